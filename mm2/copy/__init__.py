@@ -1,5 +1,5 @@
-"""The data plane: Spark micro-batches that copy record batches as bytes, and the channel that steers them.
+"""The data plane: Spark micro-batches that copy record batches as bytes, and the channel that controls them.
 
-`driver` runs in the worker process: Spark, one micro-batch after another, what is reported. `executor` runs in Spark's
-Python workers: read, write, commit. `spec` and `channel` lie between the two.
+`driver` runs in the worker process: the Spark context, lanes of micro-batches, progress. `executor` runs in Spark's
+Python workers: fetch, produce, commit. `spec` and `channel` are shared.
 """

@@ -1,28 +1,26 @@
-"""The progress channel: lines of JSON over loopback or the cluster's network, authenticated both ways, never pickle.
+"""The progress channel: lines of JSON over loopback or the cluster's network, with mutual authentication, never pickle.
 
 ==== driver ============================= executor ====================================
   {"nonce": n}                       ->
                                      <-   {"batch": b, "attempt": a, "nonce": m, "mac": HMAC(secret, "executor" n b a)}
   {"mac": HMAC(secret, "driver" m),
-   "spec": the job}                  ->                     (either side hangs up when the other's mac is wrong)
+   "spec": the job}                  ->                     (a side that gets a wrong mac disconnects)
                                      <-   {"type": "ready"}            connections open, nothing read yet
-  {"type": "lease", "offsets": ...}  ->                     granted once per batch; before it nothing is written
+  {"type": "lease", "offsets": ...}  ->                     granted once per batch; nothing is written before it
                                      <-   {"type": "progress", ...}    every second, renews the lease
-                                     <-   {"type": "log", ...}         a log line, said by the driver
-  {"type": "go"}                     ->                     the answer; none for 5 s means the lease is over
-  {"type": "throttle" | "pause", …}  ->                     other limits, other partitions that are not to be read
-  {"type": "stop", "drain_s": t}     ->                     finish: read no more, wait for acks (at most t), commit
+                                     <-   {"type": "log", ...}         a log line, written by the driver
+  {"type": "go"}                     ->                     the answer; after 5 s without it the lease has expired
+  {"type": "throttle" | "pause", …}  ->                     new limits; new set of paused partitions
+  {"type": "stop", "drain_s": t}     ->                     stop reading, wait for acks (at most t), commit
                                      <-   {"type": "final", ...}       nothing is written after it
-                                     <-   {"type": "failed", "reason": ...}    instead, when it ends by an error of its own
+                                     <-   {"type": "failed", "reason": ...}    instead, after an internal error
 =======================================================================================
 
-Progress and the final report hold what has changed of the partitions (`PartitionProgress`), and what was counted of record
-batches in this micro-batch so far (``tally``, `mm2.copy.tally`).
+Progress and the final report contain the partitions that have changed (`PartitionProgress`) and the counts of record batches of this
+micro-batch (``tally``, `mm2.copy.tally`). When the connection is closed, the executor stops.
 
-The end of the connection means stop as well: an executor whose driver is gone copies nothing more.
-
-Off this machine all of it goes through TLS, since the job holds the clusters' credentials. There is no authority to ask:
-the driver makes a certificate when it starts, and its fingerprint reaches the executor beside the secret.
+Between machines the channel uses TLS, because the job contains the clusters' credentials. There is no certificate authority: the
+driver creates a certificate when it starts, and the executor receives its fingerprint together with the secret.
 """
 
 from __future__ import annotations
@@ -41,13 +39,13 @@ REPORT_INTERVAL_S: Final = 1.0
 
 
 def now_s() -> float:
-    """Seconds, for leases: on a clock that goes on while the machine sleeps."""
+    """Seconds for leases, on a clock that also runs while the machine is suspended."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def nonce() -> str:
-    """A fresh challenge."""
+    """A new challenge."""
     return secrets.token_hex(16)
 
 
@@ -57,12 +55,12 @@ def proof(secret: str, *parts: object) -> str:
 
 
 def proves(mac: object, secret: str, *parts: object) -> bool:
-    """Constant-time check of a proof."""
+    """Check a proof in constant time."""
     return isinstance(mac, str) and hmac.compare_digest(mac, proof(secret, *parts))
 
 
 def client_tls() -> ssl.SSLContext:
-    """What an executor connects with. It trusts nobody yet: call `verify_pin` before the first word."""
+    """The TLS context of an executor. It verifies no certificate: call `verify_pin` before sending anything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -76,25 +74,25 @@ def fingerprint(certificate: bytes) -> str:
 
 
 def verify_pin(connection: ssl.SSLObject | ssl.SSLSocket, wanted: str) -> None:
-    """Raises ValueError when the other side does not have the certificate of that fingerprint."""
+    """Raise ValueError when the peer's certificate does not have this fingerprint."""
     certificate = connection.getpeercert(binary_form=True)
     if certificate is None or not hmac.compare_digest(fingerprint(certificate), wanted):
-        message = "whoever answered on the progress channel does not have our driver's certificate"
+        message = "the progress channel was answered with another certificate than the driver's"
         raise ValueError(message)
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """One message as a line."""
+    """Encode a message as one line."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """One line as a message; ValueError for anything but a JSON object on a whole line."""
+    """Decode one line. Raises ValueError for anything but a complete line with a JSON object."""
     if not line.endswith(b"\n"):
-        message = "the progress channel ended in the middle of a line"
+        message = "the progress channel was closed in the middle of a line"
         raise ValueError(message)
     found = json.loads(line)
     if not isinstance(found, dict):
-        message = "a line of the progress channel is no JSON object"
-        raise ValueError(message)  # noqa: TRY004  (callers treat every malformed line alike)
+        message = "a line of the progress channel is not a JSON object"
+        raise ValueError(message)  # noqa: TRY004  (callers handle every malformed line the same way)
     return found

@@ -1,13 +1,13 @@
-"""The ledger, ``mm2-ledger.S.internal`` on the target: state that MirrorMaker's own records cannot hold.
+"""The ledger, ``mm2-ledger.S.internal`` on the target: state that MirrorMaker's own records cannot express.
 
-A compacted topic with one partition and JSON records. Java neither reads nor replicates it. Without it copying is at-least-once.
+A compacted topic with one partition and JSON records. Java neither reads nor replicates it. Without it, delivery is at-least-once.
 
 ==== key ================================================== value ======================================================
   {"partition":0,"topic":"orders"}                          the partition's entry, see `mm2.copy.session.LedgerEntry.to_json`
   {"chunk":3,"partition":0,"topic":"orders"}                segments and gaps, see `mm2.copy.segments.SegmentChunk.to_json`
-  {"throttle":"orders"}, {"throttle":""} for the flow       {"bytes.per.sec":1000000}: in place of the configured limit
-  {"pause":["orders"]}, {"pause":["orders",0]}              {"by":"ann@ops1","reason":"","since_ms":…}: it is not to be read
-  {"verified":["orders",0]}                                 {"offset":1000,"at_ms":…}: compared by `mm2 verify`, see `Verified`
+  {"throttle":"orders"}, {"throttle":""} for the flow       {"bytes.per.sec":1000000}: replaces the configured limit
+  {"pause":["orders"]}, {"pause":["orders",0]}              {"by":"ann@ops1","reason":"","since_ms":…}: paused by a user
+  {"verified":["orders",0]}                                 {"offset":1000,"at_ms":…}: verified by `mm2 verify`, see `Verified`
   {"group":"billing"}                                       why offsets of a group are not on the target, see `group_record`
   {"note":["acl","TOPIC","A.orders",…]}                     a note of the flow's leader, by kind and name
 ========================================================================================================================
@@ -37,12 +37,12 @@ from mm2.reasons import OffsetReason, OffsetReasonCode
 
 log = structlog.get_logger(__name__)
 
-#: Configuration of the topic when it is made; entries are rewritten every second, so the cleaner must keep up.
+#: Configuration of a new ledger topic. Entries are rewritten every second, so the cleaner must keep up.
 LEDGER_CONFIGS: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(16 << 20),
     "min.cleanable.dirty.ratio": "0.1",
-    # An entry of an earlier holder may land late: the newer one that it does not replace must still be there to be read.
+    # A late entry of an earlier lease holder does not replace the newer one, which must still be readable then.
     "min.compaction.lag.ms": "120000",
     "compression.type": "producer",
 }
@@ -51,7 +51,7 @@ _RATE_HOLDS_MS: Final = 30_000
 
 
 def ledger_topic(source_alias: str) -> str:
-    """Name of the ledger of what comes from a source cluster."""
+    """Name of the ledger for records of a source cluster."""
     return f"mm2-ledger.{source_alias}.internal"
 
 
@@ -63,13 +63,13 @@ class Key(NamedTuple):
 
 
 def key_bytes(key: Key) -> bytes:
-    """A key as it stands in the topic."""
+    """A key as it is in the topic."""
     data: dict[str, Any] = {} if key.chunk is None else {"chunk": key.chunk}
     return _json({**data, "partition": key.source.partition, "topic": key.source.topic})
 
 
 def parse_key(data: bytes) -> Key | None:
-    """The inverse; None for what is not ours."""
+    """The inverse; None for any other key."""
     try:
         found = json.loads(data)
         return Key(TopicPartition(str(found["topic"]), int(found["partition"])), found.get("chunk"))
@@ -78,12 +78,14 @@ def parse_key(data: bytes) -> Key | None:
 
 
 def throttle_record(topic: str, limit: int | None) -> Record:
-    """Another limit (bytes per second, 0 for none) for a topic, "" for the flow; None: as configured again."""
+    """Replace the configured limit (bytes per second, 0 for none) of a topic, or "" for the flow. None restores the
+    configured limit.
+    """
     return Record(_json({"throttle": topic}), None if limit is None else _json({"bytes.per.sec": limit}))
 
 
 class Pause(NamedTuple):
-    """A topic or a partition is not to be read until somebody says so: who paused it, since when (ms), and why, if it was said."""
+    """A paused topic or partition: who paused it, since when (ms), and why (optional)."""
 
     by: str
     since_ms: int
@@ -99,18 +101,18 @@ Pauses = Mapping[tuple[str, int | None], Pause]
 
 
 def pause_record(topic: str, partition: int | None, pause: Pause | None) -> Record:
-    """Pause a partition of the source, or all of a topic; None: go on."""
+    """Pause a partition of the source, or all of a topic; None: resume."""
     name = [topic] if partition is None else [topic, partition]
     return Record(_json({"pause": name}), None if pause is None else _json(pause._asdict()))
 
 
 class Verified(NamedTuple):
-    """How far `mm2 verify` has compared a partition, in source offsets: from ``first`` to before ``checked``, the last time at ``at_ms``.
-    On the target that was before offset ``target`` (-1: not known).
+    """How far `mm2 verify` has compared a partition, in source offsets: from ``first`` to before ``checked``, most
+    recently at ``at_ms``. On the target this corresponds to offset ``target`` (-1: unknown).
 
-    Before ``offset`` nothing was found that is not explained. ``records`` were found on both sides, ``differences`` are those found so
-    far by kind (`mm2.verify.findings.DifferenceKind`). ``source_id`` and ``target_id`` are the topics' ids: what was found does not hold for
-    topics that were created anew.
+    Before ``offset`` every difference has a reason. ``records`` were found on both sides, ``differences`` counts
+    differences by kind (`mm2.verify.findings.DifferenceKind`). ``source_id`` and ``target_id`` are topic ids: the
+    result is not valid for recreated topics.
     """
 
     first: int
@@ -124,13 +126,13 @@ class Verified(NamedTuple):
     target: int = -1
 
     def is_of(self, source_id: str, target_id: str) -> bool:
-        """False for topics that are others by now; ids that are not known ("") contradict nothing."""
+        """False for topics that were recreated; unknown ids ("") are ignored."""
         pairs = (self.source_id, source_id), (self.target_id, target_id)
         return not any(then and now and then != now for then, now in pairs)
 
 
 def verified_record(source: TopicPartition, verified: Verified | None) -> Record:
-    """What a partition was found to be; None: forget it."""
+    """The result of a verification; None: delete it."""
     key = _json({"verified": [source.topic, source.partition]})
     if verified is None:
         return Record(key, None)
@@ -138,12 +140,12 @@ def verified_record(source: TopicPartition, verified: Verified | None) -> Record
 
 
 def note_record(kind: str, name: Sequence[str], value: Mapping[str, Any] | None) -> Record:
-    """What the leader of the flow remembers under a name; None: nothing any more."""
+    """A note of the flow's leader; None: delete it."""
     return Record(_json({"note": [kind, *name]}), None if value is None else _json(dict(value)))
 
 
 def paused(pauses: Pauses, partition: TopicPartition) -> Pause | None:
-    """The pause that a partition is under: that of its topic, or its own."""
+    """The pause that applies to a partition: that of its topic, or its own."""
     return pauses.get((partition.topic, None)) or pauses.get((partition.topic, partition.partition))
 
 
@@ -153,20 +155,20 @@ def entry_record(entry: LedgerEntry) -> Record:
 
 
 def chunk_record(source: TopicPartition, chunk: SegmentChunk) -> Record:
-    """The record of some of a partition's segments."""
+    """The record of one chunk of a partition's segments."""
     return Record(key_bytes(Key(source, chunk.number)), _json(chunk.to_json()))
 
 
 def chunk_tombstone(source: TopicPartition, number: int) -> Record:
-    """What makes the ledger forget a chunk."""
+    """The tombstone of a chunk."""
     return Record(key_bytes(Key(source, number)), None)
 
 
 def group_record(group: str, reasons: Mapping[TopicPartition, OffsetReason]) -> Record:
     """Why a group's offsets have no translation, or are not committed on the target.
 
-    ``{"reasons":{"orders":{"0":"<message>"}},"codes":{"orders":{"0":"<code>"}}}``; a tombstone when there are none. Versions
-    before 0.2 wrote no codes.
+    ``{"reasons":{"orders":{"0":"<message>"}},"codes":{"orders":{"0":"<code>"}}}``; a tombstone when there are none.
+    Versions before 0.2 wrote no codes.
     """
     if not reasons:
         return Record(_json({"group": group}), None)
@@ -197,7 +199,7 @@ def _code(name: Any) -> OffsetReasonCode:
 
 
 class Ledger:
-    """The newest of every key. Thread-safe; fed by `LedgerLog` or by hand."""
+    """The newest record of every key. Thread-safe. `LedgerLog` or the caller supplies the records."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -212,7 +214,7 @@ class Ledger:
         self._versions: dict[TopicPartition, int] = {}
 
     def apply(self, key: bytes | None, value: bytes | None, written_ms: int = -1) -> None:
-        """Take in one record; ``written_ms`` is its timestamp."""
+        """Apply one record; ``written_ms`` is its timestamp."""
         if key is not None and key.startswith(b'{"throttle":'):
             self._apply_throttle(key, value)
             return
@@ -234,7 +236,7 @@ class Ledger:
             return
         named = None if key is None else parse_key(key)
         if named is None:
-            log.warning("ledger record with a foreign key", key=repr(key))
+            log.warning("ledger record with an unknown key", key=repr(key))
             return
         with self._lock:
             self._versions[named.source] = self._versions.get(named.source, 0) + 1
@@ -242,7 +244,7 @@ class Ledger:
                 if value is None:
                     self._entries.pop(named.source, None)
                 elif self._is_late(named.source, value):
-                    log.warning("a ledger entry of an earlier holder landed late", partition=str(named.source))
+                    log.warning("ignored late ledger entry of an earlier lease holder", partition=str(named.source))
                 else:
                     self._entries[named.source] = value
                     self._written_ms[named.source] = written_ms
@@ -251,11 +253,11 @@ class Ledger:
             else:
                 chunks = self._chunks.setdefault(named.source, {})
                 if (before := chunks.get(named.chunk - 1)) is not None:
-                    chunks[named.chunk - 1] = _compressed(before)  # it is full, so nothing will be added to it
+                    chunks[named.chunk - 1] = _compressed(before)  # it is full and does not change any more
                 chunks[named.chunk] = value
 
     def _is_late(self, source: TopicPartition, value: bytes) -> bool:
-        """Whether an entry has a smaller lease than the one that came before it."""
+        """Whether an entry has a smaller lease than the previous one."""
         known = self._entries.get(source)
         before, lease = lease_of(known) if known is not None else None, lease_of(value)
         return before is not None and lease is not None and lease < before
@@ -265,7 +267,7 @@ class Ledger:
             topic = str(json.loads(key)["throttle"])
             limit = None if value is None else max(0, int(json.loads(value)["bytes.per.sec"]))
         except (ValueError, KeyError, TypeError) as error:
-            log.warning("ledger throttle that cannot be read", key=repr(key), error=repr(error))
+            log.warning("ledger throttle not readable", key=repr(key), error=repr(error))
             return
         with self._lock:
             if limit is None:
@@ -278,12 +280,12 @@ class Ledger:
             topic, *partition = json.loads(key)["pause"]
             name = (str(topic), int(*partition) if partition else None)
         except (ValueError, KeyError, TypeError) as error:
-            log.warning("ledger pause that cannot be read", key=repr(key), error=repr(error))
+            log.warning("ledger pause not readable", key=repr(key), error=repr(error))
             return
-        pause = Pause("", 0)  # in whatever words it is said: one that cannot be read is one all the same
+        pause = Pause("", 0)  # a pause that is not readable is still a pause
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            said = json.loads(value or b"")
-            pause = Pause(str(said["by"]), int(said["since_ms"]), str(said["reason"]))
+            fields = json.loads(value or b"")
+            pause = Pause(str(fields["by"]), int(fields["since_ms"]), str(fields["reason"]))
         with self._lock:
             if value is None:
                 self._pauses.pop(name, None)
@@ -294,11 +296,11 @@ class Ledger:
         try:
             topic, partition = json.loads(key)["verified"]
             source = TopicPartition(str(topic), int(partition))
-            told = None if value is None else json.loads(value)
-            fields = {} if told is None else {name: told[name] for name in Verified._fields if name in told}
-            verified = None if told is None else Verified(**fields)
+            data = None if value is None else json.loads(value)
+            fields = {} if data is None else {name: data[name] for name in Verified._fields if name in data}
+            verified = None if data is None else Verified(**fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("ledger record of a verification that cannot be read", key=repr(key), error=repr(error))
+            log.warning("ledger record of a verification not readable", key=repr(key), error=repr(error))
             return
         with self._lock:
             if verified is None:
@@ -311,7 +313,7 @@ class Ledger:
             group = str(json.loads(key)["group"])
             reasons = {} if value is None else _reasons(json.loads(value))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("ledger record of a group that cannot be read", key=repr(key), error=repr(error))
+            log.warning("ledger record of a group not readable", key=repr(key), error=repr(error))
             return
         with self._lock:
             if reasons:
@@ -325,12 +327,12 @@ class Ledger:
             return {group: dict(reasons) for group, reasons in self._groups.items()}
 
     def throttles(self) -> dict[str, int]:
-        """Limits in place of the configured ones: bytes per second by topic, "" for the flow."""
+        """Limits that replace the configured ones: bytes per second by topic, "" for the flow."""
         with self._lock:
             return dict(self._throttles)
 
     def pauses(self) -> dict[tuple[str, int | None], Pause]:
-        """What is not to be read, as `mm2 pause` has said."""
+        """The pauses written by `mm2 pause`."""
         with self._lock:
             return dict(self._pauses)
 
@@ -340,12 +342,12 @@ class Ledger:
             return dict(self._verified)
 
     def verified(self, source: TopicPartition) -> Verified | None:
-        """How far `mm2 verify` has compared a partition; None when it never has, or noted nothing."""
+        """How far `mm2 verify` has compared a partition; None when nothing is recorded."""
         with self._lock:
             return self._verified.get(source)
 
     def notes(self, kind: str) -> dict[tuple[str, ...], dict[str, Any]]:
-        """The leader's notes of a kind, by name; what cannot be read is left out and said in the log."""
+        """The leader's notes of a kind, by name. Notes that are not readable are logged and left out."""
         with self._lock:
             notes = dict(self._notes)
         found: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -355,7 +357,7 @@ class Ledger:
                 if this == kind:
                     found[tuple(map(str, name))] = dict(json.loads(value))
             except (ValueError, KeyError, TypeError) as error:
-                log.warning("ledger note that cannot be read", key=repr(key), error=repr(error))
+                log.warning("ledger note not readable", key=repr(key), error=repr(error))
         return found
 
     def partitions(self) -> list[TopicPartition]:
@@ -364,7 +366,7 @@ class Ledger:
             return sorted(self._entries)
 
     def version(self, source: TopicPartition) -> int:
-        """Another number whenever something is said of a partition."""
+        """A number that changes with every record of a partition."""
         with self._lock:
             return self._versions.get(source, 0)
 
@@ -379,7 +381,7 @@ class Ledger:
             return self._written_ms.get(source, -1)
 
     def entry(self, source: TopicPartition) -> LedgerEntry | None:
-        """A partition's entry; None when there is none, or none that can be read (said in the log)."""
+        """A partition's entry; None when there is none, or when it is not readable (logged)."""
         with self._lock:
             value = self._entries.get(source)
         if value is None:
@@ -387,7 +389,7 @@ class Ledger:
         try:
             return LedgerEntry.from_json(source.topic, source.partition, json.loads(value))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("ledger entry that cannot be read", partition=str(source), error=repr(error))
+            log.warning("ledger entry not readable", partition=str(source), error=repr(error))
             return None
 
     def chunks(self, source: TopicPartition) -> list[SegmentChunk]:
@@ -398,22 +400,22 @@ class Ledger:
         chunks = [chunk for chunk in read if chunk is not None]
         entry = self.entry(source)
         if entry is not None:
-            # Newer ones belong to a transaction that was never committed.
+            # Newer ones belong to a transaction that was not committed.
             chunks = [chunk for chunk in chunks if chunk.number <= entry.chunk]
             extend(chunks, entry)
         return chunks
 
     def newest_chunk(self, source: TopicPartition) -> SegmentChunk | None:
-        """The chunk of segments that a successor goes on with; None when there is no trail yet."""
+        """The chunk of segments that a successor continues; None when there is no entry."""
         entry, chunks = self.entry(source), self.chunks(source)
         if entry is None:
             return None
         return chunks[-1] if chunks and chunks[-1].number == entry.chunk else SegmentChunk(entry.chunk + 1)
 
     def start(self, source: TopicPartition, committed: int | None, written: WrittenPosition | None = None) -> Start:
-        """Where a partition's copying goes on, when Connect's offsets topic holds this (next source offset).
+        """Where a partition's copying continues, for this position in Connect's offsets topic (next source offset).
 
-        ``written`` tells who wrote it, from `seen` on.
+        ``written`` contains its writers, from `seen` on.
         """
         entry = self.entry(source)
         if entry is not None and written is not None:
@@ -431,16 +433,17 @@ class Ledger:
         return start_of(undone, chunk, committed, undone=entry.before is None or entry.before.state is None)
 
     def seen(self, source: TopicPartition) -> int | None:
-        """The offset of the offsets topic's partition from which on it has to be read who wrote the position of a copy session
-        (`mm2.copy.session.written_start`); None where the position alone decides."""
+        """The offset of the offsets topic's partition from which it has to be read to find the writer of a position
+        (`mm2.copy.session.written_start`); None where the position alone decides.
+        """
         entry = self.entry(source)
         return entry.seen if entry is not None and entry.session is not None and entry.seen >= 0 else None
 
     def rates(self) -> dict[TopicPartition, float]:
         """Bytes per second of each partition, as last measured.
 
-        0 for one whose entry is older than the newest by more than half a minute: while records come it is written
-        every second, and the last one says how fast they came then.
+        0 for a partition whose entry is more than 30 s older than the newest one: entries are written every second
+        while records arrive.
         """
         found = {}
         with self._lock:
@@ -454,31 +457,31 @@ class Ledger:
 
 
 def _compressed(value: bytes) -> bytes:
-    """A chunk for keeping: 64 of them take 0.3 MB, and a tenth of it compressed, for each partition with transactions."""
+    """A chunk compressed for memory: 64 chunks take 0.3 MB per partition with transactions, compressed a tenth of it."""
     return zlib.compress(value, 1) if value.startswith(b"{") else value
 
 
 def _chunk(source: TopicPartition, number: int, value: bytes) -> SegmentChunk | None:
-    """A chunk; None, said in the log, when it cannot be read."""
+    """A chunk; None, logged, when it is not readable."""
     try:
         return SegmentChunk.from_json(number, json.loads(value if value.startswith(b"{") else zlib.decompress(value)))
     except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
-        log.warning("ledger chunk that cannot be read", partition=str(source), chunk=number, error=repr(error))
+        log.warning("ledger chunk not readable", partition=str(source), chunk=number, error=repr(error))
         return None
 
 
 def extend(chunks: list[SegmentChunk], entry: LedgerEntry) -> None:
-    """Let the newest segment reach to the mark: its chunk is not written again while it only grows.
+    """Extend the newest segment to the mark: its chunk is not rewritten while the segment only grows.
 
-    Only where it is certain that it grew: the mark must be on its line, and a session that began behind its end began
-    behind records that somebody else has put there.
+    Only where the growth is certain: the mark must be on the segment's line, and a session that began after its end
+    began after records of another producer.
     """
     newest = next((chunk for chunk in reversed(chunks) if chunk.segments), None)
     last = None if newest is None or newest.number != entry.chunk else newest.open_segment
     if newest is None or last is None or entry.mark.target <= last.target_end:
         return
     is_straight = entry.mark.source - last.source == entry.mark.target - last.target
-    # A hole and a marker make up for each other.
+    # A hole in the source and a marker on the target cancel each other out.
     is_straight = is_straight and not any(
         gap.first < entry.mark.source and gap.after > last.source_end for gap in newest.gaps
     )
@@ -487,7 +490,7 @@ def extend(chunks: list[SegmentChunk], entry: LedgerEntry) -> None:
 
 
 class LedgerLog:
-    """Follows the ledger topic of one source in the background. ``ledger`` is what it says."""
+    """Follows the ledger topic of one source in the background. ``ledger`` is its content."""
 
     def __init__(
         self,
@@ -497,27 +500,28 @@ class LedgerLog:
         name: str,
         known: tuple[Ledger, Mapping[int, int]] | None = None,
     ) -> None:
-        """``name`` is the target cluster's, for messages. ``known``: a ledger from before, and the `positions` up to which
-        it has been read. Nothing connects before `start`."""
+        """``name`` is the target cluster's, for messages. ``known`` is an earlier ledger with the `positions` up to
+        which it was read. Nothing connects before `start`.
+        """
         self.ledger, begin = known or (Ledger(), {})
         self._cluster = Cluster(settings, name=name)
         self._log = KafkaBasedLog(self._cluster, topic, on_record=self._on_record, begin=begin)
 
     @property
     def positions(self) -> dict[int, int]:
-        """The next offset that is to be read, by partition."""
+        """The next offset to be read, by partition."""
         return self._log.positions
 
     def start(self, timeout_s: float) -> None:
-        """Read everything there is. Raises KafkaFailure, also when the topic does not exist."""
+        """Read all records. Raises KafkaFailure, also when the topic does not exist."""
         self._log.start(timeout_s)
 
     def read_to_end(self, timeout_s: float) -> None:
-        """Wait until all that was written before this call is in. Raises KafkaFailure."""
+        """Wait until everything written before this call has been read. Raises KafkaFailure."""
         self._log.read_to_end(timeout_s)
 
     def stop(self) -> None:
-        """Stop following."""
+        """Stop reading."""
         self._log.stop()
         self._cluster.close()
 

@@ -1,10 +1,12 @@
-"""Which source offset lies where on the target: runs in which both advance together, and what lies between them. Pure.
+"""Maps source offsets to target offsets: segments in which both advance together, and the reasons for the gaps
+between them. Pure.
 
-A segment (source, target, records) says that the records at source offsets ``source .. source+records-1`` are at target
-offsets ``target .. target+records-1``. It ends where either side jumps: a hole, a transaction marker, a rewind, somebody
-else's record on the target. A gap (first, after, reason) says why the source offsets ``first .. after-1`` are not there.
-Offsets in neither are on the target at a place that nobody knows. A cut says that from a source offset on the source has
-other records now than those of the segments before it: its log was cut off there, or begun anew.
+A segment (source, target, records) means that the records at source offsets ``source .. source+records-1`` are at
+target offsets ``target .. target+records-1``. It ends where either side jumps: at a hole, a transaction marker, a
+rewind, or a record of another producer on the target. A gap (first, after, reason) is the reason why the source
+offsets ``first .. after-1`` are not on the target. Offsets in neither are on the target at an unknown offset. A cut
+means that the source log was truncated or recreated at a source offset: from there on it has other records than those
+of earlier segments.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-#: Segments and gaps of one chunk: what is written again each time that the newest of them changes.
+#: Segments and gaps of one chunk, which is rewritten each time its newest one changes.
 CHUNK_SIZE: Final = 500
-#: Chunks kept per partition; what is older is translated by MM2's rule.
+#: Chunks kept per partition. Older offsets are translated by offset syncs, as in Java's MirrorMaker.
 CHUNKS_KEPT: Final = 64
-#: Reasons of gaps whose records are not meant to be on the target; with any other they are missing there.
+#: Reasons of gaps that are expected. Under any other reason records are missing on the target.
 INTENDED: Final = frozenset({"compacted", "control", "aborted", "filtered"})
 
 
@@ -31,12 +33,12 @@ class Segment(NamedTuple):
 
     @property
     def source_end(self) -> int:
-        """The source offset behind its last record."""
+        """The source offset after its last record."""
         return self.source + self.records
 
     @property
     def target_end(self) -> int:
-        """The target offset behind its last record."""
+        """The target offset after its last record."""
         return self.target + self.records
 
 
@@ -49,15 +51,15 @@ class Gap(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Behind the first ``place`` segments of its chunk the source was cut off at an offset."""
+    """The source log was cut at an offset after the first ``segments`` segments of the chunk."""
 
-    place: int
+    segments: int
     source: int
 
 
 @dataclass(slots=True)
 class SegmentChunk:
-    """Some segments and gaps in the order in which they were copied."""
+    """Segments and gaps in the order in which they were copied."""
 
     number: int
     segments: list[Segment] = field(default_factory=list)
@@ -66,21 +68,23 @@ class SegmentChunk:
 
     @property
     def open_segment(self) -> Segment | None:
-        """The one that may still grow; not behind a cut, and not where the target has lost all of it."""
-        is_cut = self.cuts and self.cuts[-1].place == len(self.segments)
+        """The last segment, if it may still grow: not before a cut, and not when the target has lost all of it."""
+        is_cut = self.cuts and self.cuts[-1].segments == len(self.segments)
         return None if is_cut or not self.segments or not self.segments[-1].records else self.segments[-1]
 
     @property
     def full(self) -> bool:
-        """Time for the next one."""
+        """Whether the next chunk has to be started."""
         return len(self.segments) + len(self.gaps) + len(self.cuts) >= CHUNK_SIZE
 
     def extent(self) -> tuple[int, int, int]:
-        """How many segments, gaps and cuts."""
+        """The numbers of segments, gaps and cuts."""
         return len(self.segments), len(self.gaps), len(self.cuts)
 
     def shortened(self, extent: tuple[int, int, int], source: int) -> SegmentChunk:
-        """As it was when that was its extent and ``source`` the next source offset: only the last of each may have grown since."""
+        """The chunk as it was when it had this extent and ``source`` was the next source offset. Only the last
+        segment and the last gap can have grown since.
+        """
         segments, gaps, cuts = extent
         chunk = SegmentChunk(self.number, self.segments[:segments], self.gaps[:gaps], self.cuts[:cuts])
         if chunk.segments and chunk.segments[-1].source_end > source > chunk.segments[-1].source:
@@ -90,7 +94,7 @@ class SegmentChunk:
         return chunk
 
     def to_json(self) -> dict[str, Any]:
-        """Delta-coded: a segment as [source step, target step, count] from the end of the one before it."""
+        """Delta-coded: a segment is [source step, target step, count] from the end of the previous one."""
         rows, source, target = [], 0, 0
         for segment in self.segments:
             rows.append([segment.source - source, segment.target - target, segment.records])
@@ -120,15 +124,15 @@ class SegmentChunk:
             gap = Gap(after + step, after + step + length, str(data["reasons"][reason]))
             chunk.gaps.append(gap)
             after = gap.after
-        chunk.cuts += [Cut(int(place), int(offset)) for place, offset in data.get("cuts", ())]
+        chunk.cuts += [Cut(int(segments), int(offset)) for segments, offset in data.get("cuts", ())]
         return chunk
 
 
 class Trail:
-    """What one partition's copying leaves behind: gap totals for ever, the newest segments and gaps one by one.
+    """The history of one partition's copying: totals of all gaps, and the newest segments and gaps.
 
-    ``chunk`` is where a predecessor left off. ``take_changed`` gives the chunks to be written; the last segment is open:
-    it reaches to the partition's mark.
+    ``chunk`` is the last chunk of the predecessor. ``take_changed`` returns the chunks to be written. The last
+    segment is open: it reaches to the partition's mark.
     """
 
     def __init__(self, chunk: SegmentChunk | None = None, gaps: dict[str, int] | None = None) -> None:
@@ -143,7 +147,7 @@ class Trail:
         return self._chunks[-1]
 
     def copied(self, source: int, target: int, count: int) -> None:
-        """Records at ``source`` and on are on the target at ``target`` and on."""
+        """Records from ``source`` on are on the target from ``target`` on."""
         last = self.newest.open_segment
         if last is not None and last.source_end == source and last.target_end == target:
             self.newest.segments[-1] = Segment(last.source, last.target, last.records + count)
@@ -152,7 +156,7 @@ class Trail:
         self._changed.add(self.newest.number)
 
     def missing(self, first: int, after: int, reason: str) -> None:
-        """Source offsets that will not be on the target."""
+        """These source offsets will not be on the target."""
         self.gaps[reason] = self.gaps.get(reason, 0) + after - first
         gaps = self._chunks[-1].gaps
         if gaps and gaps[-1].after == first and gaps[-1].reason == reason:
@@ -162,26 +166,28 @@ class Trail:
         self._changed.add(self.newest.number)
 
     def cut(self, source: int) -> None:
-        """From this offset on the source has other records than those that were copied; emptied gaps stay, marks count them."""
+        """From this offset on the source has other records than those that were copied. Emptied gaps stay, because
+        extents count them.
+        """
         for chunk in self._chunks:
-            for place, gap in enumerate(chunk.gaps):
+            for index, gap in enumerate(chunk.gaps):
                 if gap.after > source:
-                    chunk.gaps[place] = gap._replace(first=min(gap.first, source), after=source)
+                    chunk.gaps[index] = gap._replace(first=min(gap.first, source), after=source)
                     self._changed.add(chunk.number)
         room = self._room()
         room.cuts.append(Cut(len(room.segments), source))
         self._changed.add(room.number)
 
     def target_cut(self, end: int) -> None:
-        """The target has lost what was at this offset and behind; emptied segments stay, cuts count them."""
+        """The target lost its records from this offset on. Emptied segments stay, because cuts count them."""
         for chunk in self._chunks:
-            for place, segment in enumerate(chunk.segments):
+            for index, segment in enumerate(chunk.segments):
                 if segment.target_end > end:
-                    chunk.segments[place] = segment._replace(records=max(0, end - segment.target))
+                    chunk.segments[index] = segment._replace(records=max(0, end - segment.target))
                     self._changed.add(chunk.number)
 
-    def begin_anew(self) -> None:
-        """The target is another topic now: none of the places that were known on it holds. The totals go on."""
+    def restart(self) -> None:
+        """The target topic was recreated: all known target offsets are invalid. The totals continue."""
         number = self.newest.number + 1
         self._forgotten += range(max(0, number - CHUNKS_KEPT), number)
         self._chunks.clear()
@@ -189,12 +195,12 @@ class Trail:
         self._changed = {number}
 
     def settle(self) -> None:
-        """Have the newest chunk written although it may only have grown: somebody else may have copied since."""
+        """Write the newest chunk even if it has only grown: another process may have copied since."""
         if self.newest.segments:
             self._changed.add(self.newest.number)
 
     def take_changed(self) -> tuple[list[SegmentChunk], list[int]]:
-        """Copies of chunks that differ from what was taken before, and numbers of those to be forgotten."""
+        """Copies of the chunks that changed since the last call, and the numbers of chunks to be deleted."""
         changed = [
             SegmentChunk(chunk.number, list(chunk.segments), list(chunk.gaps), list(chunk.cuts))
             for chunk in self._chunks
@@ -205,7 +211,7 @@ class Trail:
         return changed, forgotten
 
     def source_of(self, target: int) -> int | None:
-        """The source offset of the record at a target offset, as far back as is known here."""
+        """The source offset of the record at a target offset, if it is in a kept segment."""
         return source_of(self._chunks, target)
 
     def _room(self) -> SegmentChunk:
@@ -213,7 +219,7 @@ class Trail:
         if newest.full:
             self._changed.add(
                 newest.number
-            )  # its last segment may have grown, and the ledger only lets the newest grow
+            )  # its last segment may have grown, and only the newest chunk grows on reading
             newest = SegmentChunk(newest.number + 1)
             if len(self._chunks) == CHUNKS_KEPT:
                 self._changed.discard(self._chunks[0].number)
@@ -224,10 +230,9 @@ class Trail:
 
 
 def source_of(chunks: Sequence[SegmentChunk] | deque[SegmentChunk], target: int) -> int | None:
-    """The source offset of the record at a target offset; None when no kept segment holds it.
+    """The source offset of the record at a target offset; None when no kept segment contains it.
 
-    Newer segments win: after a rewind of the source the same target offset is never used twice, but after a truncation of
-    the target it is.
+    Newer segments take precedence: the same target offset is used again only after a truncation of the target.
     """
     for chunk in reversed(chunks):
         for segment in reversed(chunk.segments):

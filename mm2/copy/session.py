@@ -1,24 +1,25 @@
-"""Copy sessions: the sequence is the position. Pure.
+"""Copy sessions: the sequence number is the position. Pure.
 
-Within a session the n-th record copied to a target partition has sequence n (modulo 2^31) of the session's producer, and
-what gets copied follows from the source alone. So each sequence has exactly one right record, and whoever sends it, a
-retry, a frozen process that wakes up or a successor, the target takes it once. A successor therefore goes on with the
-same producer id and epoch; how far the one before it got is what the target says of the producer's last sequence.
+Within a session the n-th record copied to a target partition has sequence n (modulo 2^31) of the session's producer.
+The copied records follow from the source alone, so exactly one record belongs to each sequence. A retry, an executor
+that was frozen and a successor send the same record with the same sequence, and the target appends it once. A
+successor continues with the same producer id and epoch. The producer's last sequence on the target shows how far its
+predecessor got.
 
 ==== what is written, and when ================================================================================
   1  ledger          previous = the position in Connect's offsets topic, mark = where the copying is now
   2  offsets topic   {"offset": mark.source - 1}, as MM2 does
-  3  back to 1
+  3  continue with 1
 ===============================================================================================================
 
-Whatever dies in between, the offsets topic holds ``previous`` or ``mark.source``. Anything else was written by Java or by
-a user, and is obeyed: the session ends there. So that a user may also set it back to ``previous``, or remove it after the
-first commit, 1 is written once more where nothing moves, with both the same.
+After a crash at any point the offsets topic contains ``previous`` or ``mark.source``. Any other position was written
+by Java or by a user; it is used, and the session ends. A user may also set the position back to ``previous``, or
+remove it after the first commit. Therefore step 1 is repeated once while nothing moves, with both positions equal.
 
-A write that was not answered may land at any later time, and a frozen process may write when it resumes. So both describe
-themselves (rule C2 of docs/design/copy-sessions.md): an entry and a position carry a `Lease`, the position in the record header
-`POSITION_HEADER`, which Java ignores. Of two entries the one with the larger lease is valid, whichever comes later in the log, and a
-position whose lease is not larger than the entry's was not written by a user.
+An unanswered write may be appended at any later time, and a process that was frozen may write when it resumes. So
+entries and positions identify their writer (rule C2 of docs/design/copy-sessions.md): both contain a `Lease`, a
+position in the record header `POSITION_HEADER`, which Java ignores. The entry with the larger lease is valid,
+whichever comes later in the log. A position whose lease is not larger than the entry's was not written by a user.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from mm2.copy.segments import SegmentChunk
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 SEQUENCES: Final = 1 << 31
-#: Lost ranges that an entry lists, the newest; it counts those before them, and its gap totals their offsets.
+#: Number of newest lost ranges that an entry lists. Older ranges are counted, and their offsets are in the gap totals.
 LOST_KEPT: Final = 100
 
 
@@ -42,13 +43,13 @@ POSITION_HEADER: Final = "mm2.copy"
 
 
 class Lease(NamedTuple):
-    """Orders what is written of a partition. ``epoch`` grows with every take-over, ``commit`` with every commit in it."""
+    """Orders the writes of a partition. ``epoch`` grows with every takeover, ``commit`` with every commit in it."""
 
     epoch: int = 0
     commit: int = 0
 
     def taken_over(self, now_ms: int) -> Lease:
-        """The lease of a successor. The time keeps it above leases of a ledger that is lost."""
+        """The lease of a successor. The time keeps it above the leases of a lost ledger."""
         return Lease(max(self.epoch + 1, now_ms))
 
     def following(self) -> Lease:
@@ -57,7 +58,7 @@ class Lease(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The same place on both sides: next source offset, next target offset (-1: unknown), records copied so far."""
+    """A position on both sides: next source offset, next target offset (-1: unknown), records copied so far."""
 
     source: int
     target: int
@@ -72,7 +73,7 @@ class EpochStart(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Source offsets that nobody will ever copy, when that was found out (ms), and why."""
+    """Source offsets that will never be copied, when this was detected (ms), and why."""
 
     first: int
     after: int
@@ -81,8 +82,9 @@ class Lost(NamedTuple):
 
 
 class PartitionCondition(NamedTuple):
-    """The state of a partition's copying, one of `mm2.copy.states.PartitionState`, with its reason: from which source offset on and since when
-    (ms); -1 where unknown."""
+    """A `mm2.copy.states.PartitionState` with its reason, the source offset where it began and since when (ms); -1:
+    unknown.
+    """
 
     state: str
     reason: str
@@ -92,14 +94,16 @@ class PartitionCondition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``start`` is where its count was 0. ``rules`` decide which records are counted, see `rules_of`; "" for those of the time."""
+    """``start`` is the mark at which its count was 0. ``rules`` decide which records are counted, see `rules_of`; ""
+    in sessions of old versions.
+    """
 
     producer: ProducerIdentity
     start: Mark
     rules: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the ledger."""
+        """As in the ledger."""
         producer = self.producer
         data: dict[str, Any] = {
             "producer": [producer.producer_id, producer.producer_epoch],
@@ -116,10 +120,11 @@ class Session:
 
 
 class PositionHeader(NamedTuple):
-    """What a position in Connect's offsets topic says of itself: who wrote it, and the session that it belongs to.
+    """The writer of a position in Connect's offsets topic, and its session.
 
     ``seen`` is an offset of that partition of the offsets topic: the writer knew all records before it (-1: unknown).
-    ``epochs`` are `LedgerEntry.source_epoch`, `LedgerEntry.known_epoch` and `LedgerEntry.target_epoch` at the mark; None in a header of before.
+    ``epochs`` are `LedgerEntry.source_epoch`, `LedgerEntry.known_epoch` and `LedgerEntry.target_epoch` at the mark;
+    None in headers of older versions.
     """
 
     lease: Lease
@@ -130,7 +135,7 @@ class PositionHeader(NamedTuple):
 
     @classmethod
     def of(cls, entry: LedgerEntry) -> Self:
-        """What belongs to a position that is written after this entry."""
+        """The header of a position that is written after this entry."""
         epochs = (entry.source_epoch, entry.known_epoch, entry.target_epoch)
         return cls(entry.lease, entry.session, entry.mark, entry.seen, epochs)
 
@@ -159,7 +164,7 @@ class PositionHeader(NamedTuple):
 
 
 class SourceState(NamedTuple):
-    """What an entry says of the source besides the mark, and the session that the mark belongs to; see `LedgerEntry`."""
+    """The source of an entry, besides the mark, and the session that the mark belongs to; see `LedgerEntry`."""
 
     source_id: str = ""
     source_epoch: int = -1
@@ -169,7 +174,7 @@ class SourceState(NamedTuple):
     session: Session | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the ledger."""
+        """As in the ledger."""
         data: dict[str, Any] = {"id": self.source_id, "epoch": self.source_epoch, "known": self.known_epoch}
         data |= {"end": self.end, "retired": list(self.retired)}
         if self.session is not None:
@@ -191,11 +196,12 @@ class SourceState(NamedTuple):
 
 
 class PreviousCommit(NamedTuple):
-    """How a partition stood at the commit before.
+    """The state of a partition at the previous commit.
 
-    In exactly-once mode an entry is written while its transaction is still open. If that is never committed, this is what counts.
-    ``extent`` is that of the newest chunk of segments (`mm2.copy.segments.SegmentChunk.extent`), ``lost`` how many of the entry's
-    ranges are newer. ``state`` is None where it is not known: in an entry of an earlier version, and where nothing was committed.
+    In exactly-once mode an entry is written while its transaction is open. If the transaction is not committed, this
+    state is valid. ``extent`` is that of the newest chunk of segments (`mm2.copy.segments.SegmentChunk.extent`),
+    ``lost`` the number of lost ranges that the entry added. ``state`` is None where it is unknown: in entries of
+    older versions, and where nothing was committed.
     """
 
     mark: Mark
@@ -208,21 +214,21 @@ class PreviousCommit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """What the ledger says of one partition.
+    """The ledger's entry of one partition.
 
-    ``source_id`` and ``target_id`` are topic ids ("" unknown); ``source_epoch`` is the leader epoch of the last batch
-    read (-1 unknown), by which a truncated source is found out. ``session`` is None in exactly-once mode and where it
-    could not be kept. ``previous`` is the position that Connect's offsets topic held, None for none. ``gaps`` counts
-    source offsets that are not on the target by reason, ``foreign`` records on the target that are not ours, ``rate`` is
-    bytes per second lately, ``chunk`` the number of the newest chunk of segments. ``note`` is something to be known that
-    stops nothing, for instance that copying is at least once only. ``end`` is where the source ended when this was written
-    (-1 unknown): what is known of it when the source is gone. ``lost_before`` counts ranges that ``lost`` no longer lists.
-    ``target_epoch`` is the leader epoch of the target partition (-1 unknown), ``lease`` orders entries of one partition; that of
-    an entry of a version before is 0. ``seen`` is that of `PositionHeader`. ``known_epoch`` is the highest source leader epoch of
-    which a batch can have been copied without a newer election (-1 unknown): a successor counts past no batch of a higher one.
-    ``retired`` are topic ids, of either side, that were replaced by newer ones: metadata that name one of them are stale.
-    ``source_epochs`` are the newest leader epochs of what was read before the mark, oldest first; nothing is known of what lies
-    before the first one.
+    ``source_id`` and ``target_id`` are topic ids ("": unknown). ``source_epoch`` is the leader epoch of the last
+    batch that was read (-1: unknown); it shows whether the source was truncated. ``session`` is None in exactly-once
+    mode and where no session could be kept. ``previous`` is the position in Connect's offsets topic, None for none.
+    ``gaps`` counts source offsets that are not on the target by reason, ``foreign`` counts records of other producers
+    on the target, ``rate`` is the recent rate in bytes per second, ``chunk`` the number of the newest chunk of
+    segments. ``note`` is a message about reduced guarantees, for instance at-least-once; it stops nothing. ``end`` is
+    the source's end offset when the entry was written (-1: unknown). ``lost_before`` counts ranges that ``lost`` no
+    longer lists. ``target_epoch`` is the leader epoch of the target partition (-1: unknown). ``lease`` orders the
+    entries of one partition; it is 0 in entries of old versions. ``seen`` is that of `PositionHeader`.
+    ``known_epoch`` is the highest source leader epoch of which a batch can have been copied without a newer election
+    (-1: unknown): a successor counts no batch of a higher epoch. ``retired`` are topic ids of both sides that were
+    replaced by newer ones; metadata with such an id is stale. ``source_epochs`` are the newest leader epochs of what was
+    read before the mark, oldest first; nothing is known of what lies before the first one.
     """
 
     topic: str
@@ -239,7 +245,7 @@ class LedgerEntry:
     foreign: int = 0
     rate: int = 0
     chunk: int = 0
-    trouble: PartitionCondition | None = None
+    condition: PartitionCondition | None = None
     note: str = ""
     before: PreviousCommit | None = None
     end: int = -1
@@ -253,7 +259,7 @@ class LedgerEntry:
 
     @property
     def lost_ranges(self) -> int:
-        """How many there ever were."""
+        """The number of lost ranges, including those that are no longer listed."""
         return self.lost_before + len(self.lost)
 
     @property
@@ -267,11 +273,11 @@ class LedgerEntry:
         return TopicPartition(self.remote_topic, self.partition)
 
     def is_undone(self, committed: int | None) -> bool:
-        """Whether by what Connect's offsets topic holds the transaction that this belongs to was never committed."""
+        """Whether the position in Connect's offsets topic shows that this entry's transaction was not committed."""
         return self.before is not None and committed == self.previous and committed != self.mark.source
 
     def undone(self) -> Self:
-        """What stood here before, as far as it counts what was copied."""
+        """The entry before its transaction, as far as it counts what was copied."""
         before = self.before
         if before is None:
             return self
@@ -282,7 +288,7 @@ class LedgerEntry:
         )
         if before.state is None:
             return entry
-        # The position is that of the topic, and of the log, as they were then.
+        # The position belongs to the topic and the log of that time.
         return entry.replace(**before.state._asdict())
 
     def replace(self, **changes: Any) -> Self:
@@ -290,10 +296,10 @@ class LedgerEntry:
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
-        """What stands in the ledger; the partition itself is the key."""
+        """As in the ledger; the partition is the key."""
         data: dict[str, Any] = {
             "version": 1,
-            "lease": list(self.lease),  # here, where `lease_of` finds it
+            "lease": list(self.lease),  # at this place, because `lease_of` parses it there
             "seen": self.seen,
             "previous": self.previous,
             "mark": list(self.mark),
@@ -305,8 +311,8 @@ class LedgerEntry:
             "rate": self.rate,
             "chunk": self.chunk,
         }
-        if self.trouble is not None:
-            data["trouble"] = list(self.trouble)
+        if self.condition is not None:
+            data["trouble"] = list(self.condition)
         if self.note:
             data["note"] = self.note
         if self.end >= 0:
@@ -323,7 +329,7 @@ class LedgerEntry:
             mark, gaps, chunk, extent, lost, state = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
             if state is not None:
-                data["before_state"] = state.to_json()  # of its own: versions before read five values above
+                data["before_state"] = state.to_json()  # separate: older versions read five values above
         if self.session is not None:
             data["session"] = self.session.to_json()
         return data
@@ -331,7 +337,7 @@ class LedgerEntry:
     @classmethod
     def from_json(cls, topic: str, partition: int, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`. KeyError, TypeError or ValueError for anything else."""
-        session, trouble = data.get("session"), data.get("trouble")
+        session, condition = data.get("session"), data.get("trouble")
         return cls(
             topic,
             partition,
@@ -347,9 +353,9 @@ class LedgerEntry:
             int(data["foreign"]),
             int(data["rate"]),
             int(data["chunk"]),
-            None if trouble is None else PartitionCondition(*trouble),
+            None if condition is None else PartitionCondition(*condition),
             str(data.get("note", "")),
-            _before(data.get("before"), data.get("before_state")),
+            _previous_commit_of(data.get("before"), data.get("before_state")),
             int(data.get("end", -1)),
             int(data.get("lost_before", 0)),
             int(data["target"].get("epoch", -1)),
@@ -365,12 +371,14 @@ _LEASE: Final = re.compile(rb'\{"version":1,"lease":\[(\d+),(\d+)\]')
 
 
 def lease_of(value: bytes) -> Lease | None:
-    """The lease of an entry as `LedgerEntry.to_json` writes it, without parsing all of it; None for one of a version before."""
+    """The lease of an entry as `LedgerEntry.to_json` writes it, without parsing the rest; None for an entry of an old
+    version.
+    """
     found = _LEASE.match(value)
     return None if found is None else Lease(int(found[1]), int(found[2]))
 
 
-def _before(row: list[Any] | None, state: dict[str, Any] | None) -> PreviousCommit | None:
+def _previous_commit_of(row: list[Any] | None, state: dict[str, Any] | None) -> PreviousCommit | None:
     if row is None:
         return None
     mark, gaps, chunk, (segments, listed, cuts), lost = row
@@ -381,12 +389,13 @@ def _before(row: list[Any] | None, state: dict[str, Any] | None) -> PreviousComm
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a partition's copying begins: ``position`` None = as auto.offset.reset says. ``committed`` is what Connect's
-    offsets topic holds (None: nothing).
+    """The start of a partition's copying: ``position`` None = according to auto.offset.reset. ``committed`` is the
+    position in Connect's offsets topic (None: none).
 
-    ``entry`` carries on what is known of the partition; its session is None when a new one has to begin. ``chunk`` is the
-    newest of its trail. ``clean`` says that nobody has written in this session since the entry's mark. ``moved`` says
-    that the position is not where the ledger left it. ``seen`` is that of `PositionHeader`, for entries of the new holder.
+    ``entry`` is the known state of the partition; its session is None when a new one has to begin. ``chunk`` is the
+    newest of its trail. ``clean``: nothing was written in this session since the entry's mark. ``moved``: the
+    position is not the one in the ledger. ``seen`` is that of `PositionHeader`, for the entries of the new lease
+    holder.
     """
 
     position: int | None
@@ -421,32 +430,32 @@ class Start:
 def start_of(
     entry: LedgerEntry | None, chunk: SegmentChunk | None, committed: int | None, *, undone: bool = False
 ) -> Start:
-    """Where to go on, from what the ledger says and the position in Connect's offsets topic (next source offset).
+    """The start, from the ledger and the position in Connect's offsets topic (next source offset).
 
-    ``undone``: the entry is what stood there before a transaction that was never committed, and where that began is not known.
-    After an entry with ``seen`` `written_start` decides instead.
+    ``undone``: the entry is the one before a transaction that was not committed, and where that transaction began is
+    unknown. After an entry with ``seen`` `written_start` decides instead.
     """
     if entry is None:
         return Start(committed, committed)
     if entry.session is None:
         if committed is None and entry.previous is None and entry.mark.source == 0 and not undone:
-            # Connect's offsets topic has no word for the beginning of a log, and "latest" is another place by now.
+            # Connect's offsets topic cannot express the beginning of a log, and "latest" is another offset by now.
             return Start(0, committed, entry, chunk)
-        # The mark may be ahead: in exactly-once mode what it counts counts only once the transaction is committed.
+        # The mark may be ahead: in exactly-once mode it is valid only after the transaction is committed.
         return Start(committed, committed, entry, chunk, moved=committed not in {entry.previous, entry.mark.source})
     if committed is not None and committed in {entry.previous, entry.mark.source}:
         return Start(entry.mark.source, committed, entry, chunk)
     if committed is None and entry.previous is None:
-        return Start(entry.mark.source, committed, entry, chunk)  # it ended before its first position was written
+        return Start(entry.mark.source, committed, entry, chunk)  # its first position was never written
     return Start(committed, committed, entry.replace(session=None), chunk, moved=True)
 
 
 class WrittenPosition(NamedTuple):
-    """What an offsets topic holds of one partition, by who wrote it (`mm2.copy.written_positions`).
+    """The positions of one partition in an offsets topic, by writer (`mm2.copy.written_positions`).
 
-    ``own`` is the newest header of a copy session, by lease. ``foreign`` is the last position without a header, next source
-    offset (None: it was removed), at offset ``foreign_at`` of the topic (-1: there is none). ``positions`` are all that were read.
-    Records before the ``seen`` of the ledger's entry are left out: they decide nothing.
+    ``own`` is the newest header of a copy session, by lease. ``foreign`` is the last position without a header, as
+    the next source offset (None: removed), at offset ``foreign_at`` of the topic (-1: none). ``positions`` are all
+    that were read. Records before the ``seen`` of the ledger's entry are left out: they decide nothing.
     """
 
     own: PositionHeader | None = None
@@ -455,19 +464,20 @@ class WrittenPosition(NamedTuple):
     positions: frozenset[int | None] = frozenset()
 
     def explains(self, committed: int | None, entry: LedgerEntry) -> bool:
-        """Whether a position that was read elsewhere is among these, or that of an ``entry`` from before. If not, a deposed leader
-        may have answered one of the two, and the position is to be obeyed as it is."""
+        """Whether a position from another read is among these, or is that of an older ``entry``. Otherwise a deposed
+        leader may have answered one of the two reads, and the position is used as it is.
+        """
         return committed in self.positions or committed in {entry.previous, entry.mark.source}
 
 
 def written_start(
     entry: LedgerEntry, chunk: SegmentChunk | None, committed: int | None, written: WrittenPosition
 ) -> Start:
-    """Where to go on, from who wrote the positions (rule C4 of docs/design/copy-sessions.md).
+    """The start, from the writers of the positions (rule C4 of docs/design/copy-sessions.md).
 
-    A position without a header that the newest holder did not know was written by Java or by a user, and is obeyed, whatever
-    landed after it. Else the newest of ledger entry and header counts: a predecessor's write may land late, and the
-    ledger may have lost its newest entry.
+    A position without a header that the newest lease holder did not know was written by Java or by a user; it is
+    used, whatever was appended after it. Otherwise the newer of ledger entry and header is used: a write of a
+    predecessor may be appended late, and the ledger may have lost its newest entry.
     """
     header = written.own
     seen = max(entry.seen, -1 if header is None else header.seen)
@@ -478,33 +488,33 @@ def written_start(
             mark=header.mark, session=header.session, lease=header.lease, seen=header.seen, source_epochs=()
         )
         if header.epochs is not None:
-            # Of the mark, or a clean election between the two would be taken for a truncation.
+            # Epochs of the mark; otherwise a clean election between the two would look like a truncation.
             source, known, target = header.epochs
             entry = entry.replace(source_epoch=source, known_epoch=known, target_epoch=target)
     return Start(entry.mark.source, committed, entry, chunk)
 
 
 def rules_of(*, read_committed: bool) -> str:
-    """What a session's ledger entry says of the records that its count includes.
+    """The rules of a session in the ledger: which records its count includes.
 
-    Control records never count; those of aborted transactions do unless the source is read with read_committed.
+    Control records never count. Records of aborted transactions count unless the source is read with read_committed.
     """
     return f"isolation={'read_committed' if read_committed else 'read_uncommitted'}"
 
 
-#: What each known rule means: whether the source is read with read_committed.
+#: Whether the source is read with read_committed, by rule.
 RULES: Final = {rules_of(read_committed=committed): committed for committed in (False, True)}
 
 
 def sequence_of(count: int) -> int:
-    """The sequence of the record that is the ``count``-th of its session, counted from 0."""
+    """The sequence of the record with index ``count`` in its session."""
     return count % SEQUENCES
 
 
 def count_after(last_sequence: int, known: int) -> int:
-    """How many records of a session are on the target, from its last sequence; ``known`` is a count near by.
+    """The number of records of a session on the target, from its last sequence; ``known`` is a nearby count.
 
-    Sequences wrap at 2^31, so of all counts that fit the one nearest to ``known`` is meant.
+    Sequences wrap at 2^31, so the result is the matching count nearest to ``known``.
     """
     rest = (last_sequence + 1 - known) % SEQUENCES
     return known + (rest if rest < SEQUENCES // 2 else rest - SEQUENCES)

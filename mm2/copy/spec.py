@@ -1,4 +1,4 @@
-"""What a copy job has to do, as plain data that travels from the driver to the executors."""
+"""The work of a copy job, as plain data that is sent from the driver to the executors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mm2.kafka.structs import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the Spark task is given: where the driver listens and how to prove that it is meant.
+    """Input of the Spark task: the driver's address and the secret that authenticates the task.
 
-    The job itself, with the clusters' credentials, comes over the channel, so Spark neither stores nor logs it.
+    The job itself, with the clusters' credentials, is sent over the channel, so Spark neither stores nor logs it.
     """
 
     batch: str
@@ -28,7 +28,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
-    """One source partition and the topic its records go to (same partition number)."""
+    """A source partition and the topic that its records are copied to (same partition number)."""
 
     topic: str
     partition: int
@@ -36,18 +36,20 @@ class PartitionSpec:
 
     @property
     def source(self) -> TopicPartition:
-        """Where the records come from."""
+        """The source partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def target(self) -> TopicPartition:
-        """Where they go."""
+        """The target partition."""
         return TopicPartition(self.remote_topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
 class SyncsSpec:
-    """Where offset syncs go: ``offset-syncs.topic.location`` decides whose settings these are. ``lag_max`` in offsets."""
+    """Where offset syncs are written: ``offset-syncs.topic.location`` decides whose settings these are. ``lag_max``
+    in offsets.
+    """
 
     settings: ClientSettings
     topic: str
@@ -56,7 +58,9 @@ class SyncsSpec:
 
 @dataclass(frozen=True, slots=True)
 class TransactionsSpec:
-    """Exactly-once mode (KIP-618): ``interval_ms`` between commits, None = as soon as what was read is there."""
+    """Exactly-once mode (KIP-618): ``interval_ms`` between commits, None = as soon as all records that were read are
+    acknowledged.
+    """
 
     transactional_id: str
     timeout_ms: int = 60_000
@@ -67,12 +71,13 @@ class TransactionsSpec:
 class CopySpec:
     """One connector task's copying. Times in ms, sizes in bytes, rates in bytes per second (0: no limit).
 
-    ``start_timestamp_ms`` replaces ``auto_offset_reset`` where there is no position. ``ledger_topic`` None: at least once.
-    ``dead_letter_topic`` takes what cannot be copied, if somebody wants that. With ``transactions`` there is one lane.
+    ``start_timestamp_ms`` replaces ``auto_offset_reset`` where there is no position. ``ledger_topic`` None:
+    at-least-once. ``dead_letter_topic`` receives records that cannot be copied (optional). With ``transactions``
+    there is one lane.
 
-    ``offsets_topic`` is Connect's offsets topic, on the target unless ``offsets`` names another cluster; positions are written
-    there as MirrorSourceConnector does (``MirrorUtils.wrapPartition``), under ``connector`` and ``source_alias``. ``source``,
-    ``target`` and ``offsets`` hold secrets.
+    ``offsets_topic`` is Connect's offsets topic, on the target unless ``offsets`` names another cluster. Positions
+    are written there as MirrorSourceConnector does (``MirrorUtils.wrapPartition``), under ``connector`` and
+    ``source_alias``. ``source``, ``target`` and ``offsets`` contain secrets.
     """
 
     flow: str
@@ -104,11 +109,11 @@ class CopySpec:
     fetch_max_wait_ms: int = 500
 
     def with_partitions(self, partitions: tuple[PartitionSpec, ...]) -> Self:
-        """The same job for some of its partitions: what one lane does."""
+        """The same job for some of its partitions, for one lane."""
         return dataclasses.replace(self, partitions=partitions)
 
     def limited_to(self, share: float) -> Self:
-        """The same job with a share of its limits."""
+        """The same job with a fraction of its limits."""
         topics = {topic: limit * share for topic, limit in self.throttle_topics.items()}
         return dataclasses.replace(self, throttle=self.throttle * share, throttle_topics=topics)
 
@@ -152,14 +157,15 @@ class CopySpec:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """Where one partition's copying is. Offsets: the next to do; -1 = unknown yet.
+    """Progress of one partition. Offsets are the next to be processed; -1: unknown.
 
     ``position`` is the first source offset that is neither on the target nor dropped for a reason; ``high_watermark``
-    the end of the source. ``state`` is one of `mm2.copy.states.PartitionState`, with its reason, the source offset where it began
-    (-1: none) and since when (ms); ``stopped``: nothing more is tried in this micro-batch. ``gaps`` counts source offsets
-    without a record on the target by reason, since the ledger began; ``lost`` ranges and ``foreign`` records likewise.
-    ``age_ms`` and ``latency_ms`` are of the batches of this micro-batch as a `mm2.copy.tally.Summary`: how old their newest record
-    was when they were fetched, and when they were on the target. None, or shorter rows of an older executor: nothing measured.
+    the end of the source. ``state`` is one of `mm2.copy.states.PartitionState`, with its reason, the source offset
+    where it began (-1: none) and since when (ms). ``stopped``: nothing more is tried in this micro-batch. ``gaps``
+    counts source offsets without a record on the target by reason, since the ledger began; so do ``lost`` for ranges
+    and ``foreign`` for records. ``age_ms`` and ``latency_ms`` are `mm2.copy.tally.Summary` of the batches of this
+    micro-batch: the age of their newest record when they were fetched, and when they were acknowledged. They are None
+    when nothing was measured, and missing in rows of older executors.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""What can be said of one partition's copying, for status pages, metrics and alarms."""
+"""The states of a partition, for status pages, metrics and alerts."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from mm2.kafka.errors import BrokerFailure
 
 
 class PartitionState(StrEnum):
-    """Each comes with a reason, an offset and a time; one that is not RUNNING or CATCHING_UP needs somebody to know."""
+    """The state of one partition. Every state except RUNNING and CATCHING_UP is reported with a reason, an offset and
+    a time.
+    """
 
     RUNNING = "RUNNING"
     CATCHING_UP = "CATCHING_UP"
     THROTTLED = "THROTTLED"
     BLOCKED_BY_OPEN_TXN = "BLOCKED_BY_OPEN_TXN"
     PAUSED = "PAUSED"
-    UNREACHABLE = "UNREACHABLE"  # no broker leads it, or its leader does not answer
+    UNREACHABLE = "UNREACHABLE"  # it has no leader, or the leader does not respond
     UNAUTHORIZED = "UNAUTHORIZED"
     CORRUPT = "CORRUPT"
     TOO_LARGE = "TOO_LARGE"
-    LOST_RANGE = "LOST_RANGE"  # the source no longer has what was to be copied, and the policy is to stop
+    LOST_RANGE = "LOST_RANGE"  # the source deleted records before they were copied; source.data.loss=stop
     DELETED = "DELETED"
     RECREATED = "RECREATED"
-    INCONSISTENT = "INCONSISTENT"  # the target's log contradicts what was counted there
+    INCONSISTENT = "INCONSISTENT"  # the target log contradicts the number of records copied to it
     TARGET_FULL = "TARGET_FULL"
-    REFUSED = "REFUSED"  # by a broker, for a reason that is none of the above
-    FAILED = "FAILED"  # an error of ours
+    REFUSED = "REFUSED"  # by a broker, for any other reason
+    FAILED = "FAILED"  # an internal error
 
 
-#: Those in which nothing is wrong.
+#: States of a healthy partition.
 WELL: Final = frozenset({PartitionState.RUNNING, PartitionState.CATCHING_UP})
 
-#: Those that last until somebody mends something: with ``partition.error=fail`` they fail the task. A topic that is DELETED
-#: is dealt to nobody soon, and a full disk or a silent broker is waited for, as Java's producer does.
+#: States that require an action. With ``partition.error=fail`` they fail the task. DELETED is not one of them: the topic leaves the
+#: assignment with the next topic refresh. A full disk and an unreachable broker are retried, as in Java's producer.
 LASTING: Final = frozenset(
     {
         PartitionState.UNAUTHORIZED,
@@ -49,7 +51,7 @@ LASTING: Final = frozenset(
     }
 )
 
-#: Those that only a reset of the position ends, by Connect's offsets endpoint or by a record in the offsets topic.
+#: States that end only when the position is reset, by Connect's offsets endpoint or by a record in the offsets topic.
 LASTS_UNTIL_RESET: Final = frozenset({PartitionState.INCONSISTENT})
 
 _OF_CODE: Final[Mapping[int, PartitionState]] = {
@@ -65,7 +67,7 @@ _OF_CODE: Final[Mapping[int, PartitionState]] = {
 
 
 def state_of(failure: Exception) -> PartitionState:
-    """The state that a broker's error puts a partition in."""
+    """The state of a partition after this error."""
     if not isinstance(failure, BrokerFailure):
         return PartitionState.UNREACHABLE
     found = _OF_CODE.get(failure.code)

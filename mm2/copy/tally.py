@@ -1,7 +1,7 @@
-"""What is counted of record batches on their way: how they went, and how long they took.
+"""Counts of record batches and their latencies.
 
-The executor counts for one micro-batch, its reports carry the counts to the driver (`Tally.to_json`), which adds them up over
-micro-batches, lanes and tasks.
+The executor counts for one micro-batch and reports the counts to the driver (`Tally.to_json`), which adds them up
+over micro-batches, lanes and tasks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-#: Upper ends of a histogram's buckets, in seconds; what took longer has one more.
+#: Upper bounds of a histogram's buckets, in seconds. There is one more bucket for longer durations.
 BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 #: From the timestamp of a batch's newest record until the batch was fetched; from there until the target acknowledged it; both.
@@ -28,12 +28,12 @@ class Histogram:
     sum_s: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more."""
+        """Add one value."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
 
     def merge(self, other: Histogram) -> None:
-        """Take in what another has counted."""
+        """Add the counts of another histogram."""
         self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
         self.sum_s += other.sum_s
 
@@ -43,12 +43,14 @@ class Histogram:
 
 
 class Summary(list[int]):
-    """``[last, least, greatest, sum, count]`` of something in whole milliseconds; a list, as it goes into reports as it is."""
+    """``[last, minimum, maximum, sum, count]`` of a value in milliseconds. A list, because reports contain it
+    unchanged.
+    """
 
     __slots__ = ()
 
     def add(self, value: int) -> None:
-        """One more."""
+        """Add one value."""
         if not self:
             self[:] = (value, value, value, value, 1)
             return
@@ -63,10 +65,10 @@ class Summary(list[int]):
 
 @dataclass(slots=True)
 class Tally:
-    """``paths`` counts the source's record batches by the way they went: `PASSTHROUGH`, or why they were made anew.
+    """``paths`` counts the source's record batches: `PASSTHROUGH`, or the reason why they were re-encoded.
 
-    ``latency`` by stage counts the batches that were acknowledged; not those of a backlog, whose age says nothing of the copying
-    (see `mm2.copy.executor.cursor.Cursor.take`).
+    ``latency`` counts acknowledged batches by stage. Batches of a backlog are left out, because their age is
+    unrelated to the latency of copying (see `mm2.copy.executor.cursor.Cursor.take`).
     """
 
     paths: dict[str, int] = field(default_factory=dict)
@@ -77,15 +79,16 @@ class Tally:
         self._stages = tuple(self.latency[stage] for stage in STAGES)
 
     def count(self, path: str, batches: int = 1) -> None:
-        """Batches have gone this way."""
+        """Count batches under a path."""
         self.paths[path] = self.paths.get(path, 0) + batches
 
     def acked(self, newest_s: float, fetched_s: float, now_s: float) -> None:
-        """A batch is on the target: when its newest record was written, when it was fetched, and now; seconds of one clock.
+        """Count a batch that the target has acknowledged. All times are in seconds of one clock: when its newest
+        record was written, when it was fetched, and now.
 
-        Clocks of two machines may differ, so a record may seem to come from the future: that is 0.
+        The clocks of two machines may differ; a negative duration counts as 0.
         """
-        # Once for each batch: written out, it takes a third of the time.
+        # Called for each batch; inlined, it takes a third of the time.
         fetch, produce, visible = self._stages
         took_s = fetched_s - newest_s if fetched_s > newest_s else 0.0
         fetch.counts[bisect_left(BOUNDS_S, took_s)] += 1
@@ -98,14 +101,14 @@ class Tally:
         visible.sum_s += took_s
 
     def merge(self, other: Tally) -> None:
-        """Take in what another has counted."""
+        """Add the counts of another tally."""
         for path, batches in other.paths.items():
             self.count(path, batches)
         for stage, histogram in other.latency.items():
             self.latency[stage].merge(histogram)
 
     def copy(self) -> Tally:
-        """One that goes on by itself."""
+        """An independent copy."""
         made = Tally()
         made.merge(self)
         return made
@@ -116,7 +119,7 @@ class Tally:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | None) -> Self:
-        """The inverse; what is missing, or of other buckets, counts nothing."""
+        """The inverse. Missing data and histograms with other buckets are ignored."""
         made = cls()
         found = data or {}
         for path, batches in found.get("paths", {}).items():

@@ -23,10 +23,10 @@ from mm2.copy.session import Mark
 
 
 class TranslatedOffset(NamedTuple):
-    """A translated offset, which is never past what the group has yet to read.
+    """A translated offset, never past a record that the group has not read.
 
-    ``is_exact``: nothing is read again, either. Else the records between are on the other side at places that are not
-    known, and any safe answer from ``offset`` to ``at_most`` (None: no bound) is a better one.
+    ``is_exact``: no record is read again either. Otherwise the target offsets of some records are unknown, and any
+    offset from ``offset`` to ``at_most`` (None: unbounded) would be safe, too.
     """
 
     offset: int
@@ -35,16 +35,16 @@ class TranslatedOffset(NamedTuple):
 
 
 class _Newest(NamedTuple):
-    """A run of source offsets and where the newest copy of its first one lies, or before which it does not lie."""
+    """A run of source offsets, with the target offset of the newest copy of its first record, or a lower bound of it."""
 
     source: int
     source_end: int
     target: int
     rises: bool
-    """The places of the others follow; else all of them lie at ``target`` or behind it."""
+    """Target offsets rise with source offsets; otherwise all of them are at ``target`` or after it."""
 
     def at(self, offset: int) -> int:
-        """The place of a source offset within it, or of its first one."""
+        """The target offset of a source offset in the run, or of its first record."""
         return self.target + (offset - self.source if self.rises and offset > self.source else 0)
 
 
@@ -62,11 +62,13 @@ class _Pass:
 
 
 class Translation:
-    """What is known of one partition: ``chunks`` oldest first, and the mark they reach to (`Ledger.chunks`, `LedgerEntry.mark`)."""
+    """The known mapping of one partition: ``chunks``, oldest first, and the mark that they reach to (`Ledger.chunks`,
+    `LedgerEntry.mark`).
+    """
 
     def __init__(self, chunks: Sequence[SegmentChunk], mark: Mark) -> None:
         self._mark = mark
-        self._segments = _standing(chunks, mark)
+        self._segments = _valid_segments(chunks, mark)
         self._passes: list[_Pass] = []
         for segment in self._segments:
             if not self._passes or segment.source < self._passes[-1].end:
@@ -76,11 +78,11 @@ class Translation:
 
     @property
     def is_empty(self) -> bool:
-        """No record is known to be on the target."""
+        """Whether no record is known to be on the target."""
         return not self._segments
 
     def to_target(self, offset: int) -> TranslatedOffset | None:
-        """Where a group that goes on at source ``offset`` goes on on the target; None: before all that is known."""
+        """The target offset for a group with the committed source offset ``offset``; None: before all known segments."""
         if not self._segments:
             return None
         latest = self._latest(offset)
@@ -94,12 +96,12 @@ class Translation:
                     )
         if self._segments[0].target > 0:
             return None
-        # An empty topic before the first record: whatever the group has not read is known.
+        # The target topic was empty before the first record, so all unread records are known.
         first = 0 if latest is None else latest
         return TranslatedOffset(first, is_exact=len(self._passes) == 1, at_most=first)
 
     def to_source(self, offset: int) -> TranslatedOffset | None:
-        """Where a group that goes on at target ``offset`` goes on on the source; None: before all that is known."""
+        """The source offset for a group with the committed target offset ``offset``; None: before all known segments."""
         index = bisect_right(self._segments, offset, key=lambda segment: segment.target) - 1
         if index < 0:
             return None
@@ -131,9 +133,9 @@ class Translation:
         return TranslatedOffset(segment.target_end, is_exact, None if behind is None else behind.target)
 
     def _latest(self, offset: int) -> int | None:
-        """Where a group has to go on at the latest; None: it follows from the pass that it is in."""
+        """Upper bound of the translated offset; None when it follows from the group's pass."""
         if len(self._passes) == 1:
-            return None  # the place of its next record is the lowest
+            return None  # its next record has the lowest target offset
         newest, lowest = self._newest
         index = bisect_right(newest, offset, key=lambda run: run.source_end)
         if index == len(newest):
@@ -143,33 +145,33 @@ class Translation:
 
     @cached_property
     def _newest(self) -> tuple[list[_Newest], list[int]]:
-        """The newest copy of every source offset that is known, in order, and the lowest place from each run on."""
+        """The newest copy of every known source offset, in order, and the lowest target offset from each run on."""
         known = [
             [_Newest(one.source, one.source_end, one.target, rises=True) for one in run.segments]
             for run in self._passes
         ]
         newest: list[_Newest] = []
-        # What lies nobody knows where comes last: any place that is known may be an older one, but is the safer answer.
-        for layer in [*reversed(known), *reversed(self._dark())]:
+        # Records with unknown target offsets come last: a known offset may be of an older copy, but is the safer answer.
+        for layer in [*reversed(known), *reversed(self._unknown_runs())]:
             newest = sorted(newest + _without(layer, newest))
         lowest = list(accumulate((run.target for run in reversed(newest)), min))
         return newest, lowest[::-1]
 
-    def _dark(self) -> list[list[_Newest]]:
-        """Where records lie of which nobody knows the places: between two segments that leave room on both sides; by pass."""
+    def _unknown_runs(self) -> list[list[_Newest]]:
+        """Records with unknown target offsets: between two segments that leave room on both sides; by pass."""
         ends = [(one.source, one.target) for one in self._segments[1:]] + [(self._mark.source, self._mark.target)]
-        dark: list[list[_Newest]] = [[]]
+        unknown: list[list[_Newest]] = [[]]
         for segment, (source, target) in zip(self._segments, ends, strict=True):
             if source < segment.source_end:
-                dark.append([])
+                unknown.append([])
                 continue
             has_room = target < 0 or target > segment.target_end
             if has_room and not self._is_missing(segment.source_end, source):
-                dark[-1].append(_Newest(segment.source_end, source, segment.target_end, rises=False))
-        return dark
+                unknown[-1].append(_Newest(segment.source_end, source, segment.target_end, rises=False))
+        return unknown
 
     def _is_missing(self, first: int, after: int) -> bool:
-        """All of these source offsets are known not to be on the target."""
+        """Whether all of these source offsets are known not to be on the target."""
         if first >= after:
             return True
         index = bisect_right(self._gaps, first, key=lambda gap: gap[0]) - 1
@@ -177,49 +179,49 @@ class Translation:
 
     @cached_property
     def _gaps(self) -> list[tuple[int, int]]:
-        """Ranges of source offsets without a record, as few as possible, in order."""
+        """Ranges of source offsets without a record, merged, in order."""
         gaps: list[tuple[int, int]] = []
         for chunk in self._chunks:
-            for cut in chunk.cuts:  # whoever cut it has known its own chunks only
+            for cut in chunk.cuts:  # a cut was computed from the chunks that were kept then
                 gaps = [(first, min(after, cut.source)) for first, after in gaps if first < cut.source]
             gaps += [(gap.first, gap.after) for gap in chunk.gaps if gap.first < gap.after]
         return _merged(gaps)
 
     def _lowest_unread(self, index: int, read: int, found: int) -> int:
-        """The first source offset that the group has not read under any of its places; at most ``found``."""
+        """The first source offset that the group has not read in any pass; at most ``found``."""
         reading = self._segments[index]
         read_to = reading.source + read
         seen = _merged([*((one.source, one.source_end) for one in self._segments[:index]), (reading.source, read_to)])
         ahead = [(read_to, reading.source_end), *((one.source, one.source_end) for one in self._segments[index + 1 :])]
         for first, after in sorted(ahead):
-            place = bisect_right(seen, first, key=lambda stretch: stretch[0]) - 1
-            unread = max(first, seen[place][1]) if place >= 0 else first
+            seen_index = bisect_right(seen, first, key=lambda stretch: stretch[0]) - 1
+            unread = max(first, seen[seen_index][1]) if seen_index >= 0 else first
             if unread < after:
                 return min(unread, found)
         return found
 
 
 def _without(runs: Sequence[_Newest], taken: Sequence[_Newest]) -> list[_Newest]:
-    """Those parts whose source offsets are in none of ``taken``; both are in order, and nothing overlaps in either."""
+    """The parts of ``runs`` whose source offsets are not in ``taken``. Both are in order and without overlaps."""
     left: list[_Newest] = []
     index = 0
     for run in runs:
         while index < len(taken) and taken[index].source_end <= run.source:
             index += 1
-        first, place = run.source, index
+        first, next_taken = run.source, index
         while first < run.source_end:
-            after = min(run.source_end, taken[place].source) if place < len(taken) else run.source_end
+            after = min(run.source_end, taken[next_taken].source) if next_taken < len(taken) else run.source_end
             if first < after:
                 left.append(_Newest(first, after, run.at(first), run.rises))
-            if place == len(taken):
+            if next_taken == len(taken):
                 break
-            first = max(first, taken[place].source_end)
-            place += 1
+            first = max(first, taken[next_taken].source_end)
+            next_taken += 1
     return left
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same offsets in as few ranges as possible, in order."""
+    """The same offsets in the fewest ranges, in order."""
     merged: list[tuple[int, int]] = []
     for first, after in sorted(ranges):
         if merged and first <= merged[-1][1]:
@@ -229,28 +231,28 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _standing(chunks: Sequence[SegmentChunk], mark: Mark) -> list[Segment]:
-    """The segments that still hold, in the order of the target: none behind the mark, none that a later one lies over."""
-    standing: list[Segment] = []
+def _valid_segments(chunks: Sequence[SegmentChunk], mark: Mark) -> list[Segment]:
+    """The valid segments in the order of the target: none after the mark, none that a later segment replaces."""
+    valid: list[Segment] = []
     for chunk in chunks:
         cuts: dict[int, int] = {}
         for cut in chunk.cuts:
-            cuts[cut.place] = min(cut.source, cuts.get(cut.place, cut.source))
-        for place, segment in enumerate(chunk.segments):
-            if place in cuts:
-                standing = _before_source(standing, cuts[place])
-            _drop_from(standing, segment.target)
+            cuts[cut.segments] = min(cut.source, cuts.get(cut.segments, cut.source))
+        for index, segment in enumerate(chunk.segments):
+            if index in cuts:
+                valid = _before_source(valid, cuts[index])
+            _drop_from(valid, segment.target)
             if segment.records > 0:
-                standing.append(segment)
+                valid.append(segment)
         if len(chunk.segments) in cuts:
-            standing = _before_source(standing, cuts[len(chunk.segments)])
+            valid = _before_source(valid, cuts[len(chunk.segments)])
     if mark.target >= 0:
-        _drop_from(standing, mark.target)
-    return standing
+        _drop_from(valid, mark.target)
+    return valid
 
 
 def _drop_from(segments: list[Segment], target: int) -> None:
-    """Nothing at this target offset and behind it: the target's log was cut off there and written anew."""
+    """Remove everything from this target offset on: the target log was truncated there and written again."""
     while segments and segments[-1].target >= target:
         segments.pop()
     if segments and segments[-1].target_end > target:
@@ -259,7 +261,7 @@ def _drop_from(segments: list[Segment], target: int) -> None:
 
 
 def _before_source(segments: list[Segment], source: int) -> list[Segment]:
-    """Those parts that are of records before a source offset."""
+    """The parts with records before a source offset."""
     return [
         Segment(segment.source, segment.target, min(segment.records, source - segment.source))
         for segment in segments

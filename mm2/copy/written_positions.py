@@ -1,6 +1,8 @@
-"""Who wrote a position in Connect's offsets topic, read from the records themselves (rule C4 of docs/design/copy-sessions.md).
+"""Find out who wrote a position in Connect's offsets topic, from the records themselves (rule C4 of
+docs/design/copy-sessions.md).
 
-A micro-batch that takes over without a clean hand-over reads what was written since the holder before knew the topic's end.
+After a takeover without a clean hand-off, a micro-batch reads the records that were written after the offset up to
+which its predecessor knew the topic.
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ log = structlog.get_logger(__name__)
 
 
 class PositionRecord(NamedTuple):
-    """A record of an offsets topic: its offset there, its value, and its header if a copy session wrote it."""
+    """A record of an offsets topic: its offset, its value, and its header if a copy session wrote it."""
 
     offset: int
     value: bytes | None
     header: PositionHeader | None = None
 
 
-def who_wrote(records: Collection[PositionRecord]) -> WrittenPosition:
-    """Sum up the records of one key."""
+def summarize_writers(records: Collection[PositionRecord]) -> WrittenPosition:
+    """Summarize the records of one key."""
     own: PositionHeader | None = None
     foreign: PositionRecord | None = None
     for record in records:
@@ -48,9 +50,9 @@ def who_wrote(records: Collection[PositionRecord]) -> WrittenPosition:
 
 
 def read_written_positions(cluster: Cluster, topic: str, seen: Mapping[bytes, int]) -> dict[bytes, WrittenPosition]:
-    """Who wrote the positions of these keys of an offsets topic at and behind these offsets. Raises KafkaFailure.
+    """Who wrote the positions of these keys of an offsets topic, from these offsets on. Raises KafkaFailure.
 
-    Those of open and aborted transactions do not count.
+    Records of open and aborted transactions are ignored.
     """
     metadata = cluster.metadata([topic])
     if topic in metadata.errors:
@@ -59,7 +61,7 @@ def read_written_positions(cluster: Cluster, topic: str, seen: Mapping[bytes, in
     keys_of: dict[int, set[bytes]] = defaultdict(set)
     for key in seen:
         keys_of[partition_for(key, len(info.partitions))].add(key)
-    partitions = [TopicPartition(topic, place) for place in keys_of]
+    partitions = [TopicPartition(topic, partition) for partition in keys_of]
     admin = Admin(cluster)
     starts = _offsets(admin, partitions, EARLIEST)
     ends = _offsets(admin, partitions, LATEST)
@@ -71,27 +73,29 @@ def read_written_positions(cluster: Cluster, topic: str, seen: Mapping[bytes, in
         for record in records:
             if record.key in keys and record.offset >= seen[record.key]:
                 found[record.key].append(PositionRecord(record.offset, record.value, _header(record)))
-    return {key: who_wrote(rows) for key, rows in found.items()}
+    return {key: summarize_writers(rows) for key, rows in found.items()}
 
 
 def offsets_ends(cluster: Cluster, topic: str, keys: Collection[bytes]) -> dict[bytes, int]:
-    """Where the partitions of an offsets topic end that hold these keys; without those that may not be asked. Raises KafkaFailure.
+    """End offsets of the partitions of an offsets topic that contain these keys, without partitions for which
+    authorization is missing. Raises KafkaFailure.
 
-    To be asked before the positions are read: what lands in between then lies behind it, and is looked at the next time.
+    Call it before the positions are read. Records that are written in between lie after the end offset and are
+    examined the next time.
     """
     metadata = cluster.metadata([topic])
     if topic in metadata.errors:
         raise metadata.errors[topic]
     count = len(metadata.topics[topic].partitions)
-    places = {key: TopicPartition(topic, partition_for(key, count)) for key in keys}
-    answers = Admin(cluster).list_offsets(dict.fromkeys(places.values(), LATEST))
+    partitions = {key: TopicPartition(topic, partition_for(key, count)) for key in keys}
+    answers = Admin(cluster).list_offsets(dict.fromkeys(partitions.values(), LATEST))
     found = {}
-    for key, place in places.items():
-        answer = answers[place]
+    for key, partition in partitions.items():
+        answer = answers[partition]
         if not isinstance(answer, KafkaFailure):
             found[key] = answer.offset
         elif answer.is_final:
-            log.info("the end of the offsets topic is not known", partition=str(place), error=str(answer))
+            log.info("end offset of the offsets topic unknown", partition=str(partition), error=str(answer))
         else:
             raise answer
     return found
@@ -113,7 +117,7 @@ def _header(record: Record) -> PositionHeader | None:
             try:
                 return PositionHeader.from_bytes(value)
             except (ValueError, KeyError, TypeError) as error:
-                log.warning("unreadable header of a position", header=repr(value[:200]), error=repr(error))
+                log.warning("position header is not readable", header=repr(value[:200]), error=repr(error))
     return None
 
 

@@ -271,7 +271,7 @@ class _Turn:
         entry = other.ledger.entry(tp)
         if entry is None or entry.session is None:
             return other.config.worker.get("exactly.once.source.support") == "enabled"
-        return entry.trouble is None and entry.mark.source >= offset
+        return entry.condition is None and entry.mark.source >= offset
 
 
 def _position(kept: KeptOffset | None) -> int | None:

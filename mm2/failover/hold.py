@@ -94,4 +94,6 @@ def _wait(sides: Sides, topics: Collection[str], *, held: bool) -> list[TopicPar
 
 def _is_held(entry: LedgerEntry, since_ms: int | None) -> bool:
     """Whether the partition is paused by the promotion of that time; by any pause if no time is given."""
-    return is_held(entry) and (since_ms is None or (entry.trouble is not None and entry.trouble.since_ms == since_ms))
+    return is_held(entry) and (
+        since_ms is None or (entry.condition is not None and entry.condition.since_ms == since_ms)
+    )

@@ -65,8 +65,8 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
                     end_ms,
                     target_ends.get(entry.target),
                     unmarked,
-                    "" if entry.trouble is None else entry.trouble.state,
-                    note or ("" if entry.trouble is None else entry.trouble.reason),
+                    "" if entry.condition is None else entry.condition.state,
+                    note or ("" if entry.condition is None else entry.condition.reason),
                     str(answer) if isinstance(answer, KafkaFailure) else "",
                 )
             )
@@ -75,7 +75,7 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
 
 def is_held(entry: LedgerEntry) -> bool:
     """Whether the task has paused the partition and all that it had read is on the target. The ledger is then final."""
-    trouble = entry.trouble
+    trouble = entry.condition
     return trouble is not None and trouble.state == PartitionState.PAUSED and entry.mark.source >= trouble.offset
 
 
@@ -115,9 +115,9 @@ def _heard_ms(sides: Sides, entry: LedgerEntry) -> int | None:
     Its entry's time is not used as such: the entry is also written for later errors, and by a task that has paused the
     partition.
     """
-    if entry.trouble is None:
+    if entry.condition is None:
         return sides.ledger.written_ms(entry.source)
-    return None if entry.trouble.state == PartitionState.PAUSED else entry.trouble.since_ms
+    return None if entry.condition.state == PartitionState.PAUSED else entry.condition.since_ms
 
 
 def _ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | KafkaFailure]:

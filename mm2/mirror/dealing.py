@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from mm2.copy.dealing import costs
-from mm2.copy.dealing import deal as deal_by_weight
+from mm2.copy.assignment import assign as deal_by_weight
+from mm2.copy.assignment import costs
 from mm2.kafka.structs import TopicPartition
 
 Shares = list[list[TopicPartition]]

@@ -185,8 +185,8 @@ def _by_ledger(translation: Translation, offset: int) -> tuple[TranslatedOffset 
 
 def _changed(entry: LedgerEntry, source_id: str | None, target_id: str | None) -> OffsetReason | None:
     """Why a ledger entry refers to other topics than the current ones; None if it does not, or if this is not known."""
-    if entry.trouble is not None and entry.trouble.state == PartitionState.RECREATED:
-        return OffsetReason(OffsetReasonCode.RECREATED, entry.trouble.reason)
+    if entry.condition is not None and entry.condition.state == PartitionState.RECREATED:
+        return OffsetReason(OffsetReasonCode.RECREATED, entry.condition.reason)
     for now, then, name in (
         (source_id, entry.source_id, entry.topic),
         (target_id, entry.target_id, entry.remote_topic),

@@ -12,7 +12,7 @@ from typing import Final
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.copy.driver.engine import CopyEngine
-from mm2.copy.driver.sight import FlowSight
+from mm2.copy.driver.status import FlowStatus
 from mm2.copy.ledger import Ledger, Verified
 from mm2.copy.tally import BOUNDS_S
 from mm2.kafka.structs import TopicPartition
@@ -120,7 +120,7 @@ class FlowObserver:
     def view(self) -> FlowView:
         """The current view, from what is known now."""
         now_s, now_ms = time.monotonic(), int(time.time() * 1000)
-        sight = FlowSight() if self._engine is None else self._engine.sight(str(self.flow.pair))
+        sight = FlowStatus() if self._engine is None else self._engine.flow_status(str(self.flow.pair))
         work = self._works.read()
         ledger = self._ledger.ledger
         verified = {} if ledger is None else ledger.verifications()
@@ -157,14 +157,14 @@ class FlowObserver:
         self,
         now_s: float,
         now_ms: int,
-        sight: FlowSight,
+        sight: FlowStatus,
         work: Work,
         ledger: Ledger | None,
         verified: Mapping[TopicPartition, Verified],
         partitions: Partitions,
     ) -> FlowView:
         pair, source, target = self.flow.pair, self._source_watch, self._target_watch
-        troubles, unknown = [*sight.troubles], ""
+        troubles, unknown = [*sight.blocked_reasons], ""
         if partitions.stalled:
             troubles.append(_stalled(partitions.stalled))
         if self._ledger.is_missing:

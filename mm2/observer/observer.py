@@ -181,12 +181,14 @@ def _copying(config: MirrorMakerConfig) -> list[str]:
 def spark_view(engine: CopyEngine, flows: Sequence[str]) -> SparkView:
     """The process's Spark and its lanes; sends no requests to Spark."""
     lanes = tuple(
-        LaneView(lane.name, lane.task, lane.batch, lane.since_ms, lane.lost, lane.partitions, lane.trouble, lane.flow)
+        LaneView(
+            lane.name, lane.task, lane.batch, lane.since_ms, lane.lost, lane.partitions, lane.blocked_reason, lane.flow
+        )
         for flow in flows
-        for lane in engine.sight(flow).lanes
+        for lane in engine.flow_status(flow).lanes
     )
     spark = engine.spark
-    return SparkView(spark.is_up, spark.trouble, engine.master, spark.application_id, lanes)
+    return SparkView(spark.is_up, spark.unavailable_reason, engine.master, spark.application_id, lanes)
 
 
 def _is_same(flow: WatchedFlow, other: WatchedFlow | None) -> bool:

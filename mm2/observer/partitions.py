@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from mm2.copy.driver.sight import PartitionSight
+from mm2.copy.driver.status import PartitionStatus
 from mm2.copy.ledger import Ledger, Pauses, Verified, paused
 from mm2.copy.session import LedgerEntry
 from mm2.copy.states import WELL, PartitionState
@@ -53,7 +53,7 @@ class Look:
     ends: Mapping[TopicPartition, int]
     ends_at_s: float
     missing: Mapping[TopicPartition, KafkaFailure]
-    sights: Mapping[TopicPartition, PartitionSight]
+    sights: Mapping[TopicPartition, PartitionStatus]
     tasks: Mapping[TopicPartition, int] | None
     failed_tasks: Mapping[int, str]
     held: str
@@ -227,7 +227,7 @@ class PartitionBook:
         self,
         tp: TopicPartition,
         known: _PartitionMemory,
-        sight: PartitionSight | None,
+        sight: PartitionStatus | None,
         position: int,
         end: int | None,
         lag: int | None,
@@ -276,7 +276,11 @@ class PartitionBook:
 
     @staticmethod
     def _end(
-        tp: TopicPartition, known: _PartitionMemory, sight: PartitionSight | None, entry: LedgerEntry | None, look: Look
+        tp: TopicPartition,
+        known: _PartitionMemory,
+        sight: PartitionStatus | None,
+        entry: LedgerEntry | None,
+        look: Look,
     ) -> int | None:
         """The source's log end offset: as the source returned it, as the copier received it later, or by the ledger."""
         history = known.history
@@ -315,7 +319,7 @@ class PartitionBook:
         return max(seen_s, (look.now_ms - stamp.timestamp_ms) / 1000 - (look.now_s - look.as_of_s))
 
     @staticmethod
-    def _rate(known: _PartitionMemory, sight: PartitionSight | None, entry: LedgerEntry | None, look: Look) -> None:
+    def _rate(known: _PartitionMemory, sight: PartitionStatus | None, entry: LedgerEntry | None, look: Look) -> None:
         records = sight.records if sight is not None else 0 if entry is None else entry.mark.records
         size = sight.bytes if sight is not None else 0
         is_ours = sight is not None
@@ -430,7 +434,7 @@ def _losses(entry: LedgerEntry, since_ms: int) -> list[LossView]:
     ]
 
 
-def _position(entry: LedgerEntry | None, sight: PartitionSight | None) -> int:
+def _position(entry: LedgerEntry | None, sight: PartitionStatus | None) -> int:
     """The next source offset that is not on the target: as reported by this process's copier, else from the ledger."""
     if sight is not None and sight.row is not None and sight.is_fresh and sight.row.position >= 0:
         return sight.row.position
@@ -440,7 +444,7 @@ def _position(entry: LedgerEntry | None, sight: PartitionSight | None) -> int:
 
 def _state(
     tp: TopicPartition,
-    sight: PartitionSight | None,
+    sight: PartitionStatus | None,
     entry: LedgerEntry | None,
     lag: int | None,
     task: int | None,
@@ -462,8 +466,8 @@ def _state(
     pause = paused(look.pauses, tp) if look.pauses else None
     if pause is not None:
         return PartitionState.PAUSED, str(pause), pause.since_ms
-    if entry is not None and entry.trouble is not None:
-        trouble = entry.trouble
+    if entry is not None and entry.condition is not None:
+        trouble = entry.condition
         return PartitionState(trouble.state), trouble.reason, trouble.since_ms
     return (
         (PartitionState.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else PartitionState.RUNNING),

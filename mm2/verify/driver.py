@@ -195,7 +195,7 @@ class Verifier:
             reason = next(filter(None, told), reason)
         except Exception as error:  # noqa: BLE001
             reason = f"the Spark job failed: {failure_of(error)}"
-            self._spark.doubt()
+            self._spark.check_jvm()
         for task in tasks:
             # The final message is on the channel, and may arrive after Spark's result on a busy machine.
             task.over.wait(channel.LEASE_TIMEOUT_S)

@@ -292,7 +292,7 @@ def _uncut(chunks: Sequence[SegmentChunk], plan: Plan, bounds: Bounds) -> list[S
     for chunk in chunks:
         cuts = sorted(chunk.cuts)
         for place, segment in enumerate([*chunk.segments, None]):
-            while cuts and cuts[0].place == place:
+            while cuts and cuts[0].segments == place:
                 found = _cut(found, cuts.pop(0).source, plan, bounds)
             if segment is None:
                 continue

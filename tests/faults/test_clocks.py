@@ -43,7 +43,7 @@ def mirror(shared_stage: Stage, clock: Path) -> Iterator[Mirror]:
 
 
 def test_c1_a_clock_that_jumps_by_hours_moves_nothing_but_timestamps(play: Play, mirror: Mirror, clock: Path) -> None:
-    lost = len(mirror.lines("a micro-batch was lost"))
+    lost = len(mirror.lines("micro-batch lost"))
     with play.load():
         play.await_flow()
         for hours in (1, -1, 0):
@@ -52,7 +52,7 @@ def test_c1_a_clock_that_jumps_by_hours_moves_nothing_but_timestamps(play: Play,
             time.sleep(3)
             play.await_flow(20)
     play.judge().assert_exactly_once()
-    assert len(mirror.lines("a micro-batch was lost")) == lost, "a lease is no matter of the wall clock"
+    assert len(mirror.lines("micro-batch lost")) == lost, "a lease is no matter of the wall clock"
     for line in mirror.lines("Copied so far."):
         assert all(0 <= value < HOUR_S * 1000 * 1.1 for value in line["latency_ms"]), line
 

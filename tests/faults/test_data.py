@@ -110,7 +110,7 @@ def test_d2_a_topic_that_is_deleted_and_made_anew_is_copied_from_its_beginning(
 
     until(whole, "copying of the new topic", 45, mirror)
     judged.assert_exactly_once()
-    assert mirror.lines("a source topic was created anew", partition=play.topic)
+    assert mirror.lines("source topic recreated", partition=play.topic)
 
 
 def test_d3_d5_what_happened_while_nobody_copied_is_found_out_at_the_start(
@@ -227,7 +227,7 @@ def test_d8_a_deleted_remote_topic_is_not_made_again_in_silence(
         until(lambda: mirror.lines(HELD_UP, reason=play.remote), "telling", _NOTICED_S, mirror)
         stopped = {f"{play.topic}-{partition}" for partition in range(2)}
         until(
-            lambda: stopped <= {line["partition"] for line in mirror.lines("a partition is stopped")},
+            lambda: stopped <= {line["partition"] for line in mirror.lines("partition stopped")},
             "stopping",
             _NOTICED_S,
             mirror,
@@ -255,7 +255,7 @@ def test_d9_records_of_somebody_else_on_the_remote_topic_are_told_and_spoil_noth
     assert len(judgment.altered) == 20, str(judgment)
     judgment.altered.clear()
     judgment.assert_exactly_once()
-    assert mirror.lines("somebody else writes to a remote topic", partition=f"{play.remote}-0")
+    assert mirror.lines("another producer writes to a remote topic", partition=f"{play.remote}-0")
     until(lambda: _foreign(stage, mirror, play) == 20, "counting", 10, mirror)
 
 

@@ -67,7 +67,7 @@ def test_t5_a_clone_with_our_transactional_id_fences_us_and_nothing_is_there_twi
         clone.produce(play.remote, b"a clone's", partition=0)
         clone.flush(10)
         until(
-            lambda: mirror.lines("a micro-batch was lost", reason="a newer producer uses the same id"),
+            lambda: mirror.lines("micro-batch lost", reason="a newer producer uses the same id"),
             "telling",
             _NOTICED_S,
             mirror,

@@ -145,7 +145,7 @@ def test_l2_an_unclean_election_on_the_source_is_told_with_the_range_that_has_go
         write(cluster, topic, 0, numbered("new", 500))  # more than were lost: the end alone would tell nothing
         if meanwhile == "down":
             flow.start()
-        until(lambda: flow.lines("a source log was cut off"), "telling", _NOTICED_S, flow)
+        until(lambda: flow.lines("source log truncated"), "telling", _NOTICED_S, flow)
         cluster.broker(1).start()
         new = rows(cluster, topic)
         new.offsets, new.digests = new.offsets[kept:], new.digests[kept:]
@@ -184,7 +184,7 @@ def test_l3_records_that_the_target_lost_in_an_unclean_election_are_sent_again(
         lose_the_end(cluster, "L3.L3-0", acknowledged)
         cluster.broker(1).start()  # the product's own topics are there, and led by it
         with play.load():
-            until(lambda: flow.lines("the target lost records that it had acknowledged"), "telling", _NOTICED_S, flow)
+            until(lambda: flow.lines("target lost acknowledged records"), "telling", _NOTICED_S, flow)
         play.judge(patience_s=120).assert_exactly_once()
 
 
@@ -212,7 +212,7 @@ def test_l4_a_source_that_was_set_back_to_an_older_state_is_told_with_the_range(
         shutil.rmtree(old.folder / "data")
         shutil.copytree(tmp_path / "backup", old.folder / "data")
         old.start()
-        until(lambda: flow.lines("a source log was cut off"), "telling", _NOTICED_S, flow)
+        until(lambda: flow.lines("source log truncated"), "telling", _NOTICED_S, flow)
         write(old, "L4-0", 0, numbered("new", 100))
         new = rows(old, "L4-0")
         new.offsets, new.digests = new.offsets[kept:], new.digests[kept:]

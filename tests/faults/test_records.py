@@ -84,7 +84,7 @@ def test_r1_a_record_too_large_for_the_target_stops_its_partition_or_goes_to_the
         "mm2.form": b"record",
     }
     assert reason is not None
-    assert reason.startswith(f"{flow.remote(topic)}-0 takes no record of 150".encode())
+    assert reason.startswith(f"{flow.remote(topic)}-0 does not accept a record of 150".encode())
     assert job.status()["gaps"] == {"quarantined": 1}
 
 

@@ -454,7 +454,7 @@ def test_a_batch_that_arrives_late_from_a_forgotten_producer_stops_its_partition
             crash(flow)
         replica.records.write(50)
         until(
-            lambda: flow.lines("a partition is stopped", partition=replica.topic, state="INCONSISTENT"),
+            lambda: flow.lines("partition stopped", partition=replica.topic, state="INCONSISTENT"),
             "a typed state",
             _START_S,
             flow,

@@ -244,7 +244,7 @@ def test_a_remote_topic_created_anew_gets_nothing_more(flow: Flow) -> None:
         eventually(lambda: rows_of(job)[tp].state == "DELETED", why=job.status)
         create(flow.target, flow.remote(topic), 2)
         eventually(lambda: rows_of(job)[tp].state == "RECREATED", why=job.status)
-        assert "20 records that were copied to it are gone" in rows_of(job)[tp].reason
+        assert "20 records that were copied to it are lost" in rows_of(job)[tp].reason
     assert read(flow.target, flow.remote(topic)) == []
     with flow.copying(spec) as job:  # and so does a successor
         eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", why=job.status)

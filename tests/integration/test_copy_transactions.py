@@ -132,7 +132,7 @@ def test_what_is_held_is_said_though_nothing_moves_and_all_that_was_known_is_kep
     def trouble() -> PartitionCondition | None:
         entry = flow.ledger().entry(held)
         assert entry is not None
-        return entry.trouble
+        return entry.condition
 
     with flow.copying(spec, pauses=lambda: dict(pauses)) as job:
         eventually(lambda: flow.committed(spec) == {held: 10, other: 10}, why=job.status)
@@ -145,7 +145,7 @@ def test_what_is_held_is_said_though_nothing_moves_and_all_that_was_known_is_kep
         assert kept is not None
         assert kept.mark == Mark(10, 10, 10)
         assert kept.end == 10, "whoever has not read anything must not forget where the source ends"
-        assert kept.trouble is not None
+        assert kept.condition is not None
         write(flow.source, topic, numbered(10, 10), partition=1)
         eventually(lambda: flow.committed(spec) == {held: 10, other: 20}, why=job.status)
         pauses.clear()

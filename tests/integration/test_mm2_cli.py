@@ -236,7 +236,7 @@ def test_status_tells_what_holds_a_partition_up(
     entries = orders(unique)
     trouble = PartitionCondition("TOO_LARGE", "A record is too large.", 9, FOUND_MS)
     write_ledger(
-        kafka_b, unique, [entries[0].replace(trouble=trouble), entries[1].replace(note="at least once")], CHUNKS
+        kafka_b, unique, [entries[0].replace(condition=trouble), entries[1].replace(note="at least once")], CHUNKS
     )
     code, out, _ = asked(capsys, "status", file, f"{unique}->B")
     assert code == 1

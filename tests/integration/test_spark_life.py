@@ -22,7 +22,7 @@ from mm2.copy.spec import Assignment
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import Flow, Traffic, eventually
 
-_ENDED = "Spark's JVM ended with exit code 1 before it was up"
+_ENDED = "Spark's JVM ended with exit code 1 before it was running"
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def test_a_killed_jvm_is_replaced_and_copying_goes_on(kafka_a: LocalKafka, kafka
             traffic.finish()
             flow.wait_until_copied(job, spec)
             assert pid_of(engine) != pid
-    lost = [line for line in logs if line["event"] == "Spark is lost, it is started again"]
+    lost = [line for line in logs if line["event"] == "Spark lost, restarting"]
     assert [line["reason"] for line in lost] == ["its JVM has died"]
 
 
@@ -109,10 +109,10 @@ def test_a_jvm_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch)
         context = engine.spark.context(60)
         pid = pid_of(engine)
         os.kill(pid, signal.SIGSTOP)
-        engine.spark.doubt()
+        engine.spark.check_jvm()
         assert engine.spark.context(60) is not context
         assert not psutil.pid_exists(pid)
-    assert any("not answered" in line.get("reason", "") for line in logs)
+    assert any("not responded" in line.get("reason", "") for line in logs)
 
 
 def test_a_python_worker_is_used_again_unless_an_error_of_ours_may_have_spoiled_it() -> None:
@@ -213,7 +213,7 @@ def test_a_master_that_spark_does_not_know_is_named(
     master: str, sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with capture_logs() as logs, engine_of(spark__master=master) as engine:
-        eventually(lambda: engine.spark.trouble, 30)
-        assert engine.spark.trouble == f"Spark does not start: {sentence}"
+        eventually(lambda: engine.spark.unavailable_reason, 30)
+        assert engine.spark.unavailable_reason == f"Spark does not start: {sentence}"
     assert next(line["error"] for line in logs if line["event"] == "Spark does not start") == sentence
     assert capfd.readouterr().err == "", "one sentence and no traces"

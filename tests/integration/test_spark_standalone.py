@@ -189,7 +189,7 @@ def test_the_whole_program_on_a_cluster(kafka_a: LocalKafka, kafka_b: LocalKafka
                 process.eventually(lambda: traffic.sent > at + 3_000, 60)
             remote = f"east.{topic}"
             process.eventually(lambda: has_all(kafka_a, topic, kafka_b, remote), 180)
-            assert process.lines(event="Spark's own connections are not encrypted")
+            assert process.lines(event="Spark's connections are not encrypted")
             code, seconds = process.stop()
         finally:
             process.clean_up()

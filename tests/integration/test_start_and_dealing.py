@@ -128,8 +128,8 @@ def test_a_flow_begins_where_it_is_told_to(scene: Scene, running: MirrorProcess)
     assert scene.copied("file") == [EVERYTHING[0][17:], EVERYTHING[1]]
     # An offset behind the end of its log means the end: nothing is missing, and nothing is said to be.
     running.eventually(lambda: ends(scene.target, f"behind.{TOPIC}") == [0, 15])
-    assert running.lines(event="the log ends before the offset at which copying was to begin", offset=1000, end=30)
-    assert not running.lines(event="a source log was cut off")
+    assert running.lines(event="log ends before the requested start offset", offset=1000, end=30)
+    assert not running.lines(event="source log truncated")
     running.eventually(lambda: ends(scene.target, f"latest.{TOPIC}") == [0, 0])
     running.eventually(lambda: all(is_running(scene.target, alias) for alias in SOURCES))
 

@@ -337,7 +337,7 @@ class Watched:
     def entries(self) -> list[str]:
         ledger = ledger_of(self.flow)
         found = [] if ledger is None else [ledger.entry(TopicPartition(self.topic, index)) for index in (0, 1)]
-        return [f"{entry.mark} {entry.trouble}" for entry in found if entry is not None]
+        return [f"{entry.mark} {entry.condition}" for entry in found if entry is not None]
 
     def until_at(self, offset: int) -> list[Verified]:
         return self.until(lambda found: [None if one is None else one.offset for one in found] == [offset] * 2)

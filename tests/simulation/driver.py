@@ -184,7 +184,7 @@ class Driver:
                 self._starts,
                 submit=self._submit,
                 cancel=self._cancel,
-                on_news=lambda: None,
+                on_update=lambda: None,
             )
             self.lane.start()
         finally:
@@ -260,7 +260,7 @@ class Driver:
         self.world.after(0.02 + self.world.random.random() * 0.2, self._launch, batch)
 
     def _launch(self, batch: MicroBatch) -> None:
-        if batch.over.is_set() or self.owner.dead:
+        if batch.finished.is_set() or self.owner.dead:
             return
         process = Process(self.world, self.network, batch.name, self._connect, self._process_ended)
         self.processes.append(process)

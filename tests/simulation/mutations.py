@@ -114,7 +114,7 @@ def _depth_whatever_age(self: Outbox, _remembered_ms: float) -> bool:
 
 
 def _sent_again(self: Sink, outbox: Outbox) -> None:
-    self._again(outbox, outbox.doubt)
+    self._retry(outbox, outbox.look_up_cause)
 
 
 _progress = TargetLookUp.progress
@@ -157,7 +157,7 @@ def _forgotten_is_nothing(
     return found
 
 
-_go_on = Opening._go_on
+_continue_session = Opening._continue_session
 _open_one = Opening._open_one
 
 
@@ -236,7 +236,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "S3",
         "a batch in doubt is sent again",
-        ((Sink, "_doubt", _sent_again),),
+        ((Sink, "_queue_look_up", _sent_again),),
         ("errors", "network"),
         _forgetful,
     ),
@@ -299,7 +299,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "C7",
         "a successor sends before the ledger has its entry",
-        ((Opening, "_go_on", _at_once(_go_on)),),
+        ((Opening, "_continue_session", _at_once(_continue_session)),),
         schedule=LATE_SECOND_SESSION,
     ),
     Mutation(

@@ -654,7 +654,7 @@ class Scenario:
         for index in range(self.profile.partitions):
             if index not in stopped and index not in complete:
                 rows = [row for row in self.driver.progress() if row.partition == index]
-                trouble = self.driver.lane.trouble if self.driver.lane is not None else "no lane"
+                trouble = self.driver.lane.blocked_reason if self.driver.lane is not None else "no lane"
                 raise Violation(
                     "stuck",
                     f"{TOPIC}-{index} does not reach the end of its source in {_REST_S:.0f} s: {trouble} "
@@ -690,7 +690,7 @@ def simulated(seed: int, *, echo: bool = False) -> Iterator[World]:
     warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
 
     def log(_logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
-        if event.pop("exc_info", None) or "an error of ours" in str(event.get("event")):
+        if event.pop("exc_info", None) or "internal error" in str(event.get("event")):
             world.say("ERROR IN THE PRODUCT")
         text = str(event.pop("event", ""))
         world.say(f"[{world.owner.name}] {method}: {text}", **event)

@@ -1,7 +1,7 @@
-"""Makes the class archive (AppCDS) of Spark's JVM: `python -m mm2.copy.driver.archive`, which bin/setup runs.
+"""Creates the class archive (AppCDS) of Spark's JVM: `python -m mm2.copy.driver.archive`, run by bin/setup.
 
-Half of what Spark takes to start is Java finding, parsing and verifying some 7,000 classes, and the archive has them
-ready. It holds for this Java and these jars at this place; Java ignores it otherwise.
+Half of Spark's start time is spent on finding, parsing and verifying about 7,000 classes, which the archive contains.
+It is valid for this Java and these jars at this path; otherwise Java ignores it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _EXIT_S = 120.0
 
 
 def build(target: Path) -> None:
-    """Start Spark, run a job, and have Java write down what it has loaded. Raises SparkUnavailable or OSError."""
+    """Start Spark, run a job, and have Java archive the loaded classes. Raises SparkUnavailable or OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)  # or its classes would be in use, not in the new one
+    target.unlink(missing_ok=True)  # otherwise its classes would be used and not be in the new one
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix="spark", suffix=".jsa")
     os.close(descriptor)
     scratch = Path(name)
@@ -35,17 +35,17 @@ def build(target: Path) -> None:
         spark.start()
         context = spark.context(120.0)
         spark.warm_up(context)
-        context.cancelJobGroup("nobody")
+        context.cancelJobGroup("none")
     finally:
         spark.stop(_EXIT_S, exit_s=_EXIT_S)
     if not scratch.exists():
-        raise SparkUnavailable("Java wrote no archive")
+        raise SparkUnavailable("Java did not write the archive")
     scratch.chmod(0o644)
     scratch.rename(target)
 
 
 def main() -> int:
-    """The exit code: 1 when there is no archive now, which costs a second at each start and nothing else."""
+    """The exit code: 1 without an archive, which delays each start by a second and has no other effect."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
         build(archive_file())

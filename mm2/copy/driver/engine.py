@@ -1,4 +1,4 @@
-"""The process's Spark and the copy jobs that run on it."""
+"""The Spark context of the process and the copy jobs that run on it."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from mm2.copy.driver.identity import DriverIdentity
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
 from mm2.copy.driver.lane import Lane, Paused, Starts
 from mm2.copy.driver.server import ChannelServer
-from mm2.copy.driver.sight import FlowSight, LaneSight, PartitionSight
 from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.spark import Spark, failure_of
+from mm2.copy.driver.status import FlowStatus, LaneStatus, PartitionStatus
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress, PartitionSpec
 from mm2.copy.states import LASTING, WELL, PartitionState
 from mm2.copy.tally import Tally
 from mm2.kafka.structs import TopicPartition
 
-_LAST_WORD_S: Final = 5.0
+_FINAL_REPORT_TIMEOUT_S: Final = 5.0
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
-# A small young generation and little free heap: per-job leftovers go early, and memory stays where it is for years.
+# A small young generation and little free heap: garbage of each job is collected early, and memory use stays constant.
 _JVM_OPTIONS: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Xss512k "
     "-Xmn24m -XX:MinHeapFreeRatio=15 -XX:MaxHeapFreeRatio=30 "
     f'"-Dlog4j2.configurationFile={_LOG_SETTINGS}"'
 )
 
-#: What a copying process needs of Spark, unless the user says otherwise.
+#: Default Spark settings of a copying process.
 DEFAULTS: Final[Mapping[str, str]] = {
-    # Lanes wait on sockets: with as many slots as cores a third lane starved for seconds.
+    # Lanes wait on sockets: with as many slots as cores the third lane starved for seconds.
     "spark.master": "local[512]",
     "spark.app.name": "mm2",
     "spark.default.parallelism": "2",
-    # By default as many as slots: 512 threads that dispatch nothing.
+    # The default is the number of slots: 512 idle dispatcher threads.
     "spark.rpc.netty.dispatcher.numThreads": "2",
     "spark.shuffle.mapOutput.dispatcher.numThreads": "1",
-    # The least that Spark starts with; the heap grows only as far as it must.
+    # The minimum that Spark accepts; the heap grows only on demand.
     "spark.driver.memory": "480m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -63,25 +63,25 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.cleaner.periodicGC.interval": "5min",
 }
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-#: Port of the progress channel, for those whose firewall must know it; any free one by default.
+#: Port of the progress channel, for firewalls; any free port by default.
 _CHANNEL_PORT_KEY: Final = "spark.mm2.channel.port"
 _SETTLE_S: Final = 1.5
 _SETTLE_AT_MOST_S: Final = 15.0
-_ASK_FOR_SLOTS_S: Final = 2.0
-_LAST_SHARE_S: Final = 3.0
+_SLOTS_POLL_S: Final = 2.0
+_SPARK_STOP_SHARE_S: Final = 3.0
 _RESULT_S: Final = 2.0
 
 
 def spark_props(user: Mapping[str, str]) -> dict[str, str]:
-    """All settings of Spark, from the user's ``spark.*`` keys.
+    """All Spark settings, from the user's ``spark.*`` keys.
 
-    Speculation is refused: two copies of a task would both write. On a cluster Spark chooses the driver's address as
-    usual, unless the master is on loopback too.
+    Speculation is disabled: two copies of a task would both write. On a cluster Spark chooses the driver's address,
+    unless the master is on loopback.
     """
     props = {**DEFAULTS, **user, "spark.speculation": "false"}
     props.setdefault("spark.driver.extraJavaOptions", _JVM_OPTIONS)
     if is_local(props):
-        # The folder somebody happens to stand in is no place to import modules from.
+        # Do not import modules from the current directory.
         return {**_LOOPBACK, "spark.executorEnv.PYTHONSAFEPATH": "1", **props}
     if props["spark.master"].startswith(("spark://127.", "spark://localhost:", "spark://[::1]")):
         props = {**_LOOPBACK, **props}
@@ -91,7 +91,7 @@ def spark_props(user: Mapping[str, str]) -> dict[str, str]:
 
 
 class CopyEngine:
-    """Starts Spark in the background and opens copy jobs; one engine serves all flows of a process.
+    """Starts Spark in the background and opens copy jobs. One engine serves all flows of a process.
 
     ``user_props`` are the user's ``spark.*`` keys.
     """
@@ -105,24 +105,26 @@ class CopyEngine:
         self._host = ""
         self._lock = threading.Lock()
         self._jobs: set[CopyJob] = set()
-        self._left: dict[str, _Left] = {}  # by flow
+        self._finished_jobs: dict[str, _FinishedJobs] = {}  # by flow
         self._submitters = ThreadPoolExecutor(512, thread_name_prefix="spark-job")
-        self._running: dict[str, MicroBatch] = {}  # those whose Spark job has not returned, by id
-        self._counted: Any = None  # the context whose slots are counted
+        self._running: dict[str, MicroBatch] = {}  # batches whose Spark job has not returned, by id
+        self._counted: Any = None  # the context whose slots are being counted
         self._stopped = threading.Event()
         self._log = structlog.get_logger(__name__)
 
     @property
     def master(self) -> str:
-        """Where Spark runs: ``spark.master``."""
+        """The Spark master: ``spark.master``."""
         return self._props["spark.master"]
 
     def start(self) -> None:
-        """Begin starting Spark; returns at once, idempotent."""
+        """Start Spark in the background. Idempotent."""
         self.spark.start()
 
     def open(self, spec: CopySpec, starts: Starts, pauses: Paused = dict) -> CopyJob:
-        """Begin copying ``spec.partitions``; ``starts`` says where, ``pauses`` what not, see `mm2.copy.driver.lane`."""
+        """Start copying ``spec.partitions``; ``starts`` returns the start positions and ``pauses`` the pauses, see
+        `mm2.copy.driver.lane`.
+        """
         self.start()
         job = CopyJob(self, spec, starts, pauses)
         with self._lock:
@@ -131,61 +133,61 @@ class CopyEngine:
         return job
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Stop what is still copying, then Spark; what does not stop in time is killed. Idempotent."""
+        """Stop all jobs, then Spark. What does not stop in time is killed. Idempotent."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             self._stopped.set()
             jobs = list(self._jobs)
         for job in jobs:
             job.signal_stop()
-        share_s = min(_LAST_SHARE_S, timeout_s / 2)
+        share_s = min(_SPARK_STOP_SHARE_S, timeout_s / 2)
         for job in jobs:
             job.stop(max(0.1, deadline - share_s - time.monotonic()))
-        # Spark complains when its context goes while a task's result is on its way.
+        # Spark logs errors when its context stops while a task's result is in flight.
         self._submitters.shutdown(wait=False, cancel_futures=True)
         patience = min(deadline - share_s, time.monotonic() + _RESULT_S)
         while self._running and time.monotonic() < patience:
             time.sleep(0.01)
         for batch in list(self._running.values()):
-            batch.ended("the copy engine is stopped")  # nobody waits for a slot any more, nobody may go on
+            batch.ended("the copy engine is stopped")  # no batch may wait for a slot or continue
         self.spark.stop(max(0.5, deadline - time.monotonic()))
         if self._server is not None:
             self._server.close()
 
-    def sight(self, flow: str) -> FlowSight:
-        """What there is to see of the copying of ``A->B`` in this process."""
+    def flow_status(self, flow: str) -> FlowStatus:
+        """The status of the flow ``A->B`` in this process."""
         with self._lock:
             jobs = sorted((job for job in self._jobs if job.flow == flow), key=lambda job: job.task_id)
-            left = self._left.get(flow) or _Left()
+            left = self._finished_jobs.get(flow) or _FinishedJobs()
             before, tally = left.version, left.tally.copy()
             micro_batches, lost = Counter(left.micro_batches), left.lost
             copied = left.copied
-        partitions: dict[TopicPartition, PartitionSight] = {}
-        lanes: list[LaneSight] = []
+        partitions: dict[TopicPartition, PartitionStatus] = {}
+        lanes: list[LaneStatus] = []
         for job in jobs:
-            partitions.update(job.sights(copied, before))
+            partitions.update(job.partition_statuses(copied, before))
             tally.merge(job.tally())
             lanes += job.lanes()
         for lane in lanes:
             micro_batches[lane.task] += lane.batch
             lost += lane.lost
         gone = {tp: counts for tp, counts in copied.items() if tp not in partitions}
-        return FlowSight(
+        return FlowStatus(
             partitions,
             gone,
-            sum(sight.records for sight in partitions.values()) + sum(records for records, _ in gone.values()),
-            sum(sight.bytes for sight in partitions.values()) + sum(size for _, size in gone.values()),
+            sum(status.records for status in partitions.values()) + sum(records for records, _ in gone.values()),
+            sum(status.bytes for status in partitions.values()) + sum(size for _, size in gone.values()),
             tally,
             dict(micro_batches),
             lost,
             tuple(lanes),
-            tuple(sorted({trouble for job in jobs for trouble in job.troubles()})),
+            tuple(sorted({report_wait for job in jobs for report_wait in job.blocked_reasons()})),
         )
 
     # -- for the lanes ---------------------------------------------------------------------------------------------
 
     def submit(self, lane: str, batch: MicroBatch) -> None:
-        """Start a batch's Spark job in a thread of its own, once there is a slot for it."""
+        """Start a batch's Spark job in its own thread, once there is a slot for it."""
         with self._lock:
             if not self._stopped.is_set():
                 self._running[batch.id] = batch
@@ -194,7 +196,7 @@ class CopyEngine:
         batch.ended("the copy engine is stopped")
 
     def cancel(self, batch: MicroBatch) -> None:
-        """Make sure that a batch's task ends: by hanging up on it, then through Spark. Returns at once."""
+        """End a batch's task: close its connection, then cancel the Spark job. Returns immediately."""
         if self._server is not None:
             self._server.forget(batch)
         batch.ended("cancelled")
@@ -202,14 +204,14 @@ class CopyEngine:
             self.spark.cancel(batch.job_group)
 
     def closed(self, job: CopyJob) -> None:
-        """A job is over; what it has counted goes on being told."""
+        """A job has ended. Its counts remain in the totals of the flow."""
         with self._lock:
             if job in self._jobs:
                 self._jobs.discard(job)
-                self._left.setdefault(job.flow, _Left()).add(job)
+                self._finished_jobs.setdefault(job.flow, _FinishedJobs()).add(job)
 
     def share(self, until: threading.Event) -> int | None:
-        """How many lanes a job may have, once Spark is up and its executors have come; None = as many as it likes.
+        """How many lanes a job may have, once Spark is running and its executors have registered; None = no limit.
 
         Raises SparkUnavailable when ``until`` is set before.
         """
@@ -224,38 +226,38 @@ class CopyEngine:
                 count, since = slots.count, time.monotonic()
             elif count != 0 and time.monotonic() - since > _SETTLE_S:
                 break
-        # One slot is kept for whichever lane is handing over.
+        # One slot is reserved for the lane that is handing off.
         return None if count is None else max(1, (count - 1) // max(1, len(self._jobs)))
 
     def _run_job(self, lane: str, batch: MicroBatch) -> None:
-        def trouble(reason: str) -> None:
+        def report_wait(reason: str) -> None:
             batch.received({"type": "waiting", "reason": reason})
 
         server = None
         try:
-            context = self.spark.context(until=batch.over, on_trouble=trouble)
-            if not self.slots.enter(batch.id, lane, batch.over, trouble):
+            context = self.spark.context(until=batch.finished, on_wait=report_wait)
+            if not self.slots.enter(batch.id, lane, batch.finished, report_wait):
                 return
-            trouble("")
+            report_wait("")
             server = self._server
             if server is None:
                 return
             server.expect(batch)
             end = self._copied(context, batch, server)
             if end.get("state") == "stopped":
-                # The final report is on the channel, which a busy machine may hear later than Spark's word.
-                batch.over.wait(_LAST_WORD_S)
-            # A second attempt is refused when Spark has lost sight of the first one, which may still write.
-            is_over = end.get("state") in {"stopped", "failed"}
-            batch.ended(end.get("reason") or "the Spark job ended", dead=is_over)
+                # The final report is on the channel and may be received later than Spark's result.
+                batch.finished.wait(_FINAL_REPORT_TIMEOUT_S)
+            # A second attempt is rejected when Spark has lost the first one, which may still write.
+            has_ended = end.get("state") in {"stopped", "failed"}
+            batch.ended(end.get("reason") or "the Spark job ended", dead=has_ended)
         except SparkUnavailable as error:
             batch.ended(str(error))
         except Exception as error:  # noqa: BLE001
             if batch.granted:
-                # An executor that has died with its job is known to be dead by the end of its connection.
-                batch.over.wait(_LAST_WORD_S)
+                # When an executor has died with its job, its connection is closed.
+                batch.finished.wait(_FINAL_REPORT_TIMEOUT_S)
             batch.ended(f"the Spark job failed: {failure_of(error)}")
-            self.spark.doubt()
+            self.spark.check_jvm()
         finally:
             if server is not None:
                 server.forget(batch)
@@ -263,18 +265,18 @@ class CopyEngine:
             self._running.pop(batch.id, None)
 
     def _copied(self, context: Any, batch: MicroBatch, server: ChannelServer) -> dict[str, str]:
-        """Run the job; how its task ended."""
-        from mm2.copy.executor.task import run  # noqa: PLC0415  (pulled in when Spark is)
+        """Run the job and return how its task ended."""
+        from mm2.copy.executor.task import run  # noqa: PLC0415  (imported together with Spark)
 
         assignment = Assignment(batch.id, self._host, server.address[1], batch.secret, server.fingerprint)
-        # Job group and description are properties of this thread (pinned mode), so they name this job only.
+        # Job group and description are properties of this thread (pinned mode).
         context.setJobGroup(batch.job_group, batch.name)
         rdd = context.parallelize([json.dumps(asdict(assignment))], 1).setName(batch.name)
         results = rdd.mapPartitions(run).setName(batch.name).collect()
         return dict(json.loads(results[0])) if results else {}
 
     def _spark_is_up(self, context: Any) -> None:
-        """Listen where Spark's own driver does: the address is known when it runs. Raises OSError."""
+        """Listen on the driver's address, which is known when Spark runs. Raises OSError."""
         if self._server is None:
             conf = context.getConf()
             self._host = bind = "127.0.0.1"
@@ -285,7 +287,7 @@ class CopyEngine:
             self._server = ChannelServer(bind, int(self._props.get(_CHANNEL_PORT_KEY, "0")), identity)
             if not (self.is_local or _is_encrypted(conf)):
                 self._log.warning(
-                    "Spark's own connections are not encrypted: whoever can read them can ask for a copy job, with the "
+                    "Spark's connections are not encrypted. An attacker who can read them can request a copy job, which contains the "
                     "clusters' credentials. Set spark.authenticate and spark.network.crypto.enabled."
                 )
         if not self.is_local:
@@ -295,37 +297,37 @@ class CopyEngine:
             threading.Thread(target=self._warm_up, args=(context,), name="spark-warm-up", daemon=True).start()
 
     def _warm_up(self, context: Any) -> None:
-        with contextlib.suppress(Exception):  # if it cannot run, neither can what comes next, and that will be told
+        with contextlib.suppress(Exception):  # if it fails, the next job fails, too, and reports it
             self.spark.warm_up(context)
 
     def _count_slots(self, context: Any) -> None:
-        """As long as this context lives."""
-        with contextlib.suppress(Exception):  # it is gone
+        """Update the number of slots while this context is active."""
+        with contextlib.suppress(Exception):  # the context has stopped
             spark = context._jsc.sc()  # noqa: SLF001
             profile = spark.resourceProfileManager().defaultResourceProfile()
             growing = _is_on(context.getConf(), "spark.dynamicAllocation.enabled")
             while not (self._stopped.is_set() or spark.isStopped()):
-                # Executors that only come when there is something to do would never come.
+                # With dynamic allocation executors start only when jobs are submitted.
                 self.slots.resize(None if growing else spark.maxNumConcurrentTasks(profile))
-                self._stopped.wait(_ASK_FOR_SLOTS_S)
+                self._stopped.wait(_SLOTS_POLL_S)
         if self._counted is context and not self._stopped.is_set():
             self.slots.resize(0)
-            self.spark.doubt()
+            self.spark.check_jvm()
 
 
-#: A batch that is being cut is TOO_LARGE for a moment, and a right may be on its way to all brokers.
-_LASTS_S: Final = 5.0
-#: Partitions that a status lists with state and reason; all of them are counted.
-_NOT_WELL_SHOWN: Final = 100
+#: A batch that is being split is TOO_LARGE for a moment, and a new ACL takes a moment to reach all brokers.
+_LASTING_AFTER_S: Final = 5.0
+#: Maximum number of partitions that a status lists with state and reason. All of them are counted.
+_UNHEALTHY_SHOWN: Final = 100
 
 
 class CopyFailed(Exception):
-    """A copy job that can do nothing any more, or is not to go on without all of its partitions."""
+    """No partition of a copy job can continue, or one cannot and partition.error=fail."""
 
 
 @dataclass(frozen=True)
-class _Sight:
-    """What there is to see of all partitions of a job, until one changes."""
+class _JobSummary:
+    """The state of all partitions of a job, until one changes."""
 
     rows: list[PartitionProgress]
     stopped: list[PartitionProgress]
@@ -334,7 +336,7 @@ class _Sight:
     gaps: dict[str, int]
     states: dict[str, int]
     not_well: list[dict[str, Any]]
-    troubles: set[str]
+    blocked_reasons: set[str]
     notes: set[str]
 
     @classmethod
@@ -348,18 +350,18 @@ class _Sight:
         }
         stopped = [row for row in rows if row.stopped]
         lasting = [row for row in rows if row.stopped or row.state in LASTING]
-        not_well = [_told(row) for row in rows if row.state not in WELL][:_NOT_WELL_SHOWN]
-        troubles = {
+        not_well = [_unhealthy_row(row) for row in rows if row.state not in WELL][:_UNHEALTHY_SHOWN]
+        blocked_reasons = {
             row.reason for row in rows if row.reason and row.state not in WELL and row.state != PartitionState.PAUSED
         }
         notes = {row.reason for row in rows if row.reason and row.state in WELL}
         states = dict(Counter(row.state for row in rows))
-        return cls(rows, stopped, lasting, totals, _sum_gaps(rows), states, not_well, troubles, notes)
+        return cls(rows, stopped, lasting, totals, _sum_gaps(rows), states, not_well, blocked_reasons, notes)
 
 
 @dataclass(slots=True)
-class _Left:
-    """What the jobs of a flow that are over have counted. ``copied`` (records, bytes) is replaced, never changed."""
+class _FinishedJobs:
+    """Counts of a flow's finished jobs. ``copied`` (records, bytes) is replaced, never changed."""
 
     copied: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
@@ -388,33 +390,35 @@ class CopyJob:
         self._spec = spec
         self._starts = starts
         self._pauses = pauses
-        self._news = threading.Condition()
+        self._updated = threading.Condition()
         self._count = 0
         self._stopping = threading.Event()
-        self._dealing = threading.Lock()
+        self._assignment_lock = threading.Lock()
         self._lanes: tuple[Lane, ...] = ()
-        self._lasting: dict[TopicPartition, float] = {}  # since when we see them in a state that does not end by itself
-        self._seen: tuple[object, _Sight] | None = None
-        self._shown: tuple[object, dict[TopicPartition, PartitionSight]] | None = None
+        self._lasting: dict[
+            TopicPartition, float
+        ] = {}  # since when (monotonic) they are in a state that requires an action
+        self._seen: tuple[object, _JobSummary] | None = None
+        self._shown: tuple[object, dict[TopicPartition, PartitionStatus]] | None = None
         self.flow, self.task_id = spec.flow, spec.task_id
 
     def begin(self) -> None:
-        """Start the lanes: at once, or on a cluster once it is known how many it has room for."""
+        """Start the lanes: immediately, or on a cluster once the number of slots is known."""
         if self._engine.is_local:
-            self._deal(None)
+            self._assign(None)
         else:
-            name = f"deal-{self._spec.flow}-{self._spec.task_id}"
-            threading.Thread(target=self._deal_when_known, name=name, daemon=True).start()
+            name = f"assign-{self._spec.flow}-{self._spec.task_id}"
+            threading.Thread(target=self._assign_when_known, name=name, daemon=True).start()
 
-    def _deal_when_known(self) -> None:
-        with contextlib.suppress(SparkUnavailable):  # stopped meanwhile
-            self._deal(self._engine.share(self._stopping))
+    def _assign_when_known(self) -> None:
+        with contextlib.suppress(SparkUnavailable):  # stopped in the meantime
+            self._assign(self._engine.share(self._stopping))
 
-    def _deal(self, most: int | None) -> None:
-        with self._dealing:
+    def _assign(self, most: int | None) -> None:
+        with self._assignment_lock:
             if self._stopping.is_set():
                 return
-            shares = _deal(self._spec, most)
+            shares = _lane_partitions(self._spec, most)
             self._spec = self._spec.limited_to(1 / len(shares))
             self._lanes = tuple(self._lane(*share) for share in enumerate(shares))
             for lane in self._lanes:
@@ -428,17 +432,18 @@ class CopyJob:
             self._starts,
             submit=functools.partial(self._engine.submit, name),
             cancel=self._engine.cancel,
-            on_news=self._heard,
+            on_update=self._notify,
             slots=self._engine.slots,
             pauses=self._pauses,
         )
 
     def wait(self, timeout_s: float) -> None:
-        """Return on news or after ``timeout_s``. Raises CopyFailed when no partition can go on, or one cannot for some seconds
-        and ``partition.error`` is fail."""
-        with self._news:
+        """Return on an update or after ``timeout_s``. Raises CopyFailed when no partition can continue, or when one
+        cannot for some seconds and ``partition.error`` is fail.
+        """
+        with self._updated:
             seen = self._count
-            self._news.wait_for(lambda: self._count != seen, timeout_s)
+            self._updated.wait_for(lambda: self._count != seen, timeout_s)
         for lane in self._lanes:
             if lane.failure:
                 raise CopyFailed(lane.failure)
@@ -446,17 +451,17 @@ class CopyJob:
             raise CopyFailed("; ".join(sorted({row.reason for row in failed})))
 
     def _failed(self) -> list[PartitionProgress]:
-        """The partitions for which the task has to fail, if it has to."""
-        sight = self._look()
+        """The partitions because of which the task has to fail."""
+        summary = self._summary()
         if self._spec.partition_error != "fail":
-            return sight.stopped if len(sight.stopped) == len(self._spec.partitions) else []
+            return summary.stopped if len(summary.stopped) == len(self._spec.partitions) else []
         now = time.monotonic()
-        self._lasting = {row.source: self._lasting.get(row.source, now) for row in sight.lasting}
-        return [row for row in sight.lasting if row.stopped or now - self._lasting[row.source] >= _LASTS_S]
+        self._lasting = {row.source: self._lasting.get(row.source, now) for row in summary.lasting}
+        return [row for row in summary.lasting if row.stopped or now - self._lasting[row.source] >= _LASTING_AFTER_S]
 
     def throttle(self, rate: float, topics: Mapping[str, float]) -> None:
-        """Other limits from now on: bytes per second of this job, and of single topics; 0 for none."""
-        with self._dealing:
+        """Change the limits: bytes per second of this job, and of single topics; 0 for none."""
+        with self._assignment_lock:
             self._spec = replace(self._spec, throttle=rate, throttle_topics=dict(topics))
             if self._lanes:
                 share = self._spec = self._spec.limited_to(1 / len(self._lanes))
@@ -464,24 +469,26 @@ class CopyJob:
                     lane.throttle(share.throttle, share.throttle_topics)
 
     def follow_pauses(self) -> None:
-        """What is paused has changed."""
+        """The pauses have changed."""
         for lane in self._lanes:
             lane.follow_pauses()
 
     def progress(self) -> list[PartitionProgress]:
-        """Every partition that has been heard of."""
-        return list(self._look().rows)
+        """Every partition that was reported."""
+        return list(self._summary().rows)
 
-    def sights(
+    def partition_statuses(
         self, before: Mapping[TopicPartition, tuple[int, int]], version: int
-    ) -> dict[TopicPartition, PartitionSight]:
-        """Every partition of the job; ``before`` is what others have copied of them (records, bytes), ``version`` of that."""
+    ) -> dict[TopicPartition, PartitionStatus]:
+        """Every partition of the job. ``before`` contains what other jobs have copied of them (records, bytes),
+        ``version`` is its version.
+        """
         lanes = self._lanes
-        made_of = (version, [(lane.changes, lane.is_heard) for lane in lanes])
+        made_of = (version, [(lane.changes, lane.is_reporting) for lane in lanes])
         shown = self._shown
         if shown is not None and shown[0] == made_of:
             return shown[1]
-        fresh = {part: lane.is_heard for lane in lanes for part in lane.sources}
+        fresh = {part: lane.is_reporting for lane in lanes for part in lane.sources}
         rows = {row.source: row for lane in lanes for row in lane.progress()}
         found = {}
         for part in self._spec.partitions:
@@ -489,81 +496,81 @@ class CopyJob:
             row, (records, size) = rows.get(tp), before.get(tp, (0, 0))
             if row is not None:
                 records, size = records + row.records, size + row.bytes
-            found[tp] = PartitionSight(row, self.task_id, part.remote_topic, fresh.get(tp, False), records, size)
+            found[tp] = PartitionStatus(row, self.task_id, part.remote_topic, fresh.get(tp, False), records, size)
         self._shown = (made_of, found)
         return found
 
     def tally(self) -> Tally:
-        """What was counted of record batches."""
+        """Counts of record batches."""
         total = Tally()
         for lane in self._lanes:
             total.merge(lane.tally())
         return total
 
-    def lanes(self) -> list[LaneSight]:
-        """What its lanes do."""
-        return [lane.sight for lane in self._lanes]
+    def lanes(self) -> list[LaneStatus]:
+        """The status of its lanes."""
+        return [lane.status for lane in self._lanes]
 
-    def troubles(self) -> list[str]:
-        """What holds it, or a part of it, up."""
-        return sorted({*self._troubles()} | self._look().troubles)
+    def blocked_reasons(self) -> list[str]:
+        """Why the job, or a part of it, is blocked."""
+        return sorted({*self._lane_reasons()} | self._summary().blocked_reasons)
 
     def status(self) -> dict[str, Any]:
-        """Totals and what there is to say, JSON-able: records, bytes, lag (offsets), batches, latency_ms, partitions,
-        troubles (what holds something up), notes (what is to be known and holds nothing up).
+        """Totals and messages, JSON-able: records, bytes, lag (offsets), batches, latency_ms, partitions, troubles
+        (reasons why something is blocked), notes (messages about running partitions).
         """
-        sight = self._look()
+        summary = self._summary()
         return {
-            **sight.totals,
-            "gaps": dict(sight.gaps),
-            "states": dict(sight.states),
-            "not_well": list(sight.not_well),
+            **summary.totals,
+            "gaps": dict(summary.gaps),
+            "states": dict(summary.states),
+            "not_well": list(summary.not_well),
             "partitions": len(self._spec.partitions),
             "batches": sum(lane.batches for lane in self._lanes),
             "latency_ms": max((lane.latency_ms for lane in self._lanes), default=[]),
-            "troubles": self.troubles(),
-            "notes": sorted(sight.notes),
+            "troubles": self.blocked_reasons(),
+            "notes": sorted(summary.notes),
         }
 
     def signal_stop(self) -> None:
-        """Ask all lanes to stop."""
-        with self._dealing:
+        """Request the stop of all lanes."""
+        with self._assignment_lock:
             self._stopping.set()
         for lane in self._lanes:
             lane.signal_stop()
 
     def stop(self, timeout_s: float) -> bool:
-        """Stop reading, wait for what is under way and its commit; False when that took longer than ``timeout_s``."""
+        """Stop reading, wait for requests in flight and their commit; False on timeout."""
         self.signal_stop()
         deadline = time.monotonic() + timeout_s
         left = [lane for lane in self._lanes if not lane.join(max(0.0, deadline - time.monotonic()))]
         self._engine.closed(self)
         return not left
 
-    def _look(self) -> _Sight:
+    def _summary(self) -> _JobSummary:
         changes = tuple(lane.changes for lane in self._lanes)
         seen = self._seen
         if seen is None or seen[0] != changes:
-            self._seen = seen = (changes, _Sight.of([row for lane in self._lanes for row in lane.progress()]))
+            self._seen = seen = (changes, _JobSummary.of([row for lane in self._lanes for row in lane.progress()]))
         return seen[1]
 
-    def _troubles(self) -> list[str]:
+    def _lane_reasons(self) -> list[str]:
         if not self._lanes:
-            return [self._engine.spark.trouble] if self._engine.spark.trouble else []
-        return [lane.trouble for lane in self._lanes if lane.trouble]
+            return [self._engine.spark.unavailable_reason] if self._engine.spark.unavailable_reason else []
+        return [lane.blocked_reason for lane in self._lanes if lane.blocked_reason]
 
-    def _heard(self) -> None:
-        with self._news:
+    def _notify(self) -> None:
+        with self._updated:
             self._count += 1
-            self._news.notify_all()
+            self._updated.notify_all()
 
 
-def _deal(spec: CopySpec, most: int | None = None) -> list[tuple[PartitionSpec, ...]]:
-    """Partitions for each lane, round-robin; at most so many lanes.
+def _lane_partitions(spec: CopySpec, most: int | None = None) -> list[tuple[PartitionSpec, ...]]:
+    """The partitions of each lane, round-robin; at most ``most`` lanes.
 
-    A transaction has one producer, so with transactions there is one lane. On this machine (``most`` None) 0 lanes = one
-    for every two cores, with two partitions each at least: one lane keeps a broker and a half busy, so where brokers run
-    too a second one only takes their time. On a cluster 0 = ``most``.
+    A transaction has one producer, so with transactions there is one lane. On one machine (``most`` None) 0 lanes =
+    one for every two cores, with at least two partitions each: one lane saturates one and a half brokers, so where
+    brokers run on the same machine, more lanes only compete with them. On a cluster 0 = ``most``.
     """
     automatic = (os.cpu_count() or 1) // 2 if most is None else most
     lanes = spec.lanes or min(automatic, len(spec.partitions) // 2)
@@ -580,7 +587,7 @@ def _is_on(conf: Any, key: str) -> bool:
     return str(conf.get(key, "false")).strip().lower() == "true"
 
 
-def _told(row: PartitionProgress) -> dict[str, Any]:
+def _unhealthy_row(row: PartitionProgress) -> dict[str, Any]:
     names = ("topic", "partition", "state", "reason", "offset", "since_ms", "stopped")
     return {name: getattr(row, name) for name in names}
 

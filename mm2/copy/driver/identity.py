@@ -1,4 +1,6 @@
-"""Who the driver is to executors on other machines: a key and a certificate, made when the process starts."""
+"""The driver's TLS identity for executors on other machines: a key and a certificate, created when the process
+starts.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,16 @@ from mm2.kafka.tls import memory_file
 
 @dataclass(frozen=True, slots=True)
 class DriverIdentity:
-    """``fingerprint`` (SHA-256, hex) is what executors are told to look for; the key exists in memory only."""
+    """``fingerprint`` (SHA-256, hex) is verified by executors. The key exists in memory only."""
 
     fingerprint: str
     context: ssl.SSLContext = field(repr=False)
 
     @classmethod
     def create(cls) -> Self:
-        """A new one. Executors know it by its fingerprint, so what stands in it and how long it is valid do not matter."""
+        """Create an identity. Executors verify the fingerprint only, so the certificate's names and validity do not
+        matter.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mm2 driver")])
         now = dt.datetime.now(dt.UTC)

@@ -1,9 +1,9 @@
-"""The JVM of Spark's driver: how it is started, and how it is made to end.
+"""Starts and stops the JVM of Spark's driver.
 
-PySpark starts it through spark-submit: two shell scripts and a JVM of its own that computes the command line of the
-second. When Spark runs on this machine only, that command line is known here, which saves a second, and the warning
-about incubator modules (of `jdk.incubator.vector`, which only Spark's machine learning uses). On a cluster it is
-spark-submit's job: spark-env.sh, YARN, Kubernetes and packages are its business.
+PySpark starts it through spark-submit: two shell scripts and a JVM that computes the command line of the second one.
+In local mode this module computes the command line itself. This saves a second, and the warning about incubator
+modules (of `jdk.incubator.vector`, used only by Spark's machine learning). On a cluster spark-submit is used, because
+it handles spark-env.sh, YARN, Kubernetes and packages.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MINIMUM_JAVA: Final = 17
 """Of Spark 4."""
 
 _START_TIMEOUT_S: Final = 90.0
-_LOOK_S: Final = 0.005
-_SAID_KEPT: Final = 500
+_POLL_S: Final = 0.005
+_STDERR_LINES_KEPT: Final = 500
 _INCUBATOR: Final = b"WARNING: Using incubator modules"
 
 _OPENED: Final = (
@@ -49,17 +49,17 @@ MODULE_OPTIONS: Final = (
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
 )
-#: Whoever sets one of these wants what spark-submit does with it.
+#: Settings that only spark-submit handles.
 _SUBMIT_KEYS: Final = ("spark.jars", "spark.submit.", "spark.driver.extraClassPath", "spark.driver.extraLibraryPath")
 _SUBMIT_VARIABLES: Final = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")
 
 
 class SparkUnavailable(Exception):
-    """Spark does not run; the message is one sentence without a full stop that says why."""
+    """Spark is not running. The message is one sentence without a full stop."""
 
 
 class Jvm:
-    """One start of it. ``props`` are Spark's; ``options`` more options for Java, where we start it ourselves."""
+    """One JVM process. ``props`` are Spark's settings; ``options`` are more Java options, used in local mode."""
 
     def __init__(self, props: Mapping[str, str], options: Sequence[str] = ()) -> None:
         java = java_executable()
@@ -75,7 +75,7 @@ class Jvm:
             command = _submit_command(f"/dev/fd/{settings}")
         self._folder = folder
         self._ending = False
-        # Its standard input is a pipe from us: it ends when we do. A process group of its own: Ctrl-C is for us to handle.
+        # The JVM exits when the pipe to its standard input is closed. In its own process group it does not get Ctrl-C.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -86,8 +86,8 @@ class Jvm:
         )
         if settings is not None:
             os.close(settings)
-        self._said: list[bytes] | None = []  # while it starts; None: it is passed on
-        self._saying = threading.Lock()
+        self._stderr_lines: list[bytes] | None = []  # buffered while it starts; None: forwarded
+        self._stderr_lock = threading.Lock()
         self._listener = threading.Thread(target=self._listen, name="spark-stderr", daemon=True)
         self._listener.start()
 
@@ -98,11 +98,11 @@ class Jvm:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process is there; a frozen one is."""
+        """Whether the process exists, even if it is frozen."""
         return self._process.poll() is None
 
     def gateway(self) -> Any:
-        """Wait until it is up and connect py4j to it. Raises SparkUnavailable."""
+        """Wait for the JVM and connect py4j to it. Raises SparkUnavailable."""
         from pyspark.java_gateway import launch_gateway  # noqa: PLC0415  (a tenth of a second, while Java starts)
 
         try:
@@ -112,24 +112,24 @@ class Jvm:
                 if not self.is_alive:
                     raise SparkUnavailable(self._died())
                 if time.monotonic() > deadline:
-                    raise SparkUnavailable(f"Spark's JVM was not up after {_START_TIMEOUT_S:.0f} s")
-                time.sleep(_LOOK_S)
+                    raise SparkUnavailable(f"Spark's JVM did not start within {_START_TIMEOUT_S:.0f} s")
+                time.sleep(_POLL_S)
             data = connection.read_bytes()  # port and length as four bytes each, then the secret
             port, secret = int.from_bytes(data[:4], "big"), data[8:].decode()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
-        # PySpark's way to be told of a JVM that somebody else has started.
-        told = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+        # PySpark connects to an existing JVM that is named by these variables.
+        variables = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
         with _ENVIRONMENT:
-            os.environ.update(told)
+            os.environ.update(variables)
             try:
                 return launch_gateway()  # type: ignore[no-untyped-call]
             finally:
-                for name in told:
+                for name in variables:
                     del os.environ[name]
 
     def end(self, patience_s: float) -> None:
-        """Have it end by itself, which removes its temporary files; killed when that takes longer. Idempotent."""
+        """Let it exit, so that it removes its temporary files; kill it after ``patience_s``. Idempotent."""
         self._ending = True
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -140,17 +140,17 @@ class Jvm:
             self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def let_speak(self) -> None:
-        """From now on what it and the Python workers say on standard error goes to ours; it is held back before."""
-        with self._saying:
-            said, self._said = self._said, None
-            for line in said or ():
-                _say(line)
+    def forward_stderr(self) -> None:
+        """Forward the standard error of the JVM and of the Python workers; until now it was buffered."""
+        with self._stderr_lock:
+            stderr_lines, self._stderr_lines = self._stderr_lines, None
+            for line in stderr_lines or ():
+                _write_stderr(line)
 
-    def said(self) -> list[str]:
-        """What it has said so far, if that was held back."""
-        with self._saying:
-            return [line.decode(errors="replace").rstrip() for line in self._said or ()]
+    def stderr_lines(self) -> list[str]:
+        """The buffered lines of standard error."""
+        with self._stderr_lock:
+            return [line.decode(errors="replace").rstrip() for line in self._stderr_lines or ()]
 
     def _listen(self) -> None:
         assert self._process.stderr is not None  # noqa: S101  (a pipe, see above)
@@ -158,32 +158,32 @@ class Jvm:
             for line in lines:
                 if line.startswith(_INCUBATOR):
                     continue
-                with self._saying:
-                    if self._said is None:
-                        _say(line)
-                    elif len(self._said) < _SAID_KEPT:
-                        self._said.append(line)
+                with self._stderr_lock:
+                    if self._stderr_lines is None:
+                        _write_stderr(line)
+                    elif len(self._stderr_lines) < _STDERR_LINES_KEPT:
+                        self._stderr_lines.append(line)
 
     def _died(self) -> str:
         if self._ending:
-            return "Spark's JVM was ended while it started"
+            return "Spark's JVM was stopped while it started"
         version = java_version(java_executable())
         if version is not None and version < MINIMUM_JAVA:
             return f"Spark needs Java {MINIMUM_JAVA} or newer, but {java_executable()} is Java {version}"
         self._listener.join(1)
-        told = [line for line in self.said() if line.strip() and not line.startswith(("\t", " "))]
-        reason = next((line for line in told if "Exception" in line or "Error" in line), told[-1] if told else "")
-        ended = f"Spark's JVM ended with exit code {self._process.returncode} before it was up"
+        lines = [line for line in self.stderr_lines() if line.strip() and not line.startswith(("\t", " "))]
+        reason = next((line for line in lines if "Exception" in line or "Error" in line), lines[-1] if lines else "")
+        ended = f"Spark's JVM ended with exit code {self._process.returncode} before it was running"
         return f"{ended}: {sentence(reason)}" if reason else ended
 
 
 def sentence(text: str) -> str:
-    """What a failure is about, out of Java's words for it: without thread, classes of exceptions, and full stop."""
+    """The message of a Java error, without thread, exception classes and full stop."""
     text = re.sub(r'^Exception in thread "[^"]*" ', "", text)
     return re.sub(r"^(?:[\w.$]+(?:Exception|Error): )+", "", text).strip().rstrip(".")
 
 
-def _say(line: bytes) -> None:
+def _write_stderr(line: bytes) -> None:
     with contextlib.suppress(OSError):
         os.write(2, line)
 
@@ -197,7 +197,7 @@ def is_local(props: Mapping[str, str]) -> bool:
 
 
 def is_ours(props: Mapping[str, str]) -> bool:
-    """Whether the JVM is started by us, not by spark-submit."""
+    """Whether this module starts the JVM without spark-submit."""
     return (
         is_local(props)
         and not any(key.startswith(_SUBMIT_KEYS) for key in props)
@@ -206,7 +206,7 @@ def is_ours(props: Mapping[str, str]) -> bool:
 
 
 def java_executable() -> str:
-    """The `java` that Spark's scripts would take: that of JAVA_HOME, else of the PATH. Raises SparkUnavailable."""
+    """The `java` that Spark's scripts use: that of JAVA_HOME, else of the PATH. Raises SparkUnavailable."""
     home = os.environ.get("JAVA_HOME")
     if home:
         found = str(Path(home) / "bin" / "java")
@@ -222,19 +222,19 @@ def java_executable() -> str:
 
 
 def java_version(java: str) -> int | None:
-    """Its major version; None when it does not tell."""
+    """Its major version; None when it is unknown."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=20).stderr
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=20).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
-    numbers = told.partition('version "')[2].split(".", 2)
+    numbers = output.partition('version "')[2].split(".", 2)
     major = numbers[1] if numbers[0] == "1" and len(numbers) > 1 else numbers[0]
     digits = major.partition('"')[0].partition("-")[0]
     return int(digits) if digits.isdigit() else None
 
 
 def spark_home() -> Path:
-    """PySpark's own folder, or SPARK_HOME."""
+    """SPARK_HOME, or PySpark's folder."""
     if home := os.environ.get("SPARK_HOME"):
         return Path(home)
     spec = importlib.util.find_spec("pyspark")
@@ -244,12 +244,12 @@ def spark_home() -> Path:
 
 
 def classpath() -> str:
-    """Spark's jars by name: an order that is the same everywhere, as an archive of their classes asks for."""
+    """Spark's jars by name, in the fixed order that a class archive requires."""
     return os.pathsep.join(str(jar) for jar in sorted((spark_home() / "jars").glob("*.jar")))
 
 
 def archive_file() -> Path:
-    """Where `mm2.copy.driver.archive` puts the classes that Java need not load one by one."""
+    """Path of the class archive that `mm2.copy.driver.archive` creates."""
     return Path(sys.prefix) / "share" / "mm2" / "spark.jsa"
 
 
@@ -262,20 +262,20 @@ def _java_options(props: Mapping[str, str]) -> list[str]:
     ]
     archive = archive_file()
     if archive.exists():
-        # Java checks that it belongs to this JVM and these jars, and goes without if not; it would say so on standard output.
+        # Java ignores an archive of another JVM or other jars, and would print a warning to standard output.
         options += ["-Xshare:auto", f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=error:stderr"]
     return options
 
 
 def _submit_command(settings: str) -> list[str]:
-    # In a file, for the settings may hold secrets, and everybody can read command lines.
+    # In a file, because the settings may contain secrets, and command lines are readable by other users.
     submit = str(spark_home() / "bin" / "spark-submit")
     words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     return [submit, "--properties-file", settings, "--load-spark-defaults", *words]
 
 
 def _in_memory(text: str) -> int:
-    """The descriptor of a file that is on no disk."""
+    """The descriptor of an in-memory file."""
     descriptor = os.memfd_create("spark-settings")
     with os.fdopen(os.dup(descriptor), "w", encoding="latin-1") as file:
         file.write(text)

@@ -17,8 +17,8 @@ import structlog
 
 from mm2.copy.channel import LEASE_TIMEOUT_S
 from mm2.copy.driver.batch import MicroBatch
-from mm2.copy.driver.sight import LaneSight
 from mm2.copy.driver.slots import Slots
+from mm2.copy.driver.status import LaneStatus
 from mm2.copy.ledger import Pause, Pauses, paused
 from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionProgress
@@ -30,27 +30,27 @@ from mm2.kafka.structs import TopicPartition
 STANDBY_S: Final = 5.0
 STOP_TIMEOUT_S: Final = 10.0
 READY_TIMEOUT_S: Final = 60.0
-# A hand-over may wait for a target that is away, since what is unanswered would double under the next producer id. A task
-# that stops may not: the worker gives it five seconds, and then somebody else copies.
+# A hand-off may wait for an unreachable target, because unanswered batches could be duplicated under the next producer id. A task
+# that stops may not: the worker waits five seconds, and then another process copies.
 _DRAIN_AT_HANDOVER_S: Final = 8.0
 _DRAIN_AT_STOP_S: Final = 3.5
-PATIENCE_S: Final = 20.0
-SILENCE_S: Final = 2 * LEASE_TIMEOUT_S
-# A batch in which nothing moves goes on for up to so many of its lengths: a start costs as much CPU time as half a minute of
-# watching a thousand idle partitions.
+START_GRACE_S: Final = 20.0
+RESPONSE_TIMEOUT_S: Final = 2 * LEASE_TIMEOUT_S
+# A batch without records is extended to at most so many times its duration: starting a batch takes as much CPU time as polling a
+# thousand idle partitions for half a minute.
 _IDLE_LENGTHS: Final = 10
 
-#: Where partitions begin, as the ledger and Connect's offsets topic say right now. Called on a lane's thread, may block;
-#: KafkaFailure is tried again, ValueError ends the job.
+#: Reads the start positions from the ledger and Connect's offsets topic. Called on a lane's thread, may block; KafkaFailure is
+#: retried, ValueError ends the job.
 Starts = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, Start]]
-#: What is paused, as it is known right now: asked whenever a batch begins, so it holds before the first record is read.
+#: The current pauses. Called at the start of every batch, before the first record is read.
 Paused = Callable[[], Pauses]
 Submit = Callable[[MicroBatch], None]
 Cancel = Callable[[MicroBatch], None]
 
 
 class Lane:
-    """Runs in its own thread from `start` to `stop`; ``submit`` starts a batch's Spark job and returns at once."""
+    """Runs in its own thread from `start` to `stop`. ``submit`` starts a batch's Spark job and returns immediately."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Lane:
         *,
         submit: Submit,
         cancel: Cancel,
-        on_news: Callable[[], None],
+        on_update: Callable[[], None],
         slots: Slots | None = None,
         pauses: Paused = dict,
     ) -> None:
@@ -68,46 +68,46 @@ class Lane:
         self._spec = spec
         self._submit = submit
         self._cancel = cancel
-        self._on_news = on_news
+        self._on_news = on_update
         self._slots = slots or Slots(None)
         self._pauses = pauses
         self._read_starts = starts
-        # `Start` as JSON, handed over by the batch before, nothing has happened since.
+        # `Start` as JSON, from the final report of the previous batch; nothing was written since.
         self._known: dict[TopicPartition, list[Any]] = {}
         self._limits: tuple[float, dict[str, float]] | None = None
-        self.failure = ""  # what ended the lane for good
+        self.failure = ""  # what ended the lane permanently
         self._progress: dict[TopicPartition, PartitionProgress] = {}
         self._base: dict[TopicPartition, PartitionProgress] = {}
         self._kept = 0
-        self._tally = Tally()  # of the batches that are over
+        self._tally = Tally()  # of finished batches
         self._lost_batches = 0
         self._begun_ms: int | None = None
-        self._news = threading.Event()
+        self._updated = threading.Event()
         self._stopping = threading.Event()
         self._current: MicroBatch | None = None
         self._batches = 0
         self._losses = 0
         self._backoff = Backoff(200, 10_000)
-        self._trouble = ""
+        self._blocked_reason = ""
         self._idle_since = time.monotonic()
         self._log = structlog.get_logger(__name__).bind(flow=spec.flow, task=f"{spec.connector}-{spec.task_id}")
         self._thread = threading.Thread(target=self._run, name=f"lane-{name}", daemon=True)
 
     def start(self) -> None:
-        """Begin copying."""
+        """Start copying."""
         self._thread.start()
 
     def signal_stop(self) -> None:
-        """Ask for the end without waiting for it."""
+        """Request the stop without waiting for it."""
         self._stopping.set()
         current = self._current
         if current is not None:
-            # The worker waits `task.shutdown.graceful.timeout.ms` and then lets another process copy: no lease may last longer.
+            # After `task.shutdown.graceful.timeout.ms` another process may copy: no lease may last longer.
             current.renewing = False
-        self._news.set()
+        self._updated.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end; False when it has not come in time."""
+        """Wait for the end; False on timeout."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -117,30 +117,30 @@ class Lane:
         return self._batches
 
     @property
-    def trouble(self) -> str:
-        """Why nothing is being copied at the moment; empty when all is well."""
+    def blocked_reason(self) -> str:
+        """Why nothing is being copied at the moment; empty when copying."""
         current = self._current
         if current is None:
-            # A start and a hand-over take a while; only one that does not end is news.
-            late = time.monotonic() - self._idle_since > PATIENCE_S
-            return self._trouble or ("the Spark job is still starting" if late else "")
-        return current.failure or current.waiting_for or self._trouble
+            # A start and a hand-off take some time. Report only those that last long.
+            late = time.monotonic() - self._idle_since > START_GRACE_S
+            return self._blocked_reason or ("the Spark job is still starting" if late else "")
+        return current.failure or current.waiting_for or self._blocked_reason
 
     @property
     def sources(self) -> list[TopicPartition]:
-        """The source partitions it copies."""
+        """Its source partitions."""
         return [part.source for part in self._spec.partitions]
 
     @property
-    def is_heard(self) -> bool:
-        """Whether the running batch has reported lately, so that `progress` is of now."""
+    def is_reporting(self) -> bool:
+        """Whether the running batch has reported recently, so that `progress` is current."""
         current = self._current
-        return current is not None and time.monotonic() - current.heard_at < LEASE_TIMEOUT_S
+        return current is not None and time.monotonic() - current.last_message_at < LEASE_TIMEOUT_S
 
     @property
-    def sight(self) -> LaneSight:
-        """For whoever shows it."""
-        return LaneSight(
+    def status(self) -> LaneStatus:
+        """The lane's status for status pages."""
+        return LaneStatus(
             self.name,
             self._spec.flow,
             self._spec.task_id,
@@ -148,7 +148,7 @@ class Lane:
             self._begun_ms if self._current is not None else None,
             self._lost_batches,
             len(self._spec.partitions),
-            self.trouble,
+            self.blocked_reason,
         )
 
     def tally(self) -> Tally:
@@ -167,8 +167,9 @@ class Lane:
 
     @property
     def changes(self) -> tuple[object, ...]:
-        """Something else whenever `progress` is something else: looking at every partition for nothing costs most of the
-        CPU time of a driver that has nothing to do."""
+        """A value that changes whenever `progress` changes: iterating over all partitions would take most of the CPU
+        time of an idle driver.
+        """
         current = self._current
         return (self._kept,) if current is None else (self._kept, current.id, current.changes)
 
@@ -184,7 +185,7 @@ class Lane:
         try:
             standby: MicroBatch | None = None
             while not self._stopping.is_set():
-                batch = standby if standby is not None and not standby.over.is_set() else self._launch()
+                batch = standby if standby is not None and not standby.finished.is_set() else self._launch()
                 standby = None
                 if not self._await_ready(batch):
                     self._lost(batch)
@@ -193,58 +194,58 @@ class Lane:
                 if not self._begin(batch):
                     self._lost(batch)
                     continue
-                standby = self._attend(batch)
+                standby = self._supervise(batch)
                 self._finish(batch)
             if standby is not None:
                 if standby.ready.is_set():
                     standby.stop(_DRAIN_AT_STOP_S)
-                    standby.over.wait(STOP_TIMEOUT_S)
-                # One that Spark is still starting would not hear us; without a lease it can be hung up on.
+                    standby.finished.wait(STOP_TIMEOUT_S)
+                # A batch that Spark is still starting has no connection yet; without a lease it can be cancelled.
                 self._cancel(standby)
-        except Exception as error:  # noqa: BLE001  (a thread has nobody to raise to; the trouble is shown)
-            self._trouble = f"{type(error).__name__}: {error}"
-            self._log.exception("the lane ended by an error of ours")
+        except Exception as error:  # noqa: BLE001  (a thread has no caller; the error is reported in the status)
+            self._blocked_reason = f"{type(error).__name__}: {error}"
+            self._log.exception("lane failed with an internal error")
             if self._current is not None:
-                self._cancel(self._current)  # or it would go on without end, its reports still answered
+                self._cancel(self._current)  # otherwise it would run forever, because its reports are still answered
         finally:
             self._current = None
             self._on_news()
 
     def _launch(self) -> MicroBatch:
         self._batches += 1
-        batch = MicroBatch(f"{self.name} batch {self._batches}", self._spec, self._heard)
+        batch = MicroBatch(f"{self.name} batch {self._batches}", self._spec, self._notify)
         self._submit(batch)
         return batch
 
-    def _heard(self) -> None:
-        self._news.set()
+    def _notify(self) -> None:
+        self._updated.set()
         self._on_news()
 
     def _await_ready(self, batch: MicroBatch) -> bool:
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not batch.ready.is_set():
-            if self._stopping.is_set() or batch.over.is_set():
+            if self._stopping.is_set() or batch.finished.is_set():
                 return False
             if batch.waiting_for:
-                # It talks to us; a cluster that is away is no reason to start it again.
-                self._trouble = batch.waiting_for
+                # It is connected; an unreachable cluster is no reason to restart it.
+                self._blocked_reason = batch.waiting_for
                 deadline = time.monotonic() + READY_TIMEOUT_S
             if time.monotonic() > deadline:
                 batch.failure = f"the Spark task did not start in {READY_TIMEOUT_S:.0f} s"
                 return False
             self._sleep(0.5)
-        self._trouble = ""
+        self._blocked_reason = ""
         return True
 
     def _begin(self, batch: MicroBatch) -> bool:
-        """Give the lease, and when it has been taken up the places to start at; False when it is lost before."""
+        """Grant the lease and, when it is claimed, send the start positions; False when the batch is lost before."""
         self._begun_ms = None
         batch.grant()
         while not batch.claimed.is_set():
-            if self._stopping.is_set() or batch.over.is_set():
+            if self._stopping.is_set() or batch.finished.is_set():
                 return False
-            if time.monotonic() - batch.heard_at > SILENCE_S:
-                batch.failure = f"the executor said nothing for {SILENCE_S:.0f} s"
+            if time.monotonic() - batch.last_message_at > RESPONSE_TIMEOUT_S:
+                batch.failure = f"no message from the executor for {RESPONSE_TIMEOUT_S:.0f} s"
                 return False
             self._sleep(0.2)
         if self._limits is not None:
@@ -261,12 +262,12 @@ class Lane:
                 self._stopping.set()
                 return False
             except KafkaFailure as error:
-                self._trouble = str(error)
+                self._blocked_reason = str(error)
                 self._stopping.wait(self._backoff.delay_s(retries))
                 retries += 1
-            if self._stopping.is_set() or batch.over.is_set():
+            if self._stopping.is_set() or batch.finished.is_set():
                 return False
-        self._trouble = ""
+        self._blocked_reason = ""
         if pauses := self._paused():
             batch.pause(pauses)
         batch.start(known)
@@ -279,40 +280,42 @@ class Lane:
         return {tp: pause for tp, pause in found if pause is not None}
 
     def follow_pauses(self) -> None:
-        """What is paused has changed."""
+        """The pauses have changed."""
         current = self._current
         if current is not None:
             current.pause(self._paused())
 
     def throttle(self, rate: float, topics: Mapping[str, float]) -> None:
-        """Other limits from now on, in this batch and in those to come."""
+        """Change the limits of this batch and of later ones."""
         self._limits = (rate, dict(topics))
         current = self._current
         if current is not None:
             current.throttle(*self._limits)
 
-    def _attend(self, batch: MicroBatch) -> MicroBatch | None:
-        """Watch a running batch until its time is up, it is lost, or we stop; returns the batch standing by, if any."""
+    def _supervise(self, batch: MicroBatch) -> MicroBatch | None:
+        """Supervise a running batch until its duration has elapsed, it is lost, or the lane stops; returns the
+        standby batch, if any.
+        """
         began_at = time.monotonic()
         length_s = self._spec.batch_duration_ms / 1000
         ends_at = began_at + length_s
         standby_at = ends_at - min(STANDBY_S, length_s / 2)
         standby: MicroBatch | None = None
-        while not self._stopping.is_set() and not batch.over.is_set():
+        while not self._stopping.is_set() and not batch.finished.is_set():
             now = time.monotonic()
-            if now - batch.heard_at > SILENCE_S:
-                # Frozen, or cut off; its own lease has run out by now, so it will not go on when it wakes up.
-                batch.failure = f"the executor said nothing for {SILENCE_S:.0f} s"
+            if now - batch.last_message_at > RESPONSE_TIMEOUT_S:
+                # Frozen or disconnected. Its lease has expired, so it writes nothing when it resumes.
+                batch.failure = f"no message from the executor for {RESPONSE_TIMEOUT_S:.0f} s"
                 break
-            if self._slots.is_over(now - began_at):
+            if self._slots.must_yield(now - began_at):
                 break
             if standby is None and now >= standby_at:
                 if now - batch.changed_at >= length_s / 2 and ends_at - began_at < _IDLE_LENGTHS * length_s:
                     ends_at, standby_at = ends_at + length_s, standby_at + length_s
-                elif self._slots.may_stand_by():
+                elif self._slots.may_start_standby():
                     standby = self._launch()
-            if standby is not None and standby.over.is_set():
-                self._log.warning("the next batch did not start", reason=standby.failure)
+            if standby is not None and standby.finished.is_set():
+                self._log.warning("the next micro-batch did not start", reason=standby.failure)
                 self._cancel(standby)
                 standby, standby_at = None, now + 1.0
             if now >= ends_at and standby is not None and standby.ready.is_set():
@@ -327,11 +330,11 @@ class Lane:
 
     def _finish(self, batch: MicroBatch) -> None:
         early = (
-            batch.over.is_set() and not self._stopping.is_set()
-        )  # by itself: the next may do the same, so not at once
+            batch.finished.is_set() and not self._stopping.is_set()
+        )  # it ended by itself: the next one may, too, so wait before the retry
         batch.stop(_DRAIN_AT_STOP_S if self._stopping.is_set() else _DRAIN_AT_HANDOVER_S)
-        patience_s = STOP_TIMEOUT_S if time.monotonic() - batch.heard_at < SILENCE_S else 0.0
-        if not batch.over.wait(patience_s) and patience_s:
+        patience_s = STOP_TIMEOUT_S if time.monotonic() - batch.last_message_at < RESPONSE_TIMEOUT_S else 0.0
+        if not batch.finished.wait(patience_s) and patience_s:
             batch.failure = f"the executor did not stop in {STOP_TIMEOUT_S:.0f} s"
         if batch.final and not early:
             self._losses = 0
@@ -342,21 +345,21 @@ class Lane:
             self._lost(batch)
 
     def _lost(self, batch: MicroBatch) -> None:
-        """A batch without a final report: go on from what it last reported, once it can no longer write."""
-        reason = batch.failure or batch.reason  # before it is cancelled, which would be one too
+        """A batch without a final report: continue from its last report, once it can no longer write."""
+        reason = batch.failure or batch.reason  # before the cancellation sets another one
         self._cancel(batch)
-        lease_ends_at = batch.lease_ends_at  # only now: until it was hung up on, its questions were answered
+        lease_ends_at = batch.lease_ends_at  # after the cancellation: until then its reports were answered
         self._keep(batch)
         self._leave()
-        # Rule S7: an executor that cannot be reached may still write.
+        # Rule S7: an unreachable executor may still write.
         time.sleep(max(0.0, lease_ends_at - time.monotonic()))
         if self._stopping.is_set():
             return
-        self._trouble = reason or "the executor was lost"
+        self._blocked_reason = reason or "the executor was lost"
         self._log.warning(
-            "a micro-batch was lost, its partitions go on where the target says",
+            "micro-batch lost, its partitions continue at the target's progress",
             batch=batch.name,
-            reason=self._trouble,
+            reason=self._blocked_reason,
         )
         delay_s = self._backoff.delay_s(self._losses)
         self._losses += 1
@@ -389,5 +392,5 @@ class Lane:
         )
 
     def _sleep(self, seconds: float) -> None:
-        self._news.wait(max(0.0, seconds))
-        self._news.clear()
+        self._updated.wait(max(0.0, seconds))
+        self._updated.clear()

@@ -1,4 +1,4 @@
-"""Where executors connect back to: accepts, authenticates, and hands lines to their batches."""
+"""Listens for executors, authenticates them, and passes their messages to their batches."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from mm2.copy.driver.identity import DriverIdentity
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _MAX_HANDSHAKE_BYTES: Final = 4096
 _CLOSE_TIMEOUT_S: Final = 5.0
-#: A task that was cancelled while Spark started it may still come; it is no stranger.
+#: A task that was cancelled while Spark started it may still connect. It is logged differently from an unknown client.
 _FORGOTTEN_KEPT: Final = 1024
 
 
 class Job(Protocol):
-    """What JSON an executor is sent when it has proved itself."""
+    """The job that is sent to an authenticated executor."""
 
     def to_json(self) -> str:
-        """Secrets included."""
+        """As JSON, with secrets."""
 
 
 class ExpectedTasks(Protocol):
-    """Whose executor is let in: a `mm2.copy.driver.batch.MicroBatch`, or who else has Spark tasks. Called on the server's thread."""
+    """The task of an expected executor: a `mm2.copy.driver.batch.MicroBatch`, or a task of another Spark job. Called
+    on the server's thread.
+    """
 
     @property
     def id(self) -> str:
-        """By which the executor names it."""
+        """The id that the executor sends."""
 
     @property
     def name(self) -> str:
@@ -44,27 +46,28 @@ class ExpectedTasks(Protocol):
 
     @property
     def secret(self) -> str:
-        """Known to nobody but its executor, hex."""
+        """Shared with its executor only, hex."""
 
     @property
     def spec(self) -> Job:
         """The job."""
 
     def attach(self, connection: ExecutorConnection) -> bool:
-        """Take the executor's connection; False for a second one."""
+        """Set the executor's connection; False for a second one."""
 
     def received(self, message: dict[str, Any]) -> None:
-        """One message of the executor. May raise ValueError, KeyError or TypeError, which ends the connection."""
+        """Handle one message of the executor. A ValueError, KeyError or TypeError closes the connection."""
 
     def ended(self, reason: str, *, dead: bool = False) -> None:
-        """The connection is over."""
+        """The connection was closed."""
 
 
 class ChannelServer:
-    """One listening socket for all lanes of the process, one thread for it and all connected executors.
+    """One listening socket for all lanes of the process, and one thread for it and all connections.
 
-    An event loop rather than a thread for each: OpenSSL allows no thread to send while another one waits to receive.
-    ``identity`` None: no TLS, for loopback. Raises OSError when nobody can listen at that address.
+    It uses an event loop instead of a thread for each connection, because OpenSSL does not allow one thread to send
+    while another waits to receive. ``identity`` None: no TLS, for loopback. Raises OSError when the address cannot be
+    bound.
     """
 
     def __init__(self, host: str, port: int = 0, identity: DriverIdentity | None = None) -> None:
@@ -78,7 +81,7 @@ class ChannelServer:
         self._socket = socket.create_server((host, port), family=family, backlog=512)
         self._address = self._socket.getsockname()[:2]
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(self._mishap)
+        self._loop.set_exception_handler(self._on_loop_error)
         listening = self._loop.create_server(
             lambda: _Peer(self),
             sock=self._socket,
@@ -92,29 +95,29 @@ class ChannelServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port it listens at."""
+        """The host and port it listens on."""
         host, port = self._address
         return str(host), int(port)
 
     def expect(self, batch: ExpectedTasks) -> None:
-        """Let the executor of this batch in."""
+        """Accept the executor of this batch."""
         with self._lock:
             self._batches[batch.id] = batch
 
     def forget(self, batch: ExpectedTasks) -> None:
-        """Let it in no more."""
+        """Reject the executor of this batch from now on."""
         with self._lock:
             if self._batches.pop(batch.id, None) is not None:
                 self._forgotten.append(batch.id)
 
     def close(self) -> None:
-        """Stop listening and hang up on whoever is still there. Idempotent."""
+        """Stop listening and close all connections. Idempotent."""
         with contextlib.suppress(RuntimeError):  # closed before
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_TIMEOUT_S)
 
     def known(self, hello: dict[str, Any], challenge: str, peer: str) -> ExpectedTasks | None:
-        """Whose executor it is that answered the challenge so; None when it proves nothing."""
+        """The batch of an executor that answered the challenge correctly; None for a wrong proof."""
         with self._lock:
             batch = self._batches.get(str(hello.get("batch")))
             forgotten = batch is None and hello.get("batch") in self._forgotten
@@ -122,17 +125,17 @@ class ChannelServer:
         if batch is not None and channel.proves(hello.get("mac"), batch.secret, *parts):
             return batch
         if forgotten:
-            self._log.info("a cancelled copy task was turned away")
+            self._log.info("rejected the connection of a cancelled copy task")
         else:
-            self._log.warning("somebody without the right proof asked for a copy job", peer=peer)
+            self._log.warning("rejected a connection to the progress channel: wrong proof", peer=peer)
         return None
 
     def joined(self, peer: _Peer) -> None:
-        """A connection is there."""
+        """A connection was opened."""
         self._peers.add(peer)
 
     def left(self, peer: _Peer) -> None:
-        """It is there no more."""
+        """A connection was closed."""
         self._peers.discard(peer)
 
     def _run(self) -> None:
@@ -145,20 +148,20 @@ class ChannelServer:
             self._socket.close()
             for peer in list(self._peers):
                 peer.close()
-            self._loop.run_until_complete(asyncio.sleep(0.01))  # they are told the end of their connections
+            self._loop.run_until_complete(asyncio.sleep(0.01))  # let `connection_lost` run
             self._loop.close()
 
-    def _mishap(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            # asyncio tries again a second later; without us no executor would ever be let in again.
-            self._log.warning("an executor could not be let in", error=str(error))
+            # asyncio retries a second later.
+            self._log.warning("could not accept the connection of an executor", error=str(error))
         else:
-            self._log.warning("the progress channel had an error", error=str(error or context.get("message")))
+            self._log.warning("progress channel error", error=str(error or context.get("message")))
 
 
 class _Peer(asyncio.Protocol):
-    """One connection: a stranger until it has proved itself, then the way to the executor of its batch."""
+    """One connection: unauthenticated at first, then the connection to the executor of its batch."""
 
     def __init__(self, server: ChannelServer) -> None:
         self._server = server
@@ -166,23 +169,23 @@ class _Peer(asyncio.Protocol):
         self._challenge = channel.nonce()
         self._batch: ExpectedTasks | None = None
         self._buffer = bytearray()
-        self._closing = False  # by this side
-        self._searched = 0  # so much of the buffer is known to hold no end of a line
+        self._closing = False  # closed by this side
+        self._searched = 0  # number of bytes of the buffer that contain no line end
         self._log = structlog.get_logger(__name__)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A connection, after TLS where there is any."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  (tells mypy what asyncio promises)
+        """A connection was opened, after the TLS handshake if there is one."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  (for mypy; asyncio guarantees it)
         self._transport = transport
-        # asyncio does it for sockets that name their protocol, and those accepted from `create_server` do not. Else the word
-        # to start would wait for the acknowledgement of the lease before it, which Linux delays by 40 ms.
+        # asyncio sets TCP_NODELAY only for sockets with an explicit protocol, unlike those of `create_server`. Without it the start
+        # message would wait for the acknowledgement of the lease, which Linux delays by 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._server.joined(self)
         self._timeout = self._loop.call_later(_HANDSHAKE_TIMEOUT_S, transport.abort)
         transport.write(channel.encode({"nonce": self._challenge}))
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes of some lines."""
+        """Handle the complete lines received so far."""
         self._buffer += data
         try:
             while (end := self._buffer.find(b"\n", self._searched)) >= 0 and not self._transport.is_closing():
@@ -192,26 +195,26 @@ class _Peer(asyncio.Protocol):
                 self._line(channel.decode(line))
             self._searched = len(self._buffer)
             if self._searched > (_MAX_HANDSHAKE_BYTES if self._batch is None else channel.MAX_LINE_BYTES):
-                self._end("an endless line")
+                self._end("a line is too long")
         except (ValueError, KeyError, TypeError) as error:
             self._end(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end, whoever wanted it."""
+        """The connection was closed by either side."""
         self._timeout.cancel()
         self._server.left(self)
         if self._batch is not None:
-            how = "the executor closed the progress channel" if exc is None else f"the progress channel broke: {exc}"
-            # On this host only the end of a process closes its sockets. In between networks, others may break a connection.
+            how = "the executor closed the progress channel" if exc is None else f"the progress channel failed: {exc}"
+            # On this host a closed connection means that the process has ended. Between hosts the network may have failed.
             self._batch.ended(how, dead=self._is_local and not self._closing)
 
     def send(self, data: bytes) -> None:
-        """For the batch, on any thread."""
+        """Send bytes; called by the batch on any thread."""
         with contextlib.suppress(RuntimeError):  # the server is closed
             self._loop.call_soon_threadsafe(self._write, data)
 
     def close(self) -> None:
-        """For the batch, on any thread."""
+        """Close the connection; called by the batch on any thread."""
         self._closing = True
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._transport.abort)
@@ -229,7 +232,7 @@ class _Peer(asyncio.Protocol):
         if batch is None:
             self._transport.abort()
         elif not batch.attach(self):
-            self._log.info("a second attempt of a copy task was turned away", batch=batch.name)
+            self._log.info("rejected a second attempt of a copy task", batch=batch.name)
             self._transport.abort()
         else:
             self._batch = batch
@@ -245,5 +248,5 @@ class _Peer(asyncio.Protocol):
     def _end(self, why: str) -> None:
         self._closing = True
         if self._batch is not None:
-            self._batch.ended(f"the progress channel broke: {why}")
+            self._batch.ended(f"the progress channel failed: {why}")
         self._transport.abort()

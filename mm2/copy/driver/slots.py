@@ -1,9 +1,9 @@
-"""Whose turn it is on a cluster that has only so many slots.
+"""Shares the slots of a Spark cluster between lanes.
 
-A micro-batch holds a slot (a core of an executor, as a rule) as long as it runs, and the next one of its lane stands by
-in another for a moment. Spark would queue what finds none, and a lane would wait for ever behind others that never
-end. So nothing is submitted before there is a slot for it, nothing stands by where a lane that has no slot at all waits
-for one, and when there are more lanes than slots they take turns.
+A micro-batch occupies a slot (usually a core of an executor) while it runs, and the next one of its lane waits in
+another slot for a moment. Spark would queue jobs without a slot, and a lane could wait forever behind jobs that never
+end. So a job is submitted only when there is a slot for it, no job waits in a slot while another lane has none, and
+when there are more lanes than slots they take turns.
 """
 
 from __future__ import annotations
@@ -18,34 +18,36 @@ import structlog
 TURN_S: Final = 5.0
 """How long a lane keeps its slot while others have none."""
 
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 _LATE_S: Final = 20.0
-_NO_SLOT: Final = "all slots of the Spark cluster are taken"
-_NO_EXECUTOR: Final = "the Spark cluster has given us no executor"
+_NO_SLOT: Final = "all slots of the Spark cluster are in use"
+_NO_EXECUTOR: Final = "the Spark cluster has not started an executor"
 
 
 class Slots:
-    """Thread-safe. ``count`` is how many there are: None without a limit; 0 until `resize` says more."""
+    """Thread-safe. ``count`` is the number of slots: None without a limit; 0 until `resize` is called."""
 
     def __init__(self, count: int | None) -> None:
         self.count = count
         self._changed = threading.Condition()
         self._holders: dict[str, str] = {}  # lane by batch
-        self._queue: dict[str, str] = {}  # the same, in the order they came
-        self._said = False
+        self._queue: dict[str, str] = {}  # lane by batch, in the order of arrival
+        self._warned = False
         self._log = structlog.get_logger(__name__)
 
     def resize(self, count: int | None) -> None:
-        """So many slots there are now; who holds one keeps it."""
+        """Set the number of slots. A batch that has a slot keeps it."""
         with self._changed:
             if count != self.count:
                 self.count = count
                 self._changed.notify_all()
 
-    def enter(self, batch: str, lane: str, until: threading.Event, on_trouble: Callable[[str], None]) -> bool:
-        """Wait for a slot and take it; False when ``until`` was set before. ``on_trouble`` hears of long waits, and why."""
+    def enter(self, batch: str, lane: str, until: threading.Event, on_wait: Callable[[str], None]) -> bool:
+        """Wait for a slot and take it; False when ``until`` was set before. ``on_wait`` is called with the reason of
+        a long wait.
+        """
         since = time.monotonic()
-        told = ""
+        reported = ""
         with self._changed:
             self._queue[batch] = lane
             try:
@@ -54,38 +56,38 @@ class Slots:
                         self._holders[batch] = lane
                         return True
                     if time.monotonic() - since > _LATE_S:
-                        trouble = _NO_SLOT if self.count else _NO_EXECUTOR
-                        if trouble != told:
-                            told = trouble
-                            on_trouble(trouble)
-                    self._changed.wait(_LOOK_S)
+                        reason = _NO_SLOT if self.count else _NO_EXECUTOR
+                        if reason != reported:
+                            reported = reason
+                            on_wait(reason)
+                    self._changed.wait(_POLL_S)
                 return False
             finally:
                 del self._queue[batch]
                 self._changed.notify_all()
 
     def leave(self, batch: str) -> None:
-        """Give the slot back; nothing happens when it holds none."""
+        """Return the slot of a batch, if it has one."""
         with self._changed:
             self._holders.pop(batch, None)
             self._changed.notify_all()
 
-    def may_stand_by(self) -> bool:
-        """Whether the next micro-batch may be submitted while the one before it still runs."""
+    def may_start_standby(self) -> bool:
+        """Whether the next micro-batch may be submitted while the previous one still runs."""
         with self._changed:
             return self.count is None or len(self._holders) + len(self._queue) < self.count
 
-    def is_over(self, held_s: float) -> bool:
-        """Whether a lane that has had its slot for so long has to let others have it."""
+    def must_yield(self, held_s: float) -> bool:
+        """Whether a lane that has had its slot for ``held_s`` has to leave it to another lane."""
         if held_s < TURN_S:
             return False
         with self._changed:
             scarce = bool(self._waiting())
-            if scarce and self.count and not self._said:
-                self._said = True
+            if scarce and self.count and not self._warned:
+                self._warned = True
                 self._log.warning(
-                    "There are more lanes than slots on the Spark cluster, so they take turns: give it more cores, or "
-                    "lower tasks.max or copy.lanes.",
+                    "There are more lanes than slots on the Spark cluster, so the lanes take turns: add cores, or "
+                    "decrease tasks.max or copy.lanes.",
                     lanes=len({*self._holders.values(), *self._queue.values()}),
                     slots=self.count,
                 )
@@ -95,11 +97,11 @@ class Slots:
         if self.count is None:
             return True
         waiting = self._waiting()
-        # Lanes that have no slot at all come first, then those whose next batch is to stand by.
+        # Lanes without a slot come first, then next batches of lanes that have one.
         order = [*waiting, *(other for other in self._queue if other not in waiting)]
         return batch in order[: max(0, self.count - len(self._holders))]
 
     def _waiting(self) -> list[str]:
-        """Batches without a slot whose lane has none, in the order they came."""
+        """Batches whose lane has no slot, in the order of arrival."""
         running = set(self._holders.values())
         return [batch for batch, lane in self._queue.items() if lane not in running]

@@ -1,7 +1,8 @@
-"""The process's one Spark context: started in the background, started anew when its JVM is lost, always ended in time.
+"""The Spark context of the process: started in the background, recreated when its JVM is lost, and always stopped in
+time.
 
-Nothing here trusts the JVM to answer. A call into it waits on a socket without end, so whatever must not hang is called
-in a thread of its own that may be left behind, and a JVM that does not answer is killed, which frees them all.
+A call into the JVM may never return, because it waits on a socket without a deadline. So calls that must not hang run
+in a thread that can be abandoned, and a JVM that does not respond is killed, which ends these threads.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ _LATE_S: Final = 20.0
 _EXIT_S: Final = 3.0
 _KILL_S: Final = 0.5
 _RETRY: Final = Backoff(1_000, 60_000)
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 _PAUSE_S: Final = 0.05
 
 T = TypeVar("T")
 
 
 class Spark:
-    """Thread-safe. ``props`` are all of Spark's settings, ``options`` more for Java; ``attempts`` 0 = tried for ever.
+    """Thread-safe. ``props`` are all Spark settings, ``options`` additional Java options; ``attempts`` 0 = unlimited.
 
-    ``on_up`` is handed each context before anybody else is.
+    ``on_up`` is called with each new context before it is used.
     """
 
     def __init__(
@@ -60,13 +61,13 @@ class Spark:
         self._jvm: Jvm | None = None
         self._failure = ""
         self._application_id = ""
-        self._ours = False  # what PySpark holds comes from us
-        self._asked = False  # somebody waits for an answer to whether the JVM is still there
+        self._ours = False  # PySpark's gateway was created here
+        self._checking = False  # a thread is checking whether the JVM responds
         self._log = structlog.get_logger(__name__)
 
     @property
-    def trouble(self) -> str:
-        """Why there is no context; empty when there is one or it has not been long."""
+    def unavailable_reason(self) -> str:
+        """Why there is no context; empty when there is one, or when the start has not taken long."""
         with self._changed:
             if self._context is not None or self._starter is None:
                 return ""
@@ -75,23 +76,23 @@ class Spark:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a context, and its JVM lives."""
+        """Whether there is a context, and its JVM is alive."""
         context, jvm = self._context, self._jvm
         return context is not None and (jvm is None or jvm.is_alive)
 
     @property
     def application_id(self) -> str:
-        """Spark's name for what runs here; empty while there is no context. Asks nobody."""
+        """Spark's application id; empty while there is no context. Does not call the JVM."""
         return self._application_id if self.is_up else ""
 
     @property
     def pid(self) -> int | None:
-        """The JVM's process id while there is one."""
+        """The JVM's process id, if there is one."""
         jvm = self._jvm
         return None if jvm is None else jvm.pid
 
     def start(self) -> None:
-        """Begin starting it; returns at once, idempotent."""
+        """Start in the background. Idempotent."""
         with self._changed:
             if self._starter is None and not self._stopping.is_set():
                 self._begin()
@@ -101,45 +102,45 @@ class Spark:
         timeout_s: float | None = None,
         *,
         until: threading.Event | None = None,
-        on_trouble: Callable[[str], None] | None = None,
+        on_wait: Callable[[str], None] | None = None,
     ) -> Any:
-        """The SparkContext, waited for. Tells ``on_trouble`` why there is none yet, each time that changes.
+        """Wait for the SparkContext. ``on_wait`` is called with the reason of the wait each time it changes.
 
-        Raises SparkUnavailable when it is stopped, the time is over, or ``until`` is set before there is one.
+        Raises SparkUnavailable when Spark is stopped, on timeout, and when ``until`` is set before.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        told = ""
+        reported = ""
         while not self._stopping.is_set():
             if until is not None and until.is_set():
-                raise SparkUnavailable("nobody wants it any more")
+                raise SparkUnavailable("the request was cancelled")
             with self._changed:
                 context, jvm = self._context, self._jvm
                 if context is None:
                     if deadline is not None and time.monotonic() > deadline:
-                        raise SparkUnavailable(self._failure or f"Spark was not up after {timeout_s:.0f} s")
+                        raise SparkUnavailable(self._failure or f"Spark did not start within {timeout_s:.0f} s")
                     if self._attempts and self._failure:
                         raise SparkUnavailable(self._failure)
-                    self._changed.wait(_LOOK_S)
+                    self._changed.wait(_POLL_S)
             if context is not None:
                 if jvm is None or jvm.is_alive:
                     return context
-                self.doubt()
-                self._stopping.wait(_PAUSE_S)  # somebody else may be at it
-            trouble = self.trouble
-            if trouble != told and on_trouble is not None:
-                told = trouble
-                on_trouble(trouble)
+                self.check_jvm()
+                self._stopping.wait(_PAUSE_S)  # another thread may be replacing it
+            unavailable_reason = self.unavailable_reason
+            if unavailable_reason != reported and on_wait is not None:
+                reported = unavailable_reason
+                on_wait(unavailable_reason)
         raise SparkUnavailable("the copy engine is stopped")
 
     def warm_up(self, context: Any) -> None:
-        """Run a job that has nothing to do: it starts the Python workers' daemon and loads what a job takes."""
+        """Run an empty job: it starts the Python workers' daemon and loads the classes that a job needs."""
         from mm2.copy.executor.task import run  # noqa: PLC0415
 
         context.setJobGroup("mm2", "warm-up")
         context.parallelize([], 1).mapPartitions(run).collect()
 
     def cancel(self, group: str) -> None:
-        """Have the jobs of a group cancelled; returns at once."""
+        """Cancel the jobs of a group; returns immediately."""
 
         def cancel() -> None:
             context = self._context
@@ -147,26 +148,26 @@ class Spark:
                 return
             try:
                 bounded(lambda: context.cancelJobGroup(group), _CALL_TIMEOUT_S)
-            except Exception:  # noqa: BLE001  (whatever it is: is the JVM still there?)
-                self.doubt()
+            except Exception:  # noqa: BLE001  (on any error check the JVM)
+                self.check_jvm()
 
         threading.Thread(target=cancel, name="spark-cancel", daemon=True).start()
 
-    def doubt(self) -> None:
-        """Something did not work: when the JVM is gone, or has stopped or does not answer for long, start another.
+    def check_jvm(self) -> None:
+        """Check the JVM after a failed call. If it has ended, stopped or does not respond, start another one.
 
-        Returns after the answer, 30 s later at most; at once when somebody else is waiting for it.
+        Returns within 30 s; immediately when another thread is already checking.
         """
         with self._changed:
             context, jvm = self._context, self._jvm
-            if context is None or self._asked or self._stopping.is_set():
+            if context is None or self._checking or self._stopping.is_set():
                 return
-            self._asked = True
+            self._checking = True
         try:
-            why = self._verdict(context, jvm)
+            why = self._jvm_failure(context, jvm)
         finally:
             with self._changed:
-                self._asked = False
+                self._checking = False
         if not why:
             return
         with self._changed:
@@ -174,14 +175,14 @@ class Spark:
                 return
             self._context = self._jvm = None
             self._started_at = time.monotonic()
-        self._log.error("Spark is lost, it is started again", reason=why)
+        self._log.error("Spark lost, restarting", reason=why)
         if jvm is not None:
             jvm.end(_KILL_S)
-        _let_go(context)
+        _reset_pyspark(context)
         self._begin()
 
     def stop(self, timeout_s: float, *, exit_s: float = _EXIT_S) -> None:
-        """End it, by force where it does not end by itself in time; ``exit_s`` is for the end of its JVM. Idempotent."""
+        """Stop, by force after the timeout; ``exit_s`` is for the exit of the JVM. Idempotent."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._stopping.set()
@@ -189,12 +190,12 @@ class Spark:
             jvm, starter = self._jvm, self._starter
             self._changed.notify_all()
         if context is not None:
-            with contextlib.suppress(Exception):  # a JVM that is gone, or does not answer, needs no stopping
+            with contextlib.suppress(Exception):  # the JVM has ended or does not respond
                 bounded(context.stop, max(0.1, deadline - time.monotonic() - _KILL_S))
         if jvm is not None:
             jvm.end(min(exit_s, deadline - time.monotonic()))
         if context is not None:
-            _let_go(context)
+            _reset_pyspark(context)
         if starter is not None:
             starter.join(_KILL_S)
 
@@ -240,9 +241,9 @@ class Spark:
         python = self._props.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
         os.environ["PYSPARK_PYTHON"] = sys.executable if is_local(self._props) else python
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        # It tells of every broken connection, with a traceback; what is lost is said here.
+        # py4j logs a traceback for every broken connection; this class logs a lost JVM once.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
-        logging.getLogger().addFilter(_not_py4js)  # the same function twice is one filter
+        logging.getLogger().addFilter(_is_not_py4j)  # adding the same function twice has no effect
         warnings.filterwarnings("ignore", message="Unable to cleanly shutdown Spark JVM")
         jvm = Jvm(self._props, self._options)
         with self._changed:
@@ -253,73 +254,77 @@ class Spark:
 
         gateway = jvm.gateway()
         if SparkContext._active_spark_context is not None:  # noqa: SLF001
-            raise SparkUnavailable("another part of this process uses Spark, and PySpark knows one context only")
+            raise SparkUnavailable(
+                "another part of this process uses Spark, and PySpark supports one context per process"
+            )
         self._ours = True
         conf = SparkConf(_jvm=gateway.jvm).setAll(list(self._props.items()))
         context = SparkContext(conf=conf, gateway=gateway)
         if not is_local(self._props):
-            # A master that did not answer for a minute is no error here: the context is stopped a moment later.
-            self._stopping.wait(_LOOK_S)
+            # If the master does not respond for a minute, no error is raised: the context is stopped a moment later.
+            self._stopping.wait(_POLL_S)
         if context._jsc.sc().isStopped():  # noqa: SLF001
-            reasons = [line.partition("Reason: ")[2] for line in jvm.said() if "Reason: " in line]
-            raise SparkUnavailable(sentence(reasons[-1]) if reasons else "it stopped at once")
-        jvm.let_speak()
+            reasons = [line.partition("Reason: ")[2] for line in jvm.stderr_lines() if "Reason: " in line]
+            raise SparkUnavailable(sentence(reasons[-1]) if reasons else "it stopped immediately")
+        jvm.forward_stderr()
         if server := getattr(context, "_accumulatorServer", None):
             server.handle_error = lambda *_: None  # it prints a traceback when the JVM dies
         return context
 
     def _give_up(self) -> None:
-        """End what an attempt to start has left."""
+        """Clean up after a failed start."""
         with self._changed:
             jvm, self._jvm = self._jvm, None
         if jvm is not None:
             jvm.end(_KILL_S)
-            self._log.debug("what Spark said", lines=jvm.said())
+            self._log.debug("output of Spark", lines=jvm.stderr_lines())
         if self._ours:
-            _let_go(None)
+            _reset_pyspark(None)
 
-    def _verdict(self, context: Any, jvm: Jvm | None) -> str:
-        """Why there must be another JVM; empty when this one is well."""
+    def _jvm_failure(self, context: Any, jvm: Jvm | None) -> str:
+        """Why the JVM has to be replaced; empty when it is healthy."""
         if jvm is not None and not jvm.is_alive:
             return "its JVM has died"
         try:
             stopped = bounded(lambda: context._jsc.sc().isStopped(), _ANSWER_TIMEOUT_S)  # noqa: SLF001
         except TimeoutError:
-            return f"its JVM has not answered for {_ANSWER_TIMEOUT_S:.0f} s"
+            return f"its JVM has not responded for {_ANSWER_TIMEOUT_S:.0f} s"
         except Exception:  # noqa: BLE001
             return "its JVM has died"
         return "it has stopped" if stopped else ""
 
 
 def bounded(call: Callable[[], T], timeout_s: float) -> T:
-    """The result of a call that may hang; TimeoutError when it takes longer, and it is left to itself."""
+    """The result of a call that may hang. Raises TimeoutError after ``timeout_s`` and abandons the call."""
     promise: Future[T] = Future()
 
     def run() -> None:
         try:
             promise.set_result(call())
-        except BaseException as error:  # noqa: BLE001  (raised where the result is wanted)
+        except BaseException as error:  # noqa: BLE001  (raised by `result`)
             promise.set_exception(error)
 
     threading.Thread(target=run, name="spark-call", daemon=True).start()
     return promise.result(timeout_s)
 
 
-def _not_py4js(record: logging.LogRecord) -> bool:
-    """Whether a line of the root logger is somebody else's."""
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Whether a line of the root logger is not one of py4j's."""
     return record.msg != "Exception while sending command."
 
 
 def failure_of(error: BaseException) -> str:
-    """What an error says, without the call that failed and the trace. Py4j asks the JVM for them, so while it lives."""
+    """The message of an error, without the failed call and the stack trace. Py4j reads them from the JVM, so call it
+    while the JVM is alive.
+    """
     lines = str(error).strip().splitlines()
-    # "An error occurred while calling o1.x.", then ": java.lang.A: b.C: what it is about", then the trace
-    told = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "")
-    return sentence(told) or type(error).__name__
+    # "An error occurred while calling o1.x.", then ": java.lang.A: b.C: message", then the stack trace
+    message = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "")
+    return sentence(message) or type(error).__name__
 
 
-def _let_go(context: Any) -> None:
-    """Have PySpark forget its JVM. It keeps it in class attributes and has no public way to let go of a dead one."""
+def _reset_pyspark(context: Any) -> None:
+    """Remove the JVM from PySpark's class attributes. PySpark has no public API to drop a dead JVM."""
     from pyspark import SparkContext  # noqa: PLC0415
 
     server = getattr(context, "_accumulatorServer", None)

@@ -1,8 +1,7 @@
-"""What reading from and writing to the brokers of a cluster have in common: connections that come and go.
+"""Connections to the brokers of a cluster, shared by reading and writing.
 
-A connection is opened when it is first needed, again after it was lost, and with a growing pause between tries. Who leads
-what is looked up in the background, one look-up at a time. All methods run on the loop's thread; blocking calls go to
-``background``.
+A connection is opened on first use and reopened after a failure, with exponential backoff. Leaders are looked up in
+the background, one look-up at a time. All methods run on the loop's thread; blocking calls run in ``background``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 import structlog
 
 from mm2.copy.executor.leaders import newest_leaders
-from mm2.copy.executor.topic_ids import Belief, TopicIds
+from mm2.copy.executor.topic_ids import IdCheck, TopicIds
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
@@ -27,15 +26,15 @@ from mm2.kafka.structs import Metadata, TopicInfo
 from mm2.kafka.wire.channel import BufferPool, Channel
 
 WATCH_S: Final = 0.5
-#: An answer may take as long as the request timeout; somebody has to hear of it before that.
-SILENT_S: Final = 10.0
-#: Of one broker, where several are asked: one that does not answer must not delay the others' answers.
+#: A response may take as long as the request timeout; report it earlier.
+SLOW_RESPONSE_S: Final = 10.0
+#: Timeout per broker, where several are asked: an unreachable one must not delay the others.
 _ONE_OF_MANY_S: Final = 3.0
-_WARN_AT: Final = 2  # a connection lost once is no news: brokers close idle ones
+_WARN_AT: Final = 2  # a single lost connection is normal: brokers close idle ones
 
 
 class BrokerAddress(NamedTuple):
-    """One of our connections to a broker."""
+    """One connection to a broker."""
 
     node: int
     number: int
@@ -43,19 +42,19 @@ class BrokerAddress(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """One connection to a broker, and what is known about getting it."""
+    """The state of one connection to a broker."""
 
     node: int
     number: int
     channel: Channel | None = None
     opening: bool = False
-    version: int = 0  # of the one request that is sent over it
-    failures: int = 0  # in a row
+    version: int = 0  # of the request type sent over it
+    failures: int = 0  # consecutive
     not_before: float = 0.0  # monotonic seconds; no new connection earlier
 
     @property
-    def place(self) -> BrokerAddress:
-        """Which connection this is."""
+    def address(self) -> BrokerAddress:
+        """Node id and number of the connection."""
         return BrokerAddress(self.node, self.number)
 
 
@@ -63,10 +62,11 @@ L = TypeVar("L", bound=Link)
 
 
 class Brokers(ABC, Generic[L]):
-    """The brokers of one cluster; `Source` and `Sink` say what goes over the connections.
+    """The brokers of one cluster; `Source` and `Sink` define the requests.
 
-    ``connections`` per broker: a broker's socket buffer lets some 200 KB per connection be under way, so over a long way
-    one is not enough. ``failure`` is the last thing that went wrong with the cluster as a whole, None once it answers again.
+    ``connections`` per broker: a broker's socket buffer limits a connection to about 200 KB in flight, so over a link
+    with high latency one connection is not enough. ``failure`` is the last error of the cluster as a whole, None once
+    it responds again.
     """
 
     role: ClassVar[str]
@@ -93,23 +93,23 @@ class Brokers(ABC, Generic[L]):
         self._refreshed_s = time.monotonic()
         self._max_age_s = settings.metadata_max_age_ms / 1000
         self._asked_in_turn = 0
-        self._over = False
+        self._closed = False
         self._request_timeout_s = settings.request_timeout_ms / 1000
         self._connect_backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
         self._log = structlog.get_logger(type(self).__module__).bind(cluster=cluster.name)
 
     def close(self) -> None:
-        """Close all connections; what is unanswered stays unanswered."""
-        self._over = True
+        """Close all connections. Requests in flight stay unanswered."""
+        self._closed = True
         for broker in self._brokers.values():
             if broker.channel is not None:
                 broker.channel.close()
 
-    # -- for the heirs to say --------------------------------------------------------------------------------------
+    # -- for subclasses ---------------------------------------------------------------------------------------
 
     @abstractmethod
     def _choose_version(self, connection: Connection) -> int:
-        """Version of the request to be used on a new connection; KafkaFailure when there is none."""
+        """Version of the request on a new connection. Raises KafkaFailure when no version is supported."""
 
     def _may_write(self) -> bool:
         """Whether requests may be sent now."""
@@ -117,28 +117,30 @@ class Brokers(ABC, Generic[L]):
 
     @abstractmethod
     def _opened(self, broker: L) -> None:
-        """The connection can be used."""
+        """The connection is ready."""
 
     @abstractmethod
     def _answered(self, broker: L, frame: memoryview) -> None:
-        """One answer; see `_heard`."""
+        """A response; call `_responded`."""
 
     @abstractmethod
     def _dropped(self, broker: L) -> None:
-        """The connection is gone, and with it the answers that were due on it."""
+        """The connection is closed; its requests in flight will not be answered."""
 
     @abstractmethod
     def _try_again(self, broker: L) -> None:
-        """The pause after a failure is over."""
+        """The backoff after a failure has elapsed."""
 
     @abstractmethod
     async def _find_leaders_now(self) -> float | None:
-        """Look up who leads what, and act on it; when to look again (s), None for not until asked. May raise KafkaFailure."""
+        """Look up the leaders and apply them; returns the delay of the next look-up (s), or None. May raise
+        KafkaFailure.
+        """
 
     # -- connections -----------------------------------------------------------------------------------------------
 
     def _open(self, broker: L) -> None:
-        if not (broker.opening or self._over or time.monotonic() < broker.not_before):
+        if not (broker.opening or self._closed or time.monotonic() < broker.not_before):
             broker.opening = True
             self._loop.create_task(self._connect(broker))
 
@@ -150,7 +152,7 @@ class Brokers(ABC, Generic[L]):
             return
         finally:
             broker.opening = False
-        if self._over:
+        if self._closed:
             connection.close()
             return
         try:
@@ -169,19 +171,19 @@ class Brokers(ABC, Generic[L]):
         )
         self._opened(broker)
 
-    def _heard(self, broker: L) -> None:
-        """The broker has answered: all is well with it."""
+    def _responded(self, broker: L) -> None:
+        """The broker has responded: reset its failures."""
         broker.failures = 0
         self.failure = None
 
     def _lost(self, broker: L, error: KafkaFailure) -> None:
         session_is_over = broker.channel is not None and broker.channel.connection.session_is_over
         broker.channel = None
-        say = self._log.debug if session_is_over else self._log.info
-        say(f"connection to a {self.role} broker lost", node=broker.node, error=str(error))
+        log_method = self._log.debug if session_is_over else self._log.info
+        log_method(f"connection to a {self.role} broker lost", node=broker.node, error=str(error))
         self._dropped(broker)
         if session_is_over:
-            # Brokers hang up on who has not logged in again (`connections.max.reauth.ms`): no trouble, the next one is opened.
+            # Brokers close connections without re-authentication (`connections.max.reauth.ms`). This is not an error.
             self._try_again(broker)
         else:
             self._unreachable(broker, error)
@@ -199,23 +201,25 @@ class Brokers(ABC, Generic[L]):
     # -- leaders ---------------------------------------------------------------------------------------------------
 
     def _refresh(self, delay_s: float) -> None:
-        """Look up leaders after ``delay_s``, unless that is about to happen anyway."""
-        if not (self._refreshing or self._over):
+        """Look up leaders after ``delay_s``, unless a look-up is scheduled."""
+        if not (self._refreshing or self._closed):
             self._refreshing = True
             self._loop.call_later(delay_s, lambda: self._loop.create_task(self._refresh_now()))
 
     @property
     def _is_old(self) -> bool:
-        """Whether leaders were looked up longer than `metadata.max.age.ms` ago."""
+        """Whether the last look-up is older than `metadata.max.age.ms`."""
         return time.monotonic() - self._refreshed_s > self._max_age_s
 
     def _refresh_old(self) -> None:
-        """Look up leaders that are older than `metadata.max.age.ms`: a deposed leader that does not know it returns no error."""
+        """Refresh leaders older than `metadata.max.age.ms`: a deposed leader may return no error."""
         if self._is_old:
             self._refresh(0.0)
 
     async def _fresh_metadata(self, topics: Iterable[str]) -> Metadata:
-        """Metadata from any broker, and from two more where they were old: one of these is not the broker that was deposed."""
+        """Metadata from any broker, and from two more where they were old: at least one of these is not the deposed
+        leader.
+        """
         names = sorted(topics)
         metadata: Metadata = await self._in_background(self._cluster.metadata, names, max_age_s=0.0)
         if not self._is_old or not names:
@@ -227,7 +231,7 @@ class Brokers(ABC, Generic[L]):
         return newest_leaders(metadata, (await self._in_background(self._metadata_of_each, two, names)).values())
 
     def _metadata_of_each(self, nodes: Iterable[int], names: Iterable[str]) -> dict[int, Metadata]:
-        """Blocking: metadata as each of these brokers has them; without those that do not answer."""
+        """Blocking: the metadata of each of these brokers, without those that do not respond."""
         found = {}
         for node in sorted(nodes):
             try:
@@ -249,23 +253,23 @@ class Brokers(ABC, Generic[L]):
         if again_s is not None:
             self._refresh(again_s)
 
-    async def _believed(self, metadata: Metadata) -> set[str]:
-        """Topics whose ids in an answer are believed; leaders are asked about new ones. See `TopicIds`."""
-        believed = set()
+    async def _accepted(self, metadata: Metadata) -> set[str]:
+        """Topics whose ids in a response are accepted. New ids are confirmed by the leader, see `TopicIds`."""
+        accepted = set()
         for name, info in metadata.topics.items():
-            belief = self._topics.judge(name, info.topic_id, time.monotonic())
-            if belief is Belief.DUE and await self._is_confirmed(info):
+            check = self._topics.check(name, info.topic_id, time.monotonic())
+            if check is IdCheck.CONFIRM and await self._is_confirmed(info):
                 self._log.warning("topic was deleted and created again", topic=name, topic_id=info.topic_id)
                 self._topics.replace(name, info.topic_id)
-                belief = Belief.BELIEVED
-            if belief is Belief.BELIEVED:
-                believed.add(name)
-            elif belief is not Belief.DUE:
-                self._log.info("metadata with another topic id not believed", topic=name, belief=belief.name.lower())
-        return believed
+                check = IdCheck.ACCEPTED
+            if check is IdCheck.ACCEPTED:
+                accepted.add(name)
+            elif check is not IdCheck.CONFIRM:
+                self._log.info("ignored metadata with another topic id", topic=name, check=check.name.lower())
+        return accepted
 
     async def _is_confirmed(self, info: TopicInfo) -> bool:
-        """Whether the leader of a partition gives the topic that id itself."""
+        """Whether the leader of a partition itself returns this id for the topic."""
         leader = next((partition.leader for partition in info.partitions.values() if partition.leader >= 0), -1)
         if leader < 0:
             return False

@@ -52,20 +52,20 @@ ROOM_BYTES: Final = 48 << 20
 DRAIN_TIMEOUT_S: Final = 8.0
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _LATENCY_SAMPLES: Final = 4096
-_NEWS_AFTER_S: Final = 5.0
-_LEDGER_PATIENCE_S: Final = 5.0
+_PREPARE_TIMEOUT_S: Final = 5.0
+_LEDGER_TIMEOUT_S: Final = 5.0
 _EXPIRATIONS: Final = ("producer.id.expiration.ms", "transactional.id.expiration.ms")
 _CALL_THREADS: Final = 4
 _CLOCK_WARN_MS: Final = 2_000
-#: Others may write to a remote topic all the time: each gap is no reason to read what is in it.
-_SEARCH_AGAIN_S: Final = 10.0
-_LOOK_AGAIN_S: Final = 0.001
+#: Other producers may write to a remote topic continuously, so not every gap is read.
+_SEARCH_INTERVAL_S: Final = 10.0
+_POLL_S: Final = 0.001
 _FINISH_POLL_S: Final = 0.25
-#: To each broker. A broker works on one request of a connection at a time: with two, one is read while another is appended.
-_NEAR_CONNECTIONS: Final = 2
-#: A round trip from which on a window for each connection is the limit.
-_LONG_WAY_S: Final = 0.004
-_FAR_CONNECTIONS: Final = 8
+#: Per broker. A broker handles one request of a connection at a time; with two connections it reads one while it appends another.
+_LOW_LATENCY_CONNECTIONS: Final = 2
+#: From this round trip on the TCP window of a connection limits the throughput.
+_HIGH_LATENCY_S: Final = 0.004
+_HIGH_LATENCY_CONNECTIONS: Final = 8
 
 
 class Copier:
@@ -75,40 +75,44 @@ class Copier:
         self._assignment = assignment
         self._link = DriverLink(assignment, attempt, DRAIN_TIMEOUT_S)
         self._cursors: dict[TopicPartition, Cursor] = {}
-        self._written: dict[TopicPartition, tuple[Any, ...]] = {}  # what the last commit of each said
-        # For a commit with that lease, or a later one.
+        self._written: dict[TopicPartition, tuple[Any, ...]] = {}  # state of the last commit of each
+        # Callbacks for a commit with that lease, or a later one.
         self._waiting: dict[TopicPartition, list[tuple[Lease, Callable[[], None]]]] = {}
         self._reported: dict[TopicPartition, tuple[Any, ...]] = {}
         self.tally = Tally()
-        self._clocks_apart_s = 0.0  # what makes a time of day of the steady clock's
+        self._clocks_apart_s = 0.0  # difference between wall clock and monotonic clock
         self._latencies: list[int] = []
         self._arrived: list[tuple[Cursor, SourceRange, int]] = []  # acked in the open transaction
         self._after_transaction: list[tuple[Cursor, Callable[[], None]]] = []
-        self._before: dict[TopicPartition, PreviousCommit] = {}  # what the last committed transaction left
+        self._previous_commits: dict[TopicPartition, PreviousCommit] = {}  # state after the last committed transaction
         self._moved = False
         self._transactions: TaskTransactions | None = None
-        self._outdone = False  # a transaction could not be committed: others may have gone on
+        self._transaction_failed = False  # a transaction failed: a successor may have continued
         self._syncs: Syncs | None = None
         self._dead_letters: DeadLetters | None = None
         self._ledger: PendingRecords | None = None
-        self._ledger_away_s = 0.0
+        self._ledger_unavailable_s = 0.0
         self._learning: asyncio.Task[None] | None = None
-        self._searched: dict[TopicPartition, float] = {}  # when the target was last searched for batches of our own
+        self._searched: dict[
+            TopicPartition, float
+        ] = {}  # when the target was last searched for own batches (monotonic)
         self._log = structlog.get_logger(__name__)
 
     @property
-    def sound(self) -> bool:
-        """False after an error of our own: what else this process keeps may be spoiled, too."""
-        return self._link.sound
+    def healthy(self) -> bool:
+        """False after an internal error: other state of this process may be corrupt, too."""
+        return self._link.healthy
 
     async def run(self) -> str:
-        """The whole life; returns why it ended. Raises OSError or ValueError when the driver cannot be reached."""
+        """Run the micro-batch and return why it ended. Raises OSError or ValueError when the driver cannot be
+        reached.
+        """
         try:
             self._spec = await self._link.open()
             try:
                 return await self._live()
             except Exception as error:
-                # Else all that the driver would hear is that the connection ended.
+                # Otherwise the driver would only see a closed connection.
                 self._link.send({"type": "failed", "reason": f"{type(error).__name__}: {error}"})
                 await self._link.flush(2)
                 raise
@@ -118,9 +122,9 @@ class Copier:
     async def _live(self) -> str:
         spec, link = self._spec, self._link
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._mishap)
+        loop.set_exception_handler(self._on_loop_error)
         link.forward_logs()
-        # A bound logger keeps the configuration it was bound under.
+        # A bound logger keeps the configuration at the time of `bind`.
         self._log = structlog.get_logger(__name__).bind(batch=self._assignment.batch, flow=spec.flow)
         self._background = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="copier")
         self._source_cluster = Cluster(spec.source, name=spec.source_alias)
@@ -130,12 +134,12 @@ class Copier:
         open_sides: list[Source | Sink] = []
         try:
             source, sinks = await self._connected(loop, clusters)
-            link.on_word = self._heard
+            link.on_message = self._on_message
             open_sides += [source, *sinks]
             if await self._prepared():
                 link.send({"type": "ready"})
                 if await link.until_stop(link.lease) and await self._begun():
-                    # What was made up to here stays; the collector need not look through it again and again.
+                    # Objects created so far are permanent; exclude them from garbage collection.
                     gc.freeze()
                     await self._work()
                     source.close()
@@ -159,10 +163,12 @@ class Copier:
     async def _connected(
         self, loop: asyncio.AbstractEventLoop, clusters: list[Cluster]
     ) -> tuple[Source, tuple[Sink, ...]]:
-        """Both sides, with as many connections per broker as the way to it asks for, and sinks of other clusters."""
+        """Source and sinks, with the number of connections per broker that the round-trip time requires."""
         spec = self._spec
         pool = BufferPool()
-        source_way, target_way = await asyncio.gather(*(self._connections_to(cluster) for cluster in clusters))
+        source_connections, target_connections = await asyncio.gather(
+            *(self._connections_to(cluster) for cluster in clusters)
+        )
         limits = FetchLimits(spec.fetch_max_bytes, spec.fetch_partition_bytes, spec.fetch_max_wait_ms)
         self._throttle = Throttle(spec.throttle, spec.throttle_topics)
         self._source = source = Source(
@@ -174,14 +180,14 @@ class Copier:
             read_committed=spec.read_committed,
             room=self._has_room,
             throttle=self._throttle,
-            connections=source_way,
+            connections=source_connections,
         )
         self._sink = sink = Sink(
             self._target_cluster,
             loop,
             self._background,
             pool,
-            connections=target_way,
+            connections=target_connections,
             look_up=self._look_up if self._with_sessions else None,
             on_lost=self._producer_lost,
             may_send=self._link.may_write,
@@ -189,7 +195,7 @@ class Copier:
         others: list[Sink] = []
 
         def sink_of(settings: ClientSettings | None, name: str) -> tuple[Cluster, Sink]:
-            """The target's own, unless this is another cluster."""
+            """The target's sink, unless this is another cluster."""
             if settings is None or settings.bootstrap == spec.target.bootstrap:
                 return self._target_cluster, sink
             clusters.append(Cluster(settings, name=name))
@@ -207,7 +213,7 @@ class Copier:
         return self._spec.ledger_topic is not None and self._spec.transactions is None
 
     async def _connections_to(self, cluster: Cluster) -> int:
-        """How many connections to each broker; one when it cannot be asked now, as later tries find a way of their own."""
+        """The number of connections to each broker; one when the round trip cannot be measured now."""
 
         def round_trip_s() -> float:
             cluster.metadata(())  # opens a connection
@@ -216,19 +222,19 @@ class Copier:
             return time.monotonic() - began
 
         try:
-            way_s = await asyncio.wait_for(self._call(round_trip_s), _NEWS_AFTER_S)
+            latency_s = await asyncio.wait_for(self._call(round_trip_s), _PREPARE_TIMEOUT_S)
         except (TimeoutError, KafkaFailure) as error:
-            self._log.info("the way to a cluster could not be measured", cluster=cluster.name, error=str(error))
+            self._log.info("round trip to cluster could not be measured", cluster=cluster.name, error=str(error))
             return 1
-        return _NEAR_CONNECTIONS if way_s < _LONG_WAY_S else _FAR_CONNECTIONS
+        return _LOW_LATENCY_CONNECTIONS if latency_s < _HIGH_LATENCY_S else _HIGH_LATENCY_CONNECTIONS
 
     async def _prepared(self) -> bool:
-        """Open what needs no lease: leaders, internal topics. Retried until it works; False at stop."""
+        """Open what does not need the lease: leaders, internal topics. Retries until it succeeds; False at the stop."""
         spec, sink = self._spec, self._sink
         for part in spec.partitions:
             outbox = sink.outbox(part.target, idempotent=True, transactional=spec.transactions is not None)
             cursor = self._cursors[part.source] = Cursor(part, outbox, self, spec.read_committed)
-            cursor.held = True  # until its place to start is known: nothing may be concluded from an early end
+            cursor.suspended = True  # until its start position is known: an early end must not report a position
             outbox.on_refused = cursor.refused
             outbox.on_recreated = functools.partial(self._target_recreated, cursor)
             outbox.on_truncated = functools.partial(self._target_truncated, cursor)
@@ -240,8 +246,8 @@ class Copier:
                 await sink.find_leaders(part.remote_topic for part in spec.partitions)
                 offsets_partitions = await self._partitions_of(spec.offsets_topic)
             except KafkaFailure as error:
-                # A broker that has just started still loads its transaction state; only what lasts is news.
-                if not error.retriable or time.monotonic() - since > _NEWS_AFTER_S:
+                # A broker that has just started loads its transaction state; report only errors that last.
+                if not error.retriable or time.monotonic() - since > _PREPARE_TIMEOUT_S:
                     self._link.ask({"type": "waiting", "reason": str(error)})
                 await self._link.pause(0.25)
                 continue
@@ -270,19 +276,26 @@ class Copier:
         return False
 
     async def _learn_expiration(self) -> None:
-        """Ask for how long the target's brokers remember producers (KIP-854; `transactional.id.expiration.ms` before it)."""
+        """Find out how long the target's brokers remember producers (KIP-854; `transactional.id.expiration.ms` before
+        it).
+        """
         if not self._with_sessions:
             return
         try:
-            expiration_ms = await asyncio.wait_for(self._call(self._read_expiration), _NEWS_AFTER_S)
-        except (TimeoutError, KafkaFailure, ValueError, RuntimeError) as error:  # RuntimeError: the threads have ended
-            self._log.info("the expiration of producer ids is not known", error=str(error))
+            expiration_ms = await asyncio.wait_for(self._call(self._read_expiration), _PREPARE_TIMEOUT_S)
+        except (
+            TimeoutError,
+            KafkaFailure,
+            ValueError,
+            RuntimeError,
+        ) as error:  # RuntimeError: the executor is shut down
+            self._log.info("expiration of producer ids unknown", error=str(error))
             return
         if expiration_ms is not None:
             self._sink.producer_expires_after(expiration_ms)
 
     def _read_expiration(self) -> int | None:
-        """The smallest of all brokers."""
+        """The minimum of all brokers."""
         admin = Admin(self._target_cluster)
         values = []
         for node in self._target_cluster.metadata(()).brokers:
@@ -294,17 +307,21 @@ class Copier:
         return min(values, default=None)
 
     async def _source_prepared(self) -> None:
-        """Connected, so that a hand-over waits for no dialling; one that is away is found out about by those who read."""
+        """Connect to the source, so that the hand-off does not wait for connections. An unreachable source is handled
+        when it is read.
+        """
         partitions = [part.source for part in self._spec.partitions]
         try:
             await asyncio.wait_for(
-                asyncio.gather(self._source.prepare(partitions), self._find_hole_reasons()), _NEWS_AFTER_S
+                asyncio.gather(self._source.prepare(partitions), self._find_hole_reasons()), _PREPARE_TIMEOUT_S
             )
         except (TimeoutError, KafkaFailure) as error:
-            self._log.info("the source could not be prepared for reading", error=str(error))
+            self._log.info("source could not be prepared", error=str(error))
 
     async def _find_hole_reasons(self) -> None:
-        """Only the log of a compacted topic has holes for a good reason. Where configs may not be read it is assumed."""
+        """Only a compacted topic has holes that are expected. If its configuration is not readable, a topic counts as
+        compacted.
+        """
         topics = {part.topic for part in self._spec.partitions}
         found = await self._call(Admin(self._source_cluster).describe_configs, topics, [_CLEANUP_POLICY])
         for cursor in self._cursors.values():
@@ -314,7 +331,7 @@ class Copier:
                 cursor.hole_reason = MISSING
 
     async def _partitions_of(self, topic: str) -> int:
-        """Of the offsets topic."""
+        """Number of partitions of a topic on the cluster of the offsets topic."""
         metadata = await self._call(self._offsets_cluster.metadata, [topic])
         info = metadata.topics.get(topic)
         if info is None:
@@ -326,7 +343,9 @@ class Copier:
         spec = self._spec
 
         def stage(sink: Sink, topic: str) -> PendingRecords:
-            return PendingRecords(lambda place: sink.outbox(TopicPartition(topic, place), idempotent=False), sink.put)
+            return PendingRecords(
+                lambda partition: sink.outbox(TopicPartition(topic, partition), idempotent=False), sink.put
+            )
 
         self._ledger = None if spec.ledger_topic is None else stage(self._sink, spec.ledger_topic)
         return Positions(
@@ -336,12 +355,12 @@ class Copier:
             connector=spec.connector,
             source_alias=spec.source_alias,
             on_committed=self._committed,
-            # Short micro-batches get somewhere, too.
+            # Short micro-batches must advance it, too.
             seen_after_s=min(SEEN_AFTER_S, spec.batch_duration_ms / 4000),
         )
 
     async def _begun(self) -> bool:
-        """Take over what must be taken over, and start every partition at its place; False at stop."""
+        """Take over from the predecessor and start every partition at its position; False at the stop."""
         spec, link = self._spec, self._link
         while spec.transactions is not None and self._transactions is None:
             transactions = TaskTransactions(
@@ -357,7 +376,7 @@ class Copier:
             except KafkaFailure as error:
                 link.ask({"type": "waiting", "reason": str(error)})
                 if error.is_final:
-                    link.end(f"no transactions: {error}")
+                    link.end(f"cannot initialize the transactional id: {error}")
                     return False
                 await link.pause(0.5)
                 if link.stop.is_set():
@@ -365,7 +384,7 @@ class Copier:
                 continue
             transactions.begin(cursor.outbox for cursor in self._cursors.values())
             self._transactions = transactions
-        # Only now: what a predecessor had under way is decided, so the positions are what they will stay.
+        # From here on the predecessor's transaction has ended, so the positions are final.
         asking = asyncio.get_running_loop().create_task(self._keep_lease())
         try:
             begun = await link.until_stop(link.start)
@@ -376,13 +395,13 @@ class Copier:
         return begun
 
     async def _keep_lease(self) -> None:
-        """Renew the lease while nothing is copied yet."""
+        """Renew the lease while nothing is being copied."""
         while True:
             self._link.ask({"type": "claimed"})
             await asyncio.sleep(channel.REPORT_INTERVAL_S)
 
     def _start(self) -> None:
-        """Start every partition where the driver says."""
+        """Start every partition at the position sent by the driver."""
         spec, link = self._spec, self._link
         rows = link.start.result()["starts"]
         starts = {TopicPartition(topic, partition): Start.from_json(start) for topic, partition, start in rows}
@@ -390,37 +409,37 @@ class Copier:
             before, now_ms = Lease() if start.entry is None else start.entry.lease, time.time_ns() // 1_000_000
             if before.epoch > now_ms + _CLOCK_WARN_MS:
                 self._log.warning(
-                    "the clock of this host is behind that of an executor before it; leases rest on clocks",
+                    "clock is behind that of a previous executor; leases depend on clocks",
                     partition=str(tp),
                     behind_ms=before.epoch - now_ms,
                 )
             lease = before.taken_over(now_ms)
             self._positions.start_at(tp, start.committed, lease, seen=start.seen, entered=start.clean)
             if spec.transactions is not None:
-                self._before[tp] = _before(start)
+                self._previous_commits[tp] = _previous_commit_of(start)
                 if (entry := start.entry) is not None:
-                    self._written[tp] = _state(entry.mark, len(entry.lost), entry.foreign, entry.trouble, entry.note)
+                    self._written[tp] = _state(entry.mark, len(entry.lost), entry.foreign, entry.condition, entry.note)
         self._opening.begin(starts)
 
-    # -- copying: what cursors ask (`Owner`) -------------------------------------------------------------------------
+    # -- copying: calls by cursors (`Owner`) --------------------------------------------------------------------------
 
     def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
         """Send a batch."""
         self._sink.put(outbox, outgoing)
 
     def acked(self, cursor: Cursor, entry: SourceRange, last: int) -> None:
-        """Records are on the target."""
+        """The target has acknowledged records."""
         if self._transactions is not None:
-            self._arrived.append((cursor, entry, last))  # nobody can read it yet
+            self._arrived.append((cursor, entry, last))  # not visible before the commit
         else:
             self._arrive(cursor, entry, last)
         self._source.resume()
 
     def _arrive(self, cursor: Cursor, entry: SourceRange, last: int) -> None:
-        """Records are on the target for everybody to read."""
+        """Records are on the target and visible to consumers."""
         if self._syncs is not None:
             self._syncs.acked(cursor.partition, entry.first, last, entry.target_base, entry.count)
-        if entry.newest_ms <= 0 or entry.there:
+        if entry.newest_ms <= 0 or entry.already_copied:
             return
         now_s = time.monotonic()
         newest_s = entry.newest_ms / 1000 - self._clocks_apart_s
@@ -432,40 +451,40 @@ class Copier:
             self._latencies.append(latency_ms)
 
     def unreadable(self, cursor: Cursor, failure: BrokerFailure) -> None:
-        """The source does not let it be read."""
+        """The source rejects reads of the partition."""
         self._remember_source(cursor)
         self._losses.unreadable(cursor, failure)
 
     def stopped(self, cursor: Cursor) -> None:
-        """It is given up."""
+        """The partition has stopped."""
         cursor.outbox.stopped = True
         self._source.remove(cursor.partition)
-        trouble = cursor.stop_trouble
-        if trouble is not None:
+        condition = cursor.stop_condition
+        if condition is not None:
             self._log.error(
-                "a partition is stopped",
+                "partition stopped",
                 partition=str(cursor.partition),
-                state=str(trouble.state),
-                reason=trouble.reason,
+                state=str(condition.state),
+                reason=condition.reason,
             )
 
-    def renewed(self, cursor: Cursor, topic_id: str) -> None:
-        """Its source topic is another one of the same name."""
+    def source_recreated(self, cursor: Cursor, topic_id: str) -> None:
+        """The source topic was recreated."""
         self._remember_source(cursor)
-        self._losses.renewed(cursor, topic_id)
+        self._losses.source_recreated(cursor, topic_id)
 
     def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
-        """Its source log was truncated."""
+        """The source log was truncated."""
         self._remember_source(cursor)
         self._losses.diverged(cursor, epoch, end_offset)
 
-    def unchecked(self, cursor: Cursor) -> None:
-        """Its position has to be validated before it is read."""
+    def unvalidated(self, cursor: Cursor) -> None:
+        """The position has to be validated before it is read."""
         self._remember_source(cursor)
         self._losses.validate(cursor)
 
     def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
-        """Records of a predecessor are no longer on the source."""
+        """Records that a predecessor copied are no longer on the source."""
         self._losses.replaced(cursor, first, records, exact=exact)
 
     def deleted(self, cursor: Cursor, first: int, after: int) -> None:
@@ -473,90 +492,94 @@ class Copier:
         self._losses.deleted(cursor, first, after)
 
     def finished(self, cursor: Cursor) -> None:
-        """A session under other rules has been read past."""
+        """The records of a session with other rules have been skipped."""
         self._opening.open_next(cursor)
 
     def uncertain(self, cursor: Cursor) -> None:
-        """What is on the target has to be looked at."""
+        """The records on the target have to be compared with the source."""
         self._opening.match(cursor)
 
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
-        """The target gave an offset twice."""
+        """The target assigned an offset twice."""
         self._losses.target_went_back(cursor, base_offset)
 
     def target_gap(self, cursor: Cursor, first: int, end: int) -> None:
-        """There are records on the target that were not acknowledged."""
+        """The target has records that were not acknowledged to this producer."""
         now = time.monotonic()
-        if self._with_sessions and now - self._searched.get(cursor.partition, 0.0) > _SEARCH_AGAIN_S:
+        if self._with_sessions and now - self._searched.get(cursor.partition, 0.0) > _SEARCH_INTERVAL_S:
             self._searched[cursor.partition] = now
             self._opening.search_gap(cursor, first, end)
 
     def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
-        """Put a batch away that is not what was written."""
-        letters, header = self._dead_letters, view.header
-        if letters is None or header is None:
+        """Write a corrupt batch to the dead letter topic."""
+        dead_letters, header = self._dead_letters, view.header
+        if dead_letters is None or header is None:
             return False
         after = max(header.last_offset + 1, cursor.offset)
-        self._log.error("a corrupt batch goes to the dead letters", partition=str(cursor.partition), error=str(error))
-        cursor.held = True
-        cursor.letters = letters.outbox
+        self._log.error(
+            "corrupt batch written to the dead letter topic", partition=str(cursor.partition), error=str(error)
+        )
+        cursor.suspended = True
+        cursor.dead_letter_outbox = dead_letters.outbox
 
         def written() -> None:
-            cursor.put_away()
-            # Those before it first: the position is behind it only when they are all there.
-            cursor.when_idle(lambda: self._buried(cursor, release=True))
+            cursor.finish_quarantine()
+            # The position may pass it only when all previous records are acknowledged.
+            cursor.when_idle(lambda: self._after_quarantine(cursor, release=True))
 
-        letters.batch(cursor.partition, header.base_offset, after - 1, view.data, str(error), written)
+        dead_letters.batch(cursor.partition, header.base_offset, after - 1, view.data, str(error), written)
         return True
 
     def too_large(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
-        """Put a record away that the target takes in no way."""
-        letters, header = self._dead_letters, outgoing.header
-        if letters is None or outgoing.count != 1:
+        """Write a record that the target never accepts to the dead letter topic."""
+        dead_letters, header = self._dead_letters, outgoing.header
+        if dead_letters is None or outgoing.count != 1:
             return False
         records = decode_batch(BatchView(header, header.base_offset, 2, outgoing.data))
-        reason = f"{cursor.spec.target} takes no record of {len(outgoing.data)} bytes"
-        self._log.error("a record goes to the dead letters", partition=str(cursor.partition), reason=reason)
+        reason = f"{cursor.spec.target} does not accept a record of {len(outgoing.data)} bytes"
+        self._log.error("record written to the dead letter topic", partition=str(cursor.partition), reason=reason)
         offset = next(entry.runs())[0]
-        letters.record(cursor.partition, offset, records[0], reason, self._set_aside(cursor, entry, letters))
+        dead_letters.record(cursor.partition, offset, records[0], reason, self._set_aside(cursor, entry, dead_letters))
         return True
 
     def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
-        """Put a batch away that the target refuses because of what is in it."""
-        letters = self._dead_letters
-        if letters is None:
+        """Write a batch that the target rejects because of its content to the dead letter topic."""
+        dead_letters = self._dead_letters
+        if dead_letters is None:
             return False
-        self._log.error("a malformed batch goes to the dead letters", partition=str(cursor.partition), error=str(error))
+        self._log.error(
+            "malformed batch written to the dead letter topic", partition=str(cursor.partition), error=str(error)
+        )
         raw = memoryview(unpatched(outgoing.data, outgoing.header))
-        written = self._set_aside(cursor, entry, letters)
-        letters.batch(cursor.partition, entry.first, entry.next_offset - 1, raw, str(error), written)
+        written = self._set_aside(cursor, entry, dead_letters)
+        dead_letters.batch(cursor.partition, entry.first, entry.next_offset - 1, raw, str(error), written)
         return True
 
-    def _set_aside(self, cursor: Cursor, entry: SourceRange, letters: DeadLetters) -> Callable[[], None]:
-        """What the target refuses waits, and with it what follows, until what this returns is called: it is put away."""
-        cursor.letters = letters.outbox
+    def _set_aside(self, cursor: Cursor, entry: SourceRange, dead_letters: DeadLetters) -> Callable[[], None]:
+        """Block the partition until its rejected batch is in the dead letter topic. The returned function ends that."""
+        cursor.dead_letter_outbox = dead_letters.outbox
         cursor.outbox.refused = False
-        cursor.outbox.paused = cursor.outbox.aside = True
+        cursor.outbox.paused = cursor.outbox.quarantining = True
 
         def written() -> None:
-            cursor.outbox.aside = False
-            if cursor.outbox.queue:  # else it was left to whoever comes next, who puts it away once more
-                cursor.outbox.complaint = None
-                cursor.bury(entry, QUARANTINED)
-                self._buried(cursor, release=False)
+            cursor.outbox.quarantining = False
+            if cursor.outbox.queue:  # otherwise the successor writes it to the dead letter topic again
+                cursor.outbox.last_error = None
+                cursor.quarantine(entry, QUARANTINED)
+                self._after_quarantine(cursor, release=False)
 
         return written
 
-    def _buried(self, cursor: Cursor, *, release: bool) -> None:
-        """Nothing behind it is sent before the ledger knows, or a successor would count it in.
+    def _after_quarantine(self, cursor: Cursor, *, release: bool) -> None:
+        """Send nothing after a dead letter before the ledger has it; otherwise a successor would count it.
 
-        ``release``: the cursor was held for it. Otherwise it may be held because it is about to move.
+        ``release``: the cursor was suspended for it. Otherwise it may be suspended because it is about to move.
         """
-        cursor.letters = None
+        cursor.dead_letter_outbox = None
 
         def known() -> None:
-            cursor.held = cursor.held and not release
-            self._sink.go_on(cursor.outbox)
+            cursor.suspended = cursor.suspended and not release
+            self._sink.end_pause(cursor.outbox)
             self._source.resume()
 
         self._commit_then(cursor, known)
@@ -571,23 +594,25 @@ class Copier:
         return await self._opening.look_up(questions)
 
     def _producer_lost(self, outbox: Outbox, failure: KafkaFailure) -> None:
-        """The target's idea of our producer and ours do not meet: somebody else writes in our name, or it forgot."""
+        """The target's state of the producer contradicts ours: another process writes with its id, or the target
+        forgot it.
+        """
         if self._transactions is not None:
-            self._link.end(f"the transaction is lost: {failure}")
+            self._link.end(f"the transaction failed: {failure}")
             return
         cursor = next((cursor for cursor in self._cursors.values() if cursor.outbox is outbox), None)
         if cursor is None:
             return
         if not outbox.looked_up:
-            # Without a look-up nobody knows what is there; a new producer sends it again.
-            self._log.warning("the target forgot our producer, a new one is taken", partition=str(outbox.partition))
-            cursor.note = "at least once: the target forgot our producer"
+            # Without a look-up the progress is unknown; a new producer resends.
+            self._log.warning("the target forgot the producer id; using a new one", partition=str(outbox.partition))
+            cursor.note = "at least once: the target forgot the producer id"
             cursor.outbox.queue.clear()
             cursor.outbox.failures = 0
             cursor.outbox.paused = False
             self._opening.open_again(cursor, cursor.mark)
             return
-        self._link.end(f"{outbox.partition}: {failure}; the next micro-batch finds out who is right")
+        self._link.end(f"{outbox.partition}: {failure}; the next micro-batch looks up the progress on the target")
 
     # -- copying -----------------------------------------------------------------------------------------------------
 
@@ -600,8 +625,8 @@ class Copier:
         committing: asyncio.Task[None] | None = None
         while not link.stop.is_set():
             now = time.monotonic()
-            if link.silence_s > channel.LEASE_TIMEOUT_S:
-                link.end(f"the driver said nothing for {channel.LEASE_TIMEOUT_S:.0f} s")
+            if link.unanswered_s > channel.LEASE_TIMEOUT_S:
+                link.end(f"no message from the driver for {channel.LEASE_TIMEOUT_S:.0f} s")
                 break
             between = self._transactions is not None and (committing is None or committing.done())
             if self._transactions is not None and between:
@@ -612,7 +637,7 @@ class Copier:
             if now >= next_commit:
                 self._moved = self._moved or (self._transactions is not None and self._has_moved())
                 if between:
-                    self._tell_of_standstills()
+                    self._commit_unmoved()
                 self._commit()
                 next_commit = now + commit_s
             if now >= next_report:
@@ -623,7 +648,7 @@ class Copier:
         if committing is not None:
             await self._finish_commit(committing)
 
-    def _heard(self, message: dict[str, Any]) -> None:
+    def _on_message(self, message: dict[str, Any]) -> None:
         if message["type"] == "throttle":
             self._throttle.set(float(message["rate"]), dict(message["topics"]))
             self._source.resume()
@@ -631,7 +656,7 @@ class Copier:
             self._pause(message["partitions"])
 
     def _pause(self, rows: list[Any]) -> None:
-        """These and no others are not to be read, each with a reason and since when (ms)."""
+        """Replace the set of paused partitions; each row has a reason and a time (ms)."""
         wanted = {TopicPartition(topic, partition): (reason, since_ms) for topic, partition, reason, since_ms in rows}
         for tp, cursor in self._cursors.items():
             if tp in wanted:
@@ -643,16 +668,16 @@ class Copier:
     def _has_room(self) -> bool:
         if sum(cursor.waiting_bytes for cursor in self._cursors.values()) < ROOM_BYTES:
             return True
-        # What a target refuses waits for somebody to mend it, and must not hold up the others meanwhile.
+        # Batches that the target rejects wait until the cause is fixed. They must not block other partitions.
         waiting = (cursor.waiting_bytes for cursor in self._cursors.values() if not cursor.stuck)
         return sum(waiting) < ROOM_BYTES
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
     def _commit(self, *, ending: bool = False) -> None:
-        """Write what has changed: ledger, then Connect's offsets topic; then syncs that are not due.
+        """Write what has changed: the ledger, then Connect's offsets topic, then offset syncs that are not due.
 
-        Where nothing moves the ledger is told of the position once more after it was written (`Positions.is_settled`).
+        Where nothing moves, the ledger is written once more after the position (`Positions.is_settled`).
         """
         self._watch_ledger()
         now = time.monotonic()
@@ -666,13 +691,13 @@ class Copier:
             self._syncs.commit()
 
     def _has_moved(self) -> bool:
-        """Positions may go on without a record on the target: what was read was dropped."""
+        """Positions may advance without a record on the target, when all records that were read were dropped."""
         return any(self._is_ahead(cursor) for cursor in self._cursors.values())
 
     def _is_ahead(self, cursor: Cursor) -> bool:
         """In exactly-once mode: whether Connect's offsets topic has another position. None is the beginning of a log.
 
-        What is only read past belongs to a session, which the ledger names until the first transaction.
+        Skipped records belong to a session, which the ledger names until the first transaction.
         """
         position = cursor.position
         return (
@@ -681,17 +706,17 @@ class Copier:
             and position != (self._positions.committed.get(cursor.partition) or 0)
         )
 
-    def _tell_of_standstills(self) -> None:
-        """In exactly-once mode, between two transactions: what the ledger is to say of partitions that have moved nowhere.
+    def _commit_unmoved(self) -> None:
+        """In exactly-once mode, between two transactions: write the ledger entries of partitions that have not moved.
 
-        No transaction would ever come for one that is paused, for instance, and `mm2 failover` waits to be told that it is.
+        No transaction would include a paused partition, and `mm2 failover` waits for its entry.
         """
         if self._ledger is None:
             return
         for tp, cursor in self._cursors.items():
             stands = cursor.position >= 0 and cursor.position == (self._positions.committed.get(tp) or 0)
             if stands and not self._positions.busy(tp) and self._written.get(tp) != self._state_of(cursor):
-                self._before[tp] = self._stand(cursor)
+                self._previous_commits[tp] = self._current_commit(cursor)
                 self._commit_one(cursor)
 
     def _commit_one(self, cursor: Cursor) -> None:
@@ -703,17 +728,17 @@ class Copier:
         self._positions.commit(Commit(self._entry(cursor), tuple(chunks), tuple(forgotten)))
 
     def _commit_then(self, cursor: Cursor, then: Callable[[], None]) -> None:
-        """Write a cursor's entry as it is now or later, and call ``then`` when it is in."""
+        """Write a cursor's entry as it is now or later, and call ``then`` when it is written."""
         if self._transactions is not None:
             self._after_transaction.append((cursor, then))
             self._moved = True
             return
-        # One that is under way was made before.
+        # A commit in flight was computed before.
         due = self._positions.lease(cursor.partition).following()
         self._waiting.setdefault(cursor.partition, []).append((due, then))
         if not self._positions.busy(cursor.partition):
             self._commit_one(cursor)
-            # One turn later, so that all partitions that begin together share a batch.
+            # In the next iteration of the loop, so that partitions that start together share a batch.
             asyncio.get_running_loop().call_soon(self._positions.flush)
 
     def _committed(self, source: TopicPartition, entry: LedgerEntry) -> None:
@@ -735,7 +760,7 @@ class Copier:
 
     def _entry(self, cursor: Cursor) -> LedgerEntry:
         part = cursor.spec
-        trouble = cursor.current_trouble()
+        condition = cursor.current_condition()
         lost, lost_before = cursor.kept_losses()
         return LedgerEntry(
             part.topic,
@@ -752,7 +777,7 @@ class Copier:
             cursor.foreign,
             int(cursor.rate),
             cursor.trail.newest.number,
-            trouble,
+            condition,
             cursor.note,
             end=cursor.known_end,
             lost_before=lost_before,
@@ -763,8 +788,8 @@ class Copier:
             source_epochs=history.before(cursor.epochs, cursor.mark.source),
         )
 
-    def _stand(self, cursor: Cursor) -> PreviousCommit:
-        """How a partition stands now."""
+    def _current_commit(self, cursor: Cursor) -> PreviousCommit:
+        """The current state of a partition."""
         newest = cursor.trail.newest
         gaps, state = dict(cursor.trail.gaps), self._source_state(cursor)
         return PreviousCommit(cursor.mark, gaps, newest.number, newest.extent(), len(cursor.lost), state)
@@ -776,37 +801,39 @@ class Copier:
         )
 
     def _remember_source(self, cursor: Cursor) -> None:
-        """Which topic and log a position belongs to that was committed before the ledger had an entry, or was set by a user: the
-        source may be another one by the time the first transaction is written."""
-        before = self._before.get(cursor.partition)
+        """Record the source topic and log of a position that was committed before the ledger had an entry, or set by
+        a user. The source may have been recreated by the time the first transaction is written.
+        """
+        before = self._previous_commits.get(cursor.partition)
         if before is not None and before.state is None and cursor.position >= 0:
-            self._before[cursor.partition] = before._replace(state=self._source_state(cursor))
+            self._previous_commits[cursor.partition] = before._replace(state=self._source_state(cursor))
 
     @staticmethod
     def _state_of(cursor: Cursor) -> tuple[Any, ...]:
-        """What the ledger is to say; bytes per second alone are no reason to write."""
-        return _state(cursor.mark, len(cursor.lost), cursor.foreign, cursor.current_trouble(), cursor.note)
+        """The part of the state whose change requires a ledger write. The rate alone does not."""
+        return _state(cursor.mark, len(cursor.lost), cursor.foreign, cursor.current_condition(), cursor.note)
 
     def _watch_ledger(self) -> None:
-        """Give up a ledger that is refused for good or deleted, and report what that means.
+        """Stop using a ledger that was deleted or permanently rejects writes, and report the reduced guarantee.
 
-        One that has no leader or too few replicas is waited for: commits are delayed, and nothing else (rule C6).
+        A ledger without a leader or with too few replicas is retried: commits are delayed, and nothing else (rule
+        C6).
         """
-        away = self._ledger is not None and any(
-            outbox.refused or (outbox.complaint is not None and not outbox.idle) for outbox in self._ledger.outboxes
+        unavailable = self._ledger is not None and any(
+            outbox.refused or (outbox.last_error is not None and not outbox.idle) for outbox in self._ledger.outboxes
         )
         now = time.monotonic()
-        if not away:
-            self._ledger_away_s = 0.0
+        if not unavailable:
+            self._ledger_unavailable_s = 0.0
             return
-        self._ledger_away_s = self._ledger_away_s or now
-        complaints = [outbox.complaint for outbox in self._ledger.outboxes] if self._ledger is not None else []
-        known = next((complaint for complaint in complaints if complaint is not None), None)
+        self._ledger_unavailable_s = self._ledger_unavailable_s or now
+        errors = [outbox.last_error for outbox in self._ledger.outboxes] if self._ledger is not None else []
+        known = next((last_error for last_error in errors if last_error is not None), None)
         is_gone = isinstance(known, BrokerFailure) and (
-            (not known.retriable and known.code != ErrorCode.UNKNOWN_SERVER_ERROR)  # which says nothing of the ledger
+            (not known.retriable and known.code != ErrorCode.UNKNOWN_SERVER_ERROR)  # not specific to the ledger
             or known.code in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
         )
-        if is_gone and self._sink.failure is None and now - self._ledger_away_s > _LEDGER_PATIENCE_S:
+        if is_gone and self._sink.failure is None and now - self._ledger_unavailable_s > _LEDGER_TIMEOUT_S:
             note = f"at least once: the ledger {self._spec.ledger_topic} cannot be written: {known}"
             self._log.error(note)
             for cursor in self._cursors.values():
@@ -837,15 +864,15 @@ class Copier:
                     continue
                 entry = self._entry(cursor)
                 if is_ahead:
-                    # Also 0, where the source was created again: else the old topic's position and the same one in the new
-                    # topic could not be told apart.
+                    # Also 0, where the source was recreated: otherwise a position of the old topic could not be distinguished from
+                    # the same position in the new one.
                     positions[tp] = cursor.position
                     rows.append(self._positions.offset_record(tp, cursor.position))
-                    # What the ledger says is what this transaction holds, and no more; and what counts if it is never
-                    # committed. Written afterwards, a crash in between would leave a stretch that nobody gives a reason for.
-                    before = self._before[tp]
+                    # The entry contains exactly this transaction, and the state before it, which is valid if it is not committed. If
+                    # it were written afterwards, a crash in between would leave a range of offsets without a reason.
+                    before = self._previous_commits[tp]
                     entry = entry.replace(before=before._replace(lost=len(cursor.lost) - before.lost))
-                now[tp] = self._stand(cursor)
+                now[tp] = self._current_commit(cursor)
                 chunks, forgotten = cursor.trail.take_changed()
                 self._written[tp] = self._state_of(cursor)
                 self._positions.commit(Commit(entry, tuple(chunks), tuple(forgotten)))
@@ -854,23 +881,23 @@ class Copier:
 
         try:
             done = await transactions.commit(
-                records, lambda: self._positions.idle, lambda: self._link.silence_s > channel.LEASE_TIMEOUT_S
+                records, lambda: self._positions.idle, lambda: self._link.unanswered_s > channel.LEASE_TIMEOUT_S
             )
         except KafkaFailure as error:
-            self._outdone = True
+            self._transaction_failed = True
             self._link.end(f"the transaction failed: {error}")
             return
         if not done:
-            self._outdone = True
-            self._link.end("the transaction was given up")
+            self._transaction_failed = True
+            self._link.end("the transaction was abandoned")
             return
         self._positions.committed.update(positions)
-        self._before.update(now)
+        self._previous_commits.update(now)
         for cursor, then in moved:
-            # Once more, without what stood before: a user may set it back to just that.
+            # Write the entry again without the previous state: a user may set the position back to exactly that.
             self._written.pop(cursor.partition, None)
             then()
-        for cursor in {row[0].partition: row[0] for row in arrived if not row[1].there}.values():
+        for cursor in {row[0].partition: row[0] for row in arrived if not row[1].already_copied}.values():
             cursor.markers = (cursor.markers or 0) + 1
         for cursor, entry, last in arrived:
             self._arrive(cursor, entry, last)
@@ -880,10 +907,10 @@ class Copier:
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
-        self._clocks_apart_s = time.time() - time.monotonic()  # somebody may have set the clock
+        self._clocks_apart_s = time.time() - time.monotonic()  # the wall clock may have been set
         rows = []
         for tp, cursor in self._cursors.items():
-            seen = cursor.glance()
+            seen = cursor.progress_key()
             if self._reported.get(tp) != seen:
                 self._reported[tp] = seen
                 rows.append(cursor.progress().to_row())
@@ -892,7 +919,7 @@ class Copier:
         self._link.ask({"type": "progress", "partitions": rows, "latency_ms": latency_ms, "failure": failure, **tally})
 
     def _latency(self) -> list[int]:
-        """p50, p99 and maximum of produce to acknowledgement on the target since the last report, in ms."""
+        """p50, p99 and maximum from produce to acknowledgement since the last report, in ms."""
         samples = sorted(self._latencies)
         self._latencies.clear()
         if not samples:
@@ -901,37 +928,37 @@ class Copier:
 
     def _failure(self) -> str:
         failures = [self._source.failure, self._sink.failure, self._offsets_sink.failure]
-        complaints = [outbox.complaint for outbox in self._positions.outboxes]
+        errors = [outbox.last_error for outbox in self._positions.outboxes]
         if self._transactions is not None:
-            complaints += self._transactions.complaints
+            errors += self._transactions.errors
         if self._syncs is not None:
-            complaints.append(self._syncs.outbox.complaint)
-        complaints.append(self._letters_complaint())
-        return next((str(failure) for failure in (*failures, *complaints) if failure is not None), "")
+            errors.append(self._syncs.outbox.last_error)
+        errors.append(self._dead_letter_error())
+        return next((str(failure) for failure in (*failures, *errors) if failure is not None), "")
 
-    def _letters_complaint(self) -> KafkaFailure | None:
-        """Why nothing can be put away at the moment."""
-        return None if self._dead_letters is None else self._dead_letters.outbox.complaint
+    def _dead_letter_error(self) -> KafkaFailure | None:
+        """Why the dead letter topic cannot be written at the moment."""
+        return None if self._dead_letters is None else self._dead_letters.outbox.last_error
 
     def _starts(self) -> list[Any]:
-        """For whoever goes on: what is known of each partition, clean where nothing of ours is unanswered."""
-        if not (self._with_sessions and self._link.sound):
+        """The known state of each partition for the successor, clean where nothing is unanswered."""
+        if not (self._with_sessions and self._link.healthy):
             return []
         rows = []
         for tp, cursor in self._cursors.items():
             if cursor.position < 0 or cursor.stopped or tp not in self._opening.sessions or cursor.skip:
                 continue
-            # A batch in doubt was counted by ``next``, also where it was dropped from the queue at the stop.
+            # ``next`` counts a batch with unknown outcome, also when it was removed from the queue at the stop.
             is_in = cursor.outbox.idle and cursor.outbox.acked == cursor.outbox.next == cursor.records
-            # Without a name it waits for the ledger's entry of a session that has just been opened.
+            # Without a producer id it waits for the ledger entry of a new session.
             is_entered = self._ledger is None or self._positions.is_entered(tp)
-            # What waits for a commit relies on it: nothing may be sent before the ledger has it.
-            clean = is_in and is_entered and not cursor.outbox.nameless and tp not in self._waiting
-            # One that is paused with nothing to send was found to be in other hands: more is on the target than it has sent. And a
-            # look-up of which no acknowledgement has followed may have asked a deposed leader (rule S6).
+            # Callbacks that wait for a commit depend on it: nothing may be sent before the ledger has it.
+            clean = is_in and is_entered and not cursor.outbox.needs_producer_id and tp not in self._waiting
+            # A paused outbox with nothing to send was fenced: the target has more records than it has sent. And a look-up without a
+            # later acknowledgement may have been answered by a deposed leader (rule S6).
             clean = clean and not cursor.outbox.paused and cursor.outbox.verified_epoch is None
             committed = self._positions.committed.get(tp)
-            # Also after a hand-over that is not clean: or a position of ours that lands later would be taken for a user's (rule C4).
+            # Also after an unclean hand-off: otherwise a late position of this executor would count as a user's (rule C4).
             seen = self._positions.seen(tp)
             entry = self._entry(cursor).replace(previous=committed, seen=seen)
             start = Start(cursor.position, committed, entry, cursor.trail.newest, clean, seen=seen)
@@ -941,25 +968,25 @@ class Copier:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     async def _finish_commit(self, committing: asyncio.Task[None]) -> None:
-        """Wait for the transaction that was being committed at the stop. One that takes too long stays the last one."""
+        """Wait for the transaction that was being committed at the stop. If it takes too long, it stays the last one."""
         deadline = time.monotonic() + self._link.drain_s
         while not committing.done() and time.monotonic() < deadline:
             self._renew_lease()
             await asyncio.wait({committing}, timeout=_FINISH_POLL_S)
         if not committing.done():
             self._log.warning("stopped before the last transaction was committed")
-            self._outdone = True
+            self._transaction_failed = True
             committing.cancel()
             await asyncio.wait({committing})
 
     async def _drain(self) -> None:
-        """Wait for what is under way, then commit and wait for that too; bounded, the target may be gone."""
+        """Wait for requests in flight, then commit and wait for that, too. Bounded: the target may be unreachable."""
         link = self._link
         if not link.may_write():
-            self._log.warning("stopped without a last commit: others may have gone on from an older one long ago")
+            self._log.warning("stopped without a final commit: the lease has expired")
             return
         deadline = time.monotonic() + link.drain_s
-        # What was never sent is dropped: the successor reads it again, and a long queue must not hold up the stop.
+        # Unsent batches are dropped: the successor reads them again, and a long queue must not delay the stop.
         outboxes = [cursor.outbox for cursor in self._cursors.values()]
         for outbox in outboxes:
             outbox.queue = deque(outgoing for outgoing in outbox.queue if outgoing.at >= 0)
@@ -969,15 +996,15 @@ class Copier:
                 outbox.idle
                 or outbox.refused
                 or outbox.stopped
-                or (outbox.aside and self._letters_complaint() is not None)
+                or (outbox.quarantining and self._dead_letter_error() is not None)
             )
 
         while not all(is_drained(outbox) for outbox in outboxes):
             self._renew_lease()
             if time.monotonic() > deadline:
-                self._log.warning("stopped with batches unanswered by the target")
+                self._log.warning("stopped with unanswered batches")
                 break
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(_POLL_S)
         for outbox in outboxes:
             if not outbox.sent:
                 outbox.queue.clear()
@@ -986,30 +1013,30 @@ class Copier:
         self._commit(ending=True)
         while time.monotonic() < deadline:
             self._commit(ending=True)
-            # A sync that cannot be written is no loss, the next one says as much; it must not hold up the stop.
-            syncs_idle = self._syncs is None or self._syncs.idle or self._syncs.outbox.complaint is not None
+            # A lost offset sync is replaced by the next one, so it must not delay the stop.
+            syncs_idle = self._syncs is None or self._syncs.idle or self._syncs.outbox.last_error is not None
             if self._positions.idle and syncs_idle and (self._transactions is not None or self._all_written()):
                 return
             self._renew_lease()
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(_POLL_S)
 
     def _renew_lease(self) -> None:
-        """Ask the driver, once a second: nothing is written any more when it does not answer."""
+        """Ask the driver once a second: nothing is written after it has stopped responding."""
         if self._link.asked_s >= channel.REPORT_INTERVAL_S:
             self._report()
 
     async def _last_transaction(self, deadline: float) -> None:
         transactions = self._transactions
-        if transactions is None or self._outdone:
-            return  # the next one could be committed although this one was not
+        if transactions is None or self._transaction_failed:
+            return  # a later one must not be committed without this one
         with contextlib.suppress(asyncio.TimeoutError, KafkaFailure):
             left_s = max(0.1, deadline - time.monotonic())
             if self._arrived and self._link.stop_requested:
                 await asyncio.wait_for(self._commit_transaction(), left_s)
             elif self._arrived:
                 await asyncio.wait_for(transactions.abort(), left_s)
-            if self._link.stop_requested and not self._outdone:
-                self._tell_of_standstills()
+            if self._link.stop_requested and not self._transaction_failed:
+                self._commit_unmoved()
 
     def _all_written(self) -> bool:
         return all(
@@ -1017,7 +1044,7 @@ class Copier:
             for tp, cursor in self._cursors.items()
         )
 
-    def _mishap(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An error in a callback."""
         self._link.fail(context.get("exception"), context["message"])
 
@@ -1025,13 +1052,13 @@ class Copier:
         return await asyncio.get_running_loop().run_in_executor(self._background, lambda: call(*args))
 
 
-def _state(mark: Mark, lost: int, foreign: int, trouble: PartitionCondition | None, note: str) -> tuple[Any, ...]:
-    what = "" if trouble is None else f"{trouble.state} {trouble.offset} {trouble.since_ms}"
+def _state(mark: Mark, lost: int, foreign: int, condition: PartitionCondition | None, note: str) -> tuple[Any, ...]:
+    what = "" if condition is None else f"{condition.state} {condition.offset} {condition.since_ms}"
     return mark, lost, foreign, what, note
 
 
-def _before(start: Start) -> PreviousCommit:
-    """What the ledger says where a partition's copying begins."""
+def _previous_commit_of(start: Start) -> PreviousCommit:
+    """The ledger's state where a partition's copying begins."""
     entry, chunk = start.entry, start.chunk or SegmentChunk(0)
     if entry is None:
         return PreviousCommit(Mark(start.position or 0, -1, 0), {}, chunk.number, chunk.extent(), 0)

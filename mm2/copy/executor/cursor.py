@@ -1,17 +1,18 @@
-"""One partition on its way from source to target: which batches go as they are, which are re-encoded, which are dropped.
+"""One partition on its way from source to target: batches are passed on unchanged, re-encoded, or dropped.
 
-A broker takes a batch from a producer only if it is magic 2, without holes, with CreateTime and no control records
-(`LogValidator`). So of what is fetched
+A broker accepts a batch from a producer only if it is magic 2, without holes, with CreateTime and without control
+records (`LogValidator`). Fetched batches are handled as follows:
 
-    control batches, aborted ones under read_committed, empty ones   are dropped, and counted by reason
-    holes, LogAppendTime, magic 0/1, batches begun before our offset  are re-encoded with the same codec
-    many tiny ones in a row                                          are merged
-    everything else                                                  goes as the bytes it came in
+    control batches, aborted ones under read_committed, empty ones   dropped, and counted by reason
+    holes, LogAppendTime, magic 0/1, batches begun before our offset  re-encoded with the same codec
+    many tiny ones in a row                                          merged
+    everything else                                                  passed on as bytes
 
-What a predecessor has put on the target already is *skipped*: read, counted, and not sent. Counting is exact while the
-source is as it was. Where it has a hole now, records may have been taken away that are on the target, and then the
-target's own records tell where to go on (`match`). The same holds from the first batch on whose leader epoch is higher than
-the one in the predecessor's ledger entry: an unclean election may have replaced what was copied (KIP-101).
+Records that a predecessor has put on the target are *skipped*: read, counted, and not sent. Counting is exact while
+the source is unchanged. Where it has a hole now, records that are on the target may have been removed from the
+source; then the target's records are compared by content (`match`). The same holds from the first batch on whose
+leader epoch is higher than the one in the predecessor's ledger entry: an unclean election may have replaced records
+that were copied (KIP-101).
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ log = structlog.get_logger(__name__)
 QUEUE_LIMIT_BYTES: Final = 4 << 20
 QUEUE_LIMIT_S: Final = 1.0
 QUARANTINED: Final = "quarantined"
-#: Why a source log has no record at an offset: its cleaner took it, or its topic is not compacted and the record is gone.
+#: Why a source log has no record at an offset: it was compacted, or the topic is not compacted and the record is missing.
 COMPACTED: Final = "compacted"
 MISSING: Final = "missing"
-#: So many tiny batches in a row are merged.
+#: Minimum number of consecutive tiny batches that are merged.
 MANY_BATCHES: Final = 16
-#: So many source offsets behind, a partition is catching up.
+#: From this number of source offsets behind on, a partition is catching up.
 BEHIND_OFFSETS: Final = 10_000
 _BLOCKED_AFTER_S: Final = 1.0
 _THROTTLED_FOR_S: Final = 2.0
@@ -58,7 +59,7 @@ _RATE_OVER_S: Final = 10.0
 
 
 class Owner(Protocol):
-    """What a cursor asks of the copier. All calls come on the loop's thread. ``tally`` is where batches are counted."""
+    """What a cursor needs from the copier. All calls are on the loop's thread. ``tally`` counts batches."""
 
     tally: Tally
 
@@ -66,60 +67,75 @@ class Owner(Protocol):
         """Send a batch."""
 
     def acked(self, cursor: Cursor, entry: SourceRange, last: int) -> None:
-        """Source offsets ``entry.first``..``last`` are on the target from ``entry.target_base`` (-1: unknown), in source order."""
+        """Source offsets ``entry.first``..``last`` are on the target from ``entry.target_base`` on (-1: unknown), in
+        source order.
+        """
 
     def unreadable(self, cursor: Cursor, failure: BrokerFailure) -> None:
-        """The source does not let it be read."""
+        """The source rejects reads of the partition."""
 
     def stopped(self, cursor: Cursor) -> None:
-        """It is given up."""
+        """The partition has stopped."""
 
-    def renewed(self, cursor: Cursor, topic_id: str) -> None:
-        """Its source topic is another one of the same name."""
+    def source_recreated(self, cursor: Cursor, topic_id: str) -> None:
+        """The source topic was recreated."""
 
     def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
-        """Its source log was truncated: only records below this offset, and of this or an older leader epoch, are kept."""
+        """The source log was truncated: only records before this offset, and of this or an older leader epoch, are
+        kept.
+        """
 
-    def unchecked(self, cursor: Cursor) -> None:
-        """Its position has to be validated (KIP-320), then `Source.validated`."""
+    def unvalidated(self, cursor: Cursor) -> None:
+        """The position has to be validated (KIP-320), then `Source.validated` is called."""
 
     def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
-        """So many records of a predecessor are on the target and not on the source, which has others from ``first`` on.
+        """So many records of a predecessor are on the target and not on the source, which has others from ``first``
+        on.
 
-        ``exact``: they had the source offsets from ``first`` on. The cursor is stopped when it must not continue.
+        ``exact``: they had the source offsets from ``first`` on. The cursor is stopped if it must not continue.
         """
 
     def deleted(self, cursor: Cursor, first: int, after: int) -> None:
-        """Source offsets ``first .. after-1`` were deleted before they were copied. The cursor is stopped when it must not continue."""
+        """Source offsets ``first .. after-1`` were deleted before they were copied. The cursor is stopped if it must
+        not continue.
+        """
 
     def finished(self, cursor: Cursor) -> None:
-        """A session under other rules has been read past; `Cursor.held` until another one has begun."""
+        """The records of a session with other rules have been skipped; `Cursor.suspended` until another session has
+        begun.
+        """
 
     def uncertain(self, cursor: Cursor) -> None:
-        """Counting leads nowhere; `Cursor.match` has to be set, then `Cursor.held` taken back."""
+        """Counting is not possible: `Cursor.match` has to be set, then `Cursor.suspended` cleared."""
 
     def too_large(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
-        """The target takes a record in no way; True when it is being put away, see `Cursor.bury`."""
+        """The target never accepts this record; True when it is being written to the dead letter topic, see
+        `Cursor.quarantine`.
+        """
 
     def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
-        """The target refuses a batch whose inside is not what a batch holds; True when it is being put away, see `Cursor.bury`."""
+        """The target rejects a batch because of its content; True when it is being written to the dead letter topic,
+        see `Cursor.quarantine`.
+        """
 
     def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
-        """A batch is not what was written; True when it is being put away: `Cursor.held` until then, see `Cursor.put_away`."""
+        """A batch is corrupt; True when it is being written to the dead letter topic: `Cursor.suspended` until then,
+        see `Cursor.finish_quarantine`.
+        """
 
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
-        """The target gave an offset that is below those given before."""
+        """The target assigned an offset below earlier ones."""
 
     def target_gap(self, cursor: Cursor, first: int, end: int) -> None:
-        """There are records at target offsets ``first .. end-1`` that were not acknowledged to this outbox."""
+        """The target has records at offsets ``first .. end-1`` that were not acknowledged to this outbox."""
 
 
 @dataclass(slots=True, eq=False)
 class SourceRange:
-    """A stretch of source offsets up to ``next_offset``: one batch on its way, or offsets that are dropped for a reason.
+    """Source offsets up to ``next_offset``: a batch in flight, or offsets that are dropped for a reason.
 
-    ``offsets`` are those of its records where they are not all of the stretch. Done once it is on the target or dropped.
-    ``newest_ms`` is its newest record's timestamp; -1 when there is none, or when it is of a backlog.
+    ``offsets`` are those of its records, unless they are all of the range. Done once it is on the target or dropped.
+    ``newest_ms`` is its newest record's timestamp; -1 when there is none, or when it belongs to a backlog.
     """
 
     first: int
@@ -129,13 +145,13 @@ class SourceRange:
     offsets: list[int] | None = None
     reason: str = ""
     done: bool = False
-    there: bool = False  # on the target before we came
+    already_copied: bool = False  # copied by a predecessor
     target_base: int = -1
     newest_ms: int = -1
     since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108  (the simulation replaces `time`)
 
     def runs(self) -> Iterator[tuple[int, int]]:
-        """(first source offset, count) of each stretch of records without a hole."""
+        """(first source offset, count) of each run of records without a hole."""
         if self.offsets is None:
             yield self.next_offset - self.count, self.count
             return
@@ -152,9 +168,9 @@ class SourceRange:
 class Cursor:
     """A partition's receiver for the source (`PartitionReceiver`) and sender for the sink.
 
-    ``records`` of the session are on the target and acknowledged; ``skip`` more are there and still to be read past;
-    ``target`` is the target offset behind the last one, -1 while unknown. ``held`` keeps it from being read, and so does
-    ``paused``, which a user has asked for.
+    ``records`` of the session are on the target and acknowledged; ``skip`` more are there and still have to be
+    skipped. ``target`` is the target offset after the last one, -1 while unknown. While ``suspended`` it is not read,
+    nor while ``paused`` by a user.
     """
 
     spec: PartitionSpec
@@ -169,33 +185,35 @@ class Cursor:
     skip_base: int = -1
     match: deque[int] | None = None
     match_with_time: bool = True  # the fingerprints in ``match`` contain timestamps
-    finishing: bool = False  # the session has other rules than ours: it is only read past, then another one begins
-    held: bool = False
+    finishing: bool = False  # the session has other rules: its records are skipped, then another session begins
+    suspended: bool = False
     paused: PartitionCondition | None = None
     leader_epoch: int = -1
     hole_reason: str = COMPACTED  # of source offsets without a record
     epochs: tuple[EpochStart, ...] = ()  # that were read, see `LedgerEntry.source_epochs`
     known_epoch: int = -1  # no batch of a higher leader epoch is counted as copied by a predecessor
     topic_id: str = ""
-    retired: tuple[str, ...] = ()  # topic ids, of either side, that were replaced by newer ones
+    retired: tuple[str, ...] = ()  # replaced topic ids of both sides
     high_watermark: int = -1
     last_stable: int = -1
-    known_end: int = -1  # where the source ended when we, or before us a predecessor, last heard of it
+    known_end: int = -1  # last known end offset of the source, also from a predecessor
     trail: Trail = field(default_factory=Trail)
     lost: list[Lost] = field(default_factory=list)
-    lost_before: int = 0  # ranges that are no longer among them
+    lost_before: int = 0  # number of ranges no longer in ``lost``
     foreign: int = 0
-    markers: int | None = 0  # transaction markers of ours that stand behind ``target``; None: not known
-    read_trouble: PartitionCondition | None = None
-    write_trouble: PartitionCondition | None = None
-    stop_trouble: PartitionCondition | None = None
-    note: str = ""  # something to be known that stops nothing
-    letters: Outbox | None = None  # of the dead letters, while something of this partition has to be put away there
+    markers: int | None = 0  # own transaction markers after ``target``; None: unknown
+    read_condition: PartitionCondition | None = None
+    write_condition: PartitionCondition | None = None
+    stop_condition: PartitionCondition | None = None
+    note: str = ""  # a message about reduced guarantees; it stops nothing
+    dead_letter_outbox: Outbox | None = (
+        None  # of the dead letter topic, while a record of this partition is being written there
+    )
     copied: int = 0
     bytes: int = 0
     ages_ms: Summary = field(default_factory=Summary)  # of live batches, when they were fetched
-    latencies_ms: Summary = field(default_factory=Summary)  # and when they were on the target
-    backlog_end: int = 0  # what lies before it was there before the first copy began
+    latencies_ms: Summary = field(default_factory=Summary)  # and when they were acknowledged
+    backlog_end: int = 0  # records before it existed before the first copy began
     waiting_bytes: int = 0
     rate: float = 0.0
     entries: deque[SourceRange] = field(default_factory=deque)
@@ -204,12 +222,12 @@ class Cursor:
     _corrupt_at: int = -1
     _behind_lso_s: float = 0.0
     _throttled_s: float = 0.0
-    _held: PartitionCondition | None = None
+    _wait_condition: PartitionCondition | None = None
     _deleted: list[SourceRange] = field(
         default_factory=list
-    )  # by retention, and it is not known yet what of it was copied
+    )  # by retention; it is not known yet how much of it was copied
     _has_holes: bool = False  # the source has holes where a predecessor copied
-    _malformed: CorruptBatch | None = None  # what is wrong inside of the batch that the target refuses
+    _malformed: CorruptBatch | None = None  # content error of the batch that the target rejects
     partition: TopicPartition = field(init=False)  # of the source
     _rated: tuple[float, int] = (0.0, 0)
 
@@ -218,23 +236,24 @@ class Cursor:
 
     @property
     def mark(self) -> Mark:
-        """Where it is on both sides."""
+        """The position on both sides."""
         return Mark(self.position, self.target, self.records)
 
     @property
     def full(self) -> bool:
-        """Enough waits for the target already, or for so long that the target takes nothing at the moment.
+        """Whether enough waits for the target, or has waited so long that the target accepts nothing at the moment.
 
-        Each waiting batch keeps the whole answer alive that it came in, so a trickle could hold gigabytes of others' data.
+        Each waiting batch keeps its whole response in memory, so a slow partition could hold gigabytes of other
+        partitions' data.
         """
-        if self.held or self.paused is not None or self.waiting_bytes >= QUEUE_LIMIT_BYTES:
+        if self.suspended or self.paused is not None or self.waiting_bytes >= QUEUE_LIMIT_BYTES:
             return True
         return not self.idle and (self.stuck or time.monotonic() - self.entries[0].since > QUEUE_LIMIT_S)
 
     @property
     def stuck(self) -> bool:
-        """The target refuses it, or it waits for a word of ours: no use in asking for it often."""
-        return self.held or self.paused is not None or self.outbox.refused
+        """Whether the target rejects it, or it is suspended or paused: it need not be polled often."""
+        return self.suspended or self.paused is not None or self.outbox.refused
 
     @property
     def behind(self) -> bool:
@@ -243,26 +262,26 @@ class Cursor:
 
     @property
     def idle(self) -> bool:
-        """Everything fetched is on the target or dropped."""
+        """Whether everything fetched is on the target or dropped."""
         return not self.entries or self.match is not None
 
     @property
     def stopped(self) -> bool:
-        """Given up in this micro-batch."""
-        return self.stop_trouble is not None
+        """Whether it has stopped in this micro-batch."""
+        return self.stop_condition is not None
 
     # -- the source's side -------------------------------------------------------------------------------------------
 
     def take(self, fetched: Fetched) -> None:
-        """Turn fetched batches into outgoing batches; a corrupt batch stops this partition only."""
+        """Turn fetched batches into outgoing batches. A corrupt batch stops this partition only."""
         self.high_watermark = self.known_end = fetched.high_watermark
         self.last_stable = fetched.last_stable_offset
-        self.read_trouble = None
+        self.read_condition = None
         if self.backlog_end < 0:
             self.backlog_end = fetched.high_watermark
-        # What has waited long before it was asked for says nothing of how long copying takes.
+        # The age of records in a backlog is unrelated to the latency of copying.
         self._live = self.offset >= self.backlog_end and not self.behind
-        if not fetched.records or self.held or self.paused is not None:
+        if not fetched.records or self.suspended or self.paused is not None:
             return
         aborted = AbortedTransactions(fetched.aborted)
         try:
@@ -274,17 +293,17 @@ class Cursor:
         except CorruptBatch as error:
             self._corrupt(error)
         except Exception as error:
-            log.exception("an error of ours stops a partition", partition=str(self.partition))
+            log.exception("partition stopped by an internal error", partition=str(self.partition))
             self.fail(PartitionState.FAILED, f"{self.partition} cannot be read: {type(error).__name__}: {error}")
 
     def failed(self, failure: BrokerFailure) -> None:
-        """The source's word that this partition cannot be read right now."""
-        self.say(state_of(failure), str(failure))
+        """The source rejects reads of this partition at the moment."""
+        self.set_read_error(state_of(failure), str(failure))
         self.owner.unreadable(self, failure)
 
-    def renewed(self, topic_id: str) -> None:
-        """The topic was deleted and created anew."""
-        self.owner.renewed(self, topic_id)
+    def source_recreated(self, topic_id: str) -> None:
+        """The topic was recreated."""
+        self.owner.source_recreated(self, topic_id)
 
     def diverged(self, epoch: int, end_offset: int) -> None:
         """The source log was truncated to this leader epoch and offset (KIP-595, diverging epoch)."""
@@ -295,45 +314,48 @@ class Cursor:
         else:
             self.owner.diverged(self, epoch, end_offset)
 
-    def unchecked(self) -> None:
+    def unvalidated(self) -> None:
         """The log of a new leader has to be compared with what was read, before anything is read from it."""
-        self.owner.unchecked(self)
+        self.owner.unvalidated(self)
 
     def compare(self, epoch: int = -1) -> None:
-        """What was copied before the mark is still on the source, what a predecessor copied after it may be not: compare it."""
+        """Records before the mark are still on the source, records that a predecessor copied after it may be not:
+        compare them.
+        """
         self.leader_epoch = epoch
         self.known_epoch = -1
         if self.match is None:
             self._ask_target()
 
     def throttled(self) -> None:
-        """A limit of ours kept it from being read."""
+        """A configured limit prevented reading."""
         self._throttled_s = time.monotonic()
 
-    # -- what happens to it ------------------------------------------------------------------------------------------
+    # -- state changes -------------------------------------------------------------------------------------------
 
-    def say(self, state: PartitionState, reason: str) -> None:
-        """Something keeps it from being read, for now."""
-        self.read_trouble = self._trouble(self.read_trouble, state, reason, max(self.offset, self.position))
+    def set_read_error(self, state: PartitionState, reason: str) -> None:
+        """Reading is blocked at the moment."""
+        self.read_condition = self._condition(self.read_condition, state, reason, max(self.offset, self.position))
 
     def pause(self, reason: str, since_ms: int) -> None:
-        """Read nothing more; what has been read is still brought to its end."""
+        """Stop reading. Records that were read are still copied."""
         self.paused = PartitionCondition(PartitionState.PAUSED, reason, max(self.offset, self.position), since_ms)
 
     def fail(self, state: PartitionState, reason: str) -> None:
-        """Stop this partition; the others go on."""
+        """Stop this partition; the others continue."""
         self.stop_with(PartitionCondition(state, reason, max(self.offset, self.position), _now_ms()))
 
-    def stop_with(self, trouble: PartitionCondition) -> None:
+    def stop_with(self, condition: PartitionCondition) -> None:
         """Stop this partition for a known reason."""
-        if self.stop_trouble is None:
-            self.stop_trouble = trouble
+        if self.stop_condition is None:
+            self.stop_condition = condition
             self.owner.stopped(self)
 
     def begin(self, mark: Mark, *, skip: int = 0, skip_base: int = -1) -> None:
-        """Go on at a mark; ``skip`` records behind it are on the target, from ``skip_base`` if they lie side by side.
+        """Continue at a mark; ``skip`` records after it are on the target, from ``skip_base`` on if they are
+        contiguous.
 
-        Where nothing has been copied yet, all that the source has now is a backlog.
+        If nothing has been copied yet, all current records of the source are a backlog.
         """
         self.backlog_end = 0 if mark.records or skip else -1
         self.offset = self.position = mark.source
@@ -343,12 +365,12 @@ class Cursor:
         self._has_holes = False
         self.entries.clear()
         self._deleted.clear()
-        self._when_idle = None  # what waited has another position in mind
+        self._when_idle = None  # callbacks are for another position
         self.waiting_bytes = 0
-        self.held = False
+        self.suspended = False
 
     def move(self, offset: int) -> None:
-        """Go on elsewhere: the source is another one from there on; not while anything is on its way."""
+        """Continue at an offset from which the source has other records; not while anything is in flight."""
         self._when_idle = None
         self._conclude()
         self.trail.cut(offset)
@@ -357,7 +379,7 @@ class Cursor:
         self.leader_epoch = self.known_epoch = -1
 
     def when_idle(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once nothing is on its way."""
+        """Call ``then`` once nothing is in flight."""
         self._when_idle = None
         if self.idle:
             then()
@@ -365,7 +387,7 @@ class Cursor:
             self._when_idle = then
 
     def jump(self, offset: int, reason: str) -> None:
-        """Go on at another source offset; offsets that are left out are counted under ``reason``."""
+        """Continue at another source offset; offsets that are left out are counted under ``reason``."""
         if offset > self.offset:
             self._has_holes = self._has_holes or self.skip > 0
             if self.skip and self.match is None:
@@ -378,18 +400,18 @@ class Cursor:
             self.position = offset
         self.offset = offset
 
-    def lose(self, first: int, after: int, reason: str) -> None:
-        """Write down a range that nobody will ever copy."""
+    def add_lost_range(self, first: int, after: int, reason: str) -> None:
+        """Record a range that will never be copied."""
         self.lost.append(Lost(first, after, reason, _now_ms()))
 
     def kept_losses(self) -> tuple[tuple[Lost, ...], int]:
-        """The ranges that the ledger is to list, and how many there were before them."""
+        """The ranges that the ledger lists, and the number of earlier ones."""
         return tuple(self.lost[-LOST_KEPT:]), self.lost_before + max(0, len(self.lost) - LOST_KEPT)
 
     def refused(self, failure: Exception | None) -> None:
-        """The target does not take this partition's head (or takes it again: None)."""
+        """The target rejects this partition's first batch (or accepts it again: None)."""
         if failure is None:
-            self.write_trouble = self._malformed = None
+            self.write_condition = self._malformed = None
             return
         outgoing = self.outbox.queue[0] if self.outbox.queue else None
         entry = next((entry for entry in self.entries if not entry.done), None)
@@ -399,24 +421,26 @@ class Cursor:
             if state is PartitionState.TOO_LARGE and self.owner.too_large(self, entry, outgoing):
                 return
             if state is PartitionState.REFUSED:
-                self._malformed = _wrong_inside(outgoing)
+                self._malformed = _content_error(outgoing)
                 if self._malformed is not None and self.owner.malformed(self, entry, outgoing, self._malformed):
                     return
-        self._complain(failure)
+        self._set_write_error(failure)
 
-    def _complain(self, failure: Exception) -> None:
-        """The target's word on what is to be written, and ours where we know why."""
+    def _set_write_error(self, failure: Exception) -> None:
+        """Set the write condition from an error of the target, or from the corrupt content if that is the cause."""
         state, reason = state_of(failure), str(failure)
         if state is PartitionState.REFUSED and self._malformed is not None:
             state, reason = PartitionState.CORRUPT, f"{self.partition}: {self._malformed}, and {reason}"
-        self.write_trouble = self._trouble(self.write_trouble, state, reason, self.position)
+        self.write_condition = self._condition(self.write_condition, state, reason, self.position)
 
-    def put_away(self) -> None:
-        """The corrupt batch is where the owner wanted it; said once for each that `Owner.corrupt` took."""
+    def finish_quarantine(self) -> None:
+        """The corrupt batch has been written to the dead letter topic. Called once for each that `Owner.corrupt`
+        accepted.
+        """
         self._done(next(entry for entry in self.entries if entry.reason == QUARANTINED and not entry.done))
 
-    def bury(self, entry: SourceRange, reason: str) -> None:
-        """Its records will not be on the target; what follows takes their sequences."""
+    def quarantine(self, entry: SourceRange, reason: str) -> None:
+        """The entry's records will not be on the target; later records take their sequences."""
         outbox = self.outbox
         outgoing = outbox.queue.popleft()
         runs = list(entry.runs())
@@ -428,9 +452,9 @@ class Cursor:
         self.waiting_bytes -= entry.size
         entry.size = entry.count = 0
         entry.offsets = None
-        place = self.entries.index(entry)
+        entry_index = self.entries.index(entry)
         if entry.first < offset:
-            self.entries.insert(place, SourceRange(entry.first, offset, reason=self.hole_reason, done=True))
+            self.entries.insert(entry_index, SourceRange(entry.first, offset, reason=self.hole_reason, done=True))
         if after < entry.next_offset:
             index = self.entries.index(entry) + 1
             self.entries.insert(index, SourceRange(after, entry.next_offset, reason=self.hole_reason, done=True))
@@ -440,17 +464,17 @@ class Cursor:
 
     def progress(self) -> PartitionProgress:
         """A snapshot for the driver."""
-        standing = self._standing()
+        state_now = self._current_state()
         return PartitionProgress(
             self.spec.topic,
             self.spec.partition,
             self.position,
             self.target,
             self.high_watermark,
-            str(standing.state),
-            standing.reason,
-            standing.offset,
-            standing.since_ms,
+            str(state_now.state),
+            state_now.reason,
+            state_now.offset,
+            state_now.since_ms,
             self.stopped,
             self.copied,
             self.bytes,
@@ -461,25 +485,26 @@ class Cursor:
             list(self.latencies_ms) or None,
         )
 
-    def glance(self) -> tuple[Any, ...]:
-        """Something else whenever `progress` is; of thousands of partitions most have not moved, and this is a tenth of it.
+    def progress_key(self) -> tuple[Any, ...]:
+        """A value that changes whenever `progress` changes. It costs a tenth of `progress`, and most of thousands of
+        partitions do not move.
 
         Gaps grow only where the position moves.
         """
-        standing = self._standing()
+        state_now = self._current_state()
         return (
             self.position,
             self.target,
             self.high_watermark,
             self.copied,
-            (standing.state, standing.reason, standing.offset, standing.since_ms),
+            (state_now.state, state_now.reason, state_now.offset, state_now.since_ms),
             self.stopped,
             self.lost_before + len(self.lost),
             self.foreign,
         )
 
     def measure(self, now_s: float) -> None:
-        """Bring ``rate`` up to date: bytes per second over the last ten or so."""
+        """Update ``rate``: bytes per second over about the last ten seconds."""
         since, seen = self._rated
         if not since:
             self._rated = (now_s, self.bytes)
@@ -490,62 +515,62 @@ class Cursor:
             self.rate += ((self.bytes - seen) / passed - self.rate) * weight
             self._rated = (now_s, self.bytes)
 
-    def current_trouble(self) -> PartitionCondition | None:
-        """What keeps it from going on now."""
-        if self.stop_trouble is not None or self.paused is not None:
-            return self.stop_trouble or self.paused
-        complaint = self.outbox.complaint if self.letters is None else self.letters.complaint
-        if complaint is not None:
-            self._complain(complaint)
+    def current_condition(self) -> PartitionCondition | None:
+        """Why it cannot continue now; None if it can."""
+        if self.stop_condition is not None or self.paused is not None:
+            return self.stop_condition or self.paused
+        last_error = self.outbox.last_error if self.dead_letter_outbox is None else self.dead_letter_outbox.last_error
+        if last_error is not None:
+            self._set_write_error(last_error)
         elif not self.outbox.refused:
-            self.write_trouble = None
-        return self.write_trouble or self.read_trouble
+            self.write_condition = None
+        return self.write_condition or self.read_condition
 
     @staticmethod
-    def _trouble(
+    def _condition(
         known: PartitionCondition | None, state: PartitionState, reason: str, offset: int
     ) -> PartitionCondition:
-        """The same state keeps its time."""
+        """A condition that keeps its time while the state is the same."""
         if known is None or known.state != state:
             return PartitionCondition(state, reason, offset, _now_ms())
         return known._replace(reason=reason)
 
-    def _standing(self) -> PartitionCondition:
-        """Its state, and unless all is well the reason, from which offset on, and since when."""
-        held = self.current_trouble() or self._held_back()
-        if held is not None:
-            return held
+    def _current_state(self) -> PartitionCondition:
+        """Its state, and unless it is healthy the reason, the offset and since when."""
+        suspended = self.current_condition() or self._waiting_condition()
+        if suspended is not None:
+            return suspended
         return PartitionCondition(
             PartitionState.CATCHING_UP if self.behind else PartitionState.RUNNING, self.note, -1, -1
         )
 
-    def _held_back(self) -> PartitionCondition | None:
-        """What it waits for although nothing is wrong."""
+    def _waiting_condition(self) -> PartitionCondition | None:
+        """What it waits for although there is no error."""
         now = time.monotonic()
-        # Not when something is fetched: a session's answer leaves out what has not changed.
+        # Checked here and not in `take`: a fetch session's response leaves out unchanged partitions.
         blocked = self.read_committed and self.high_watermark > self.offset >= self.last_stable
         self._behind_lso_s = (self._behind_lso_s or now) if blocked else 0.0
         if blocked and now - self._behind_lso_s > _BLOCKED_AFTER_S:
             reason = (
                 f"a transaction that began at source offset {self.last_stable} is neither committed nor aborted, "
-                "and with read_committed nothing passes it"
+                "and read_committed does not read past it"
             )
-            self._hold(PartitionState.BLOCKED_BY_OPEN_TXN, reason, self.last_stable)
+            self._set_wait_condition(PartitionState.BLOCKED_BY_OPEN_TXN, reason, self.last_stable)
         elif now - self._throttled_s < _THROTTLED_FOR_S and self.high_watermark > self.offset:
-            self._hold(PartitionState.THROTTLED, "copy.throttle.bytes.per.sec allows no more", self.offset)
+            self._set_wait_condition(PartitionState.THROTTLED, "limited by copy.throttle.bytes.per.sec", self.offset)
         else:
-            self._held = None
-        return self._held
+            self._wait_condition = None
+        return self._wait_condition
 
-    def _hold(self, state: PartitionState, reason: str, offset: int) -> None:
-        if self._held is None or (self._held.state, self._held.reason) != (state, reason):
-            self._held = PartitionCondition(state, reason, offset, _now_ms())
+    def _set_wait_condition(self, state: PartitionState, reason: str, offset: int) -> None:
+        if self._wait_condition is None or (self._wait_condition.state, self._wait_condition.reason) != (state, reason):
+            self._wait_condition = PartitionCondition(state, reason, offset, _now_ms())
 
     def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
         if self.skip:
             return iter_batches(fetched.records)
-        # A few go as they came. Compressed ones cost more to merge than to pass on, unless there are too many of them for
-        # the way to the target.
+        # A few tiny batches are passed on. Merging compressed ones costs more than passing them on, unless there are too many for
+        # the connection to the target.
         return coalesce(
             fetched.records,
             self.offset,
@@ -558,27 +583,27 @@ class Cursor:
 
     def _corrupt(self, error: CorruptBatch) -> None:
         if self._corrupt_at != self.offset:
-            self._corrupt_at = self.offset  # a wire may lie once; what is bad on the disk stays bad
+            self._corrupt_at = self.offset  # a transmission error does not repeat; corruption on the disk does
             return
         self.fail(PartitionState.CORRUPT, f"{self.partition}: {error}")
 
     def _take_checked(self, view: BatchView, aborted: AbortedTransactions) -> bool:
-        """Take a batch; False when what follows it has to wait."""
+        """Take a batch; False when later batches have to wait."""
         before = self.offset
         try:
             self._take_batch(view, aborted)
         except CorruptBatch as error:
             header = view.header
             if self.skip and self.match is None and self._corrupt_at == before:
-                self._ask_target()  # a predecessor may have read it whole, so there is no counting past it
+                self._ask_target()  # a predecessor may have read it intact, so counting is not possible
                 return False
             if header is None or self._corrupt_at != before or not self.owner.corrupt(self, view, error):
                 raise
             after = max(header.last_offset + 1, before)
-            # Not done yet: the position goes past it when it has been put away, or a crash would leave it nowhere.
+            # Not done yet: the position may pass it only after it has been written to the dead letter topic.
             self.entries.append(SourceRange(before, after, reason=QUARANTINED))
             self.offset = after
-        return not (self.held or self.stopped)
+        return not (self.suspended or self.stopped)
 
     def _take_merged(self, merged: Merged) -> None:
         if merged.first > self.offset:
@@ -596,7 +621,7 @@ class Cursor:
             return
         hidden = aborted.covers(view)
         if header.last_offset < self.offset:
-            return  # a fetch starts at the batch that holds the offset, which may be done already
+            return  # a fetch starts at the batch that contains the offset, which may have been handled
         check_crc(header, view.data)
         is_newer = header.leader_epoch > self.known_epoch
         if header.base_offset > self.offset or is_newer:
@@ -618,7 +643,7 @@ class Cursor:
             self._drop(self.offset, after, "aborted")
         elif self.skip:
             self._skip_batch(view, header, after)
-            if self.held or self.stopped:
+            if self.suspended or self.stopped:
                 return
         elif header.is_plain and header.base_offset == self.offset:
             paths = self.owner.tally.paths
@@ -638,7 +663,7 @@ class Cursor:
             return
         if self.skip:
             self._skip_matching(view, after)
-            if self.held or self.stopped:
+            if self.suspended or self.stopped:
                 return
         else:
             self.owner.tally.count("old_format")
@@ -650,7 +675,7 @@ class Cursor:
         if rewritten is None:
             self._drop(self.offset, after, self.hole_reason)
             return
-        self.owner.tally.count(_why_anew(view, start))
+        self.owner.tally.count(_reencode_reason(view, start))
         self._send_rewritten(rewritten, self.offset, after)
 
     def _send_rewritten(self, rewritten: Rewritten, first: int, after: int) -> None:
@@ -679,7 +704,7 @@ class Cursor:
             try:
                 parts = split(BatchView(header, header.base_offset, 2, data), 2)
             except CorruptBatch:
-                return None  # right on the outside, so it was passed on; the target's word on it stands
+                return None  # its header was valid, so it was passed on; the target's error counts
             self.owner.tally.count("too_large")
             return self._replace(entry, parts)
 
@@ -687,17 +712,19 @@ class Cursor:
             keep_from = header.base_offset + count
             rest = rewrite(BatchView(header, header.base_offset, 2, data), keep=lambda offset: offset >= keep_from)
             if rest is None:
-                message = f"{self.partition}: a batch of {header.records_count} records has none behind the {count}th"
+                message = (
+                    f"{self.partition}: a batch of {header.records_count} records has no record after number {count}"
+                )
                 raise CorruptBatch(message)
             head, tail = self._cut_entry(entry, [count, header.records_count - count], [0, len(rest.data)])
-            head.there = True
+            head.already_copied = True
             self._done(head)
             return self._outgoing(memoryview(rest.data), read_header(rest.data), tail)
 
         return OutgoingBatch(data, header, acked, cut, without)
 
     def _replace(self, entry: SourceRange, parts: list[Rewritten]) -> list[OutgoingBatch]:
-        """Outgoing batches for the parts of a batch, each with an entry of its own."""
+        """Outgoing batches for the parts of a batch, each with its own entry."""
         entries = self._cut_entry(entry, [len(part.offsets) for part in parts], [len(part.data) for part in parts])
         return [
             self._outgoing(memoryview(part.data), read_header(part.data), piece)
@@ -716,25 +743,25 @@ class Cursor:
             piece.since = entry.since
             pieces.append(piece)
             first = after
-        place = self.entries.index(entry)
+        entry_index = self.entries.index(entry)
         self.entries.remove(entry)
         for index, piece in enumerate(pieces):
-            self.entries.insert(place + index, piece)
+            self.entries.insert(entry_index + index, piece)
         self.waiting_bytes += sum(sizes) - entry.size
         return pieces
 
     def _drop(self, first: int, after: int, reason: str) -> None:
         entry = SourceRange(first, after, reason=reason)
         self.entries.append(entry)
-        # While records are looked for, how many of them lay here is known when the next one is found. A position behind
-        # it with a count before it would have a successor take as many new records for old ones.
+        # While records are being matched, the number of records in this range is known only when the next one is found. With a
+        # position after it and a count before it, a successor would skip as many new records.
         if self.match is None:
             self._done(entry)
 
-    # -- what is there already -----------------------------------------------------------------------------------------
+    # -- records of a predecessor -------------------------------------------------------------------------------------------
 
     def _ask_target(self) -> None:
-        self.held = True
+        self.suspended = True
         self.owner.uncertain(self)
 
     def _skip_batch(self, view: BatchView, header: BatchHeader, after: int) -> None:
@@ -747,7 +774,7 @@ class Cursor:
             return
         start = self.offset
         there = min(self.skip, after - start)
-        self._there(start, start + there, there)
+        self._add_already_copied(start, start + there, there)
         if self._finish(start + there):
             return
         if start + there < after:
@@ -755,7 +782,7 @@ class Cursor:
             self._reencode(view, start + there, after)
 
     def _skip_matching(self, view: BatchView, after: int) -> None:
-        """Of the records that are on the target each one here is found again in the same order, until one is new."""
+        """Find each record among the target's records, in order, until one is new."""
         match = self.match
         first = fresh = self.offset
         offsets = []
@@ -763,27 +790,27 @@ class Cursor:
             if record.offset < first or match is None:
                 continue
             try:
-                place = match.index(fingerprint(record, with_time=self.match_with_time))
+                entry_index = match.index(fingerprint(record, with_time=self.match_with_time))
             except ValueError:
                 match, fresh = None, record.offset
                 break
-            for _ in range(place + 1):
+            for _ in range(entry_index + 1):
                 match.popleft()
             offsets.append(record.offset)
-            # It was copied in order, so what was deleted before it was copied, too.
+            # Records were copied in order, so deleted records before it were copied, too.
             self._settle_deleted(record.offset)
             self._settle_dropped()
-            self.records += place  # they are gone from the source, and on the target
-            self.skip -= place
+            self.records += entry_index  # on the target, and no longer on the source
+            self.skip -= entry_index
             if not match:
                 match = None
         there = offsets[-1] + 1 if offsets else first
         if offsets:
-            self._there(first, there, len(offsets), offsets)
+            self._add_already_copied(first, there, len(offsets), offsets)
         if match is None:
             header = view.header
             if self._deleted:
-                # What is left was copied from the deleted range, unless it lay in a hole before that.
+                # The remaining records were copied from the deleted range, unless there were holes before it.
                 first = self._deleted[0].first
                 is_known = not any(entry.reason == self.hole_reason for entry in self.entries)
                 self._settle_deleted(first + self.skip if is_known else first)
@@ -806,15 +833,15 @@ class Cursor:
             self._drop(there, after, self.hole_reason)
 
     def _finish(self, after: int) -> bool:
-        """Whether a session under other rules ends before this offset."""
+        """Whether a session with other rules ends before this offset."""
         if self.finishing and not self.skip:
             self.offset = after
-            self.held = True
+            self.suspended = True
             self.owner.finished(self)
-        return self.held
+        return self.suspended
 
     def _conclude(self) -> None:
-        """What is left of what a predecessor has copied will not be read any more."""
+        """The rest of a predecessor's records will not be found on the source any more."""
         if self.skip:
             self.target = self.skip_base + self.skip if self.skip_base >= 0 else -1
         self.records += self.skip
@@ -823,15 +850,15 @@ class Cursor:
         self._settle_dropped()
 
     def _settle_deleted(self, copied_to: int) -> None:
-        """Of what was deleted from the source a predecessor had copied what lies before this offset; the rest is lost."""
+        """Of the deleted source offsets a predecessor had copied those before this offset; the rest is lost."""
         deleted, self._deleted = self._deleted, []
         for entry in deleted:
             after = entry.next_offset
-            entry.there = entry.first < copied_to
+            entry.already_copied = entry.first < copied_to
             first = min(max(entry.first, copied_to), after)
             if first == after:
                 continue
-            if entry.there:
+            if entry.already_copied:
                 entry.next_offset = first
                 self.entries.insert(self.entries.index(entry) + 1, SourceRange(first, after, reason=entry.reason))
             self.owner.deleted(self, first, after)
@@ -840,8 +867,8 @@ class Cursor:
         for entry in [entry for entry in self.entries if not entry.count and not entry.done]:
             self._done(entry)
 
-    def _there(self, first: int, after: int, count: int, offsets: list[int] | None = None) -> None:
-        entry = SourceRange(first, after, 0, count, offsets, there=True, target_base=self.skip_base)
+    def _add_already_copied(self, first: int, after: int, count: int, offsets: list[int] | None = None) -> None:
+        entry = SourceRange(first, after, 0, count, offsets, already_copied=True, target_base=self.skip_base)
         self.skip -= count
         if self.skip_base >= 0:
             self.skip_base += count
@@ -859,25 +886,25 @@ class Cursor:
             then()
 
     def _pass(self, entry: SourceRange) -> None:
-        """The oldest entry is done: move on, and leave a trail."""
+        """The oldest entry is done: advance, and extend the trail."""
         if not entry.count:
-            if not entry.there:
+            if not entry.already_copied:
                 self.trail.missing(entry.first, entry.next_offset, entry.reason)
             self.position = entry.next_offset
             return
         self.waiting_bytes -= entry.size
-        self.copied += 0 if entry.there else entry.count
+        self.copied += 0 if entry.already_copied else entry.count
         self.records += entry.count
         self.bytes += entry.size
         base = entry.target_base
         if base >= 0:
-            self._place(base)
+            self._check_target_offset(base)
             self.target = base + entry.count
         else:
             self.target = -1
         at, last = entry.first, entry.first - 1
         for start, count in entry.runs():
-            if start > at and not entry.there:  # what is missing now may have been there when it was copied
+            if start > at and not entry.already_copied:  # records missing now may have existed when it was copied
                 self.trail.missing(at, start, self.hole_reason)
             if base >= 0:
                 self.trail.copied(start, base, count)
@@ -888,18 +915,18 @@ class Cursor:
         self.position = entry.next_offset
         self.owner.acked(self, entry, last)
 
-    def _place(self, base: int) -> None:
+    def _check_target_offset(self, base: int) -> None:
         markers, self.markers = self.markers, 0
         if self.target < 0:
             return
         expected = self.target + (markers or 0)
         if base < expected:
             self.owner.target_went_back(self, base)
-        # With markers that nobody has counted it may be those, and records of transactions that were aborted.
+        # If the number of markers is unknown, the gap may consist of markers and aborted records.
         elif base > expected and markers is not None:
             if not self.foreign:
                 log.warning(
-                    "somebody else writes to a remote topic",
+                    "another producer writes to a remote topic",
                     partition=str(self.spec.target),
                     offset=expected,
                     records=base - expected,
@@ -908,8 +935,8 @@ class Cursor:
             self.owner.target_gap(self, expected, base)
 
 
-def _why_anew(view: BatchView, start: int) -> str:
-    """Why a batch could not go as it was."""
+def _reencode_reason(view: BatchView, start: int) -> str:
+    """Why a batch had to be re-encoded."""
     header = view.header
     if header is None:
         return "old_format"
@@ -922,8 +949,8 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _wrong_inside(outgoing: OutgoingBatch) -> CorruptBatch | None:
-    """What is wrong inside of a batch that was passed on unopened; None: nothing."""
+def _content_error(outgoing: OutgoingBatch) -> CorruptBatch | None:
+    """The error in the content of a batch that was passed on without decoding; None: none."""
     try:
         decode_batch(BatchView(outgoing.header, outgoing.header.base_offset, 2, outgoing.data))
     except CorruptBatch as error:

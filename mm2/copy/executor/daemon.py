@@ -1,4 +1,4 @@
-"""Spark's Python daemon with the copier already imported, so that every forked worker starts with it."""
+"""Spark's Python daemon with the copier imported in advance, so that every forked worker starts with it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What cannot be copied, raw, in a topic of its own on the target, with the reason (``errors.tolerance=all``).
+"""Writes batches and records that cannot be copied to a dead letter topic on the target (``errors.tolerance=all``).
 
 ==== header ============== content ================================================================================
   mm2.flow                  A->B
-  mm2.topic, mm2.partition  where it stood on the source
-  mm2.first, mm2.last       source offsets it covers
-  mm2.reason                why it is not on the target
+  mm2.topic, mm2.partition  source topic and partition
+  mm2.first, mm2.last       first and last source offset
+  mm2.reason                the reason
   mm2.form                  batch: the value is a whole record batch; record: the record's own key and value
 ===================================================================================================================
 """
@@ -20,7 +20,7 @@ from mm2.kafka.structs import TopicPartition
 
 
 class DeadLetters:
-    """Partition 0 of the topic."""
+    """Partition 0 of the dead letter topic."""
 
     def __init__(self, sink: Sink, topic: str, flow: str) -> None:
         self._sink = sink
@@ -30,14 +30,14 @@ class DeadLetters:
     def batch(
         self, source: TopicPartition, first: int, last: int, data: memoryview, reason: str, written: Callable[[], None]
     ) -> None:
-        """Put a record batch away as it is; ``written`` when it is in."""
+        """Write a record batch unchanged; ``written`` is called when it is acknowledged."""
         record = Record(None, bytes(data), self._headers(source, first, last, reason, "batch"))
         self._put(outgoing_of([record], written))
 
     def record(
         self, source: TopicPartition, offset: int, record: Record, reason: str, written: Callable[[], None]
     ) -> None:
-        """Put a record away, with its own headers behind ours; ``written`` when it is in."""
+        """Write a record, with its headers after the headers above; ``written`` is called when it is acknowledged."""
         headers = (*self._headers(source, offset, offset, reason, "record"), *record.headers)
         self._put(outgoing_of([Record(record.key, record.value, headers, record.timestamp)], written))
 

@@ -1,7 +1,9 @@
-"""Whether a source log still has the records that were read from it, found out by leader epochs (KIP-101, KIP-320). Pure.
+"""Finds out by leader epochs whether a source log still has the records that were read from it (KIP-101, KIP-320).
+Pure.
 
-Each leader writes its epoch into its batches, and a log keeps at which offset each epoch began. Two logs are equal up to the
-end of the newest epoch that both have. `EpochEnd` answers come from `LeaderEpochFileCache.endOffsetFor` of the leader.
+Each leader writes its epoch into its batches, and a log records the start offset of each epoch. Two logs are equal up
+to the end of the newest epoch that both have. `EpochEnd` responses come from `LeaderEpochFileCache.endOffsetFor` of
+the leader.
 """
 
 from __future__ import annotations
@@ -18,21 +20,22 @@ EPOCHS_KEPT: Final = 32
 
 
 class HistoryVerdict(Enum):
-    """What became of the log."""
+    """Result of the comparison."""
 
     SAME = auto()
-    """It has everything that was read."""
+    """The log has all records that were read."""
     TRUNCATED = auto()
-    """A later leader cut it off at an offset; what precedes that offset is what was read."""
+    """A later leader truncated the log at an offset; the records before it are those that were read."""
     REWOUND = auto()
-    """Its newest epoch is not newer than what was read, and yet records are missing: it is an older copy or another log."""
+    """Records are missing although the newest epoch is not newer than what was read: it is an older copy or another log."""
     UNKNOWN = auto()
-    """It knows no epoch at all."""
+    """The log has no epochs."""
 
 
 class Finding(NamedTuple):
-    """``offset``: from here on the log has other records than those that were read, or none. ``epoch`` is the leader epoch before
-    it (-1: unknown)."""
+    """``offset``: from here on the log has other records than those that were read, or none. ``epoch`` is the leader
+    epoch before it (-1: unknown).
+    """
 
     verdict: HistoryVerdict
     offset: int
@@ -65,9 +68,9 @@ def common_end(epochs: Sequence[EpochStart], epoch: int, end_offset: int) -> tup
 def examine(ask: Callable[[int], EpochEnd], epoch: int, offset: int, epochs: Sequence[EpochStart] = ()) -> Finding:
     """Compare a log with what was read from it: up to ``offset``, the last batch of leader epoch ``epoch``.
 
-    ``ask`` answers an OffsetForLeaderEpoch question. A leader's own epoch has no successor in its log, so its end is only the
-    log end at that moment. It says nothing about where the histories part when the log has been written to since; the start
-    of that epoch does.
+    ``ask`` sends an OffsetForLeaderEpoch request. A leader's own epoch has no successor in its log, so its end is the
+    current log end. If the log has been written to since, that end does not show where the histories diverge; the
+    start of that epoch does.
     """
     found = ask(epoch)
     if not found.is_defined:
@@ -87,7 +90,7 @@ def examine(ask: Callable[[int], EpochEnd], epoch: int, offset: int, epochs: Seq
 
 
 def _latest(ask: Callable[[int], EpochEnd], above: int) -> int:
-    """The newest epoch of a log, all of which are below ``above``; -1 for none."""
+    """The newest epoch of a log, below ``above``; -1 for none."""
     known, unknown = -1, above
     while unknown - known > 1:
         epoch = (known + unknown) // 2
@@ -99,5 +102,5 @@ def _latest(ask: Callable[[int], EpochEnd], above: int) -> int:
 
 
 def _start_of(ask: Callable[[int], EpochEnd], epoch: int, offset: int) -> int:
-    """Where an epoch begins, at most ``offset``."""
+    """The start offset of an epoch, at most ``offset``."""
     return 0 if epoch <= 0 else max(0, min(ask(epoch - 1).end_offset, offset))

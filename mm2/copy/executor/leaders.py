@@ -1,7 +1,7 @@
-"""Which of several metadata answers to believe about the leaders of partitions. Pure.
+"""Decides which of several metadata responses names the newest leader of a partition. Pure.
 
-A broker that does not hear the controller keeps answering with the leaders that it knew, itself among them. Of two answers
-about a partition the one with the higher leader epoch is newer (KIP-320, `Metadata.updateLatestMetadata` of the Java client).
+A broker without a connection to the controller keeps returning the leaders that it knew, including itself. Of two
+responses the one with the higher leader epoch is newer (KIP-320, `Metadata.updateLatestMetadata` of the Java client).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mm2.kafka.structs import Metadata, PartitionInfo, TopicPartition
 
 
 def newest_leaders(metadata: Metadata, others: Iterable[Metadata]) -> Metadata:
-    """The same metadata with the leaders of the answer that has the highest leader epoch, for topics with the same id."""
+    """The same metadata with the leaders of the response with the highest leader epoch, for topics with the same id."""
     topics = dict(metadata.topics)
     for other in others:
         for name, info in other.topics.items():
@@ -31,12 +31,12 @@ def newest_leaders(metadata: Metadata, others: Iterable[Metadata]) -> Metadata:
 
 
 def are_complete(answers: Mapping[int, Metadata]) -> bool:
-    """Whether every broker that an answer lists has answered itself."""
+    """Whether every broker that a response lists has responded itself."""
     return bool(answers) and all(node in answers for answer in answers.values() for node in answer.brokers)
 
 
 def agreed_leader(answers: Collection[Metadata], tp: TopicPartition) -> PartitionInfo | None:
-    """The leader of a partition when all answers name the same one in the same leader epoch."""
+    """The leader of a partition when all responses name the same leader and leader epoch."""
     found = [_partition_of(answer, tp) for answer in answers]
     first = found[0] if found else None
     if first is None:

@@ -1,4 +1,4 @@
-"""The executor's end of the progress channel: proof of who we are, the lease, the driver's words."""
+"""The executor's end of the progress channel: authentication, the lease, and the driver's messages."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ _UNANSWERED = ("log", "final", "failed")
 
 
 class DriverLink:
-    """``stop`` is set when there is nothing more to do, ``reason`` says why, ``drain_s`` how long the end may take;
-    ``stop_requested`` is true when the driver asked for it, ``sound`` false when the reason is an error of our own.
+    """``stop`` is set when the micro-batch has to end, with its ``reason`` and the time ``drain_s`` for the end.
+    ``stop_requested`` is true when the driver requested it, ``healthy`` is false after an internal error.
 
-    `lease` and `start` come once each; ``on_word`` gets every other message.
+    `lease` and `start` are received once each; ``on_message`` is called for all other messages.
     """
 
     def __init__(self, assignment: Assignment, attempt: int, drain_s: float) -> None:
         self.stop = asyncio.Event()
         self.reason = ""
         self.stop_requested = False
-        self.sound = True
+        self.healthy = True
         self.drain_s = drain_s
-        self.on_word: Callable[[dict[str, Any]], None] = lambda _message: None
+        self.on_message: Callable[[dict[str, Any]], None] = lambda _message: None
         self._assignment = assignment
         self._attempt = attempt
-        self._last_word = self._asked_at = channel.now_s()
-        self._asked: deque[float] = deque()  # when each message was sent that the driver has yet to answer
+        self._renewed_at = self._asked_at = channel.now_s()
+        self._asked: deque[float] = deque()  # send times of unanswered messages
 
     async def open(self) -> CopySpec:
-        """Connect and return the job. Raises OSError or ValueError when the driver cannot be reached or is not ours."""
+        """Connect and return the job. Raises OSError or ValueError when the driver cannot be reached or
+        authenticated.
+        """
         host, port, pin = self._assignment.host, self._assignment.port, self._assignment.fingerprint
         tls = channel.client_tls() if pin else None
         reader, self._writer = await asyncio.wait_for(
@@ -55,77 +57,78 @@ class DriverLink:
         return spec
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if hasattr(self, "_listener"):
             self._listener.cancel()
         if hasattr(self, "_writer"):
             self._writer.close()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Say something to the driver."""
+        """Send a message to the driver."""
         if not self._writer.is_closing():
             if message.get("type", "log") not in _UNANSWERED:
                 self._asked.append(channel.now_s())
             self._writer.write(channel.encode(message))
 
     def ask(self, message: dict[str, Any]) -> None:
-        """Say something that renews the lease when it is answered."""
+        """Send a message whose answer renews the lease."""
         self._asked_at = channel.now_s()
         self.send(message)
 
     async def flush(self, timeout_s: float) -> None:
-        """Wait until what was said is on its way."""
+        """Wait until sent messages are written to the socket."""
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             await asyncio.wait_for(self._writer.drain(), timeout_s)
 
     def end(self, reason: str) -> None:
-        """There is nothing more to do; the first reason counts."""
+        """End the micro-batch; the first reason is kept."""
         if not self.stop.is_set():
             self.reason = reason
             self.stop.set()
 
     def fail(self, error: BaseException | None, what: str = "") -> None:
-        """An error of our own, or ``what`` went wrong without one: nobody knows what it left undone, so this micro-batch ends
-        and the next starts clean."""
-        log = structlog.get_logger(__name__)  # only now: a logger keeps the configuration that it is first used under
+        """An internal error, or ``what`` without an exception. Its consequences are unknown, so this micro-batch ends
+        and the next one starts with a new process.
+        """
+        log = structlog.get_logger(__name__)  # here, because a logger keeps the configuration of its first use
         log.error(
-            "an error of ours ends this micro-batch",
+            "micro-batch ended by an internal error",
             batch=self._assignment.batch,
             error=what or str(error),
             exc_info=error,
         )
-        self.sound = False
-        self.end(f"an error of ours: {error or what}")
+        self.healthy = False
+        self.end(f"internal error: {error or what}")
 
     @property
-    def silence_s(self) -> float:
-        """How long the driver has not answered: above `channel.LEASE_TIMEOUT_S` the lease is over."""
-        return channel.now_s() - self._last_word
+    def unanswered_s(self) -> float:
+        """How long the driver has not answered: above `channel.LEASE_TIMEOUT_S` the lease has expired."""
+        return channel.now_s() - self._renewed_at
 
     @property
     def asked_s(self) -> float:
-        """How long ago the driver was last asked."""
+        """Seconds since the last `ask`."""
         return channel.now_s() - self._asked_at
 
     def may_write(self) -> bool:
-        """Whether the lease still holds (rule S5): after it has run out another executor may copy the same partitions."""
-        return self.silence_s <= channel.LEASE_TIMEOUT_S
+        """Whether the lease is valid (rule S5): after it has expired another executor may copy the same partitions."""
+        return self.unanswered_s <= channel.LEASE_TIMEOUT_S
 
     async def until_stop(self, other: asyncio.Future[Any]) -> bool:
-        """Wait for ``other`` or the stop, whichever comes first; False when it was the stop."""
+        """Wait for ``other`` or the stop, whichever comes first; False for the stop."""
         stop = asyncio.ensure_future(self.stop.wait())
         await asyncio.wait({other, stop}, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         return other.done() and not self.stop.is_set()
 
     async def pause(self, seconds: float) -> None:
-        """Sleep, but not through the stop."""
+        """Sleep until the stop at most."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.stop.wait(), seconds)
 
     def forward_logs(self) -> None:
-        """Have this process's log lines said by the driver, in its format and with its context."""
-        # Until the next micro-batch the configuration stays as it is; it must not keep all that this one was made of.
+        """Send this process's log events to the driver, which writes them in its format and with its context."""
+        # The configuration stays until the next micro-batch. Weak references let this one's objects be freed.
         known_send, known_loop = weakref.WeakMethod(self.send), weakref.ref(asyncio.get_running_loop())
 
         def forward(_logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
@@ -134,7 +137,7 @@ class DriverLink:
             line = {"type": "log", "level": method, "event": text, "fields": fields}
             send, loop = known_send(), known_loop()
             if send is not None and loop is not None:
-                with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the channel
+                with contextlib.suppress(RuntimeError):  # the loop and the channel are closed
                     loop.call_soon_threadsafe(send, line)
             raise structlog.DropEvent
 
@@ -152,7 +155,7 @@ class DriverLink:
         self.send({"batch": batch, "attempt": self._attempt, "nonce": own, "mac": mac})
         answer = channel.decode(await reader.readline())
         if not channel.proves(answer.get("mac"), secret, "driver", own):
-            message = "whoever answered on the progress channel is not our driver"
+            message = "the progress channel was answered by another process than the driver"
             raise ValueError(message)
         return CopySpec.from_json(answer["spec"])
 
@@ -160,17 +163,17 @@ class DriverLink:
         try:
             while line := await reader.readline():
                 self._hear(channel.decode(line))
-            self.end("the driver is gone")
+            self.end("the driver closed the progress channel")
         except (OSError, ValueError, KeyError) as error:
-            self.end(f"the progress channel broke: {error}")
+            self.end(f"the progress channel failed: {error}")
 
     def _hear(self, message: dict[str, Any]) -> None:
         kind = message["type"]
         if kind == "go":
-            # An answer may lie unread while the process is frozen, and the driver reckons from when it received the question. So
-            # the lease counts from the question that is answered, and from no other message of the driver.
+            # An answer may stay unread while the process is frozen, and the driver counts from when it received the message. So
+            # the lease counts from the message that is answered, and from no other message of the driver.
             if self._asked:
-                self._last_word = max(self._last_word, self._asked.popleft())
+                self._renewed_at = max(self._renewed_at, self._asked.popleft())
         elif kind in ("lease", "start"):
             future = self.lease if kind == "lease" else self.start
             if not future.done():
@@ -181,4 +184,4 @@ class DriverLink:
                 self.stop_requested = True
                 self.end("the driver requested the stop")
         else:
-            self.on_word(message)
+            self.on_message(message)

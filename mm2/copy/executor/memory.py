@@ -1,4 +1,4 @@
-"""Memory of a Python worker that Spark uses for one micro-batch after the other."""
+"""Memory of a Python worker that Spark reuses for consecutive micro-batches."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import ctypes
 import gc
 
 
-def give_back() -> None:
-    """Returns to the system what a micro-batch that is over has needed.
+def release_memory() -> None:
+    """Return the memory of a finished micro-batch to the operating system.
 
-    The copier freezes what it is made of, much of it in cycles; frozen it would stay for good. And of what is freed glibc keeps all that
-    lies below anything in use: after one backlog each worker held 25 MB of it for as long as it lived. Other C libraries (musl, macOS)
-    cannot be asked, and are not.
+    The copier freezes its objects, many of them in reference cycles, so they would never be collected. glibc keeps
+    freed memory below any allocation in use: after one backlog each worker kept 25 MB for the rest of its life. Other
+    C libraries (musl, macOS) have no malloc_trim.
     """
     gc.unfreeze()
     gc.collect()

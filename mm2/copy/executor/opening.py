@@ -1,13 +1,13 @@
-"""Where each partition's copying begins, and under which producer (see `mm2.copy.session`).
+"""Determines where each partition's copying starts, and with which producer (see `mm2.copy.session`).
 
 ==== what is known ======================== what is done =============================================================
-  a session, handed over cleanly             go on
-  a session, its last holder died            ask the target how far it got, read past what is there
-  a session, but its target is another one   stop: RECREATED
-  a session under other rules                read past what is there under its rules, then a new session
+  a session, handed off cleanly              continue
+  a session, its last holder died            look up its progress on the target, skip those records
+  a session, but its target was recreated    stop: RECREATED
+  a session with other rules                 skip its records under its rules, then a new session
   a session, but now in transactions         the same, then transactions
   a position only                            a new session, written to the ledger before the first batch is sent
-  nothing                                    the same, from where auto.offset.reset says
+  nothing                                    the same, from the offset given by auto.offset.reset
 ======================================================================================================================
 """
 
@@ -44,14 +44,14 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, ProducerIdentity, TopicPartition
 
-_AGAIN_S: Final = 0.25
-_FRESH_AGAIN_S: Final = 0.5
+_RETRY_S: Final = 0.25
+_FRESH_RETRY_S: Final = 0.5
 
 Call = Callable[..., Awaitable[Any]]
 
 
 class Opening:
-    """Brings cursors to their first position. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
+    """Brings cursors to their start positions. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
 
     def __init__(
         self,
@@ -80,28 +80,30 @@ class Opening:
         self._on_truncated = on_truncated
         self._tasks: set[asyncio.Task[None]] = set()
         self.sessions: dict[TopicPartition, Session] = {}
-        self._behind: dict[TopicPartition, int] = {}  # target offset behind what the mark counts
-        self._marks: dict[TopicPartition, Mark] = {}  # as the ledger has them
+        self._behind: dict[TopicPartition, int] = {}  # target offset after the mark
+        self._marks: dict[TopicPartition, Mark] = {}  # from the ledger
         self._rules = rules_of(read_committed=spec.read_committed)
         self._log = structlog.get_logger(__name__)
 
     @property
     def with_sessions(self) -> bool:
-        """Sequences are positions, and sessions are continued; else a transaction sees to it, or nobody does."""
+        """Whether sequences are positions and sessions are continued. Otherwise transactions are used, or delivery is
+        at-least-once.
+        """
         return self._spec.ledger_topic is not None and self._spec.transactions is None
 
     def check_rights(self) -> None:
-        """Say what a crash would cost, and not only after one (see `_may_ask`)."""
+        """Report in advance that a crash could cause duplicates (see `_check_read_rights`)."""
         if self.with_sessions:
-            self._spawn(self._may_ask())
+            self._spawn(self._check_read_rights())
 
     def begin(self, starts: Mapping[TopicPartition, Start]) -> None:
-        """Begin with every partition, each as soon as it can."""
+        """Start every partition, each as soon as possible."""
         self._begin(starts, None)
 
     def _begin(self, starts: Mapping[TopicPartition, Start], only: Collection[TopicPartition] | None) -> None:
-        """``only``: these partitions, whose remote topics' ids are certain."""
-        going_on, asking, positions, named = [], [], {}, {}
+        """``only``: these partitions, whose remote topics' ids are confirmed."""
+        clean, asking, positions, named = [], [], {}, {}
         renamed: dict[TopicPartition, Start] = {}
         for tp, cursor in self._cursors.items():
             if only is not None and tp not in only:
@@ -116,11 +118,11 @@ class Opening:
             if (
                 entry is not None
                 and not start.moved
-                and entry.trouble is not None
-                and entry.trouble.state in LASTS_UNTIL_RESET
+                and entry.condition is not None
+                and entry.condition.state in LASTS_UNTIL_RESET
             ):
-                # It does not end by itself: what contradicts the count may not be seen from the mark any more.
-                cursor.stop_with(entry.trouble)
+                # Ends only with a reset: what contradicts the count may no longer be detectable from the mark.
+                cursor.stop_with(entry.condition)
                 continue
             if entry is not None and not start.moved and self._has_another_target(entry):
                 cursor.fail(PartitionState.RECREATED, self.recreated(entry.target, entry.mark.records))
@@ -132,7 +134,7 @@ class Opening:
             elif start.clean and self._is_to_end(entry):
                 positions[tp] = entry.mark.source
             elif start.clean:
-                going_on.append((cursor, entry))
+                clean.append((cursor, entry))
             elif self._has_other_rules(entry) and entry.session.rules not in RULES:
                 cursor.note = (
                     f"at least once: a predecessor counted records under unknown rules ({entry.session.rules})"
@@ -141,8 +143,8 @@ class Opening:
                 positions[tp] = entry.mark.source
             else:
                 asking.append((cursor, entry))
-        for cursor, entry in going_on:
-            self._go_on(cursor, entry)
+        for cursor, entry in clean:
+            self._continue_session(cursor, entry)
         self._spawn(self._ask(asking))
         self._spawn(self._open(positions))
         for topic in {self._cursors[tp].spec.remote_topic for tp in renamed}:
@@ -152,21 +154,24 @@ class Opening:
             self._spawn(self._open_where(dict.fromkeys(named, LATEST), named))
 
     async def _begin_certainly(self, topic: str, starts: Mapping[TopicPartition, Start]) -> None:
-        """Begin where metadata gave a remote topic another id than the ledger: one answer may be stale."""
+        """Start partitions whose remote topic has another id in the metadata than in the ledger: one response may be
+        stale.
+        """
         known = [start.entry for start in starts.values() if start.entry is not None]
-        # Partitions of one topic may have been written before and after it was created again.
+        # Partitions of one topic may have been written before and after it was recreated.
         retired = {topic_id for entry in known for topic_id in entry.retired}
         newest = next((entry.target_id for entry in known if entry.target_id not in retired), known[0].target_id)
         if await self._sink.settle_id(topic, newest, retired):
             self._begin(starts, starts.keys())
 
     def open_again(self, cursor: Cursor, mark: Mark) -> None:
-        """A new session from a mark: the old one cannot go on."""
+        """Open a new session at a mark, because the old one cannot continue."""
         self.sessions.pop(cursor.partition, None)
         self._spawn(self._open({cursor.partition: mark.source}))
 
     def open_next(self, cursor: Cursor) -> None:
-        """A new session under the present rules, or the first transaction: what a session has copied was read past.
+        """Open a new session with the current rules, or the first transaction: the records of the old session have
+        been skipped.
 
         The ledger names the old session until the new one is written, so another crash changes nothing.
         """
@@ -179,29 +184,29 @@ class Opening:
         self._source.isolate(cursor.partition, committed=False)
 
     def _has_other_rules(self, entry: LedgerEntry) -> bool:
-        """Whether the count of a session has other records than we would copy."""
+        """Whether the count of a session includes other records than this job copies."""
         return entry.session is not None and entry.session.rules not in ("", self._rules)
 
     def _is_to_end(self, entry: LedgerEntry) -> bool:
-        """Whether a session is only read past, and then copying continues in another way."""
+        """Whether the records of a session are only skipped, and copying then continues differently."""
         return self._has_other_rules(entry) or not self.with_sessions
 
     def _use_rules_of(self, cursor: Cursor, entry: LedgerEntry) -> None:
-        """Read a partition as its session's rules say."""
+        """Read a partition under its session's rules."""
         if entry.session is not None and self._has_other_rules(entry):
             cursor.read_committed = RULES[entry.session.rules]
             self._source.isolate(cursor.partition, committed=cursor.read_committed)
 
     def match(self, cursor: Cursor) -> None:
-        """Find out by content what of a partition is on the target already (`Cursor.uncertain`)."""
+        """Find out by content which records of a partition are on the target (`Cursor.uncertain`)."""
         self._spawn(self._match(cursor))
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._on_task_done)
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._link.fail(error)
@@ -210,7 +215,7 @@ class Opening:
         cursor.trail = Trail(start.chunk, entry.gaps)
         cursor.retired = entry.retired
         if start.moved and self._has_another_target(entry):
-            cursor.trail.begin_anew()
+            cursor.trail.restart()
             cursor.retired = retire(cursor.retired, entry.target_id)
         cursor.lost, cursor.lost_before = list(entry.lost), entry.lost_before
         cursor.foreign = entry.foreign
@@ -224,22 +229,22 @@ class Opening:
             self._marks[cursor.partition] = entry.mark
 
     def _has_another_target(self, entry: LedgerEntry) -> bool:
-        """Whether the remote topic is another one than the ledger knows."""
+        """Whether the remote topic is another one than in the ledger."""
         now = self._sink.topic_ids.get(entry.remote_topic, "")
         return bool(now and entry.target_id) and now != entry.target_id
 
     def recreated(self, target: TopicPartition, records: int) -> str:
-        """What to say of a remote topic that is another one now."""
+        """The reason for a remote topic that was recreated."""
         return (
-            f"{target} of {self._spec.target_alias} was deleted and created anew, {records} records that were copied to it "
-            "are gone; reset the position of this partition to have it copied again"
+            f"{target} of {self._spec.target_alias} was deleted and recreated, {records} records that were copied to it "
+            "are lost; reset the position of this partition to copy it again"
         )
 
-    def _go_on(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress | None = None) -> None:
-        """Continue a session at its mark; what ``progress`` has found behind it is read past.
+    def _continue_session(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress | None = None) -> None:
+        """Continue a session at its mark; records that ``progress`` found after it are skipped.
 
-        Without ``progress`` it was handed over cleanly. Otherwise nothing is sent before the ledger has an entry of this holder
-        (rule C7): an entry of the holder before may still land, and would begin another session.
+        Without ``progress`` it was handed off cleanly. Otherwise nothing is sent before the ledger has an entry of
+        this lease holder (rule C7): a late entry of the previous holder could otherwise start another session.
         """
         session = entry.session
         if session is None:
@@ -256,23 +261,23 @@ class Opening:
 
         def begin() -> None:
             if self.sessions.get(cursor.partition) != session:
-                return  # another one has followed meanwhile
+                return  # another session has been opened meanwhile
             outbox.begin(session.producer, mark.records + skip, known=False)
             outbox.end_offset = mark.target
             if progress is not None:
                 outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
                 if skip:
                     outbox.end_offset = progress.target_end
-            self._sink.go_on(outbox)
+            self._sink.end_pause(outbox)
 
         cursor.begin(mark, skip=skip, skip_base=base)
         self._behind[cursor.partition] = mark.target
         if skip:
-            self._log.info("reading past what a predecessor has copied", partition=str(cursor.partition), records=skip)
+            self._log.info("skipping records that a predecessor copied", partition=str(cursor.partition), records=skip)
         if progress is None:
             begin()
         else:
-            outbox.complaint = None
+            outbox.last_error = None
             outbox.identity = ProducerIdentity(-1, -1)
             self._commit(cursor, begin)
         self._source.add([cursor])
@@ -303,7 +308,7 @@ class Opening:
                     if self._is_to_end(entry) and answer.records == entry.mark.records:
                         blind[cursor.partition] = entry.mark.source
                     else:
-                        self._go_on_from(cursor, entry, answer)
+                        self._continue_after_look_up(cursor, entry, answer)
                 elif isinstance(answer, InconsistentTarget):
                     del waiting[tp]
                     cursor.fail(PartitionState.INCONSISTENT, str(answer))
@@ -311,36 +316,37 @@ class Opening:
                     not answer.is_final
                     or time.monotonic() - refused_since.setdefault(tp, time.monotonic()) < LOOK_UP_REFUSED_S
                 ):
-                    # One answer may be of a broker that has just started, and of a right that is about to be granted.
-                    cursor.outbox.complaint = answer
+                    # A broker may just have started, or an ACL may be about to be granted.
+                    cursor.outbox.last_error = answer
                 else:
                     del waiting[tp]
-                    cursor.note = f"at least once: it cannot be looked up how much was copied before: {answer}"
+                    cursor.note = f"at least once: the progress of the predecessor cannot be looked up: {answer}"
                     self._log.warning(cursor.note, partition=str(cursor.partition))
                     blind[cursor.partition] = entry.mark.source
             if blind:
                 self._spawn(self._open(blind))
             if waiting:
-                await self._link.pause(_AGAIN_S)
+                await self._link.pause(_RETRY_S)
 
-    def _go_on_from(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
+    def _continue_after_look_up(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         self._use_rules_of(cursor, entry)
         if progress.records < entry.mark.records and not self.with_sessions:
             self._copy_again(cursor, entry, progress)
             return
         cursor.finishing = self._is_to_end(entry)
         if progress.records < entry.mark.records:
-            self._go_on(cursor, entry)
-            cursor.held = True
+            self._continue_session(cursor, entry)
+            cursor.suspended = True
             self._on_truncated(cursor, progress.records, progress.end)
             return
         if self.with_sessions:
-            self._go_on(cursor, entry, progress)
+            self._continue_session(cursor, entry, progress)
         else:
             self._read_past(cursor, entry, progress)
 
     def _read_past(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
-        """Read past what a copy session has put on the target behind its mark; then transactions begin (`open_next`).
+        """Skip the records that a copy session has put on the target after its mark; then transactions begin
+        (`open_next`).
 
         Until the first of them is committed the ledger names the session, so another crash changes nothing.
         """
@@ -349,22 +355,22 @@ class Opening:
         mark, skip = entry.mark, progress.records - entry.mark.records
         self.sessions[cursor.partition] = entry.session
         self._behind[cursor.partition] = mark.target
-        cursor.outbox.complaint = None
+        cursor.outbox.last_error = None
         cursor.begin(mark, skip=skip, skip_base=progress.offset_of(mark.records, skip))
         self._log.info(
-            "reading past what was copied before transactions", partition=str(cursor.partition), records=skip
+            "skipping records that were copied before transactions", partition=str(cursor.partition), records=skip
         )
         self._source.add([cursor])
 
     def _copy_again(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
-        """The target lost records that a copy session had acknowledged: begin transactions where its records end now."""
+        """The target lost acknowledged records of a copy session: begin transactions at their current end."""
         lost, end = entry.mark.records - progress.records, progress.end
         last = cursor.trail.source_of(end - 1) if end > 0 else None
         if last is None or cursor.foreign:
             cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
             return
         self._log.error(
-            "the target lost records that it had acknowledged; they are sent again",
+            "target lost acknowledged records, resending them",
             partition=str(cursor.spec.target),
             records=lost,
             end=end,
@@ -372,18 +378,18 @@ class Opening:
         cursor.trail.target_cut(end)
         self._spawn(self._open({cursor.partition: last + 1}))
 
-    async def _may_ask(self) -> None:
-        """Without READ on a remote topic a look-up is not possible. One partition of each topic is asked about."""
+    async def _check_read_rights(self) -> None:
+        """Without READ on a remote topic a look-up is not possible. Checks one partition of each topic."""
         asked = {part.remote_topic: part.target for part in self._spec.partitions}
         try:
             answers = await self._call(self._target_admin.describe_producers, asked.values())
         except KafkaFailure:
-            return  # an unreachable broker says nothing about rights
+            return  # an unreachable broker reports no rights
         for target, answer in answers.items():
-            # A broker without DescribeProducers is no reason: the log tells.
+            # DescribeProducers is optional: the log can be read instead.
             if not isinstance(answer, BrokerFailure) or answer.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 continue
-            note = f"at least once: after a crash it could not be told how far copying got: {answer}"
+            note = f"at least once: after a crash the progress could not be looked up: {answer}"
             for cursor in self._cursors.values():
                 if cursor.spec.remote_topic == target.topic:
                     cursor.note = note
@@ -391,7 +397,7 @@ class Opening:
     async def look_up(
         self, questions: Mapping[TopicPartition, ProgressQuestion]
     ) -> Mapping[TopicPartition, TargetProgress | KafkaFailure]:
-        """How far sessions got on the target."""
+        """Look up the progress of sessions on the target."""
         if not questions:
             return {}
         try:
@@ -403,8 +409,9 @@ class Opening:
         return found
 
     def search_gap(self, cursor: Cursor, first: int, end: int) -> None:
-        """Records lie at target offsets ``first .. end-1`` that no answer has claimed: stop the partition when they are the
-        session's own, which means that they are there twice."""
+        """The target has records at offsets ``first .. end-1`` that no response acknowledged. If they belong to the
+        session, they are duplicates, and the partition is stopped.
+        """
         self._spawn(self._search_gap(cursor, first, end))
 
     async def _search_gap(self, cursor: Cursor, first: int, end: int) -> None:
@@ -416,10 +423,12 @@ class Opening:
             try:
                 own = await self._call(self._look_up.count_own, cursor.spec.target, first, end, session.producer)
             except KafkaFailure as error:
-                self._log.info("a gap could not be searched", partition=str(cursor.spec.target), error=str(error))
+                self._log.info(
+                    "gap on the target could not be searched", partition=str(cursor.spec.target), error=str(error)
+                )
                 if error.is_final:
                     return
-                await self._link.pause(_AGAIN_S)
+                await self._link.pause(_RETRY_S)
         if own:
             cursor.fail(
                 PartitionState.INCONSISTENT,
@@ -433,7 +442,7 @@ class Opening:
         while not self._link.stop.is_set() and session is not None:
             first = cursor.skip_base if cursor.skip_base >= 0 else cursor.target
             first = first if first >= 0 else self._behind.get(partition, -1)
-            # The session's own records are told by their producer, so more of the log than needed may be read.
+            # The session's records are identified by their producer, so more of the log than needed may be read.
             first = first if first >= 0 else cursor.outbox.floor
             if first < 0:
                 break
@@ -446,21 +455,21 @@ class Opening:
                     self._look_up.fingerprints, cursor.spec.target, first, end.offset, session.producer, cursor.skip
                 )
             except KafkaFailure as error:
-                cursor.outbox.complaint = error
+                cursor.outbox.last_error = error
                 if error.is_final:
                     break
-                await self._link.pause(_AGAIN_S)
+                await self._link.pause(_RETRY_S)
                 continue
             self._log.info(
-                "records that a predecessor copied are compared with the source by content",
+                "comparing records of a predecessor with the source by content",
                 partition=str(partition),
                 records=cursor.skip,
             )
             cursor.match = deque(prints.values[-cursor.skip :])
             cursor.match_with_time = prints.with_time
             if len(cursor.match) < cursor.skip:
-                # They are there all the same for the count; but what is left of them on the source counts as new.
-                cursor.note = f"at least once: {cursor.spec.target} was compacted while nobody copied"
+                # They are in the count, but those left on the source count as new.
+                cursor.note = f"at least once: {cursor.spec.target} was compacted while copying was stopped"
                 self._log.warning(cursor.note)
                 cursor.records += cursor.skip - len(cursor.match)
                 cursor.skip = len(cursor.match)
@@ -468,19 +477,19 @@ class Opening:
             if not cursor.match:
                 cursor.match = None
             cursor.skip_base = -1
-            cursor.outbox.complaint = None
-            cursor.held = False
+            cursor.outbox.last_error = None
+            cursor.suspended = False
             self._source.resume()
             return
         if not self._link.stop.is_set():
-            cursor.note = f"at least once: what of {partition} is on the target after a crash cannot be told any more"
+            cursor.note = f"at least once: it is unknown which records of {partition} are on the target after a crash"
             self._log.warning(cursor.note)
             self.open_again(cursor, cursor.mark)
 
     # -- new sessions --------------------------------------------------------------------------------------------------
 
     async def _open(self, positions: dict[TopicPartition, int | None]) -> None:
-        """Find positions that are not known, then open a session for each partition."""
+        """Find unknown positions, then open a session for each partition."""
         known = {tp: position for tp, position in positions.items() if position is not None}
         fresh = [tp for tp, position in positions.items() if position is None]
         if known:
@@ -489,7 +498,7 @@ class Opening:
             await self._open_fresh(fresh)
 
     async def _open_fresh(self, missing: list[TopicPartition]) -> None:
-        """Where partitions without a position begin; one that cannot be told holds up no other."""
+        """Start partitions without a position. A partition whose position cannot be found does not block others."""
         spec = self._spec
         reset = spec.auto_offset_reset
         if reset == "none" and spec.start_timestamp_ms is None:
@@ -506,9 +515,10 @@ class Opening:
         await self._open_where(when, {})
 
     async def _open_where(self, when: dict[TopicPartition, int], named: Mapping[TopicPartition, int]) -> None:
-        """Begin at what ListOffsets answers to ``when``, or at offsets that are ``named`` and do not lie behind it.
+        """Start at the offsets that ListOffsets returns for ``when``, or at ``named`` offsets that are not after
+        them.
 
-        Nobody has read up to a named offset yet: a log that ends before it has lost nothing.
+        Nothing has been read up to a named offset yet, so a log that ends before it has lost nothing.
         """
         while when and not self._link.stop.is_set():
             try:
@@ -521,22 +531,22 @@ class Opening:
                     found[tp] = min(result.offset, named.get(tp, result.offset))
                     if found[tp] < named.get(tp, 0):
                         self._log.warning(
-                            "the log ends before the offset at which copying was to begin; it begins at the end",
+                            "log ends before the requested start offset, starting at its end",
                             partition=str(tp),
                             offset=named[tp],
                             end=result.offset,
                         )
                     del when[tp]
                 elif isinstance(result, OffsetInfo):
-                    when[tp] = LATEST  # nothing is as young as asked: the end
+                    when[tp] = LATEST  # no record is as new as requested: start at the end
                 elif isinstance(result, BrokerFailure):
                     self._cursors[tp].failed(result)
                 else:
-                    self._cursors[tp].say(PartitionState.UNREACHABLE, str(result))
+                    self._cursors[tp].set_read_error(PartitionState.UNREACHABLE, str(result))
             if found:
                 self._spawn(self._open_at(found))
             if when:
-                await self._link.pause(_FRESH_AGAIN_S)
+                await self._link.pause(_FRESH_RETRY_S)
 
     async def _open_at(self, positions: Mapping[TopicPartition, int]) -> None:
         if self._spec.transactions is not None:
@@ -544,7 +554,7 @@ class Opening:
                 mark = self._marks.get(tp)
                 if self.sessions.pop(tp, None) is not None or self._cursors[tp].finishing:
                     self._use_present_rules(self._cursors[tp])
-                self._cursors[tp].outbox.complaint = None
+                self._cursors[tp].outbox.last_error = None
                 self._cursors[tp].trail.settle()
                 self._cursors[tp].begin(mark if mark is not None and mark.source == position else Mark(position, -1, 0))
                 self._cursors[tp].markers = None
@@ -555,19 +565,19 @@ class Opening:
         while waiting and not self._link.stop.is_set():
             targets = {self._cursors[tp].spec.target: tp for tp in waiting}
             try:
-                # One producer for all of them, and a new one each time: within one its sequences only grow.
+                # One new producer for all of them: its sequences must never decrease.
                 identity = await self._call(self._new_identity)
                 refused_since = None
                 ends = await self._call(self._target_admin.list_offsets, dict.fromkeys(targets, LATEST))
             except KafkaFailure as error:
                 for tp in waiting:
-                    self._cursors[tp].outbox.complaint = error
+                    self._cursors[tp].outbox.last_error = error
                 if isinstance(error, BrokerFailure) and error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                     refused_since = refused_since or time.monotonic()
                     if time.monotonic() - refused_since > LOOK_UP_REFUSED_S:
                         self._open_without_idempotence(waiting, error)
                         return
-                await self._link.pause(_AGAIN_S)
+                await self._link.pause(_RETRY_S)
                 continue
             for target, end in ends.items():
                 tp = targets[target]
@@ -575,32 +585,32 @@ class Opening:
                 if isinstance(end, OffsetInfo):
                     self._open_one(cursor, Mark(waiting.pop(tp), end.offset, 0), identity)
                 elif end.is_final and not end.stale_metadata:
-                    # It may be written all the same; where it ends is then not known.
+                    # It may still be writable; its end offset is unknown.
                     self._open_one(cursor, Mark(waiting.pop(tp), -1, 0), identity)
                 else:
-                    cursor.outbox.complaint = end
+                    cursor.outbox.last_error = end
             if waiting:
-                await self._link.pause(_AGAIN_S)
+                await self._link.pause(_RETRY_S)
 
     def _open_without_idempotence(self, positions: Mapping[TopicPartition, int], error: KafkaFailure) -> None:
-        """Brokers before 2.8 hand out producer ids only with the right IdempotentWrite (KIP-679)."""
+        """Brokers before 2.8 return producer ids only with the IdempotentWrite right (KIP-679)."""
         for tp, position in positions.items():
             cursor = self._cursors[tp]
-            cursor.note = f"at least once: the target hands out no producer id: {error}"
+            cursor.note = f"at least once: the target does not assign a producer id: {error}"
             self._log.warning(cursor.note, partition=str(tp))
             cursor.trail.settle()
             cursor.begin(Mark(position, -1, 0))
-            cursor.outbox.complaint = None
+            cursor.outbox.last_error = None
             cursor.outbox.identity = None
-            self._sink.go_on(cursor.outbox)
+            self._sink.end_pause(cursor.outbox)
         self._source.add(self._cursors[tp] for tp in positions)
 
     def _open_one(self, cursor: Cursor, mark: Mark, identity: ProducerIdentity) -> None:
         cursor.trail.settle()
         cursor.begin(mark)
-        cursor.outbox.complaint = None
+        cursor.outbox.last_error = None
         cursor.outbox.queue.clear()
-        cursor.outbox.identity = ProducerIdentity(-1, -1)  # nothing goes under an earlier one meanwhile
+        cursor.outbox.identity = ProducerIdentity(-1, -1)  # nothing is sent with the previous id meanwhile
         if not self.with_sessions:
             cursor.outbox.begin(identity, 0, known=False)
             self._source.add([cursor])
@@ -610,15 +620,15 @@ class Opening:
         cursor.outbox.floor = mark.target
         if cursor.known_epoch < 0:
             cursor.known_epoch = self._source.leader_epoch(cursor.partition)
-        # Fetched already, and sent as soon as the ledger knows of the session.
+        # Fetching starts now; records are sent when the ledger has the session.
         self._source.add([cursor])
 
         def known() -> None:
             if self.sessions.get(cursor.partition) is not session:
-                return  # another one has followed meanwhile
+                return  # another session has been opened meanwhile
             cursor.outbox.begin(identity, 0, known=False)
             cursor.outbox.end_offset = mark.target
-            self._sink.go_on(cursor.outbox)
+            self._sink.end_pause(cursor.outbox)
 
         self._commit(cursor, known)
 
@@ -627,12 +637,12 @@ class Opening:
         cluster = self._target_cluster
         answer: Any = cluster.send(None, request)
         if answer.error_code:
-            raise BrokerFailure.of(answer.error_code, subject=f"asking cluster {cluster.name} for a producer id")
+            raise BrokerFailure.of(answer.error_code, subject=f"requesting a producer id from cluster {cluster.name}")
         return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
 
 def truncated(target: TopicPartition, alias: str, lost: int, end: int) -> str:
-    """What to say of a remote topic that lost acknowledged records at its end, if it is not known which."""
+    """The reason for a remote topic that lost acknowledged records at its end, if it is unknown which."""
     return (
         f"{target} of {alias} lost {lost} acknowledged records at its end ({end}), and which they were is not known; reset the "
         "position of this partition to copy them again"

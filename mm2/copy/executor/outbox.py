@@ -1,4 +1,4 @@
-"""Batches on their way to one target partition."""
+"""Batches to be sent to one target partition."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from mm2.kafka.records.batch import BatchHeader, patch, read_header
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
-#: As many batches as a broker remembers of an idempotent producer.
+#: Number of batches that a broker remembers of an idempotent producer.
 MAX_IN_FLIGHT: Final = 5
 
 
 @dataclass(slots=True, eq=False)
 class OutgoingBatch:
-    """One batch on its way. ``data`` is the whole batch; ``acked`` gets the target's base offset (-1: not told).
+    """One batch to be sent. ``data`` is the whole batch; ``acked`` is called with the target's base offset (-1:
+    unknown).
 
-    ``split`` is asked for smaller outgoing batches of the same records when the target refuses the size; None = cannot be cut.
-    ``without`` gives the outgoing of all but the first n records, which are on the target already.
+    ``split`` returns smaller batches of the same records when the target rejects the size; None = cannot be split.
+    ``without`` returns the batch without its first n records, which are on the target already.
     """
 
     data: memoryview
@@ -30,7 +31,7 @@ class OutgoingBatch:
     acked: Callable[[int], None]
     split: Callable[[], list[OutgoingBatch] | None] | None = None
     without: Callable[[int], OutgoingBatch] | None = None
-    at: int = -1  # number of its first record in the producer's count, once it is fixed
+    at: int = -1  # number of its first record in the producer's count; -1: not assigned
     base_offset: int | None = None  # once acknowledged
     under_way: bool = False
     leader_epoch: int = -1  # in which it was sent
@@ -38,12 +39,12 @@ class OutgoingBatch:
 
     @property
     def count(self) -> int:
-        """How many records, that is how many sequence numbers it takes."""
+        """The number of records, and so of sequence numbers."""
         return self.header.records_count
 
     @property
     def end(self) -> int:
-        """Number of the record behind its last one."""
+        """The number of the record after its last one."""
         return self.at + self.header.records_count
 
 
@@ -51,13 +52,14 @@ class OutgoingBatch:
 class Outbox:
     """Batches for one target partition, in order.
 
-    ``identity`` None means a producer without idempotence, which has one batch under way at a time; an id below 0 one
-    that is not known yet, and then nothing is sent. The ``next``-th record of that producer is the next to be sent for
-    the first time, the first ``acked`` ones are on the target. While ``refused`` the broker does not want this
-    partition's head for a reason that waiting does not mend; it is offered again every 5 s, in case somebody mends it.
+    ``identity`` None means a producer without idempotence, which has one batch in flight at a time. With an id below
+    0 the producer is not known yet, and nothing is sent. ``next`` is the number of the next record that is sent for
+    the first time; the first ``acked`` records are on the target. While ``refused`` the broker rejects the first
+    batch for a reason that does not change by itself; it is resent every 5 s, in case the cause has been fixed.
 
-    ``on_refused(failure | None)`` reports that. ``looked_up`` is set for copy sessions: a batch whose outcome is unknown is looked
-    up on the target and not sent blindly. ``on_inconsistent`` reports that the target contradicts the session's count.
+    ``on_refused(failure | None)`` reports that. ``looked_up`` is set for copy sessions: a batch whose outcome is
+    unknown is looked up on the target before anything is resent. ``on_inconsistent`` reports that the target
+    contradicts the session's count.
     """
 
     partition: TopicPartition
@@ -65,11 +67,11 @@ class Outbox:
     transactional: bool = False
     on_refused: Callable[[KafkaFailure | None], None] | None = None
     on_truncated: Callable[[int, int], None] | None = None  # (records on the target, its end offset)
-    on_recreated: Callable[[], None] | None = None  # its topic is another one of the same name
+    on_recreated: Callable[[], None] | None = None  # its topic was recreated
     on_inconsistent: Callable[[str], None] | None = None
-    on_uncertain: Callable[[str], None] | None = None  # a batch is sent again that may be on the target
+    on_uncertain: Callable[[str], None] | None = None  # a batch is resent that may be on the target
     looked_up: bool = False
-    held_back: bool = False
+    waits_for_commit: bool = False
     enrolled: bool = True  # part of the open transaction, or of none
     next: int = 0
     acked: int = 0
@@ -78,37 +80,37 @@ class Outbox:
     leader_epoch: int = -1  # of the partition, by the newest metadata
     verified_epoch: int | None = None  # of the last look-up, until the first acknowledgement that follows it
     floor: int = -1  # target offset where the session began; -1: unknown
-    doubt: KafkaFailure | None = None  # why the target is being asked; None when no answer came
+    look_up_cause: KafkaFailure | None = None  # why the look-up is made; None when there was no response
     queue: deque[OutgoingBatch] = field(default_factory=deque)
     sent: deque[OutgoingBatch] = field(default_factory=deque)
-    place: tuple[int, int] | None = None  # the leader's node id and the number of our connection to it
+    address: tuple[int, int] | None = None  # the leader's node id and the number of the connection to it
     slot: int = 0
     draining: bool = False
-    ready: bool = False  # in a broker's line
-    paused: bool = False  # nothing is sent until somebody says that the pause is over
+    ready: bool = False  # scheduled on a broker's connection
+    paused: bool = False  # nothing is sent until `Sink.end_pause`
     failures: int = 0
     refused: bool = False
-    stopped: bool = False  # for good in this micro-batch
-    aside: bool = False  # its head is on its way to the dead letters, and is not to come in here
-    end_offset: int = -1  # on the target, behind our last acknowledged record
-    complaint: KafkaFailure | None = None  # the last answer that was no acknowledgement, until one comes
+    stopped: bool = False  # permanently in this micro-batch
+    quarantining: bool = False  # its first batch is being written to the dead letter topic
+    end_offset: int = -1  # target offset after the last acknowledged record
+    last_error: KafkaFailure | None = None  # the last error, until an acknowledgement
 
     @property
     def idle(self) -> bool:
-        """Nothing to send, nothing unanswered."""
+        """Whether nothing waits and nothing is in flight."""
         return not self.queue and not self.sent
 
     @property
-    def held(self) -> bool:
-        """Nothing may be sent now."""
+    def is_blocked(self) -> bool:
+        """Whether nothing may be sent now."""
         return self.draining or self.paused or self.refused or self.stopped
 
     def has_room(self, remembered_ms: float) -> bool:
         """Whether another batch may be in flight (rule S1 of docs/design/copy-sessions.md).
 
-        A leader accepts any sequence from a producer that it does not remember, so a batch behind a refused one would take its
-        place. It forgets producers by the timestamp of their last batch: ``remembered_ms`` is the oldest timestamp at which it
-        cannot have done so. A producer with an open transaction is never forgotten.
+        A leader accepts any sequence from a producer that it does not remember, so a batch behind a rejected one
+        would take its place. It forgets producers by the timestamp of their last batch: ``remembered_ms`` is the
+        oldest timestamp at which it cannot have done so. A producer with an open transaction is never forgotten.
         """
         if not self.sent:
             return True
@@ -119,12 +121,12 @@ class Outbox:
         return self.acked_ms >= remembered_ms and all(p.header.max_timestamp >= remembered_ms for p in self.sent)
 
     @property
-    def nameless(self) -> bool:
-        """It is to have a producer id and has none yet."""
+    def needs_producer_id(self) -> bool:
+        """Whether it is idempotent and has no producer id yet."""
         return self.identity is not None and self.identity.producer_id < 0
 
     def begin(self, identity: ProducerIdentity, count: int, *, known: bool) -> None:
-        """Go on as a producer of which ``count`` records are on the target; what is queued gets new numbers."""
+        """Continue with a producer of which ``count`` records are on the target. Queued batches get new sequences."""
         self.identity = identity
         self.next = self.acked = count
         self.known = known
@@ -134,7 +136,7 @@ class Outbox:
             outgoing.at = -1
 
     def stamp(self, outgoing: OutgoingBatch) -> None:
-        """Give a batch its sequence, once and for all, and make its header the target's."""
+        """Assign a sequence to a batch, once, and write its header for the target."""
         if outgoing.at >= 0:
             return
         identity = self.identity
@@ -146,7 +148,7 @@ class Outbox:
         self._write(outgoing, identity)
 
     def restamp(self, whole: OutgoingBatch, pieces: list[OutgoingBatch]) -> None:
-        """The pieces take exactly the sequences of the whole, so what follows keeps its own."""
+        """The parts of a split batch get exactly its sequences, so later batches keep theirs."""
         at = whole.at
         identity = self.identity
         if identity is None or at < 0:
@@ -162,6 +164,6 @@ class Outbox:
 
 
 def outgoing_of(records: list[Record], acked: Callable[[], None]) -> OutgoingBatch:
-    """One batch of records for an outbox."""
+    """A batch of these records."""
     batch = encode_batch(records)
     return OutgoingBatch(memoryview(batch), read_header(batch), lambda _: acked())

@@ -1,7 +1,8 @@
-"""Commits: the ledger's entry of a partition, then MM2's position in Connect's offsets topic (see `mm2.copy.session`).
+"""Commits: the ledger's entry of a partition, then MM2's position in Connect's offsets topic (see
+`mm2.copy.session`).
 
-Both say what is on the target, the acknowledged prefix, never more. A partition goes through both stages before its next
-commit begins; at most one batch per partition of either topic is under way.
+Both contain the acknowledged prefix, never more. A partition writes both before its next commit begins. At most one
+batch per partition of either topic is in flight.
 """
 
 from __future__ import annotations
@@ -20,39 +21,43 @@ from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 
-#: A batch of the ledger is cut here; brokers take a megabyte unless told otherwise.
+#: Size at which a batch of the ledger ends. The default of `message.max.bytes` is one megabyte.
 _BATCH_BYTES: Final = 512 << 10
-#: So long after a position of ours what lies before it still counts as unread: a user's position may be among it, as offsets of a
-#: connector can be changed as soon as it is to be stopped, while its tasks still commit.
+#: Time after an own position during which earlier records still count as unread. A user's position may be among them, because offsets
+#: of a connector can be changed as soon as its stop is requested, while its tasks still commit.
 SEEN_AFTER_S: Final = 10.0
 
 
 def offset_key(connector: str, source_alias: str, source: TopicPartition) -> bytes:
-    """Key of a position in Connect's offsets topic; Java looks it up by its bytes (``OffsetUtils``, ``MirrorUtils.wrapPartition``)."""
-    place = {"cluster": source_alias, "partition": source.partition, "topic": source.topic}
-    return json.dumps([connector, place], separators=(",", ":"), ensure_ascii=False).encode()
+    """Key of a position in Connect's offsets topic; Java looks it up by its bytes (``OffsetUtils``,
+    ``MirrorUtils.wrapPartition``).
+    """
+    key = {"cluster": source_alias, "partition": source.partition, "topic": source.topic}
+    return json.dumps([connector, key], separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def offset_value(position: int) -> bytes:
-    """Value of a position: the last offset that is done, resume at the next."""
+    """Value of a position: the last offset that was copied."""
     return b'{"offset":%d}' % (position - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A partition's entry with ``previous`` still to be filled in, and the chunks of its trail that changed."""
+    """A partition's entry without ``previous``, and the chunks of its trail that changed."""
 
     entry: LedgerEntry
     chunks: tuple[SegmentChunk, ...] = ()
     forgotten: tuple[int, ...] = ()
 
 
-#: Called when records are in a topic, with the offset of its partition behind them (-1: unknown).
+#: Called when records are acknowledged, with the offset after them (-1: unknown).
 Written = Callable[[int], None]
 
 
 class PendingRecords:
-    """Records for the partitions of one topic; what comes while a batch is under way goes together in the next."""
+    """Records for the partitions of one topic. Records that are added while a batch is in flight are sent together in
+    the next one.
+    """
 
     def __init__(self, outbox_of: Callable[[int], Outbox], put: Callable[[Outbox, OutgoingBatch], None]) -> None:
         self._outbox_of = outbox_of
@@ -61,55 +66,55 @@ class PendingRecords:
         self._outboxes: dict[int, Outbox] = {}
         self._waiting: dict[int, list[tuple[list[Record], Written]]] = {}
 
-    def add(self, place: int, records: list[Record], written: Written) -> None:
-        """Write records to a partition of the topic; ``written`` when they are in."""
-        self._waiting.setdefault(place, []).append((records, written))
+    def add(self, partition: int, records: list[Record], written: Written) -> None:
+        """Write records to a partition of the topic; ``written`` is called when they are acknowledged."""
+        self._waiting.setdefault(partition, []).append((records, written))
 
     def flush(self) -> None:
-        """Send what waits where nothing is under way."""
-        for place in list(self._waiting):
-            self._flush(place)
+        """Send waiting records where nothing is in flight."""
+        for partition in list(self._waiting):
+            self._flush(partition)
 
     @property
     def idle(self) -> bool:
-        """Nothing waits and nothing is under way."""
+        """Whether nothing waits and nothing is in flight."""
         return not self._waiting and all(outbox.idle for outbox in self._outboxes.values())
 
     @property
     def outboxes(self) -> list[Outbox]:
-        """Those in use, for their complaints."""
+        """The open outboxes, for their errors."""
         return list(self._outboxes.values())
 
     def give_up(self) -> None:
-        """Take everything that waits or is under way for written: the topic does not take it."""
+        """Complete all records that wait or are in flight as if they were written: the topic rejects them."""
         waiting, self._waiting = self._waiting, {}
         for outbox in self._outboxes.values():
             outgoing_batches = [*outbox.sent, *outbox.queue]
             outbox.queue.clear()
             for outgoing in outgoing_batches:
-                acked, outgoing.acked = outgoing.acked, _nobody_waits  # an answer may still come
+                acked, outgoing.acked = outgoing.acked, _ignore_ack  # a response may still arrive
                 acked(-1)
         for rows in waiting.values():
             for _, written in rows:
                 written(-1)
 
-    def outbox(self, place: int) -> Outbox:
+    def outbox(self, partition: int) -> Outbox:
         """The outbox of a partition."""
-        found = self._outboxes.get(place)
+        found = self._outboxes.get(partition)
         if found is None:
-            found = self._outboxes[place] = self._outbox_of(place)
+            found = self._outboxes[partition] = self._outbox_of(partition)
         return found
 
-    def _flush(self, place: int) -> None:
-        if not self.outbox(place).idle:
+    def _flush(self, partition: int) -> None:
+        if not self.outbox(partition).idle:
             return
-        waiting = self._waiting.pop(place, [])
+        waiting = self._waiting.pop(partition, [])
         records: list[Record] = []
         callbacks: list[Written] = []
         size = 0
         for index, (rows, written) in enumerate(waiting):
             if size > _BATCH_BYTES:
-                self._waiting[place] = waiting[index:]
+                self._waiting[partition] = waiting[index:]
                 break
             records += rows
             callbacks.append(written)
@@ -121,25 +126,25 @@ class PendingRecords:
             for written in callbacks:
                 written(base_offset + len(records) if base_offset >= 0 else -1)
             self.then()
-            self._flush(place)
+            self._flush(partition)
 
         if records:
             outgoing = outgoing_of(records, lambda: None)
             outgoing.acked = written_all
-            self._put(self.outbox(place), outgoing)
+            self._put(self.outbox(partition), outgoing)
         else:
             written_all(-1)
 
 
-def _nobody_waits(_base_offset: int) -> None:
+def _ignore_ack(_base_offset: int) -> None:
     pass
 
 
 class Positions:
-    """Writes commits; ``on_committed(source, entry)`` follows each that is in.
+    """Writes commits; ``on_committed(source, entry)`` is called after each.
 
-    ``partitions`` are those of the offsets topic. ``ledger`` None: there is no ledger to write to. In exactly-once mode
-    the offsets are part of the transaction and only the ledger is written here. ``seen_after_s``: see `SEEN_AFTER_S`.
+    ``partitions`` are those of the offsets topic. ``ledger`` None: there is no ledger. In exactly-once mode the
+    offsets are part of the transaction and only the ledger is written here. ``seen_after_s``: see `SEEN_AFTER_S`.
     """
 
     def __init__(
@@ -166,18 +171,23 @@ class Positions:
         self._leases: dict[TopicPartition, Lease] = {}
         self._seen: dict[TopicPartition, int] = {}  # see `PositionHeader`
         self._seen_after_s = seen_after_s
-        # The offset behind an acknowledged position, and when it was acknowledged.
+        # The offset after an acknowledged position, and when it was acknowledged.
         self._acked: dict[TopicPartition, tuple[int, float]] = {}
-        self._entered: set[TopicPartition] = set()  # whose entry, under a lease of this driver's, is in the ledger
+        self._entered: set[TopicPartition] = (
+            set()
+        )  # partitions whose entry, with a lease of this executor, is in the ledger
         self.committed: dict[TopicPartition, int | None] = {}
-        self._previous: dict[TopicPartition, int | None] = {}  # what the ledger says was committed
+        self._previous: dict[TopicPartition, int | None] = {}  # the committed position in the ledger
 
     def start_at(
         self, source: TopicPartition, position: int | None, lease: Lease, *, seen: int = -1, entered: bool = False
     ) -> None:
-        """Begin with what Connect's offsets topic holds: the next source offset, None for nothing; and with the lease of a
-        take-over. ``seen`` is an offset of that topic's partition before which everything is known, ``entered`` is set after a
-        clean hand-over, when the predecessor's entry needs no confirmation."""
+        """Start with the position in Connect's offsets topic (the next source offset, None for none) and the lease of
+        the takeover.
+
+        ``seen`` is an offset of that topic's partition before which everything is known. ``entered`` is set after a
+        clean hand-off, when the predecessor's entry needs no confirmation.
+        """
         self.committed[source] = position
         self._leases[source] = lease
         self._seen[source] = seen
@@ -185,33 +195,35 @@ class Positions:
             self._entered.add(source)
 
     def seen(self, source: TopicPartition) -> int:
-        """Up to which offset everything in the partition of the offsets topic is known; -1: unknown."""
+        """The offset up to which everything in the partition of the offsets topic is known; -1: unknown."""
         return self._seen.get(source, -1)
 
     def is_entered(self, source: TopicPartition) -> bool:
-        """The ledger has an entry of this partition in its present session, that no late write can replace (rule C7)."""
+        """Whether the ledger has an entry of this partition in its current session, which no late write can replace
+        (rule C7).
+        """
         return source in self._entered
 
-    def place(self, source: TopicPartition) -> int:
-        """The partition of the offsets topic where the position of a source partition goes."""
+    def partition(self, source: TopicPartition) -> int:
+        """The partition of the offsets topic for the position of a source partition."""
         return self._key(source)[1]
 
     def lease(self, source: TopicPartition) -> Lease:
-        """Of the newest commit."""
+        """The lease of the newest commit."""
         return self._leases.get(source, Lease())
 
     def is_settled(self, source: TopicPartition, *, ending: bool = False) -> bool:
-        """The ledger knows the position that is in the offsets topic for the last one. Else who is set back to the one before
-        it, or to nothing where that was the first, would be taken for a crash between the two writes.
+        """Whether the ledger knows the position in the offsets topic as the last one. Otherwise a user who sets it
+        back to the previous position, or removes the first one, would look like a crash between the two writes.
 
-        When the micro-batch is ``ending`` it is enough that it does not know of nothing: nobody is kept waiting for more.
+        When the micro-batch is ``ending``, it is enough that the ledger knows of any position.
         """
         now = self.committed.get(source)
-        told = self._previous.get(source, now)
-        return told == now or (ending and told is not None)
+        recorded = self._previous.get(source, now)
+        return recorded == now or (ending and recorded is not None)
 
     def busy(self, source: TopicPartition) -> bool:
-        """A commit of this partition is under way."""
+        """Whether a commit of this partition is in flight."""
         return source in self._under_way
 
     def commit(self, commit: Commit) -> None:
@@ -235,14 +247,14 @@ class Positions:
         self._ledger.add(0, records, written)
 
     def flush(self) -> None:
-        """Send what was given to `commit`."""
+        """Send the pending commits."""
         if self._ledger is not None:
             self._ledger.flush()
         if self._offsets is not None:
             self._offsets.flush()
 
     def without_ledger(self) -> None:
-        """Go on without one."""
+        """Continue without a ledger."""
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             ledger.give_up()
@@ -250,46 +262,46 @@ class Positions:
 
     @property
     def idle(self) -> bool:
-        """All that was given is in."""
+        """Whether all commits are acknowledged."""
         return not self._under_way
 
     @property
     def outboxes(self) -> list[Outbox]:
-        """Those in use, for their complaints."""
+        """The open outboxes, for their errors."""
         return [outbox for stage in (self._ledger, self._offsets) if stage is not None for outbox in stage.outboxes]
 
     def offset_record(
         self, source: TopicPartition, position: int, header: PositionHeader | None = None
     ) -> tuple[int, Record]:
-        """The partition of the offsets topic where a position goes, and its record."""
-        key, place = self._key(source)
+        """The partition of the offsets topic for a position, and its record."""
+        key, partition = self._key(source)
         headers = () if header is None else ((POSITION_HEADER, header.to_bytes()),)
-        return place, Record(key, offset_value(position), headers)
+        return partition, Record(key, offset_value(position), headers)
 
     def _to_offsets(self, entry: LedgerEntry) -> None:
         source, position = entry.source, entry.mark.source
         if self._offsets is None or position <= 0 or self.committed.get(source) == position:
-            self._in(entry)
+            self._finish(entry)
             return
         header = None if entry.session is None else PositionHeader.of(entry)
-        place, record = self.offset_record(source, position, header)
+        partition, record = self.offset_record(source, position, header)
 
         def written(end: int) -> None:
             self.committed[source] = position
-            self._saw(source, end)
-            self._in(entry)
+            self._record_seen(source, end)
+            self._finish(entry)
 
-        self._offsets.add(place, [record], written)
+        self._offsets.add(partition, [record], written)
 
-    def _saw(self, source: TopicPartition, end: int) -> None:
-        """A position of ours is before this offset."""
+    def _record_seen(self, source: TopicPartition, end: int) -> None:
+        """An own position is before this offset."""
         now = time.monotonic()
         known, since = self._acked.setdefault(source, (end, now))
         if now - since >= self._seen_after_s:
             self._seen[source] = max(self.seen(source), known)
             self._acked[source] = end, now
 
-    def _in(self, entry: LedgerEntry) -> None:
+    def _finish(self, entry: LedgerEntry) -> None:
         self._under_way.discard(entry.source)
         self._on_committed(entry.source, entry)
 

@@ -1,22 +1,22 @@
-"""The writing side: outboxes of batches, one per target partition, emptied into pipelined Produce requests.
+"""The writing side: outboxes of batches, one per target partition, sent in pipelined Produce requests.
 
-A sink knows brokers and retries; what a batch means is its sender's business. Rules it keeps:
+Rules:
 
-* one batch per partition and request, at most five requests under way per connection, so at most five batches per
-  partition, which is as many as a broker remembers of an idempotent producer;
-* the sequence of a batch is fixed when it is first sent and never changes: whoever sends it again, and after whatever
-  failure, the broker takes it once. A batch whose outcome is unknown is neither split nor merged;
-* after a failure of one batch of a partition nothing new is sent for it until everything under way is answered; then
-  what is not acknowledged goes again, in order;
-* in a transaction a batch that may be there is sent again before it counts as refused: the transaction would be committed with it
-  and without its position;
-* in a copy session a batch whose outcome is unknown is looked up on the target, and only what is not there is sent again: a
-  broker forgets producers by the timestamps of their records, and then it would accept the same batch twice;
-* nothing is sent once the lease has run out.
+* One batch per partition and request, at most five requests in flight per connection. So at most five batches per partition are in
+  flight, which is the number that a broker remembers of an idempotent producer.
+* The sequence of a batch is fixed when it is first sent and never changes. So the broker appends it once, whichever process resends it
+  after whatever failure. A batch whose outcome is unknown is neither split nor merged.
+* After a failure of one batch of a partition, nothing new is sent for it until all requests in flight are answered. Then unacknowledged
+  batches are resent in order.
+* In a transaction, a batch that may have been appended is resent before it counts as rejected: otherwise the transaction would be committed
+  with the batch and without its position.
+* In a copy session, a batch whose outcome is unknown is looked up on the target, and only missing records are resent. A broker forgets
+  producers by the timestamps of their records, and would then append the same batch twice.
+* Nothing is sent after the lease has expired.
 
 The rules S1 to S6 of docs/design/copy-sessions.md give the reasons.
 
-All methods and callbacks run on the loop's thread; blocking calls (metadata, connecting) go to ``background``.
+All methods and callbacks run on the loop's thread; blocking calls (metadata, connecting) run in ``background``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from mm2.copy.executor.brokers import SILENT_S, WATCH_S, BrokerAddress, Brokers, Link
+from mm2.copy.executor.brokers import SLOW_RESPONSE_S, WATCH_S, BrokerAddress, Brokers, Link
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, OutgoingBatch
 from mm2.copy.executor.target_progress import (
     LOOK_UP_REFUSED_S,
@@ -48,7 +48,7 @@ from mm2.kafka.wire.channel import BufferPool, Channel
 
 MAX_REQUEST_BYTES: Final = 4 << 20
 _REFUSED_RETRY_S: Final = 5.0
-_LOOK_UP_AGAIN_S: Final = 0.25
+_LOOK_UP_RETRY_S: Final = 0.25
 _TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _PRODUCER_LOST: Final = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -58,8 +58,8 @@ _PRODUCER_LOST: Final = (
     ErrorCode.PRODUCER_FENCED,
     ErrorCode.INVALID_TXN_STATE,
 )
-#: Errors that brokers answer before they append anything, or instead of it. After any other one the batch may be in the log
-#: (`ReplicaManager.appendRecords`, `DelayedProduce`).
+#: Errors that exclude an append. After any other error the batch may be in the log (`ReplicaManager.appendRecords`,
+#: `DelayedProduce`).
 _NOT_APPENDED: Final = frozenset(
     {
         *_TOO_LARGE,
@@ -79,16 +79,16 @@ _NOT_APPENDED: Final = frozenset(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     }
 )
-#: How often in a row the broker may call our sequences wrong although the look-up finds them right.
-_LOST_AT_MOST: Final = 3
-#: How often in a transaction a batch is sent again after an error that does not tell whether it was appended. A leader remembers who has
-#: an open transaction, so it answers a batch that it has as a duplicate. Who is still refused is not there.
-_DOUBTED_AT_MOST: Final = 3
-#: `producer.id.expiration.ms` is taken for this much where it is not known, 15 minutes, and for a tenth less where it is.
+#: Maximum number of consecutive sequence errors although the look-up finds the sequences correct.
+_MAX_SEQUENCE_ERRORS: Final = 3
+#: Maximum number of resends in a transaction after an error that leaves the outcome unknown. A leader remembers producers with an
+#: open transaction and detects a duplicate, so a batch that is still rejected was not appended.
+_MAX_UNCERTAIN_RESENDS: Final = 3
+#: Assumed `producer.id.expiration.ms` where it is unknown: 15 minutes. A known value is reduced by a tenth.
 UNKNOWN_EXPIRATION_MS: Final = 15 * 60_000
 _LEAST_MARGIN_MS: Final = 2 * 60_000
 
-#: Asks the target how far copy sessions got.
+#: Looks up the progress of copy sessions on the target.
 LookUp = Callable[
     [Mapping[TopicPartition, ProgressQuestion]],
     Awaitable[Mapping[TopicPartition, TargetProgress | KafkaFailure]],
@@ -96,7 +96,7 @@ LookUp = Callable[
 
 
 class _UnderWay(NamedTuple):
-    """A request that is not answered; ``version`` is that of Produce."""
+    """A request in flight; ``version`` is that of Produce."""
 
     outgoing_batches: list[tuple[Outbox, OutgoingBatch]]
     sent_s: float
@@ -105,7 +105,7 @@ class _UnderWay(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _TargetBroker(Link):
-    """One connection to a broker: its ready outboxes and the requests it has not answered."""
+    """One connection to a broker: its ready outboxes and its requests in flight."""
 
     ready: deque[Outbox] = field(default_factory=deque)
     under_way: deque[_UnderWay] = field(default_factory=deque)
@@ -113,12 +113,12 @@ class _TargetBroker(Link):
 
 
 class Sink(Brokers[_TargetBroker]):
-    """All outboxes into one cluster. ``acks`` is always all; ``request_timeout_s`` bounds every answer.
+    """All outboxes of one cluster. ``acks`` is always all; ``request_timeout_s`` limits every response.
 
-    ``look_up`` None: there are no copy sessions, so what is unanswered is simply sent again. ``on_lost(outbox,
-    failure)`` says that a producer cannot go on: the target's view of it contradicts ours. With ``transactional_id`` set
-    (`in_transactions`) every transactional outbox writes inside the one open transaction. Nothing is sent while ``may_send``
-    is false.
+    ``look_up`` None: there are no copy sessions, and unanswered batches are resent. ``on_lost(outbox, failure)``
+    reports that a producer cannot continue, because the target's state of it contradicts ours. With
+    ``transactional_id`` set (`in_transactions`) every transactional outbox writes in the open transaction. Nothing is
+    sent while ``may_send`` is false.
     """
 
     role = "target"
@@ -137,11 +137,9 @@ class Sink(Brokers[_TargetBroker]):
         may_send: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(cluster, loop, background, pool, connections=connections)
-        self.topic_ids: dict[
-            str, str
-        ] = {}  # as they were at first: those of topics that were created again do not change
+        self.topic_ids: dict[str, str] = {}  # as first seen; not changed when a topic is recreated
         self._ids: dict[str, bytes] = {}
-        self._names: dict[bytes, str] = {}  # of all that were ever in use: answers may come late
+        self._names: dict[bytes, str] = {}  # of all ids that were ever used: responses may be late
         self.throttled_until = 0.0  # monotonic seconds, by the broker's quota
         self._max_request_bytes = max_request_bytes
         self._look_up = look_up
@@ -151,13 +149,13 @@ class Sink(Brokers[_TargetBroker]):
         self.producer_expires_after(UNKNOWN_EXPIRATION_MS)
         self._transactional_id: str | None = None
         self._hold_new = False
-        self._not_offered: list[Outbox] = []  # refused ones whose time to be offered again came while the new was held
-        self.on_enroll: Callable[[Outbox], None] | None = None  # an outbox is to become part of the transaction
+        self._not_offered: list[Outbox] = []  # rejected outboxes that became due while new batches were held back
+        self.on_enroll: Callable[[Outbox], None] | None = None  # adds an outbox to the transaction
         self._max_version = produce.MAX_VERSION
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
         self._outboxes: dict[TopicPartition, Outbox] = {}
-        self._homeless: set[TopicPartition] = set()
-        self._doubtful: dict[TopicPartition, Outbox] = {}
+        self._leaderless: set[TopicPartition] = set()
+        self._to_look_up: dict[TopicPartition, Outbox] = {}
         self._look_up_refused: dict[TopicPartition, float] = {}  # since when
         self._looking_up = False
         self._watch()
@@ -168,32 +166,36 @@ class Sink(Brokers[_TargetBroker]):
         *,
         idempotent: bool,
         transactional: bool = False,
-        held_back: bool = True,
+        waits_for_commit: bool = True,
         on_refused: Callable[[KafkaFailure | None], None] | None = None,
     ) -> Outbox:
-        """Open the outbox of a partition; an idempotent one sends nothing until `Outbox.begin` names its producer.
+        """Open the outbox of a partition. An idempotent one sends nothing until `Outbox.begin` sets its producer.
 
-        A transactional one with ``held_back`` sends nothing new while the sink holds the new (`hold`).
+        A transactional one with ``waits_for_commit`` sends no new batches while the sink holds them back (`hold`).
         """
         identity = ProducerIdentity(-1, -1) if idempotent else None
         outbox = Outbox(partition, identity, transactional, on_refused, slot=len(self._outboxes))
-        outbox.held_back = transactional and held_back
+        outbox.waits_for_commit = transactional and waits_for_commit
         self._outboxes[partition] = outbox
         return outbox
 
     def producer_expires_after(self, expiration_ms: int) -> None:
-        """The cluster's ``producer.id.expiration.ms``: how old the last record of a producer may be for brokers to remember it."""
+        """Set the cluster's ``producer.id.expiration.ms``: brokers remember a producer until its last record is that
+        old.
+        """
         self._remembered_for_ms = max(0, expiration_ms - max(expiration_ms // 10, _LEAST_MARGIN_MS))
 
     def in_transactions(self, transactional_id: str, max_version: int) -> None:
-        """From now on the requests of transactional outboxes carry this id; Produce versions up to ``max_version``."""
+        """Use this transactional id for transactional outboxes, and Produce versions up to ``max_version``."""
         self._transactional_id = transactional_id
         self._max_version = min(self._max_version, max_version)
         for broker in self._brokers.values():
             broker.version = min(broker.version, max_version)
 
     def hold(self, *, new: bool) -> None:
-        """Whether batches that were never sent wait; what was sent and not taken goes on in any case."""
+        """Whether batches that were never sent have to wait. Batches that were sent and not acknowledged are resent
+        in any case.
+        """
         self._hold_new = new
         if not new:
             offers, self._not_offered = self._not_offered, []
@@ -203,13 +205,13 @@ class Sink(Brokers[_TargetBroker]):
                 self.wake(outbox)
 
     async def find_leaders(self, topics: Iterable[str]) -> None:
-        """Find the leaders of the outboxes' partitions; KafkaFailure when the cluster cannot be asked."""
+        """Find the leaders of the outboxes' partitions. Raises KafkaFailure."""
         await self._find_leaders(set(topics))
 
     def connect(self) -> None:
-        """Open the connections that the outboxes will need, so that the first batch finds them."""
-        for place in {outbox.place for outbox in self._outboxes.values() if outbox.place is not None}:
-            broker = self._broker_at(place)
+        """Open the connections that the outboxes need, before the first batch."""
+        for address in {outbox.address for outbox in self._outboxes.values() if outbox.address is not None}:
+            broker = self._broker_at(address)
             if broker.channel is None:
                 self._open(broker)
 
@@ -221,48 +223,48 @@ class Sink(Brokers[_TargetBroker]):
     # -- sending ---------------------------------------------------------------------------------------------------
 
     def wake(self, outbox: Outbox) -> None:
-        """Send what may be sent."""
-        if outbox.ready or outbox.held or not outbox.queue:
+        """Schedule the outbox if it may send."""
+        if outbox.ready or outbox.is_blocked or not outbox.queue:
             return
-        if outbox.nameless or (outbox.sent and not outbox.has_room(self._remembered_ms())):
+        if outbox.needs_producer_id or (outbox.sent and not outbox.has_room(self._remembered_ms())):
             return
-        if self._hold_new and outbox.held_back and outbox.queue[0].at < 0:
+        if self._hold_new and outbox.waits_for_commit and outbox.queue[0].at < 0:
             return
         if not outbox.enrolled:
             if self.on_enroll is not None:
                 self.on_enroll(outbox)
             return
-        if outbox.place is None:
-            self._homeless.add(outbox.partition)
+        if outbox.address is None:
+            self._leaderless.add(outbox.partition)
             self._refresh(0.0)
             return
         outbox.ready = True
-        broker = self._broker_at(outbox.place)
+        broker = self._broker_at(outbox.address)
         broker.ready.append(outbox)
         self._schedule(broker)
 
     def _remembered_ms(self) -> float:
-        """The oldest timestamp at which a leader cannot have forgotten a producer."""
+        """The oldest timestamp of a last record at which a leader still remembers the producer."""
         return time.time() * 1000 - self._remembered_for_ms
 
     def _may_write(self) -> bool:
         return self._may_send()
 
-    def _broker_at(self, place: tuple[int, int]) -> _TargetBroker:
-        broker = self._brokers.get(place)
+    def _broker_at(self, address: tuple[int, int]) -> _TargetBroker:
+        broker = self._brokers.get(address)
         if broker is None:
-            broker = self._brokers[place] = _TargetBroker(*place)
+            broker = self._brokers[address] = _TargetBroker(*address)
         return broker
 
     def _schedule(self, broker: _TargetBroker) -> None:
-        # One turn of the loop later, so that all that one Fetch answer brought goes into one request.
+        # In the next iteration of the loop, so that all batches of one Fetch response go into one request.
         if not broker.scheduled:
             broker.scheduled = True
             self._loop.call_soon(self._pump, broker)
 
     def _pump(self, broker: _TargetBroker) -> None:
         broker.scheduled = False
-        if self._over or not broker.ready or not self._may_send():
+        if self._closed or not broker.ready or not self._may_send():
             return
         if broker.channel is None:
             self._open(broker)
@@ -284,20 +286,20 @@ class Sink(Brokers[_TargetBroker]):
         while broker.ready and size < self._max_request_bytes:
             outbox = broker.ready.popleft()
             outbox.ready = False
-            held_back = self._hold_new and outbox.held_back and outbox.queue and outbox.queue[0].at < 0
-            if outbox.verified_epoch not in {None, outbox.leader_epoch} and not outbox.held:
-                outbox.doubt = None
-                self._doubt(outbox)  # looked up in another leader epoch, maybe by asking a deposed leader (rule S6)
+            waits_for_commit = self._hold_new and outbox.waits_for_commit and outbox.queue and outbox.queue[0].at < 0
+            if outbox.verified_epoch not in {None, outbox.leader_epoch} and not outbox.is_blocked:
+                outbox.look_up_cause = None
+                self._queue_look_up(outbox)  # looked up in another leader epoch, possibly on a deposed leader (rule S6)
                 continue
-            if outbox.place != broker.place or outbox.held or not outbox.queue or held_back:
+            if outbox.address != broker.address or outbox.is_blocked or not outbox.queue or waits_for_commit:
                 self.wake(outbox)
                 continue
             if outbox.sent and not outbox.has_room(remembered_ms):
-                continue  # the leader has changed since it was put into line; an answer wakes it
+                continue  # the leader has changed since it was scheduled; a response wakes it
             if transactional is None:
                 transactional = outbox.transactional
             elif transactional is not outbox.transactional:
-                put_off.append(outbox)  # a request belongs to a transaction or it does not
+                put_off.append(outbox)  # a request is either transactional or not
                 continue
             outgoing = outbox.queue.popleft()
             outbox.stamp(outgoing)
@@ -343,7 +345,7 @@ class Sink(Brokers[_TargetBroker]):
             channel.fail(error)
             return
         broker.under_way.popleft()
-        self._heard(broker)
+        self._responded(broker)
         if answer.throttle_ms:
             self.throttled_until = time.monotonic() + answer.throttle_ms / 1000
         results = {result.topic_partition: result for result in answer}
@@ -368,29 +370,29 @@ class Sink(Brokers[_TargetBroker]):
     def _failed(self, outbox: Outbox, outgoing: OutgoingBatch, failure: BrokerFailure) -> None:
         first = not outbox.draining
         outbox.draining = True
-        if first or outbox.complaint is None:
-            outbox.complaint = failure
+        if first or outbox.last_error is None:
+            outbox.last_error = failure
         if failure.stale_metadata:
-            outbox.place = None
-            self._homeless.add(outbox.partition)
+            outbox.address = None
+            self._leaderless.add(outbox.partition)
             self._refresh(0.0)
         elif failure.code == ErrorCode.REQUEST_TIMED_OUT:
-            self._refresh(0.0)  # a deposed leader that does not know it answers so
+            self._refresh(0.0)  # a deposed leader may respond with this error
         if first:
             self._log.debug(
-                "a batch was not taken", partition=str(outbox.partition), at=outgoing.at, error=str(failure)
+                "batch not acknowledged", partition=str(outbox.partition), at=outgoing.at, error=str(failure)
             )
 
     def _settle(self, outbox: Outbox) -> None:
-        """Deliver acknowledgements in order; when everything under way of a failed outbox is answered, start over."""
+        """Deliver acknowledgements in order. When all requests of a failed outbox are answered, start over."""
         while outbox.sent and outbox.sent[0].base_offset is not None:
             outgoing = outbox.sent.popleft()
             outbox.failures = 0
             outbox.known = not outbox.draining and outgoing.leader_epoch == outbox.leader_epoch
             outbox.acked_ms = outgoing.header.max_timestamp
             outbox.verified_epoch = None
-            if outbox.complaint is not None:
-                outbox.complaint = None
+            if outbox.last_error is not None:
+                outbox.last_error = None
                 if outbox.on_refused is not None:
                     outbox.on_refused(None)
             self._deliver(outbox, outgoing, outgoing.base_offset if outgoing.base_offset is not None else -1)
@@ -407,7 +409,7 @@ class Sink(Brokers[_TargetBroker]):
         outgoing.acked(base_offset)
 
     def _start_over(self, outbox: Outbox) -> None:
-        """Everything in flight is answered, and not all of it was acknowledged."""
+        """All requests in flight are answered, and not all were acknowledged."""
         flight = list(outbox.sent)
         outbox.sent.clear()
         outbox.draining = outbox.known = False
@@ -415,15 +417,17 @@ class Sink(Brokers[_TargetBroker]):
             self.wake(outbox)
             return
         outbox.failures += 1
-        cause = flight[0].failure  # the others' failures may only follow from it
-        is_doubtful = any(outgoing.base_offset is None and outgoing.failure not in _NOT_APPENDED for outgoing in flight)
+        cause = flight[0].failure  # the other failures may be consequences of it
+        may_be_appended = any(
+            outgoing.base_offset is None and outgoing.failure not in _NOT_APPENDED for outgoing in flight
+        )
         overtaken = next((outgoing for outgoing in flight if outgoing.base_offset is not None), None)
-        if overtaken is not None and not is_doubtful and outbox.identity is not None:
+        if overtaken is not None and not may_be_appended and outbox.identity is not None:
             self._overtaken(outbox, flight[0], overtaken)
             return
         acknowledged = [] if outbox.looked_up else [outgoing for outgoing in flight if outgoing.base_offset is not None]
         again = [outgoing for outgoing in flight if outgoing not in acknowledged]
-        if cause in _TOO_LARGE and not is_doubtful:
+        if cause in _TOO_LARGE and not may_be_appended:
             pieces = again[0].split() if again[0].split is not None else None
             if pieces:
                 outbox.restamp(again[0], pieces)
@@ -436,24 +440,29 @@ class Sink(Brokers[_TargetBroker]):
         for outgoing in acknowledged:
             self._deliver(outbox, outgoing, outgoing.base_offset if outgoing.base_offset is not None else -1)
         failure = BrokerFailure.of(cause, subject=self._subject(outbox)) if cause else None
-        outbox.doubt = None if cause in _PRODUCER_LOST else failure
+        outbox.look_up_cause = None if cause in _PRODUCER_LOST else failure
         if outbox.identity is not None and cause in _PRODUCER_LOST:
-            if not outbox.looked_up or outbox.failures > _LOST_AT_MOST:
+            if not outbox.looked_up or outbox.failures > _MAX_SEQUENCE_ERRORS:
                 outbox.paused = True
                 self._lose(outbox, failure)
             else:
-                self._doubt(outbox)
-        elif outbox.looked_up and is_doubtful:
-            self._doubt(outbox)
-        elif outbox.transactional and is_doubtful and failure is not None and outbox.failures <= _DOUBTED_AT_MOST:
+                self._queue_look_up(outbox)
+        elif outbox.looked_up and may_be_appended:
+            self._queue_look_up(outbox)
+        elif (
+            outbox.transactional
+            and may_be_appended
+            and failure is not None
+            and outbox.failures <= _MAX_UNCERTAIN_RESENDS
+        ):
             self._pause(outbox)
         else:
-            self._again(outbox, failure)
+            self._retry(outbox, failure)
 
-    def _again(self, outbox: Outbox, failure: BrokerFailure | KafkaFailure | None) -> None:
-        """Send again what is not on the target: at once, after a pause, or not before somebody has changed something."""
+    def _retry(self, outbox: Outbox, failure: BrokerFailure | KafkaFailure | None) -> None:
+        """Resend what is not on the target: immediately, after a backoff, or after `_REFUSED_RETRY_S`."""
         if failure is None:
-            self.go_on(outbox)
+            self.end_pause(outbox)
         elif not failure.retriable:
             outbox.paused = False
             self._refuse(outbox, failure)
@@ -461,31 +470,31 @@ class Sink(Brokers[_TargetBroker]):
             self._pause(outbox)
 
     def _pause(self, outbox: Outbox) -> None:
-        """Send it again in a moment."""
+        """Resend after a backoff."""
         outbox.paused = True
-        self._loop.call_later(self._backoff.delay_s(min(outbox.failures, 10)), self.go_on, outbox)
+        self._loop.call_later(self._backoff.delay_s(min(outbox.failures, 10)), self.end_pause, outbox)
 
     def _overtaken(self, outbox: Outbox, refused: OutgoingBatch, acknowledged: OutgoingBatch) -> None:
-        """A batch is in the log although one before it was refused (rule S4): nothing more is sent."""
+        """A batch was appended although the one before it was rejected (rule S4): nothing more is sent."""
         outbox.paused = True
         failure = BrokerFailure.of(refused.failure, subject=self._subject(outbox))
         reason = (
-            f"{outbox.partition} of cluster {self._cluster.name} took records from {acknowledged.at} on at offset "
-            f"{acknowledged.base_offset}, although it had refused those from {refused.at} on: {failure}"
+            f"{outbox.partition} of cluster {self._cluster.name} appended the records from {acknowledged.at} on at offset "
+            f"{acknowledged.base_offset}, although it had rejected those from {refused.at} on: {failure}"
         )
         if outbox.looked_up and outbox.on_inconsistent is not None:
             outbox.on_inconsistent(reason)
         else:
             self._lose(outbox, failure)
 
-    def go_on(self, outbox: Outbox) -> None:
+    def end_pause(self, outbox: Outbox) -> None:
         """End a pause."""
         outbox.paused = False
         self.wake(outbox)
 
-    def _offer_again(self, outbox: Outbox) -> None:
-        if self._hold_new and outbox.held_back:
-            self._not_offered.append(outbox)  # it would be in a transaction whose positions do not count it
+    def _reoffer(self, outbox: Outbox) -> None:
+        if self._hold_new and outbox.waits_for_commit:
+            self._not_offered.append(outbox)  # the open transaction's positions do not include it
             return
         outbox.refused = False
         self.wake(outbox)
@@ -494,28 +503,30 @@ class Sink(Brokers[_TargetBroker]):
         outbox.refused = True
         if outbox.on_refused is not None:
             outbox.on_refused(failure)
-        if outbox.refused:  # the owner may have dealt with it
-            self._loop.call_later(_REFUSED_RETRY_S, self._offer_again, outbox)
+        if outbox.refused:  # the callback may have handled it
+            self._loop.call_later(_REFUSED_RETRY_S, self._reoffer, outbox)
 
     def _lose(self, outbox: Outbox, failure: KafkaFailure | None) -> None:
         if self._on_lost is not None:
             self._on_lost(outbox, failure or BrokerFailure.of(ErrorCode.UNKNOWN_PRODUCER_ID))
 
-    # -- how far our producers got -----------------------------------------------------------------------------------
+    # -- look-ups on the target -------------------------------------------------------------------------------------
 
-    def _doubt(self, outbox: Outbox) -> None:
+    def _queue_look_up(self, outbox: Outbox) -> None:
         outbox.paused = True
-        self._doubtful[outbox.partition] = outbox
+        self._to_look_up[outbox.partition] = outbox
         if not self._looking_up:
             self._looking_up = True
-            self._loop.create_task(self._find_out())
+            self._loop.create_task(self._look_up_all())
 
-    async def _find_out(self) -> None:
-        """Ask until every doubt is settled. What is not there goes again under the sequences it had."""
+    async def _look_up_all(self) -> None:
+        """Repeat the look-up until every outcome is known. Missing batches are resent with the sequences that they
+        had.
+        """
         look_up = self._look_up
         try:
-            while self._doubtful and look_up is not None and not self._over:
-                asked = dict(self._doubtful)
+            while self._to_look_up and look_up is not None and not self._closed:
+                asked = dict(self._to_look_up)
                 questions = {
                     tp: ProgressQuestion(
                         outbox.identity,
@@ -531,28 +542,28 @@ class Sink(Brokers[_TargetBroker]):
                 answers = await look_up(questions)
                 for tp, answer in answers.items():
                     if isinstance(answer, TargetProgress):
-                        del self._doubtful[tp]
+                        del self._to_look_up[tp]
                         self._look_up_refused.pop(tp, None)
                         self._align(asked[tp], answer)
                     elif isinstance(answer, InconsistentTarget):
-                        del self._doubtful[tp]
-                        self._contradict(asked[tp], answer)
+                        del self._to_look_up[tp]
+                        self._report_inconsistent(asked[tp], answer)
                     elif answer.is_final and self._is_refused_for_long(tp):
-                        # The broker's memory has to do.
-                        del self._doubtful[tp]
+                        # Rely on the broker's producer state.
+                        del self._to_look_up[tp]
                         note = f"at least once: an unanswered batch cannot be looked up on the target: {answer}"
                         self._log.warning(note, partition=str(tp))
                         if (on_uncertain := asked[tp].on_uncertain) is not None:
                             on_uncertain(note)
-                        self._again(asked[tp], asked[tp].doubt)
+                        self._retry(asked[tp], asked[tp].look_up_cause)
                     else:
-                        asked[tp].complaint = answer
+                        asked[tp].last_error = answer
                         if isinstance(answer, BrokerFailure) and answer.stale_metadata:
                             self._refresh(0.0)
-                if self._doubtful:
-                    if any(outbox.place is None for outbox in self._doubtful.values()):
+                if self._to_look_up:
+                    if any(outbox.address is None for outbox in self._to_look_up.values()):
                         self._refresh(0.0)
-                    await asyncio.sleep(_LOOK_UP_AGAIN_S)
+                    await asyncio.sleep(_LOOK_UP_RETRY_S)
         finally:
             self._looking_up = False
 
@@ -563,7 +574,7 @@ class Sink(Brokers[_TargetBroker]):
         del self._look_up_refused[tp]
         return True
 
-    def _contradict(self, outbox: Outbox, failure: InconsistentTarget) -> None:
+    def _report_inconsistent(self, outbox: Outbox, failure: InconsistentTarget) -> None:
         if outbox.on_inconsistent is not None:
             outbox.on_inconsistent(str(failure))
         else:
@@ -571,7 +582,7 @@ class Sink(Brokers[_TargetBroker]):
 
     def _align(self, outbox: Outbox, progress: TargetProgress) -> None:
         there = progress.records
-        outbox.complaint = None
+        outbox.last_error = None
         outbox.known = False
         outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
         if outbox.verified_epoch not in {None, outbox.leader_epoch}:
@@ -597,10 +608,10 @@ class Sink(Brokers[_TargetBroker]):
             outbox.acked, outbox.end_offset = there, progress.target_end
             gained = True
         if there > outbox.next:
-            # Somebody has copied further than we have read: this partition is in other hands.
+            # Another executor has copied more than this one has read: it has taken over the partition.
             self._lose(outbox, BrokerFailure.of(ErrorCode.PRODUCER_FENCED, subject=self._subject(outbox)))
             return
-        self._again(outbox, None if gained or not outbox.queue else outbox.doubt)
+        self._retry(outbox, None if gained or not outbox.queue else outbox.look_up_cause)
 
     # -- connections and leaders -----------------------------------------------------------------------------------
 
@@ -614,8 +625,8 @@ class Sink(Brokers[_TargetBroker]):
         unanswered = list(broker.under_way)
         broker.under_way.clear()
         for outbox in self._outboxes.values():
-            if outbox.place == broker.place:
-                outbox.known = False  # the broker may come back without what it remembered
+            if outbox.address == broker.address:
+                outbox.known = False  # the broker may have lost its producer state
         touched: dict[TopicPartition, Outbox] = {}
         for request in unanswered:
             for outbox, outgoing in request.outgoing_batches:
@@ -627,10 +638,10 @@ class Sink(Brokers[_TargetBroker]):
             self._settle(outbox)
 
     def _try_again(self, broker: _TargetBroker) -> None:
-        if self._over:
+        if self._closed:
             return
         for outbox in list(broker.ready):
-            if outbox.place != broker.place:
+            if outbox.address != broker.address:
                 broker.ready.remove(outbox)
                 outbox.ready = False
                 self.wake(outbox)
@@ -638,58 +649,58 @@ class Sink(Brokers[_TargetBroker]):
             self._open(broker)
 
     async def _find_leaders_now(self) -> float | None:
-        topics = {tp.topic for tp in self._homeless} or {tp.topic for tp in self._outboxes}
+        topics = {tp.topic for tp in self._leaderless} or {tp.topic for tp in self._outboxes}
         await self._find_leaders(topics, fresh=True)
-        return 0.25 if self._homeless or self._topics.waiting else None
+        return 0.25 if self._leaderless or self._topics.waiting else None
 
     async def _find_leaders(self, topics: Iterable[str], *, fresh: bool = False) -> None:
         if fresh:
             metadata = await self._fresh_metadata(topics)
         else:
             metadata = await self._in_background(self._cluster.metadata, sorted(topics), max_age_s=60.0)
-        believed = await self._believed(metadata)
-        for name in believed:
+        accepted = await self._accepted(metadata)
+        for name in accepted:
             self._identified(name, metadata.topics[name].topic_id)
         for outbox in self._outboxes.values():
             info = metadata.topics.get(outbox.partition.topic)
-            if info is not None and outbox.partition.topic not in believed:
-                continue  # stale, or not confirmed yet: it stays where it is
+            if info is not None and outbox.partition.topic not in accepted:
+                continue  # stale or unconfirmed: keep the leader
             if info is None:
                 if outbox.partition.topic in metadata.errors:
                     self._move(outbox, None)
-                    outbox.complaint = metadata.errors[outbox.partition.topic]
+                    outbox.last_error = metadata.errors[outbox.partition.topic]
                 continue
             partition = info.partitions.get(outbox.partition.partition)
             leader = partition.leader if partition is not None and partition.leader >= 0 else None
             self._move(outbox, leader, -1 if partition is None else partition.leader_epoch)
             if leader is None and not outbox.idle:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else ErrorCode.LEADER_NOT_AVAILABLE
-                outbox.complaint = BrokerFailure.of(code, subject=self._subject(outbox))
-            elif leader is not None and outbox.partition in self._homeless:
-                self._homeless.discard(outbox.partition)
+                outbox.last_error = BrokerFailure.of(code, subject=self._subject(outbox))
+            elif leader is not None and outbox.partition in self._leaderless:
+                self._leaderless.discard(outbox.partition)
                 self.wake(outbox)
 
     async def settle_id(self, name: str, known: str, retired: Iterable[str]) -> str:
-        """The id of a topic of which the ledger knows an id and those before it: once more than one answer names it.
+        """The id of a topic, given the ledger's id and the retired ones, once more than one response confirms it.
 
-        Returns "" when the sink is closed meanwhile.
+        Returns "" when the sink is closed.
         """
         self._topics.expect(name, known, retired, time.monotonic())
-        while not self._over:
+        while not self._closed:
             try:
                 metadata = await self._in_background(self._cluster.metadata, [name])
-                if name in await self._believed(metadata):
+                if name in await self._accepted(metadata):
                     topic_id: str = metadata.topics[name].topic_id
                     self.topic_ids[name] = topic_id
                     self._use_id(name, topic_id)
                     return topic_id
             except KafkaFailure as error:
                 self._log.info("no metadata of the target", error=str(error))
-            await asyncio.sleep(_LOOK_UP_AGAIN_S)
+            await asyncio.sleep(_LOOK_UP_RETRY_S)
         return ""
 
     def _identified(self, name: str, topic_id: str) -> None:
-        """A topic that was deleted and created anew gets nothing more: what was acknowledged is not in it."""
+        """A recreated topic gets no further records: acknowledged records are not in it."""
         before = self.topic_ids.setdefault(name, topic_id)
         if before == topic_id:
             self._use_id(name, topic_id)
@@ -708,36 +719,38 @@ class Sink(Brokers[_TargetBroker]):
             self._ids[name], self._names[data] = data, name
 
     def _move(self, outbox: Outbox, leader: int | None, leader_epoch: int = -1) -> None:
-        place = None if leader is None else BrokerAddress(leader, outbox.slot % self._connections)
-        if place != outbox.place or leader_epoch != outbox.leader_epoch:
+        address = None if leader is None else BrokerAddress(leader, outbox.slot % self._connections)
+        if address != outbox.address or leader_epoch != outbox.leader_epoch:
             outbox.known = False
         outbox.leader_epoch = leader_epoch if leader is not None else outbox.leader_epoch
-        if place != outbox.place and outbox.sent:
-            outbox.draining = True  # the new leader gets nothing before the old one has answered: order
-        outbox.place = place
+        if address != outbox.address and outbox.sent:
+            outbox.draining = True  # send nothing to the new leader before the old one has responded, to keep the order
+        outbox.address = address
 
     def _watch(self) -> None:
-        """Say whose oldest request waits long, close those where it waits longer than the request timeout; renew credentials."""
-        if self._over:
+        """Report requests without a response, close connections after the request timeout, and re-authenticate."""
+        if self._closed:
             return
         self._refresh_old()
         now = time.monotonic()
-        for broker in list(self._brokers.values()):  # giving one up may bring in the partition's new leader
+        for broker in list(self._brokers.values()):  # a closed connection may add the partition's new leader
             channel = broker.channel
             if channel is None:
                 continue
-            silent_s = now - broker.under_way[0].sent_s if broker.under_way else 0.0
-            if silent_s > self._request_timeout_s:
+            waiting_s = now - broker.under_way[0].sent_s if broker.under_way else 0.0
+            if waiting_s > self._request_timeout_s:
                 seconds = self._request_timeout_s
                 channel.fail(
-                    TimeoutFailure(f"broker {broker.node} did not answer a Produce request in {seconds:.0f} s")
+                    TimeoutFailure(f"broker {broker.node} did not respond to a Produce request within {seconds:.0f} s")
                 )
-            elif silent_s > SILENT_S:
-                said = TimeoutFailure(f"broker {broker.node} has not answered a Produce request for {SILENT_S:.0f} s")
+            elif waiting_s > SLOW_RESPONSE_S:
+                slow = TimeoutFailure(
+                    f"broker {broker.node} has not responded to a Produce request for {SLOW_RESPONSE_S:.0f} s"
+                )
                 for outbox, _ in broker.under_way[0].outgoing_batches:
-                    outbox.complaint = outbox.complaint or said
+                    outbox.last_error = outbox.last_error or slow
             elif not broker.under_way:
-                # Milliseconds, and only when a session's lifetime nears its end. A busy connection is replaced instead.
+                # Takes milliseconds, and only near the end of a session's lifetime. A busy connection is replaced instead.
                 try:
                     channel.connection.maybe_reauthenticate()
                 except KafkaFailure as error:

@@ -1,10 +1,10 @@
-"""The reading side: one Fetch after another per source broker, each answer handed to the partitions' receivers.
+"""The reading side: one Fetch after another per source broker; each response is passed to the partitions' receivers.
 
-A source keeps one request under way per broker and sends the next before the answer's batches are worked on. Where to
-read on is the receiver's word (`PartitionReceiver.offset`), so nothing is fetched twice and nothing skipped. A feed that says it is
-full is left out of the next request.
+A source keeps one request in flight per broker and sends the next one before it processes the batches of a response.
+The receiver decides where to read next (`PartitionReceiver.offset`), so nothing is fetched twice and nothing is
+skipped. A receiver that is full is left out of the next request.
 
-All methods and callbacks run on the loop's thread; blocking calls go to ``background``.
+All methods and callbacks run on the loop's thread; blocking calls run in ``background``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from mm2.copy.executor.brokers import SILENT_S, WATCH_S, BrokerAddress, Brokers, Link
+from mm2.copy.executor.brokers import SLOW_RESPONSE_S, WATCH_S, BrokerAddress, Brokers, Link
 from mm2.copy.executor.leaders import agreed_leader, are_complete, newest_leaders
 from mm2.copy.executor.throttle import Throttle
-from mm2.copy.executor.topic_ids import Belief
+from mm2.copy.executor.topic_ids import IdCheck
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
@@ -34,117 +34,118 @@ _SESSION_ERRORS: Final = (
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-_HELD_UP_WAIT_MS: Final = 20
-#: An answer comes as soon as there is something, so where nothing happens it is asked for less and less often.
+_BLOCKED_WAIT_MS: Final = 20
+#: The broker responds as soon as there are records, so the maximum wait grows by this factor while none arrive.
 _QUIET_WAITS: Final = 4
-#: A truncated log is examined meanwhile, and each request would be answered at once.
+#: A truncated log is examined during this pause; the broker would answer each request immediately.
 _DIVERGED_PAUSE_S: Final = 0.2
-_LOOK_AGAIN_S: Final = 0.25
+_REFRESH_DELAY_S: Final = 0.25
 _MAX_PARTITION_BYTES: Final = 64 << 20
-#: How old may be what `Source.prepare` saw; whoever asks a broker that leads no more is told so.
+#: Maximum age of the metadata of `Source.prepare`. A broker that is no longer the leader returns an error.
 _PREPARED_S: Final = 30.0
-#: A lower leader epoch than one that was read is believed when all brokers name it for so long.
+#: A lower leader epoch than one that was read is accepted when all brokers name it for this time.
 _SET_BACK_AFTER_S: Final = 3.0
 
 
 class PartitionReceiver(Protocol):
-    """What a partition's receiver offers."""
+    """The receiver of a partition's records."""
 
     offset: int  # next source offset to fetch
     leader_epoch: int  # of the last batch read, -1 for none
-    topic_id: str  # of the topic that ``offset`` belongs to, "" while it does not matter
+    topic_id: str  # of the topic that ``offset`` belongs to, "" while unknown
     retired: tuple[str, ...]  # ids that topic had before
 
     @property
     def partition(self) -> TopicPartition:
         """The source partition."""
 
-    held: bool  # it is not to be read until somebody says so
+    suspended: bool  # it must not be read
 
     @property
     def idle(self) -> bool:
-        """Nothing waits."""
+        """Whether nothing waits."""
 
     @property
     def full(self) -> bool:
-        """Enough is waiting already."""
+        """Whether enough records wait already."""
 
     @property
     def stuck(self) -> bool:
-        """It will stay full for a while, or for good."""
+        """Whether it stays full for a while, or permanently."""
 
     @property
     def behind(self) -> bool:
-        """Far from the end: others go first when there is a limit."""
+        """Whether it is far from the end: other partitions have priority under a limit."""
 
     def take(self, fetched: Fetched) -> None:
-        """One partition's share of an answer without an error; may be empty. Moves ``offset``."""
+        """The partition's part of a response without an error; may be empty. Advances ``offset``."""
 
     def failed(self, failure: BrokerFailure) -> None:
-        """The broker's error for this partition, other than those that metadata mends."""
+        """A broker error of this partition, except those that a metadata refresh resolves."""
 
-    def renewed(self, topic_id: str) -> None:
-        """The topic was deleted and created anew, under this id: its offsets begin again.
+    def source_recreated(self, topic_id: str) -> None:
+        """The topic was deleted and recreated with this id.
 
-        Said again and again, and nothing is read, until `topic_id` is that one.
+        Called repeatedly, and nothing is read, until `topic_id` has this value.
         """
 
     def diverged(self, epoch: int, end_offset: int) -> None:
-        """The log was truncated: of what was read it has only records below this offset and of this or an older epoch."""
+        """The log was truncated: of the records that were read it has only those before this offset and of this or an
+        older epoch.
+        """
 
-    def unchecked(self) -> None:
-        """A leader that does not check it itself has to be asked whether the log still has what was read (KIP-320).
+    def unvalidated(self) -> None:
+        """The position has to be validated with OffsetForLeaderEpoch, because the leader does not compare epochs in
+        Fetch (KIP-320).
 
-        Nothing is read until `Source.validated`. Said again and again.
+        Called repeatedly, and nothing is read, until `Source.validated`.
         """
 
     def throttled(self) -> None:
-        """A limit of ours keeps it from being read right now."""
+        """A configured limit currently prevents reading."""
 
 
 @dataclass(slots=True, eq=False)
 class _Intake:
-    """A feed with what the source knows about it."""
+    """A receiver, and the source's state of its partition."""
 
-    feed: PartitionReceiver
+    receiver: PartitionReceiver
     max_bytes: int
     slot: int = 0
-    place: BrokerAddress | None = None
+    address: BrokerAddress | None = None
     leader_epoch: int = -1
     paused_until: float = 0.0
     asked_for: int = -1  # the offset that the request under way names
-    settled: bool = False  # it is asked for, and nothing has come since: only its own offset can make a difference
+    settled: bool = False  # requested, without new records since: include it again only when its offset changes
     topic_id: str = ""  # of the topic as it is now
-    unchecked: bool = True  # its leader or the leader's epoch changed since the position was validated
-    strange: bool = False  # the feed's offset belongs to a topic that is no more
-    set_back_s: float = (
-        0.0  # since when (monotonic) all brokers name a lower leader epoch than the known one, if they do
-    )
-    refuted: int = -1  # a leader epoch of the feed that all brokers contradict: the cluster was set back
+    unvalidated: bool = True  # its leader or the leader's epoch changed since the position was validated
+    topic_replaced: bool = False  # the receiver's offset belongs to a deleted topic
+    set_back_s: float = 0.0  # since when (monotonic) all brokers name a lower leader epoch than the known one
+    refuted: int = -1  # a leader epoch of the receiver that all brokers contradict: the cluster was restored
 
 
 @dataclass(slots=True, eq=False)
 class _SourceBroker(Link):
-    """One connection to a broker: its fetch session and partitions that the broker leads."""
+    """One connection to a broker: its fetch session and the partitions that the broker leads."""
 
     session: FetchSession = field(default_factory=lambda: FetchSession({}))
     asked_at: float | None = None  # monotonic seconds; None while no answer is due
-    wait_ms: int = 0  # how long the broker may hold the answer back
-    quiet: int = 0  # answers in a row that brought nothing
+    wait_ms: int = 0  # maximum time until the broker responds
+    quiet: int = 0  # consecutive responses without records
     intakes: dict[TopicPartition, _Intake] = field(default_factory=dict)
-    wanted: dict[TopicPartition, Position] = field(default_factory=dict)  # what the last request asked for in all
-    left: dict[TopicPartition, None] = field(default_factory=dict)  # since the last request, each once and in order
-    recess: bool = False  # some partitions wait for the throttle
+    wanted: dict[TopicPartition, Position] = field(default_factory=dict)  # all partitions of the last request
+    left: dict[TopicPartition, None] = field(default_factory=dict)  # removed since the last request, in order
+    throttle_pending: bool = False  # some partitions wait for the throttle
 
     def leave(self, partition: TopicPartition) -> None:
-        """It is not read here any more."""
+        """Stop reading a partition from this broker."""
         if self.intakes.pop(partition, None) is not None:
             self.left[partition] = None
 
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """Sizes in bytes, waits in ms, as ``fetch.*`` and ``max.partition.fetch.bytes`` of the consumer."""
+    """Sizes in bytes, times in ms, as ``fetch.*`` and ``max.partition.fetch.bytes`` of the consumer."""
 
     max_bytes: int = 8 << 20
     partition_bytes: int = 1 << 20
@@ -153,7 +154,7 @@ class FetchLimits:
 
 
 class Source(Brokers[_SourceBroker]):
-    """All feeds from one cluster."""
+    """All partitions that are read from one cluster."""
 
     role = "source"
 
@@ -170,7 +171,7 @@ class Source(Brokers[_SourceBroker]):
         throttle: Throttle,
         connections: int = 1,
     ) -> None:
-        """``room`` says whether another answer may be asked for at all (memory)."""
+        """``room`` returns whether there is memory for another response."""
         super().__init__(cluster, loop, background, pool, connections=connections)
         self._limits = limits
         self._throttle = throttle
@@ -178,85 +179,86 @@ class Source(Brokers[_SourceBroker]):
         self._room = room
         self._intakes: dict[TopicPartition, _Intake] = {}
         self._topic_ids: dict[str, bytes] = {}
-        self._committed: set[TopicPartition] = set()  # these need READ_COMMITTED whatever the others need
+        self._committed: set[TopicPartition] = set()  # these need READ_COMMITTED
         self._resuming = False
-        self._prepared: tuple[float, Metadata] | None = None  # when, and what
-        self._placing = False
+        self._prepared: tuple[float, Metadata] | None = None  # time (monotonic) and metadata
+        self._assigning = False
         self._watch()
 
-    def add(self, feeds: Iterable[PartitionReceiver]) -> None:
+    def add(self, receivers: Iterable[PartitionReceiver]) -> None:
         """Start fetching for these partitions."""
-        for feed in feeds:
-            if feed.partition not in self._intakes:
-                self._topics.expect(feed.partition.topic, feed.topic_id, feed.retired, time.monotonic())
-                self._intakes[feed.partition] = _Intake(feed, self._limits.partition_bytes, len(self._intakes))
+        for receiver in receivers:
+            if receiver.partition not in self._intakes:
+                self._topics.expect(receiver.partition.topic, receiver.topic_id, receiver.retired, time.monotonic())
+                self._intakes[receiver.partition] = _Intake(receiver, self._limits.partition_bytes, len(self._intakes))
         if self._prepared is None or time.monotonic() - self._prepared[0] > _PREPARED_S:
             self._refresh(0.0)
-        elif not self._placing:
-            self._placing = True
-            self._loop.call_soon(self._place_prepared)
+        elif not self._assigning:
+            self._assigning = True
+            self._loop.call_soon(self._assign_prepared)
 
     async def prepare(self, partitions: Sequence[TopicPartition]) -> None:
-        """Look up the leaders of partitions that are to be added soon, and connect to them: nothing is read yet.
+        """Look up the leaders of partitions that will be added soon, and connect to them. Nothing is read yet.
 
-        Raises KafkaFailure when the cluster cannot be asked. A partition without a leader is looked up again by `add`.
+        Raises KafkaFailure. A partition without a leader is looked up again by `add`.
         """
         names = sorted({tp.topic for tp in partitions})
         metadata: Metadata = await self._in_background(self._cluster.metadata, names)
-        places: set[BrokerAddress] = set()
+        addresses: set[BrokerAddress] = set()
         for slot, tp in enumerate(partitions):
             info = metadata.topics.get(tp.topic)
             partition = None if info is None else info.partitions.get(tp.partition)
             if partition is None or partition.leader < 0:
                 return
-            places.add(BrokerAddress(partition.leader, slot % self._connections))
-        self._identify(await self._believed(metadata))
+            addresses.add(BrokerAddress(partition.leader, slot % self._connections))
+        self._identify(await self._accepted(metadata))
         self._prepared = time.monotonic(), metadata
-        for place in places - self._brokers.keys():
-            self._open(self._broker_at(place))
+        for address in addresses - self._brokers.keys():
+            self._open(self._broker_at(address))
 
-    def _place_prepared(self) -> None:
-        self._placing = False
-        if self._prepared is None or self._over:
+    def _assign_prepared(self) -> None:
+        self._assigning = False
+        if self._prepared is None or self._closed:
             return
         _, metadata = self._prepared
-        asked = {tp.topic for tp, intake in self._intakes.items() if intake.place is None}
+        asked = {tp.topic for tp, intake in self._intakes.items() if intake.address is None}
         now = time.monotonic()
-        believed = {
+        accepted = {
             name
             for name, info in metadata.topics.items()
-            if self._topics.judge(name, info.topic_id, now) is Belief.BELIEVED
+            if self._topics.check(name, info.topic_id, now) is IdCheck.ACCEPTED
         }
-        if not asked <= believed or not self._place(metadata, asked, believed):
+        if not asked <= accepted or not self._assign_leaders(metadata, asked, accepted):
             self._prepared = None
             self._refresh(0.0)
 
     def leader_epoch(self, partition: TopicPartition) -> int:
-        """Leader epoch of a partition as the newest metadata have it; -1 when it is not known."""
+        """Leader epoch of a partition in the newest metadata; -1: unknown."""
         intake = self._intakes.get(partition)
-        if intake is not None and intake.place is not None:
+        if intake is not None and intake.address is not None:
             return intake.leader_epoch
         prepared = None if self._prepared is None else self._prepared[1].topics.get(partition.topic)
         found = None if prepared is None else prepared.partitions.get(partition.partition)
         return -1 if found is None else found.leader_epoch
 
     def remove(self, partition: TopicPartition) -> None:
-        """Fetch no more for a partition."""
+        """Stop fetching for a partition."""
         intake = self._intakes.pop(partition, None)
         self._committed.discard(partition)
-        if intake is not None and intake.place is not None:
-            self._brokers[intake.place].leave(partition)
+        if intake is not None and intake.address is not None:
+            self._brokers[intake.address].leave(partition)
 
     def resume(self) -> None:
-        """Ask again where room was missing; cheap to call often, as it is done once per turn of the loop."""
-        if not self._resuming and not self._over:
+        """Fetch again where room was missing. Cheap: it runs once per iteration of the loop."""
+        if not self._resuming and not self._closed:
             self._resuming = True
             self._loop.call_soon(self._resume_now)
 
     def isolate(self, partition: TopicPartition, *, committed: bool) -> None:
         """Whether a partition has to be read with READ_COMMITTED although the source is not.
 
-        The isolation is per request: the others are read up to the last stable offset meanwhile.
+        The isolation level applies to whole requests: the other partitions are read up to the last stable offset
+        meanwhile.
         """
         if committed:
             self._committed.add(partition)
@@ -264,10 +266,12 @@ class Source(Brokers[_SourceBroker]):
             self._committed.discard(partition)
 
     def validated(self, partition: TopicPartition, leader_epoch: int) -> None:
-        """The log of the leader of this epoch has what was read. It is asked again where another one leads by now."""
+        """The log of the leader of this epoch has all records that were read. Under a newer leader the position is
+        validated again.
+        """
         intake = self._intakes.get(partition)
         if intake is not None and intake.leader_epoch == leader_epoch:
-            intake.unchecked = False
+            intake.unvalidated = False
         self.resume()
 
     async def is_agreed(self, partition: TopicPartition) -> bool:
@@ -277,16 +281,16 @@ class Source(Brokers[_SourceBroker]):
         answers = await self._in_background(self._metadata_of_each, metadata.brokers, topics)
         leader = agreed_leader([metadata, *answers.values()], partition)
         intake = self._intakes.get(partition)
-        if leader is None or intake is None or intake.place is None or not are_complete(answers):
+        if leader is None or intake is None or intake.address is None or not are_complete(answers):
             return False
-        return (leader.leader, leader.leader_epoch) == (intake.place.node, intake.leader_epoch)
+        return (leader.leader, leader.leader_epoch) == (intake.address.node, intake.leader_epoch)
 
-    def look_again(self) -> None:
-        """Look up leaders soon."""
-        self._refresh(_LOOK_AGAIN_S)
+    def refresh_soon(self) -> None:
+        """Refresh the leaders soon."""
+        self._refresh(_REFRESH_DELAY_S)
 
     def reconsider(self, partitions: Iterable[TopicPartition]) -> None:
-        """Whether these are to be read is another question than it was."""
+        """The state of these partitions has changed: decide again whether to read them."""
         for tp in partitions:
             if tp in self._intakes:
                 self._intakes[tp].settled = False
@@ -302,68 +306,71 @@ class Source(Brokers[_SourceBroker]):
 
     def _ask(self, broker: _SourceBroker) -> None:
         channel = broker.channel
-        if self._over or broker.asked_at is not None:
+        if self._closed or broker.asked_at is not None:
             return
         if channel is None:
-            if broker.intakes:  # else its partitions have moved on; it may be gone for good
+            if broker.intakes:  # otherwise its partitions have moved; the broker may be gone
                 self._open(broker)
             return
         if not self._room():
             return
         now = time.monotonic()
         wanted = broker.wanted
-        held_up = False
+        blocked = False
         throttled = self._throttle.active
         max_bytes = self._limits.max_bytes
         throttled_s = 0.0
-        looked_at = [
+        candidates = [
             (tp, intake)
             for tp, intake in broker.intakes.items()
-            if throttled or not intake.settled or intake.feed.held or intake.feed.offset != intake.asked_for
+            if throttled
+            or not intake.settled
+            or intake.receiver.suspended
+            or intake.receiver.offset != intake.asked_for
         ]
         touched = broker.left
         broker.left = {}
         for tp in touched:
             wanted.pop(tp, None)
-        for tp, intake in looked_at:
-            feed = intake.feed
+        for tp, intake in candidates:
+            receiver = intake.receiver
             touched[tp] = None
             wanted.pop(tp, None)
             intake.settled = False
-            if intake.strange and self._is_strange(intake):
+            if intake.topic_replaced and self._is_topic_replaced(intake):
                 continue
             if self._must_be_checked(broker, intake):
-                if not feed.held:
-                    feed.unchecked()
+                if not receiver.suspended:
+                    receiver.unvalidated()
                 continue
-            if feed.full:
-                held_up = held_up or not feed.stuck
+            if receiver.full:
+                blocked = blocked or not receiver.stuck
             elif intake.paused_until <= now:
                 size = intake.max_bytes
                 if throttled:
-                    room, wait_s = self._throttle.room(tp.topic, now, behind=feed.behind)
+                    room, wait_s = self._throttle.room(tp.topic, now, behind=receiver.behind)
                     if not room:
-                        feed.throttled()
+                        receiver.throttled()
                         throttled_s = min(throttled_s or wait_s, wait_s)
                         continue
                     size = int(min(size, room))
-                    # The limit of one topic is no reason to ask for less of the others.
-                    max_bytes = int(min(max_bytes, self._throttle.flow_room(behind=feed.behind)))
-                intake.asked_for = feed.offset
-                intake.unchecked = False
-                intake.settled = feed.idle
-                wanted[tp] = Position(feed.offset, intake.leader_epoch, size, feed.leader_epoch)
-        if throttled_s and not broker.recess:
-            broker.recess = True
-            self._loop.call_later(throttled_s, self._recess_over, broker)
+                    # The limit of one topic must not reduce the bytes of the others.
+                    max_bytes = int(min(max_bytes, self._throttle.flow_room(behind=receiver.behind)))
+                intake.asked_for = receiver.offset
+                intake.unvalidated = False
+                intake.settled = receiver.idle
+                wanted[tp] = Position(receiver.offset, intake.leader_epoch, size, receiver.leader_epoch)
+        if throttled_s and not broker.throttle_pending:
+            broker.throttle_pending = True
+            self._loop.call_later(throttled_s, self._throttle_ended, broker)
         if not wanted:
             broker.left = touched
             return
-        if looked_at:
+        if candidates:
             broker.quiet = 0
-        if held_up or throttled_s:
-            # A partition that was left out must not wait for the others' silence to end.
-            broker.wait_ms = _HELD_UP_WAIT_MS
+        if blocked or throttled_s:
+            # A partition that was left out must not wait until the others have records.
+            broker.wait_ms = _BLOCKED_WAIT_MS
         else:
             broker.wait_ms = self._limits.max_wait_ms * min(1 << broker.quiet, _QUIET_WAITS)
         connection = channel.connection
@@ -382,22 +389,22 @@ class Source(Brokers[_SourceBroker]):
         broker.asked_at = now
         channel.send([frame], correlation_id)
 
-    def _recess_over(self, broker: _SourceBroker) -> None:
-        broker.recess = False
+    def _throttle_ended(self, broker: _SourceBroker) -> None:
+        broker.throttle_pending = False
         self._ask(broker)
 
     def _answered(self, broker: _SourceBroker, frame: memoryview) -> None:
         broker.asked_at = None
-        self._heard(broker)
-        if self._over:
+        self._responded(broker)
+        if self._closed:
             return
         try:
             answer = broker.session.response(broker.version, frame)
         except BrokerFailure as error:
             if error.code not in _SESSION_ERRORS:
-                self._log.info("a fetch failed", node=broker.node, error=str(error))
+                self._log.info("fetch failed", node=broker.node, error=str(error))
                 for tp, reader in list(broker.intakes.items()):
-                    reader.feed.failed(BrokerFailure.of(error.code, subject=self._reading(tp)))
+                    reader.receiver.failed(BrokerFailure.of(error.code, subject=self._reading(tp)))
                 self._refresh(0.1)
                 self._loop.call_later(0.1, self._ask, broker)
             else:
@@ -416,31 +423,31 @@ class Source(Brokers[_SourceBroker]):
             if fetched.error_code:
                 self._partition_failed(broker, intake, fetched)
                 continue
-            before = intake.feed.offset
+            before = intake.receiver.offset
             if before != intake.asked_for or self._must_be_checked(broker, intake):
-                continue  # it was sent elsewhere meanwhile; what lies between is no hole
+                continue  # its position changed meanwhile; the difference is not a hole
             if fetched.diverging is not None:
                 intake.paused_until = time.monotonic() + _DIVERGED_PAUSE_S
-                intake.feed.diverged(*fetched.diverging)
+                intake.receiver.diverged(*fetched.diverging)
                 continue
             if self._throttle.active:
-                self._throttle.came(fetched.topic_partition.topic, len(fetched.records))
-            intake.feed.take(fetched)
-            too_small = intake.feed.offset == before and len(fetched.records) >= intake.max_bytes
-            if fetched.records and too_small and not intake.feed.full:
-                # The next batch is larger than what we ask for; brokers send it whole only as an answer's first.
+                self._throttle.consume(fetched.topic_partition.topic, len(fetched.records))
+            intake.receiver.take(fetched)
+            too_small = intake.receiver.offset == before and len(fetched.records) >= intake.max_bytes
+            if fetched.records and too_small and not intake.receiver.full:
+                # The next batch is larger than the limit; brokers return it whole only as the first of a response.
                 intake.max_bytes = min(intake.max_bytes * 4, _MAX_PARTITION_BYTES)
         self._ask(broker)
 
     def _partition_failed(self, broker: _SourceBroker, intake: _Intake, fetched: Fetched) -> None:
         failure = BrokerFailure.of(fetched.error_code, subject=self._reading(fetched.topic_partition))
         if failure.stale_metadata or failure.retriable:
-            broker.leave(intake.feed.partition)
-            intake.place = None
+            broker.leave(intake.receiver.partition)
+            intake.address = None
             self._refresh(0.05)
         else:
             intake.paused_until = time.monotonic() + 1.0
-        intake.feed.failed(failure)
+        intake.receiver.failed(failure)
 
     def _reading(self, partition: TopicPartition) -> str:
         return f"reading {partition} of cluster {self._cluster.name}"
@@ -464,44 +471,44 @@ class Source(Brokers[_SourceBroker]):
     async def _find_leaders_now(self) -> float | None:
         topics = {tp.topic for tp in self._intakes}
         metadata = await self._fresh_metadata(topics)
-        believed = await self._believed(metadata)
-        if self._stale(metadata, believed):
-            metadata = await self._ask_all(metadata, topics, believed)
-        complete = self._place(metadata, topics, believed)
+        accepted = await self._accepted(metadata)
+        if self._stale(metadata, accepted):
+            metadata = await self._ask_all(metadata, topics, accepted)
+        complete = self._assign_leaders(metadata, topics, accepted)
         if {tp.topic for tp in self._intakes} - topics:
-            return 0.0  # some were added meanwhile
+            return 0.0  # partitions were added meanwhile
         return None if complete else WATCH_S
 
     @staticmethod
     def _is_stale(intake: _Intake, info: TopicInfo, partition: PartitionInfo) -> bool:
-        """Whether a later leader of the same topic is known than the one that metadata name."""
+        """Whether a later leader of the same topic is known than the one in the metadata."""
         known = intake.leader_epoch if intake.topic_id == info.topic_id else -1
-        feed = intake.feed
-        if feed.topic_id in ("", info.topic_id) and feed.leader_epoch > intake.refuted:
-            known = max(known, feed.leader_epoch)
+        receiver = intake.receiver
+        if receiver.topic_id in ("", info.topic_id) and receiver.leader_epoch > intake.refuted:
+            known = max(known, receiver.leader_epoch)
         return 0 <= partition.leader_epoch < known
 
-    def _stale(self, metadata: Metadata, believed: set[str]) -> set[TopicPartition]:
-        """Partitions of which metadata name a leader of the past."""
+    def _stale(self, metadata: Metadata, accepted: set[str]) -> set[TopicPartition]:
+        """Partitions whose leader in the metadata is outdated."""
         return {
             tp
             for tp, intake in self._intakes.items()
-            if tp.topic in believed
+            if tp.topic in accepted
             and (info := metadata.topics.get(tp.topic)) is not None
             and (partition := info.partitions.get(tp.partition)) is not None
             and self._is_stale(intake, info, partition)
         }
 
-    async def _ask_all(self, metadata: Metadata, topics: Iterable[str], believed: set[str]) -> Metadata:
-        """Metadata with the newest leaders of all brokers' answers.
+    async def _ask_all(self, metadata: Metadata, topics: Iterable[str], accepted: set[str]) -> Metadata:
+        """Metadata with the newest leaders of all brokers' responses.
 
-        Where all of them name an older leader epoch than the known one for some seconds, the cluster was set back, or the topic
-        is another one (before topic ids): then that leader is believed.
+        If all of them name an older leader epoch than the known one for some seconds, the cluster was restored from a
+        backup, or the topic was recreated (without topic ids). Then that leader is accepted.
         """
         answers = await self._in_background(self._metadata_of_each, metadata.brokers, topics)
         found = newest_leaders(metadata, answers.values())
         now = time.monotonic()
-        stale = self._stale(found, believed) if are_complete(answers) else set()
+        stale = self._stale(found, accepted) if are_complete(answers) else set()
         for tp, intake in self._intakes.items():
             if tp not in stale:
                 intake.set_back_s = 0.0
@@ -510,37 +517,37 @@ class Source(Brokers[_SourceBroker]):
             if now - intake.set_back_s >= _SET_BACK_AFTER_S:
                 leader_epoch = found.topics[tp.topic].partitions[tp.partition].leader_epoch
                 self._log.warning(
-                    "all brokers name an older leader epoch than was read",
+                    "all brokers name an older leader epoch than the one that was read",
                     partition=str(tp),
                     leader_epoch=leader_epoch,
-                    read=intake.feed.leader_epoch,
+                    read=intake.receiver.leader_epoch,
                 )
-                intake.refuted = max(intake.feed.leader_epoch, leader_epoch)
+                intake.refuted = max(intake.receiver.leader_epoch, leader_epoch)
                 intake.leader_epoch = -1
                 intake.set_back_s = 0.0
         return found
 
-    def _identify(self, believed: Iterable[str]) -> None:
-        for name in believed:
+    def _identify(self, accepted: Iterable[str]) -> None:
+        for name in accepted:
             topic_id = topic_id_bytes(self._topics.current.get(name, ""))
             if self._topic_ids.get(name, topic_id) != topic_id:
                 for broker in self._brokers.values():
                     broker.session.reset()
             self._topic_ids[name] = topic_id
 
-    def _place(self, metadata: Metadata, asked: set[str], believed: set[str]) -> bool:
-        """Put every feed whose topic was asked for with its leader; True when all have one.
+    def _assign_leaders(self, metadata: Metadata, asked: set[str], accepted: set[str]) -> bool:
+        """Assign every partition of the requested topics to its leader; True when all have one.
 
-        A feed whose topic's metadata are not ``believed`` stays where it is.
+        A partition whose topic's metadata are not ``accepted`` keeps its leader.
         """
         complete = True
-        self._identify(believed)
+        self._identify(accepted)
         touched: set[BrokerAddress] = set()
         for tp, intake in list(self._intakes.items()):
             if tp.topic not in asked:
                 continue
             info = metadata.topics.get(tp.topic)
-            if info is not None and tp.topic not in believed:
+            if info is not None and tp.topic not in accepted:
                 complete = False
                 continue
             partition = None if info is None else info.partitions.get(tp.partition)
@@ -548,13 +555,13 @@ class Source(Brokers[_SourceBroker]):
                 complete = False
                 subject = f"{tp} of cluster {self._cluster.name}"
                 code = ErrorCode.LEADER_NOT_AVAILABLE if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                intake.feed.failed(metadata.errors.get(tp.topic) or BrokerFailure.of(code, subject=subject))
+                intake.receiver.failed(metadata.errors.get(tp.topic) or BrokerFailure.of(code, subject=subject))
                 continue
             if self._is_stale(intake, info, partition):
                 complete = False
-                if intake.place is None:
-                    message = f"leader epoch {partition.leader_epoch} is older than one that was seen"
-                    intake.feed.failed(
+                if intake.address is None:
+                    message = f"leader epoch {partition.leader_epoch} is older than a known one"
+                    intake.receiver.failed(
                         BrokerFailure.of(
                             ErrorCode.LEADER_NOT_AVAILABLE, message, subject=f"{tp} of cluster {self._cluster.name}"
                         )
@@ -563,45 +570,45 @@ class Source(Brokers[_SourceBroker]):
             if intake.topic_id != info.topic_id:
                 intake.refuted = -1
             intake.topic_id = info.topic_id
-            intake.strange = self._is_strange(intake)
+            intake.topic_replaced = self._is_topic_replaced(intake)
             if tp not in self._intakes:
                 continue
-            place = BrokerAddress(partition.leader, intake.slot % self._connections)
-            if intake.place != place or intake.leader_epoch != partition.leader_epoch:
-                intake.unchecked = True
+            address = BrokerAddress(partition.leader, intake.slot % self._connections)
+            if intake.address != address or intake.leader_epoch != partition.leader_epoch:
+                intake.unvalidated = True
             intake.leader_epoch = partition.leader_epoch
             intake.settled = False
-            if intake.place is not None and intake.place != place:
-                self._brokers[intake.place].leave(tp)
-            intake.place = place
-            self._broker_at(place).intakes[tp] = intake
-            touched.add(place)
-        for place in touched:
-            self._ask(self._brokers[place])
+            if intake.address is not None and intake.address != address:
+                self._brokers[intake.address].leave(tp)
+            intake.address = address
+            self._broker_at(address).intakes[tp] = intake
+            touched.add(address)
+        for address in touched:
+            self._ask(self._brokers[address])
         return complete
 
-    def _broker_at(self, place: BrokerAddress) -> _SourceBroker:
-        if place not in self._brokers:
-            self._brokers[place] = _SourceBroker(*place, session=FetchSession(self._topic_ids))
-        return self._brokers[place]
+    def _broker_at(self, address: BrokerAddress) -> _SourceBroker:
+        if address not in self._brokers:
+            self._brokers[address] = _SourceBroker(*address, session=FetchSession(self._topic_ids))
+        return self._brokers[address]
 
     @staticmethod
     def _must_be_checked(broker: _SourceBroker, intake: _Intake) -> bool:
         """From Fetch 12 on the leader itself compares the epoch of the last batch that was read (KIP-595)."""
-        return intake.unchecked and broker.version < fetch.FLEXIBLE_FROM and intake.feed.leader_epoch >= 0
+        return intake.unvalidated and broker.version < fetch.FLEXIBLE_FROM and intake.receiver.leader_epoch >= 0
 
     @staticmethod
-    def _is_strange(intake: _Intake) -> bool:
-        feed = intake.feed
-        feed.topic_id = feed.topic_id or intake.topic_id
-        if not intake.topic_id or feed.topic_id == intake.topic_id:
-            intake.strange = False
+    def _is_topic_replaced(intake: _Intake) -> bool:
+        receiver = intake.receiver
+        receiver.topic_id = receiver.topic_id or intake.topic_id
+        if not intake.topic_id or receiver.topic_id == intake.topic_id:
+            intake.topic_replaced = False
             return False
-        feed.renewed(intake.topic_id)
+        receiver.source_recreated(intake.topic_id)
         return True
 
     def _watch(self) -> None:
-        if self._over:
+        if self._closed:
             return
         self._refresh_old()
         now = time.monotonic()
@@ -609,10 +616,12 @@ class Source(Brokers[_SourceBroker]):
             limit = self._request_timeout_s + broker.wait_ms / 1000
             if broker.channel is not None and broker.asked_at is not None and now - broker.asked_at > limit:
                 broker.channel.fail(
-                    TimeoutFailure(f"broker {broker.node} did not answer a Fetch request in {limit:.0f} s")
+                    TimeoutFailure(f"broker {broker.node} did not respond to a Fetch request within {limit:.0f} s")
                 )
             elif broker.asked_at is None and broker.intakes:
                 self._ask(broker)
-            elif broker.asked_at is not None and now - broker.asked_at > SILENT_S + broker.wait_ms / 1000:
-                self.failure = TimeoutFailure(f"broker {broker.node} has not answered a Fetch for {SILENT_S:.0f} s")
+            elif broker.asked_at is not None and now - broker.asked_at > SLOW_RESPONSE_S + broker.wait_ms / 1000:
+                self.failure = TimeoutFailure(
+                    f"broker {broker.node} has not responded to a Fetch request for {SLOW_RESPONSE_S:.0f} s"
+                )
         self._loop.call_later(WATCH_S, self._watch)

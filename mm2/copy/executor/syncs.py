@@ -1,9 +1,9 @@
 """Offset syncs, by the rule of MirrorMaker's ``OffsetSyncWriter`` with a batch in place of a record.
 
-A sync is due for the first batch, after a gap or a rewind, after a lower target offset, and when the last sync is ``lag_max``
-offsets behind; other batches wait for the next commit. A sync names the last record of its batch, so it never covers records that
-are not on the target. The first batch, and one after a rewind, also gives a sync for its first record: without it, groups inside that
-batch could not be translated.
+A sync is due for the first batch, after a gap or a rewind, after a lower target offset, and when the last sync is
+``lag_max`` offsets behind. Other batches wait for the next commit. A sync names the last record of its batch, so it
+never covers records that are not on the target. The first batch, and one after a rewind, also get a sync for their
+first record. Without it, group offsets inside that batch could not be translated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _SyncState:
 
 
 class Syncs:
-    """Emits offset syncs to partition 0 of the syncs topic; newer ones replace those still waiting, as in MM2."""
+    """Writes offset syncs to partition 0 of the syncs topic. Newer ones replace those still waiting, as in MM2."""
 
     def __init__(self, sink: Sink, topic: str, lag_max: int) -> None:
         self._sink = sink
@@ -41,16 +41,18 @@ class Syncs:
         self._states: dict[TopicPartition, _SyncState] = {}
         self._pending: dict[TopicPartition, tuple[int, int]] = {}
         self._delayed: dict[TopicPartition, tuple[int, int]] = {}
-        self._starts: dict[TopicPartition, tuple[int, int]] = {}  # go out before the pending sync of the same partition
+        self._starts: dict[TopicPartition, tuple[int, int]] = {}  # sent before the pending sync of the same partition
 
     def acked(self, source: TopicPartition, first_up: int, last_up: int, first_down: int, count: int) -> None:
-        """A batch of ``count`` records from upstream ``first_up``..``last_up`` went to ``first_down`` and on."""
+        """A batch of ``count`` records from source offsets ``first_up``..``last_up`` is on the target from
+        ``first_down`` on.
+        """
         if first_down < 0:
             return
         state = self._states.setdefault(source, _SyncState())
         last_down = first_down + count - 1
         dense = last_up - first_up + 1 == count
-        # Not with holes: the first record may lie behind first_up, and a group before it would be taken past it.
+        # Not with holes: the first record may be after first_up, and a group before it would skip it.
         if dense and (state.last_sync_down == -1 or first_up <= state.previous_up):
             self._starts[source] = (first_up, first_down)
         due = (
@@ -70,7 +72,7 @@ class Syncs:
             self._delayed[source] = (last_up, last_down)
 
     def commit(self) -> None:
-        """Send what was not due, so that a quiet partition's last sync is never late for long."""
+        """Send syncs that were not due, so that the last sync of an idle partition is not delayed."""
         for source, pair in self._delayed.items():
             self._pending[source] = pair
             self._states[source].last_sync_down = pair[1]
@@ -79,12 +81,12 @@ class Syncs:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits and nothing is under way."""
+        """Whether nothing waits and nothing is in flight."""
         return not self._pending and not self._delayed and self._outbox.idle
 
     @property
     def outbox(self) -> Outbox:
-        """For its complaints."""
+        """For its errors."""
         return self._outbox
 
     def _fire(self) -> None:

@@ -1,7 +1,8 @@
-"""How many records of a copy session are on the target, and where (rules L1 to L5 of docs/design/copy-sessions.md).
+"""Finds out how many records of a copy session are on the target, and at which offsets (rules L1 to L5 of
+docs/design/copy-sessions.md).
 
-What the leader remembers of the producer is used where it agrees with the offsets of the log. Otherwise the batch headers in the
-log are read: the log is the authority. Everything here blocks and is called on background threads.
+The leader's producer state is used where it agrees with the offsets of the log. Otherwise the batch headers in the
+log are read. All calls block and run on background threads.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from mm2.kafka.structs import EARLIEST, LATEST, Metadata, OffsetInfo, ProducerId
 _POLL_MS: Final = 100
 _POLL_TIMEOUT_S: Final = 10.0
 _EMPTY_ANSWERS: Final = 3
-#: Of each request of a look-up; the caller repeats the whole look-up until it succeeds.
+#: Timeout of each request of a look-up. The caller repeats the whole look-up until it succeeds.
 _REQUEST_TIMEOUT_S: Final = 5.0
 _STABLE_TIMEOUT_S: Final = 2.0
-_STABLE_AGAIN_S: Final = 0.02
-#: How long a look-up must be refused for a reason that time does not change before exactness is given up (rule L5).
+_STABLE_POLL_S: Final = 0.02
+#: Time for which a look-up must be permanently rejected before delivery becomes at-least-once (rule L5).
 LOOK_UP_REFUSED_S: Final = 10.0
 
 
 class ProgressQuestion(NamedTuple):
     """What is known of a session before a look-up.
 
-    ``records`` of it are known to be on the target, which ended at offset ``behind`` (-1: unknown) after the last of them.
-    ``floor`` is the target offset where the session began (-1: unknown), ``leader_epoch`` the highest known one of the target
-    partition (-1: unknown): an answer in a lower one is stale. So is one about a topic with another id than ``topic_id``
-    ("": unknown).
+    ``records`` of it are known to be on the target, which ended at offset ``behind`` (-1: unknown) after the last of
+    them. ``floor`` is the target offset where the session began (-1: unknown), ``leader_epoch`` the highest known one
+    of the target partition (-1: unknown): a response with a lower one is stale. So is a response about a topic with
+    another id than ``topic_id`` ("": unknown).
     """
 
     producer: ProducerIdentity
@@ -51,7 +52,9 @@ class ProgressQuestion(NamedTuple):
 
 
 class FoundBatch(NamedTuple):
-    """A batch of a session in the target's log: number of its first record in the session, its target offset, its records."""
+    """A batch of a session in the target log: number of its first record in the session, its target offset, its
+    number of records.
+    """
 
     at: int
     offset: int
@@ -61,7 +64,8 @@ class FoundBatch(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TargetProgress:
     """``records`` of the session are on the target, all below the high watermark. The log ended at offset ``end`` in
-    ``leader_epoch``. ``batches`` are those behind what was known."""
+    ``leader_epoch``. ``batches`` are those after the known ones.
+    """
 
     records: int
     end: int
@@ -69,14 +73,15 @@ class TargetProgress:
     batches: tuple[FoundBatch, ...] = ()
 
     def offset_of(self, at: int, count: int) -> int:
-        """The target offset of the session's record number ``at``; -1 where it and the ``count - 1`` that follow are not known
-        to lie side by side."""
+        """The target offset of the session's record number ``at``; -1 when it and the next ``count - 1`` records are
+        not known to be contiguous.
+        """
         first = self._offset_of(at)
         return first if first >= 0 and self._offset_of(at + count - 1) == first + count - 1 else -1
 
     @property
     def target_end(self) -> int:
-        """The target offset behind the last record found; -1 when none was."""
+        """The target offset after the last record found; -1 when none was found."""
         return self.batches[-1].offset + self.batches[-1].records if self.batches else -1
 
     def _offset_of(self, at: int) -> int:
@@ -84,7 +89,7 @@ class TargetProgress:
 
 
 class InconsistentTarget(KafkaFailure):
-    """The target's log contradicts the count of a session: records are missing, doubled or out of order (rule L3)."""
+    """The target log contradicts the count of a session: records are missing, duplicated or out of order (rule L3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ class Prints:
 
 
 class TargetLookUp:
-    """Asks the target cluster. Needs READ on the topics (DescribeProducers, Fetch)."""
+    """Look-ups on the target cluster. They need READ on the topics (DescribeProducers, Fetch)."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -109,7 +114,7 @@ class TargetLookUp:
         if not questions:
             return {}
         found: dict[TopicPartition, TargetProgress | KafkaFailure] = {}
-        # Older metadata may name a deposed leader. What the leader remembers by now lies before the log end that is read next.
+        # Older metadata may name a deposed leader. The producer state read here is older than the log end read next.
         metadata = self._cluster.metadata(sorted({tp.topic for tp in questions}))
         described = self._admin.describe_producers(questions, timeout_s=_REQUEST_TIMEOUT_S)
         for tp, end in self._stable_ends(questions).items():
@@ -118,13 +123,13 @@ class TargetLookUp:
                 continue
             topic = metadata.topics.get(tp.topic)
             if topic is not None and questions[tp].topic_id and topic.topic_id not in {"", questions[tp].topic_id}:
-                # Stale metadata, or a topic that was created again: its offsets are not those of the session.
+                # Stale metadata or a recreated topic: its offsets are not those of the session.
                 subject = f"{tp} of cluster {self._cluster.name}"
                 found[tp] = BrokerFailure.of(ErrorCode.INCONSISTENT_TOPIC_ID, subject=subject)
                 continue
             producers = described[tp]
             if end.leader_epoch != _leader_epoch(metadata, tp):
-                producers = {}  # another leader may have told that
+                producers = {}  # this state may come from another leader
             try:
                 found[tp] = self._settle(tp, questions[tp], producers, end)
             except KafkaFailure as error:
@@ -148,7 +153,7 @@ class TargetLookUp:
             elif 0 <= end.leader_epoch < questions[tp].leader_epoch:
                 settled[tp] = BrokerFailure.of(
                     ErrorCode.FENCED_LEADER_EPOCH,
-                    f"the answer is of leader epoch {end.leader_epoch}, and epoch {questions[tp].leader_epoch} is known",
+                    f"the response has leader epoch {end.leader_epoch}, but epoch {questions[tp].leader_epoch} is known",
                     subject=f"{tp} of cluster {self._cluster.name}",
                 )
             else:
@@ -177,7 +182,7 @@ class TargetLookUp:
                 if tp in settled:
                     del open_[tp]
             if open_:
-                time.sleep(_STABLE_AGAIN_S)
+                time.sleep(_STABLE_POLL_S)
         return settled
 
     # -- the session's records ---------------------------------------------------------------------------------------
@@ -191,7 +196,7 @@ class TargetLookUp:
     ) -> TargetProgress:
         known, behind = question.records, question.behind
         if end.offset < behind:
-            # Cut off below what was acknowledged. Only this session writes there, or no more is known than that.
+            # Truncated before acknowledged records. Assume that only this session writes there.
             left = known - (behind - end.offset)
             return TargetProgress(max(0, left), end.offset, end.leader_epoch)
         state = None if isinstance(described, KafkaFailure) else described.get(question.producer.producer_id)
@@ -214,7 +219,7 @@ class TargetLookUp:
         if is_cut and not found:
             if state is not None and state.producer_epoch == question.producer.producer_epoch:
                 return TargetProgress(count_after(state.last_sequence, known), end.offset, end.leader_epoch)
-            message = f"the log starts at {start}, and records from {first} on were to be counted there"
+            message = f"the log starts at {start}, but the records from {first} on have to be counted"
             raise BrokerFailure.of(
                 ErrorCode.OFFSET_OUT_OF_RANGE, message, subject=f"{tp} of cluster {self._cluster.name}"
             )
@@ -228,18 +233,19 @@ class TargetLookUp:
         if question.floor >= 0 and end - question.floor < records:
             message = (
                 f"{tp} of cluster {self._cluster.name} has {end - question.floor} offsets from {question.floor} to {end}, "
-                f"but {records} records of the copy session were counted there"
+                f"but {records} records of the copy session were counted"
             )
             raise InconsistentTarget(message)
 
     def _read(
         self, tp: TopicPartition, producer: ProducerIdentity, first: int, end: int, count: int, *, is_cut: bool
     ) -> list[FoundBatch]:
-        """The session's batches at target offsets ``first .. end-1``, of which the first is to have record number ``count``, or a
-        later one where the log ``is_cut`` at its start: by retention or DeleteRecords."""
+        """The session's batches at target offsets ``first .. end-1``. The first one must have record number
+        ``count``, or a later one where retention or DeleteRecords has removed the start of the log (``is_cut``).
+        """
         found: list[FoundBatch] = []
         for header in self._headers(tp, producer, first, end):
-            before = max(0, first - header.base_offset)  # records of the batch that are known
+            before = max(0, first - header.base_offset)  # known records of the batch
             at = count_after(header.base_sequence + before - 1, count)
             if at != count and not (is_cut and not found and at > count):
                 self._check_gap(tp, header, at, count)
@@ -248,12 +254,12 @@ class TargetLookUp:
         return found
 
     def _check_gap(self, tp: TopicPartition, header: BatchHeader, at: int, expected: int) -> None:
-        """Records may be missing where the target has compacted them, and nowhere else; never are there too many."""
+        """Records may be missing only where the target is compacted. There are never too many."""
         if at > expected and self._is_compacted(tp):
             return
         message = (
             f"{tp} of cluster {self._cluster.name} has a batch of the copy session at offset {header.base_offset} that begins "
-            f"with record {at}, where record {expected} was to follow"
+            f"with record {at}, but record {expected} was expected"
         )
         raise InconsistentTarget(message)
 
@@ -280,23 +286,25 @@ class TargetLookUp:
                 yield header
 
     def end_of(self, partition: TopicPartition, first: int, end: int, producer: ProducerIdentity) -> int:
-        """The target offset behind the producer's last batch at ``first .. end-1``; ``first`` when it has none there. Raises
-        KafkaFailure."""
+        """The target offset after the producer's last batch at ``first .. end-1``; ``first`` when there is none.
+        Raises KafkaFailure.
+        """
         behind = first
         for header in self._headers(partition, producer, first, end):
             behind = header.last_offset + 1
         return behind
 
     def count_own(self, partition: TopicPartition, first: int, end: int, producer: ProducerIdentity) -> int:
-        """How many records of the producer lie at target offsets ``first .. end-1``. Raises KafkaFailure."""
+        """The number of records of the producer at target offsets ``first .. end-1``. Raises KafkaFailure."""
         return sum(
             min(header.last_offset + 1, end) - max(header.base_offset, first)
             for header in self._headers(partition, producer, first, end)
         )
 
     def behind_markers(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Offsets where records of ours end, each before the end of its log -> the offsets behind the transaction marker that
-        stands there, if one does. Raises KafkaFailure."""
+        """Offsets where own records end, each before the end of its log -> the offsets after the transaction marker
+        there, if there is one. Raises KafkaFailure.
+        """
         behind = {tp: end + 1 for tp, end in ends.items()}
         for tp, batch in self._batches({tp: (end, end + 1) for tp, end in ends.items()}):  # without markers
             header = batch.view.header
@@ -307,9 +315,10 @@ class TargetLookUp:
     def fingerprints(
         self, partition: TopicPartition, first: int, end: int, identity: ProducerIdentity, newest: int
     ) -> Prints:
-        """Fingerprints of the ``newest`` of our records at target offsets ``first .. end-1``, in order. Raises KafkaFailure.
+        """Fingerprints of the ``newest`` own records at target offsets ``first .. end-1``, in order. Raises
+        KafkaFailure.
 
-        A topic with LogAppendTime does not keep the records' timestamps; then they are left out of the fingerprints.
+        A topic with LogAppendTime does not keep the records' timestamps, so they are left out of the fingerprints.
         """
         records: deque[tuple[int | None, int]] = deque(maxlen=newest)
         with_time = True
@@ -349,11 +358,11 @@ class TargetLookUp:
                     has_moved = reader.positions != before
                     if has_moved:
                         empty, moved_s = 0, time.monotonic()
-                    elif not reader.throttled:  # by a quota, which empties answers whatever there is to read
+                    elif not reader.throttled:  # by a quota, which returns empty responses
                         empty += 1
                     for tp, at in list(reader.positions.items()):
                         end = ranges[tp][1]
-                        # Compaction and retention may have left nothing up to an end that lies below the high watermark.
+                        # Compaction and retention may have removed all records up to an end below the high watermark.
                         is_empty = empty >= _EMPTY_ANSWERS and reader.high_watermarks.get(tp, -1) >= end
                         if at >= end or is_empty:
                             del reader.positions[tp]
@@ -371,7 +380,7 @@ def _leader_epoch(metadata: Metadata, tp: TopicPartition) -> int:
 
 
 def fingerprint(record: Record, *, with_time: bool = True) -> int:
-    """Hash of what two copies of one record have in common; comparable within this process only."""
+    """Hash of the content that copies of a record share; comparable within this process only."""
     return _print(record.timestamp if with_time else -1, _content(record))
 
 

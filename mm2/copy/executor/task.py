@@ -1,4 +1,4 @@
-"""The body of a copy job's Spark task, and the pre-import for Spark's Python daemon."""
+"""The body of a copy job's Spark task. Spark's Python daemon imports it in advance."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from mm2.copy.executor.copier import Copier
-from mm2.copy.executor.memory import give_back
+from mm2.copy.executor.memory import release_memory
 from mm2.copy.spec import Assignment
 
 
 def run(assignments: Iterable[str]) -> Iterator[str]:
-    """Copy for one micro-batch and yield how it ended, as JSON: ``state``, and ``reason``.
+    """Copy for one micro-batch and yield how it ended, as JSON: ``state`` and ``reason``.
 
-    The final report itself has gone over the progress channel. Never raises: Spark would run the task again beside the first one. After an error of our own the iterator is left
-    unfinished, and so Spark throws this Python worker away instead of using it for the next task.
+    The final report is sent over the progress channel. Never raises, because Spark would then run the task again in
+    parallel. After an internal error the iterator is left unfinished, so Spark discards this Python worker instead of
+    using it for the next task.
     """
     from pyspark import TaskContext  # noqa: PLC0415  (there is none outside a task)
 
@@ -24,10 +25,10 @@ def run(assignments: Iterable[str]) -> Iterator[str]:
     attempt = 0 if context is None else context.attemptNumber()
     for text in assignments:
         if attempt > 0:
-            # Spark lost the first attempt's worker; the driver has noticed and starts a new batch.
+            # Spark lost the first attempt's worker. The driver has detected it and starts a new batch.
             yield json.dumps({"state": "refused", "reason": "a second attempt"})
             continue
-        # The source's bytes and the target's acks alternate within microseconds; 5 ms slices would show as latency.
+        # Fetch responses and acknowledgements alternate within microseconds; the default interval of 5 ms would add latency.
         sys.setswitchinterval(0.001)
         try:
             copier = Copier(Assignment(**json.loads(text)), attempt)
@@ -35,9 +36,9 @@ def run(assignments: Iterable[str]) -> Iterator[str]:
         except Exception as error:  # noqa: BLE001
             yield json.dumps({"state": "failed", "reason": f"{type(error).__name__}: {error}"})
             return
-        sound = copier.sound
+        healthy = copier.healthy
         del copier
-        give_back()
+        release_memory()
         yield json.dumps({"state": "stopped", "reason": reason})
-        if not sound:
+        if not healthy:
             return

@@ -1,9 +1,10 @@
-"""How many bytes per second may be read, for a flow and for single topics (``copy.throttle.bytes.per.sec``). Pure.
+"""Limits the bytes per second that are read, for a flow and for single topics (``copy.throttle.bytes.per.sec``).
+Pure.
 
-Buckets of tokens, one token a byte, filled at the given rate and holding one second's worth, or so much that
-asking pays. Asking needs a bucket that
-is not empty; what comes is taken out, even below zero. Partitions that are far behind may only use what is above half
-of the bucket: so the tail, which takes little, always finds tokens, and a backfill gets what the tail leaves over.
+Token buckets with one token per byte, filled at the given rate. A bucket holds the tokens of one second, at least
+`_LEAST_SIZE`. A fetch needs a bucket that is not empty; received bytes are subtracted, even below zero. Partitions
+that are far behind may only use the upper half of a bucket. So partitions near the end, which need little, always
+find tokens, and a backfill gets the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LEAST_SIZE: Final = 4 * _LEAST_ROOM
 
 @dataclass(slots=True)
 class Bucket:
-    """``rate`` in bytes per second, above 0; times in seconds of one steady clock."""
+    """``rate`` in bytes per second, above 0; times in seconds of one monotonic clock."""
 
     rate: float
     tokens: float = field(default=-1.0)
@@ -27,11 +28,11 @@ class Bucket:
 
     @property
     def size(self) -> float:
-        """The most tokens that it holds."""
+        """The maximum number of tokens."""
         return max(self.rate, _LEAST_SIZE)
 
     def fill(self, now_s: float) -> None:
-        """Add what has come in since the last time."""
+        """Add the tokens since the last call."""
         if self.tokens == -1.0 and not self.filled_s:
             self.tokens = self.size
         else:
@@ -39,11 +40,11 @@ class Bucket:
         self.filled_s = now_s
 
     def room(self, *, behind: bool) -> float:
-        """Bytes that may be asked for; 0 or less for none."""
+        """Bytes that may be requested; 0 or less for none."""
         return self.tokens - (self.size * _RESERVED if behind else 0.0)
 
     def wait_s(self, *, behind: bool) -> float:
-        """How long until there is room."""
+        """Seconds until there is room."""
         return max(0.0, (_LEAST_ROOM - self.room(behind=behind)) / self.rate)
 
 
@@ -56,7 +57,7 @@ class Throttle:
         self.set(rate, topics or {})
 
     def set(self, rate: float, topics: Mapping[str, float]) -> None:
-        """Other rates from now on; a bucket whose rate stays keeps its tokens."""
+        """Change the rates. A bucket whose rate stays the same keeps its tokens."""
         if rate <= 0:
             self._flow = None
         elif self._flow is None or self._flow.rate != rate:
@@ -66,11 +67,11 @@ class Throttle:
 
     @property
     def active(self) -> bool:
-        """There is a limit at all."""
+        """Whether there is a limit."""
         return self._flow is not None or bool(self._topics)
 
     def room(self, topic: str, now_s: float, *, behind: bool) -> tuple[float, float]:
-        """Bytes of a topic that may be asked for now, and how long to wait (s) when that is none."""
+        """Bytes of a topic that may be requested now, and how long to wait (s) when there are none."""
         room, wait_s = float("inf"), 0.0
         for bucket in (self._flow, self._topics.get(topic)):
             if bucket is not None:
@@ -80,11 +81,11 @@ class Throttle:
         return (room, 0.0) if room >= _LEAST_ROOM else (0.0, wait_s)
 
     def flow_room(self, *, behind: bool) -> float:
-        """Bytes of all topics together, as of the last `room`."""
+        """Bytes of all topics together, at the time of the last `room`."""
         return float("inf") if self._flow is None else self._flow.room(behind=behind)
 
-    def came(self, topic: str, size: int) -> None:
-        """So many bytes of a topic have come."""
+    def consume(self, topic: str, size: int) -> None:
+        """Subtract received bytes of a topic."""
         for bucket in (self._flow, self._topics.get(topic)):
             if bucket is not None:
                 bucket.tokens -= size

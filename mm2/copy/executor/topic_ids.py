@@ -1,8 +1,8 @@
-"""Which id each topic of a cluster has (KIP-516), so that one stale metadata answer changes nothing. Pure.
+"""Tracks the id of each topic of a cluster (KIP-516), so that one stale metadata response changes nothing. Pure.
 
-Metadata spread from broker to broker, and one that lags behind names the id of a topic that was deleted meanwhile. An id that
-was replaced is retired and never believed again. An unknown id is believed once the partition's leader confirms it, at
-least a second after it was first seen.
+Metadata spreads from broker to broker, and a broker that lags behind names the id of a deleted topic. A replaced id
+is retired and never accepted again. An unknown id is accepted once the partition's leader confirms it, at least a
+second after it was first seen.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from enum import Enum, auto
 from typing import Final
 
 CONFIRM_AFTER_S: Final = 1.0
-#: So many replaced ids are remembered, the newest.
+#: Number of retired ids that are kept, the newest.
 RETIRED_KEPT: Final = 8
 
 
-class Belief(Enum):
-    """What to do with a metadata answer about a topic."""
+class IdCheck(Enum):
+    """What to do with a metadata response about a topic."""
 
-    BELIEVED = auto()
+    ACCEPTED = auto()
     STALE = auto()
-    """It names a topic that was replaced: ask again."""
+    """It names a retired id: refresh."""
     UNCONFIRMED = auto()
-    """It names an unknown topic: ask again, later."""
-    DUE = auto()
-    """The same unknown topic after a while: ask the leader, then `TopicIds.replace` or `TopicIds.drop`."""
+    """It names an unknown id: refresh later."""
+    CONFIRM = auto()
+    """The same unknown id after `CONFIRM_AFTER_S`: ask the leader, then call `TopicIds.replace` or `TopicIds.drop`."""
 
 
 class TopicIds:
-    """By topic name; an id is Kafka's text form, "" for none."""
+    """By topic name; an id is in Kafka's text form, "" for none."""
 
     def __init__(self) -> None:
         self.current: dict[str, str] = {}
         self._retired: dict[str, tuple[str, ...]] = {}
         self._candidates: dict[str, tuple[str, float]] = {}  # unknown id, and when it was first seen (monotonic s)
-        self._seen_only: set[str] = set()  # whose current id comes from a single answer
+        self._seen_only: set[str] = set()  # topics whose current id comes from a single response
 
     @property
     def waiting(self) -> bool:
@@ -43,7 +43,7 @@ class TopicIds:
         return bool(self._candidates)
 
     def expect(self, name: str, topic_id: str, retired: Iterable[str], now_s: float) -> None:
-        """The ledger names a topic's id and those that it had before; that counts for more than what was just seen."""
+        """Set a topic's id and its retired ids from the ledger, which takes precedence over a single response."""
         self._retired[name] = retire(self._retired.get(name, ()), *retired)
         seen = self.current.get(name, "")
         if not topic_id or topic_id == seen or topic_id in self._retired[name]:
@@ -54,37 +54,37 @@ class TopicIds:
                 self._candidates[name] = seen, now_s
         self._seen_only.discard(name)
 
-    def judge(self, name: str, topic_id: str, now_s: float) -> Belief:
-        """Whether an answer can be believed that names this id."""
+    def check(self, name: str, topic_id: str, now_s: float) -> IdCheck:
+        """Whether a response with this id is accepted."""
         current = self.current.get(name, "")
         if topic_id in self._retired.get(name, ()):
-            return Belief.STALE
+            return IdCheck.STALE
         if not topic_id or topic_id == current:
             self._candidates.pop(name, None)
-            return Belief.BELIEVED
+            return IdCheck.ACCEPTED
         if not current:
             self.current[name] = topic_id
             self._seen_only.add(name)
-            return Belief.BELIEVED
+            return IdCheck.ACCEPTED
         candidate, since_s = self._candidates.get(name, ("", 0.0))
         if candidate != topic_id:
             self._candidates[name] = topic_id, now_s
-            return Belief.UNCONFIRMED
-        return Belief.DUE if now_s - since_s >= CONFIRM_AFTER_S else Belief.UNCONFIRMED
+            return IdCheck.UNCONFIRMED
+        return IdCheck.CONFIRM if now_s - since_s >= CONFIRM_AFTER_S else IdCheck.UNCONFIRMED
 
     def replace(self, name: str, topic_id: str) -> None:
-        """The topic was deleted and created again under this id."""
+        """The topic was deleted and recreated with this id."""
         self._retired[name] = retire(self._retired.get(name, ()), self.current.get(name, ""))
         self.current[name] = topic_id
         self._candidates.pop(name, None)
         self._seen_only.discard(name)
 
     def drop(self, name: str) -> None:
-        """The leader knows nothing of the unknown id."""
+        """The leader does not confirm the unknown id."""
         self._candidates.pop(name, None)
 
 
 def retire(retired: Iterable[str], *replaced: str) -> tuple[str, ...]:
-    """Replaced ids, the newest last and no more than are remembered."""
+    """Add replaced ids to the retired ones, newest last, at most `RETIRED_KEPT`."""
     kept = list(dict.fromkeys([*retired, *(topic_id for topic_id in replaced if topic_id)]))
     return tuple(kept[-RETIRED_KEPT:])

@@ -1,7 +1,7 @@
-"""Exactly-once mode: data and positions of a task in one transaction after another (KIP-618, KIP-890).
+"""Exactly-once mode: data and positions of a task in consecutive transactions (KIP-618, KIP-890).
 
-What is new is held back while a transaction ends; what it has sent already goes on until the target has taken all of it.
-So a commit costs some 20 ms of writing, and reading goes on meanwhile.
+New batches are held back while a transaction ends. Batches that were sent already are resent until the target has
+acknowledged them. So a commit costs about 20 ms of writing, and reading continues.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.kafka.transactions import MAX_PRODUCE_EXPLICIT, TransactionCoordinatorClient
 from mm2.kafka.wire import produce
 
-_LOOK_AGAIN_S: Final = 0.001
-#: Between commits while far behind: each costs about 20 ms.
+_POLL_S: Final = 0.001
+#: Seconds between commits while far behind: each commit costs about 20 ms.
 CATCHING_UP_S: Final = 1.0
 _ROUND_TRIPS: Final = 10
 
 
 class TaskTransactions:
-    """One after another, under the task's transactional id.
+    """Consecutive transactions under the task's transactional id.
 
-    ``call`` runs a blocking function on a background thread, ``on_failure`` hears what ends the micro-batch.
+    ``call`` runs a blocking function on a background thread, ``on_failure`` is called with an error that ends the
+    micro-batch.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class TaskTransactions:
         self._enroller: asyncio.Task[None] | None = None
 
     async def claim(self) -> None:
-        """Take the transactional id: whoever had it is fenced, its open transaction aborted. Raises KafkaFailure."""
+        """Initialize the transactional id: a previous producer is fenced, its open transaction aborted. Raises
+        KafkaFailure.
+        """
         self._identity = await self._call(self._client.init_producer_id, self._spec.timeout_ms)
         implicit = self._client.implicit_partitions
         version = produce.MAX_VERSION if implicit else MAX_PRODUCE_EXPLICIT
@@ -74,12 +77,12 @@ class TaskTransactions:
             self._begin_outbox(outbox, 0)
 
     @property
-    def complaints(self) -> list[KafkaFailure | None]:
-        """Why positions are not taken."""
-        return [outbox.complaint for outbox in self._offsets.values()]
+    def errors(self) -> list[KafkaFailure | None]:
+        """Why positions are not acknowledged."""
+        return [outbox.last_error for outbox in self._offsets.values()]
 
     def due(self, *, behind: bool) -> bool:
-        """Whether it is time for the next commit."""
+        """Whether the next commit is due."""
         interval_s = (self._spec.interval_ms or 0) / 1000
         least_s = CATCHING_UP_S if behind else _ROUND_TRIPS * self._cost_s
         return time.monotonic() - self._ended_s >= max(interval_s, min(least_s, CATCHING_UP_S))
@@ -90,13 +93,13 @@ class TaskTransactions:
         recorded: Callable[[], bool],
         give_up: Callable[[], bool],
     ) -> bool:
-        """Wait for what is under way, add the positions (partition of the offsets topic, record), and commit.
+        """Wait for requests in flight, add the positions (partition of the offsets topic, record), and commit.
 
-        What `positions` has written elsewhere is waited for, until ``recorded`` says that it is in, and so is what was written
-        there before. A transaction that nothing was sent in is not ended: brokers refuse that. False when ``give_up`` said so
-        before all was there, or when the coordinator has aborted it for its age: where what was sent cannot be taken any more,
-        its topic being another one, say, nobody would hear of that. Raises KafkaFailure. After either, and when it is cancelled,
-        nothing more is sent under this id.
+        Also waits until ``recorded`` returns true: records that `positions` has written elsewhere, and earlier ones
+        there, are acknowledged. An empty transaction is not ended, because brokers reject that. Returns False when
+        ``give_up`` returned true before, or when the transaction has exceeded its timeout and the coordinator has
+        aborted it, for instance because a topic was recreated and its batches can never be acknowledged. Raises
+        KafkaFailure. After either, and when it is cancelled, nothing more is sent under this id.
         """
         if self._is_ending or self._is_over:
             return False
@@ -118,32 +121,32 @@ class TaskTransactions:
     ) -> bool:
         began = time.monotonic()
 
-        def hopeless() -> bool:
+        def must_give_up() -> bool:
             return give_up() or (self._sent() and time.monotonic() - began > self._spec.timeout_ms / 1000)
 
         self._sink.hold(new=True)
         while not (recorded() and all(self._settled(outbox) for outbox in self._data)):
-            if hopeless():
+            if must_give_up():
                 return False
-            await asyncio.sleep(_LOOK_AGAIN_S)
-        if give_up():  # what is written elsewhere is in no transaction: a successor's word may stand there already
+            await asyncio.sleep(_POLL_S)
+        if give_up():  # other writes are not in the transaction: a successor's may already be there
             return False
-        by_place: dict[int, list[Record]] = {}
-        for place, record in positions():
-            by_place.setdefault(place, []).append(record)
-        left = len(by_place)
+        by_partition: dict[int, list[Record]] = {}
+        for partition, record in positions():
+            by_partition.setdefault(partition, []).append(record)
+        left = len(by_partition)
 
         def written() -> None:
             nonlocal left
             left -= 1
 
-        for place, records in by_place.items():
-            self._sink.put(self._offsets_outbox(place), outgoing_of(records, written))
-        # A partition that is added now is added to this transaction: it must not be taken for one of the next.
+        for partition, records in by_partition.items():
+            self._sink.put(self._offsets_outbox(partition), outgoing_of(records, written))
+        # A partition that is added now belongs to this transaction, not to the next one.
         while left or not recorded() or self._enroller is not None:
-            if hopeless():
+            if must_give_up():
                 return False
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(_POLL_S)
         before = self._identity
         if self._sent():
             self._identity = await self._end()
@@ -155,20 +158,20 @@ class TaskTransactions:
         return True
 
     async def abort(self) -> None:
-        """Leave nothing open. Raises KafkaFailure; then the coordinator aborts it by itself after its time.
+        """Abort the open transaction. Raises KafkaFailure; the coordinator then aborts it after its timeout.
 
-        Where something is unanswered it is left to the successor, which takes a new epoch: a batch that is appended behind the
-        abort would be in a transaction that no process ends.
+        With unanswered batches it is left to the successor, which gets a new epoch: a batch that is appended after
+        the abort would be in a transaction that no process ends.
         """
         if self._is_ending or self._is_over or self._identity.producer_id < 0:
             return
         self._close()
-        # One whose connection was lost is neither on its way nor there, and the broker may still come to it.
+        # A batch whose connection was lost is not in flight, but the broker may still append it.
         if self._sent() and all(not outbox.sent and outbox.acked == outbox.next for outbox in self._all()):
             await self._call(self._client.end, self._identity, False)
 
     def _close(self) -> None:
-        """Send nothing more under this id: it is not known in which transaction it would be."""
+        """Send nothing more under this id: it is unknown which transaction a batch would belong to."""
         self._is_over = True
         for outbox in self._all():
             outbox.stopped = True
@@ -183,7 +186,7 @@ class TaskTransactions:
         except BrokerFailure as error:
             is_empty = not any(outbox.acked > self._counted.get(outbox.partition, 0) for outbox in self._all())
             if error.code == ErrorCode.INVALID_TXN_STATE and is_empty:
-                return self._identity  # all that was sent was refused
+                return self._identity  # all batches were rejected
             raise
         return following
 
@@ -192,14 +195,16 @@ class TaskTransactions:
 
     @staticmethod
     def _settled(outbox: Outbox) -> bool:
-        """All that was sent in this transaction is there; what the target refuses is not."""
-        return not outbox.sent and (not outbox.queue or outbox.queue[0].at < 0 or outbox.refused or outbox.aside)
+        """Whether all batches that were sent in this transaction are acknowledged, except those that the target
+        rejects.
+        """
+        return not outbox.sent and (not outbox.queue or outbox.queue[0].at < 0 or outbox.refused or outbox.quarantining)
 
     def _begin_outbox(self, outbox: Outbox, count: int) -> None:
         outbox.begin(self._identity, count, known=True)
         outbox.failures = 0
         self._counted[outbox.partition] = count
-        # In the old protocol a partition is added before its first record, and only then gets a marker.
+        # Before KIP-890 a partition is added before its first record; otherwise it gets no marker.
         outbox.enrolled = self._client.implicit_partitions
 
     def _enroll(self, outbox: Outbox) -> None:
@@ -211,7 +216,7 @@ class TaskTransactions:
         outboxes = {outbox.partition: outbox for outbox in (*self._data, *self._offsets.values())}
         try:
             while self._enrolling:
-                await asyncio.sleep(0)  # all that ask in this turn of the loop
+                await asyncio.sleep(0)  # collect all requests of this iteration of the loop
                 partitions, self._enrolling = self._enrolling, set()
                 await self._call(self._client.add_partitions, self._identity, sorted(partitions))
                 for partition in partitions:
@@ -223,12 +228,12 @@ class TaskTransactions:
         finally:
             self._enroller = None
 
-    def _offsets_outbox(self, place: int) -> Outbox:
-        found = self._offsets.get(place)
+    def _offsets_outbox(self, partition: int) -> Outbox:
+        found = self._offsets.get(partition)
         if found is None:
-            partition = TopicPartition(self._offsets_topic, place)
-            found = self._offsets[place] = self._sink.outbox(
-                partition, idempotent=True, transactional=True, held_back=False
+            tp = TopicPartition(self._offsets_topic, partition)
+            found = self._offsets[partition] = self._sink.outbox(
+                tp, idempotent=True, transactional=True, waits_for_commit=False
             )
             self._begin_outbox(found, 0)
         return found

@@ -27,13 +27,13 @@ PRODUCER = ProducerIdentity(1, 0)
 
 
 class Owner:
-    """A copier that writes down what it is asked, and answers as the test says."""
+    """An owner that records its calls, and responds as the test defines."""
 
     def __init__(self) -> None:
         self.outgoing_batches: list[OutgoingBatch] = []
         self.acks: list[tuple[int, ...]] = []
         self.newest_ms: list[int] = []
-        self.told: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.gaps: list[tuple[int, int]] = []  # on the target
         self.takes_corrupt = False
         self.takes_large = False
@@ -49,57 +49,57 @@ class Owner:
         self.newest_ms.append(entry.newest_ms)
 
     def unreadable(self, _cursor: Cursor, failure: BrokerFailure) -> None:
-        self.told.append(("unreadable", failure.code))
+        self.calls.append(("unreadable", failure.code))
 
     def stopped(self, cursor: Cursor) -> None:
-        trouble = cursor.stop_trouble
-        self.told.append(("stopped", trouble and trouble.state))
+        condition = cursor.stop_condition
+        self.calls.append(("stopped", condition and condition.state))
 
-    def renewed(self, _cursor: Cursor, topic_id: str) -> None:
-        self.told.append(("renewed", topic_id))
+    def source_recreated(self, _cursor: Cursor, topic_id: str) -> None:
+        self.calls.append(("source_recreated", topic_id))
 
     def diverged(self, _cursor: Cursor, epoch: int, end_offset: int) -> None:
-        self.told.append(("diverged", epoch, end_offset))
+        self.calls.append(("diverged", epoch, end_offset))
 
-    def unchecked(self, _cursor: Cursor) -> None:
-        self.told.append(("unchecked",))
+    def unvalidated(self, _cursor: Cursor) -> None:
+        self.calls.append(("unvalidated",))
 
     def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
-        self.told.append(("replaced", first, records, exact))
+        self.calls.append(("replaced", first, records, exact))
         if self.stops:
             cursor.fail(PartitionState.LOST_RANGE, "")
 
     def deleted(self, cursor: Cursor, first: int, after: int) -> None:
-        self.told.append(("deleted", first, after))
+        self.calls.append(("deleted", first, after))
         if self.stops:
             cursor.fail(PartitionState.LOST_RANGE, "")
         else:
-            cursor.lose(first, after, "retention")
+            cursor.add_lost_range(first, after, "retention")
 
     def finished(self, cursor: Cursor) -> None:
-        self.told.append(("finished", cursor.offset))
+        self.calls.append(("finished", cursor.offset))
 
     def uncertain(self, cursor: Cursor) -> None:
-        self.told.append(("uncertain", cursor.offset, cursor.skip))
+        self.calls.append(("uncertain", cursor.offset, cursor.skip))
 
     def too_large(self, _cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
-        self.told.append(("too large", entry.first, outgoing.count))
+        self.calls.append(("too large", entry.first, outgoing.count))
         return self.takes_large
 
     def malformed(self, _cursor: Cursor, entry: SourceRange, _outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
-        self.told.append(("malformed", entry.first, str(error)))
+        self.calls.append(("malformed", entry.first, str(error)))
         return False
 
     def corrupt(self, cursor: Cursor, view: BatchView, _error: CorruptBatch) -> bool:
-        self.told.append(("corrupt", view.base_offset))
-        cursor.held = self.takes_corrupt
+        self.calls.append(("corrupt", view.base_offset))
+        cursor.suspended = self.takes_corrupt
         return self.takes_corrupt
 
     def target_gap(self, _cursor: Cursor, first: int, end: int) -> None:
         self.gaps.append((first, end))
 
     def target_went_back(self, _cursor: Cursor, base_offset: int) -> None:
-        self.told.append(("went back", base_offset))
+        self.calls.append(("went back", base_offset))
 
 
 class Bench:

@@ -49,5 +49,5 @@ def test_messages_are_lines() -> None:
 
 @pytest.mark.parametrize("line", [b"", b'{"type":"go"}', b"[1]\n", b"nonsense\n", b"\xff\n", b"5\n"])
 def test_other_lines_are_refused(line: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  (json says it in its own words)
+    with pytest.raises(ValueError):  # noqa: PT011  (the error comes from json)
         channel.decode(line)

@@ -36,17 +36,17 @@ def hear(link: DriverLink, *messages: dict[str, Any]) -> None:
     asyncio.run(listen())
 
 
-def test_an_answer_renews_the_lease_from_the_time_of_the_question() -> None:
+def test_an_answer_renews_the_lease_from_the_send_time_of_the_message() -> None:
     # A process that was frozen finds the answers of long ago.
     link = DriverLink(ASSIGNMENT, 0, 8)
-    link._last_word = 100.0
+    link._renewed_at = 100.0
     link._asked.extend([130.0, 140.0])
     hear(link, {"type": "go"}, {"type": "stop", "drain_s": 3})
-    assert (link._last_word, link.drain_s, link.stop_requested) == (130.0, 3.0, True)
+    assert (link._renewed_at, link.drain_s, link.stop_requested) == (130.0, 3.0, True)
     hear(link, {"type": "lease"}, {"type": "start", "starts": []})
-    assert link._last_word == 130.0, "an answer to a later question, which the driver may never have received"
+    assert link._renewed_at == 130.0, "an answer to a later question, which the driver may never have received"
     hear(link, {"type": "go"}, {"type": "go"})
-    assert link._last_word == 140.0
+    assert link._renewed_at == 140.0
 
 
 def test_a_lease_runs_out_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,24 +65,24 @@ def test_a_lease_runs_out_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPat
 def test_lease_and_start_come_once_and_everything_else_is_passed_on() -> None:
     link = DriverLink(ASSIGNMENT, 0, 8)
     words: list[dict[str, Any]] = []
-    link.on_word = words.append
+    link.on_message = words.append
     throttle = {"type": "throttle", "rate": 1, "topics": {}}
     hear(link, {"type": "lease"}, {"type": "start", "starts": []}, {"type": "start", "starts": [1]}, throttle)
     assert (link.start.result()["starts"], words) == ([], [throttle])
     assert link.lease.done()
 
 
-def test_a_driver_that_is_gone_ends_it_and_the_first_reason_counts() -> None:
+def test_a_closed_channel_ends_it_and_the_first_reason_is_kept() -> None:
     link = DriverLink(ASSIGNMENT, 0, 8)
     hear(link)
     link.end("later")
-    assert (link.stop.is_set(), link.reason) == (True, "the driver is gone")
+    assert (link.stop.is_set(), link.reason) == (True, "the driver closed the progress channel")
 
 
-def test_nonsense_on_the_channel_ends_it() -> None:
+def test_invalid_data_on_the_channel_ends_it() -> None:
     link = DriverLink(ASSIGNMENT, 0, 8)
     hear(link, {"no": "type"})
-    assert link.reason.startswith("the progress channel broke")
+    assert link.reason.startswith("the progress channel failed")
 
 
 def test_a_wait_is_cut_short_by_the_stop() -> None:
@@ -96,21 +96,21 @@ def test_a_wait_is_cut_short_by_the_stop() -> None:
     asyncio.run(run())
 
 
-def test_an_error_of_ours_is_told_with_its_traceback_and_ends_the_micro_batch() -> None:
+def test_an_internal_error_is_logged_with_its_traceback_and_ends_the_micro_batch() -> None:
     own = Copier(ASSIGNMENT, 0)
     broken = RuntimeError("a defect")
     with capture_logs() as lines:
-        own._mishap(cast(Any, None), {"message": "Exception in callback", "exception": broken})
-        own._mishap(cast(Any, None), {"message": "Task was destroyed"})
+        own._on_loop_error(cast(Any, None), {"message": "Exception in callback", "exception": broken})
+        own._on_loop_error(cast(Any, None), {"message": "Task was destroyed"})
     assert [(line["batch"], line["error"], line["exc_info"]) for line in lines] == [
         ("b", "Exception in callback", broken),
         ("b", "Task was destroyed", None),
     ]
-    assert (own.sound, own._link.stop.is_set(), own._link.reason) == (False, True, "an error of ours: a defect")
+    assert (own.healthy, own._link.stop.is_set(), own._link.reason) == (False, True, "internal error: a defect")
 
 
-@pytest.mark.parametrize(("silence_s", "commits"), [(1.0, True), (60.0, False)])
-def test_positions_of_long_ago_are_not_committed(silence_s: float, commits: bool) -> None:
+@pytest.mark.parametrize(("unanswered_s", "commits"), [(1.0, True), (60.0, False)])
+def test_positions_are_not_committed_after_the_lease_has_expired(unanswered_s: float, commits: bool) -> None:
     committed: list[int] = []
 
     def commit(*, ending: bool = False) -> None:
@@ -118,7 +118,7 @@ def test_positions_of_long_ago_are_not_committed(silence_s: float, commits: bool
 
     async def run() -> None:
         own = Copier(ASSIGNMENT, 0)
-        own._link._last_word, own._link.drain_s = channel.now_s() - silence_s, 0.01
+        own._link._renewed_at, own._link.drain_s = channel.now_s() - unanswered_s, 0.01
         own._commit = commit  # type: ignore[method-assign]
         own._positions = cast(Any, type("Idle", (), {"idle": True}))
         await own._drain()
@@ -127,7 +127,7 @@ def test_positions_of_long_ago_are_not_committed(silence_s: float, commits: bool
     assert bool(committed) is commits
 
 
-def test_a_word_of_pauses_names_all_of_them_and_has_the_source_look_again() -> None:
+def test_a_pause_message_replaces_all_pauses_and_the_source_reconsiders() -> None:
     class Paused:
         def __init__(self) -> None:
             self.paused: Any = None
@@ -146,15 +146,15 @@ def test_a_word_of_pauses_names_all_of_them_and_has_the_source_look_again() -> N
     copier = Copier(ASSIGNMENT, 0)
     copier._source = cast(Any, source)
     copier._cursors = cast(Any, {TopicPartition("t", 0): one, TopicPartition("t", 1): two})
-    two.paused = "by what was said before"
-    copier._heard({"type": "pause", "partitions": [["t", 0, "paused by ann", 5], ["another lane's", 0, "", 0]]})
+    two.paused = "by an earlier message"
+    copier._on_message({"type": "pause", "partitions": [["t", 0, "paused by ann", 5], ["another lane's", 0, "", 0]]})
     assert (one.paused, two.paused) == (("paused by ann", 5), None)
-    copier._heard({"type": "pause", "partitions": []})
+    copier._on_message({"type": "pause", "partitions": []})
     assert (one.paused, source.asked) == (None, [*copier._cursors] * 2)
 
 
 class Commits:
-    """What the ledger was told of partitions; ``committed`` is the position of each in Connect's offsets topic."""
+    """Commits to the ledger; ``committed`` is the position of each in Connect's offsets topic."""
 
     idle = True
 
@@ -172,7 +172,7 @@ class Commits:
         self.entries.append(commit.entry)
 
 
-def test_between_transactions_the_ledger_is_told_of_what_stands_still_once_and_of_nothing_that_moves() -> None:
+def test_between_transactions_the_ledger_gets_unmoved_partitions_once_and_no_moving_ones() -> None:
     bench = Bench(10, target=100, records=5)
     bench.cursor.known_end = 10  # a predecessor has heard of it, nothing was fetched since
     commits = Commits({bench.cursor.partition: 10})
@@ -182,27 +182,27 @@ def test_between_transactions_the_ledger_is_told_of_what_stands_still_once_and_o
     copier._sink = cast(Any, SimpleNamespace(topic_ids={}))
     copier._opening = cast(Any, SimpleNamespace(sessions={}))
     bench.cursor.pause("paused by ann", 5)
-    copier._tell_of_standstills()
+    copier._commit_unmoved()
     assert not commits.entries, "there is no ledger"
     copier._ledger = cast(Any, object())
-    copier._tell_of_standstills()
-    copier._tell_of_standstills()
-    (told,) = commits.entries
-    assert (told.mark, told.trouble, told.before) == (
+    copier._commit_unmoved()
+    copier._commit_unmoved()
+    (shown,) = commits.entries
+    assert (shown.mark, shown.condition, shown.before) == (
         Mark(10, 100, 5),
         PartitionCondition("PAUSED", "paused by ann", 10, 5),
         None,
     )
-    assert told.end == 10
+    assert shown.end == 10
     bench.cursor.paused = None
     bench.fetch(batch(10, 3))
     bench.ack(101)  # in a transaction that is still open
-    copier._tell_of_standstills()
-    assert len(commits.entries) == 1, "its own transaction will say so"
+    copier._commit_unmoved()
+    assert len(commits.entries) == 1, "its own transaction will write it"
 
 
-def test_what_was_looked_up_is_handed_over_cleanly_only_when_an_acknowledgement_has_followed() -> None:
-    """Nor when somebody has copied further, as found when a batch in doubt was looked up while it ended (`Sink._align`)."""
+def test_a_hand_off_after_a_look_up_is_clean_only_after_an_acknowledgement() -> None:
+    """Nor when another executor has copied further, as found by a look-up at the stop (`Sink._align`)."""
     bench = Bench(10, target=100, records=5)
     tp, outbox = bench.cursor.partition, bench.outbox
     copier = Copier(ASSIGNMENT, 0)
@@ -228,16 +228,16 @@ def test_what_was_looked_up_is_handed_over_cleanly_only_when_an_acknowledgement_
     assert starts() == [(False, 3)], "nothing was sent since the look-up, which may have asked a deposed leader"
     outbox.verified_epoch, outbox.paused = None, True
     assert starts() == [(False, 3)]
-    copier._link.sound = False
-    assert starts() == [], "after an error of ours nobody knows what was left undone"
+    copier._link.healthy = False
+    assert starts() == [], "the consequences of an internal error are unknown"
 
 
 @pytest.mark.parametrize(("code", "waits"), [(-1, True), (5, True), (19, True), (29, False), (3, False)])
-def test_only_a_ledger_that_is_refused_for_good_or_deleted_is_given_up(code: int, waits: bool) -> None:
+def test_only_a_deleted_or_permanently_rejecting_ledger_is_abandoned(code: int, waits: bool) -> None:
     copier = Copier(ASSIGNMENT, 0)
-    outbox = SimpleNamespace(refused=True, complaint=BrokerFailure.of(code), idle=False)
+    outbox = SimpleNamespace(refused=True, last_error=BrokerFailure.of(code), idle=False)
     copier._ledger = ledger = cast(Any, SimpleNamespace(outboxes=[outbox]))
-    copier._ledger_away_s = time.monotonic() - 60
+    copier._ledger_unavailable_s = time.monotonic() - 60
     copier._spec = cast(Any, SimpleNamespace(ledger_topic="ledger"))
     copier._sink = cast(Any, SimpleNamespace(failure=None))
     copier._positions = cast(Any, SimpleNamespace(without_ledger=lambda: None))

@@ -58,7 +58,7 @@ def test_positions_move_only_over_an_unbroken_row_of_acks() -> None:
 
 @settings(deadline=None)
 @given(st.permutations(range(8)))
-def test_acks_in_any_order_are_told_in_source_order(order: list[int]) -> None:
+def test_acks_in_any_order_are_reported_in_source_order(order: list[int]) -> None:
     bench = Bench()
     bench.fetch_each(*(batch(i * 3, 3) for i in range(8)))
     done: set[int] = set()
@@ -160,36 +160,36 @@ def test_a_corrupt_batch_is_fetched_once_more_and_then_stops_the_partition_behin
     progress = bench.cursor.progress()
     assert (progress.state, progress.stopped, progress.offset) == (PartitionState.CORRUPT, True, 2)
     assert progress.reason.startswith("t-0: the record batch at offsets 2..3 has CRC-32C")
-    assert bench.owner.told == [("corrupt", 2), ("stopped", PartitionState.CORRUPT)]
+    assert bench.owner.calls == [("corrupt", 2), ("stopped", PartitionState.CORRUPT)]
     bench.outgoing_batches[0].acked(0)
     assert (len(bench.outgoing_batches), bench.cursor.position) == (1, 2)
 
 
-def test_a_wire_that_lied_once_is_forgiven() -> None:
+def test_a_single_transmission_error_is_tolerated() -> None:
     bench = Bench()
     for first in (0, 2):
         bench.fetch(spoiled(batch(first, 2)))
         bench.fetch(batch(first, 2))
-    assert (bench.offsets(), bench.owner.told) == ([0, 1, 2, 3], [])
+    assert (bench.offsets(), bench.owner.calls) == ([0, 1, 2, 3], [])
 
 
-def test_what_follows_a_batch_in_quarantine_waits_until_the_owner_is_done_with_it() -> None:
+def test_batches_after_a_quarantined_one_wait_until_it_is_handled() -> None:
     bench = Bench()
     bench.owner.takes_corrupt = True
     for _ in range(2):
         bench.fetch(spoiled(batch(0, 2)), batch(2, 2))
-    assert bench.owner.told == [("corrupt", 0)]
+    assert bench.owner.calls == [("corrupt", 0)]
     assert (bench.cursor.mark, bench.gaps, bench.outgoing_batches) == (Mark(0, -1, 0), {}, []), "it is nowhere yet"
     bench.fetch(batch(2, 2))
     assert bench.outgoing_batches == [], "it is held"
-    bench.cursor.put_away()
+    bench.cursor.finish_quarantine()
     assert (bench.cursor.mark, bench.gaps) == (Mark(2, -1, 0), {"quarantined": 2})
-    bench.cursor.held = False
+    bench.cursor.suspended = False
     bench.fetch(batch(2, 2))
     assert bench.offsets() == [2, 3]
 
 
-def test_an_error_of_ours_stops_the_partition_and_not_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_stops_the_partition_and_not_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     monkeypatch.setattr(bench.owner, "put", lambda *_: 1 // 0)
     bench.fetch(batch(0, 1))
@@ -209,29 +209,29 @@ def test_a_failed_partition_stays_failed() -> None:
     bench.fetch(batch(0, 1))
     progress = bench.cursor.progress()
     assert (progress.state, progress.reason, progress.stopped) == (PartitionState.RECREATED, "over", True)
-    assert bench.owner.told.count(("stopped", PartitionState.RECREATED)) == 1
+    assert bench.owner.calls.count(("stopped", PartitionState.RECREATED)) == 1
 
 
-def test_the_sources_trouble_is_shown_until_it_answers() -> None:
+def test_an_error_of_the_source_is_reported_until_it_responds() -> None:
     bench, failure = Bench(40), BrokerFailure.of(6, subject="reading t-0")
     bench.cursor.failed(failure)
     before = bench.cursor.progress()
     assert (before.state, before.reason, before.offset) == (PartitionState.UNREACHABLE, str(failure), 40)
-    assert bench.owner.told == [("unreadable", 6)]
+    assert bench.owner.calls == [("unreadable", 6)]
     bench.fetch()
     after = bench.cursor.progress()
     assert (after.state, after.reason, after.offset, after.since_ms) == (PartitionState.RUNNING, "", -1, -1)
 
 
-def test_the_same_trouble_keeps_its_time() -> None:
+def test_the_same_condition_keeps_its_time() -> None:
     bench = Bench()
-    bench.cursor.say(PartitionState.UNREACHABLE, "one")
-    assert bench.cursor.read_trouble is not None
-    bench.cursor.read_trouble = bench.cursor.read_trouble._replace(since_ms=5)
-    bench.cursor.say(PartitionState.UNREACHABLE, "two")
-    assert (bench.cursor.read_trouble.since_ms, bench.cursor.read_trouble.reason) == (5, "two")
-    bench.cursor.say(PartitionState.UNAUTHORIZED, "three")
-    assert bench.cursor.read_trouble.since_ms > 5
+    bench.cursor.set_read_error(PartitionState.UNREACHABLE, "one")
+    assert bench.cursor.read_condition is not None
+    bench.cursor.read_condition = bench.cursor.read_condition._replace(since_ms=5)
+    bench.cursor.set_read_error(PartitionState.UNREACHABLE, "two")
+    assert (bench.cursor.read_condition.since_ms, bench.cursor.read_condition.reason) == (5, "two")
+    bench.cursor.set_read_error(PartitionState.UNAUTHORIZED, "three")
+    assert bench.cursor.read_condition.since_ms > 5
 
 
 @pytest.mark.parametrize(
@@ -246,17 +246,17 @@ def test_the_same_trouble_keeps_its_time() -> None:
         (87, PartitionState.REFUSED),
     ],
 )
-def test_a_brokers_word_becomes_a_state(code: int, state: PartitionState) -> None:
+def test_an_error_code_becomes_a_state(code: int, state: PartitionState) -> None:
     bench = Bench()
-    bench.outbox.complaint = BrokerFailure.of(code, subject="writing to A.t-0")
+    bench.outbox.last_error = BrokerFailure.of(code, subject="writing to A.t-0")
     assert bench.state == state
-    bench.outbox.complaint = None
+    bench.outbox.last_error = None
     assert bench.state == PartitionState.RUNNING
 
 
-def test_a_broker_that_is_gone_is_unreachable() -> None:
+def test_a_disconnected_broker_is_unreachable() -> None:
     bench = Bench()
-    bench.outbox.complaint = DisconnectedFailure("gone")
+    bench.outbox.last_error = DisconnectedFailure("gone")
     assert bench.state == PartitionState.UNREACHABLE
 
 
@@ -268,7 +268,7 @@ def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
     assert bench.cursor.stuck
     assert bench.state == PartitionState.TOO_LARGE
     assert bench.cursor.progress().reason.startswith("writing to A.t-0: MESSAGE_TOO_LARGE")
-    assert bench.owner.told == [("too large", 0, 1)]
+    assert bench.owner.calls == [("too large", 0, 1)]
     bench.fetch()
     assert bench.state == PartitionState.TOO_LARGE
     bench.outbox.refused = False
@@ -276,7 +276,7 @@ def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
     assert (bench.state, bench.cursor.stuck) == (PartitionState.RUNNING, False)
 
 
-def test_a_record_that_the_owner_has_put_away_is_no_trouble() -> None:
+def test_a_quarantined_record_is_not_an_error() -> None:
     bench = Bench()
     bench.owner.takes_large = True
     bench.fetch(batch(0, 1))
@@ -290,10 +290,10 @@ def test_behind_an_open_transaction_for_a_while_is_blocked_by_it() -> None:
     assert bench.state == PartitionState.RUNNING
     bench.cursor._behind_lso_s -= 2
     assert bench.state == PartitionState.BLOCKED_BY_OPEN_TXN
-    told = bench.cursor.progress()
-    assert "began at source offset 900 " in told.reason
-    assert told.offset == 900
-    assert bench.cursor.progress().since_ms == told.since_ms > 0
+    shown = bench.cursor.progress()
+    assert "began at source offset 900 " in shown.reason
+    assert shown.offset == 900
+    assert bench.cursor.progress().since_ms == shown.since_ms > 0
     bench.fetch(batch(900, 1), end=1000, stable=950)
     assert bench.state == PartitionState.RUNNING
 
@@ -304,14 +304,14 @@ def test_only_a_reader_of_what_is_committed_is_blocked() -> None:
     assert not bench.cursor._behind_lso_s
 
 
-def test_a_limit_of_ours_is_shown_while_it_holds_something_up() -> None:
+def test_a_configured_limit_is_reported_while_it_blocks_reading() -> None:
     bench = Bench(90)
     bench.fetch(end=100)
     bench.cursor.throttled()
     assert bench.state == PartitionState.THROTTLED
-    told = bench.cursor.progress()
-    assert (told.reason, told.offset) == ("copy.throttle.bytes.per.sec allows no more", 90)
-    assert told.since_ms > 0
+    shown = bench.cursor.progress()
+    assert (shown.reason, shown.offset) == ("limited by copy.throttle.bytes.per.sec", 90)
+    assert shown.since_ms > 0
     bench.fetch(batch(90, 10), end=100)
     assert bench.state == PartitionState.RUNNING, "there is nothing left to read"
     bench.fetch(end=200)
@@ -327,12 +327,12 @@ def test_far_behind_is_catching_up() -> None:
     assert bench.state == PartitionState.CATCHING_UP
 
 
-def test_a_note_is_shown_where_nothing_else_is_to_be_said() -> None:
+def test_a_note_is_reported_when_there_is_no_condition() -> None:
     bench = Bench()
     bench.cursor.note = "at least once"
     assert bench.cursor.progress().reason == "at least once"
-    bench.cursor.say(PartitionState.UNREACHABLE, "away")
-    assert bench.cursor.progress().reason == "away"
+    bench.cursor.set_read_error(PartitionState.UNREACHABLE, "disconnected")
+    assert bench.cursor.progress().reason == "disconnected"
 
 
 def test_the_rate_is_of_the_last_seconds() -> None:
@@ -369,23 +369,23 @@ def test_a_jump_back_waits_for_nothing_when_nothing_is_on_its_way() -> None:
     assert (bench.cursor.offset, bench.cursor.position) == (1, 0)
 
 
-def test_a_beginning_forgets_what_was_on_its_way() -> None:
+def test_begin_discards_batches_in_flight() -> None:
     bench = Bench()
     bench.fetch(batch(0, 2))
-    bench.cursor.held = True
+    bench.cursor.suspended = True
     bench.cursor.begin(Mark(40, 90, 7))
     assert (bench.cursor.mark, bench.cursor.offset) == (Mark(40, 90, 7), 40)
-    assert (bench.cursor.idle, bench.cursor.waiting_bytes, bench.cursor.held) == (True, 0, False)
+    assert (bench.cursor.idle, bench.cursor.waiting_bytes, bench.cursor.suspended) == (True, 0, False)
 
 
-def test_a_held_cursor_takes_nothing() -> None:
+def test_a_suspended_cursor_takes_nothing() -> None:
     bench = Bench()
-    bench.cursor.held = True
+    bench.cursor.suspended = True
     bench.fetch(batch(0, 2))
     assert (bench.outgoing_batches, bench.cursor.offset, bench.cursor.full, bench.cursor.stuck) == ([], 0, True, True)
 
 
-def test_a_paused_cursor_takes_nothing_more_brings_to_its_end_what_it_has_and_says_why() -> None:
+def test_a_paused_cursor_finishes_its_batches_takes_no_more_and_reports_the_reason() -> None:
     bench = Bench()
     bench.fetch(batch(0, 2))
     bench.cursor.pause("paused by ann", 5)
@@ -397,8 +397,8 @@ def test_a_paused_cursor_takes_nothing_more_brings_to_its_end_what_it_has_and_sa
         True,
     )
     bench.outgoing_batches[0].acked(0)
-    told = bench.cursor.progress()
-    assert (told.state, told.reason, told.position, told.since_ms, told.stopped) == (
+    shown = bench.cursor.progress()
+    assert (shown.state, shown.reason, shown.position, shown.since_ms, shown.stopped) == (
         "PAUSED",
         "paused by ann",
         2,
@@ -410,7 +410,7 @@ def test_a_paused_cursor_takes_nothing_more_brings_to_its_end_what_it_has_and_sa
     assert (len(bench.outgoing_batches), bench.cursor.offset, bench.cursor.progress().state) == (2, 4, "RUNNING")
 
 
-def test_who_waits_for_the_end_of_what_is_on_its_way_is_called_once() -> None:
+def test_the_idle_callback_is_called_once() -> None:
     bench, calls = Bench(), []
     bench.cursor.when_idle(lambda: calls.append("at once"))
     bench.fetch_each(batch(0, 1), batch(1, 1))
@@ -425,7 +425,7 @@ def test_who_waits_for_the_end_of_what_is_on_its_way_is_called_once() -> None:
 
 def test_lost_ranges_are_kept_with_their_time() -> None:
     bench = Bench()
-    bench.cursor.lose(3, 9, "retention")
+    bench.cursor.add_lost_range(3, 9, "retention")
     ((first, after, reason, at_ms),) = bench.cursor.lost
     assert (first, after, reason) == (3, 9, "retention")
     assert abs(at_ms - time.time() * 1000) < 10_000
@@ -436,17 +436,17 @@ def test_lost_ranges_are_counted_for_ever_and_the_newest_are_listed() -> None:
     bench = Bench()
     bench.cursor.lost_before = 7
     for first in range(LOST_KEPT + 3):
-        bench.cursor.lose(first, first + 1, "retention")
+        bench.cursor.add_lost_range(first, first + 1, "retention")
     kept, before = bench.cursor.kept_losses()
     assert ([lost.first for lost in kept], before) == ([*range(3, LOST_KEPT + 3)], 10)
     assert bench.cursor.progress().lost == LOST_KEPT + 10
 
 
-def test_what_the_source_says_goes_to_the_owner() -> None:
+def test_source_events_are_passed_to_the_owner() -> None:
     bench = Bench()
-    bench.cursor.renewed("id2")
+    bench.cursor.source_recreated("id2")
     bench.cursor.diverged(3, 17)
-    assert bench.owner.told == [("renewed", "id2"), ("diverged", 3, 17)]
+    assert bench.owner.calls == [("source_recreated", "id2"), ("diverged", 3, 17)]
 
 
 def test_holes_of_a_topic_that_is_not_compacted_are_called_missing() -> None:
@@ -507,7 +507,7 @@ def test_markers_of_our_own_transactions_are_not_foreign() -> None:
     bench.cursor.markers = 1
     bench.fetch(batch(0, 2))
     bench.ack(101)
-    assert (bench.cursor.foreign, bench.cursor.markers, bench.owner.told) == (0, 0, [])
+    assert (bench.cursor.foreign, bench.cursor.markers, bench.owner.calls) == (0, 0, [])
 
 
 def test_what_a_predecessor_left_behind_its_last_record_is_not_known_and_not_foreign() -> None:
@@ -515,7 +515,7 @@ def test_what_a_predecessor_left_behind_its_last_record_is_not_known_and_not_for
     bench.cursor.markers = None
     bench.fetch_each(batch(0, 2), batch(2, 2))
     bench.ack(101)
-    assert (bench.cursor.progress().foreign, bench.owner.told) == (0, [])
+    assert (bench.cursor.progress().foreign, bench.owner.calls) == (0, [])
 
 
 def test_where_the_target_was_is_not_known_nothing_is_foreign() -> None:
@@ -526,15 +526,15 @@ def test_where_the_target_was_is_not_known_nothing_is_foreign() -> None:
 
 
 @pytest.mark.parametrize("markers", [0, None])
-def test_a_target_offset_that_was_given_before_is_told(markers: int | None) -> None:
+def test_a_target_offset_that_was_assigned_before_is_reported(markers: int | None) -> None:
     bench = Bench(target=100)
     bench.cursor.markers = markers
     bench.fetch(batch(0, 2))
     bench.ack(40)
-    assert (bench.owner.told, bench.cursor.mark) == ([("went back", 40)], Mark(2, 42, 2))
+    assert (bench.owner.calls, bench.cursor.mark) == ([("went back", 40)], Mark(2, 42, 2))
 
 
-def test_an_unknown_place_makes_the_next_one_known_again() -> None:
+def test_after_an_unknown_target_offset_the_next_one_is_known() -> None:
     bench = Bench(target=100)
     bench.fetch_each(batch(0, 2), batch(2, 2))
     bench.outgoing_batches[0].acked(-1)
@@ -625,33 +625,33 @@ def test_without_its_first_records_an_outgoing_batch_holds_the_rest() -> None:
     assert whole.without is not None
     rest = whole.without(3)
     assert [record.key for record in decode_batch(view_of(rest.data))] == [b"k008"]
-    assert bench.cursor.mark == Mark(8, -1, 3), "where the others lie nobody said"
+    assert bench.cursor.mark == Mark(8, -1, 3), "the offsets of the others are unknown"
     rest.acked(30)
     assert bench.cursor.mark == Mark(10, 31, 4)
     assert (segments(bench), bench.cursor.copied) == ([Segment(8, 30, 1)], 1)
     assert bench.cursor.waiting_bytes == 0
 
 
-# -- records that are put away --------------------------------------------------------------------------------------------
+# -- quarantined records -------------------------------------------------------------------------------------------------
 
 
-def test_a_buried_record_leaves_its_sequence_to_the_next_one() -> None:
+def test_a_quarantined_record_leaves_its_sequence_to_the_next_one() -> None:
     bench = Bench()
     bench.fetch_each(batch(0, 1), batch(1, 2))
     large, other = bench.outbox.queue
     bench.outbox.stamp(large)
     bench.outbox.stamp(other)
-    bench.cursor.bury(bench.cursor.entries[0], "quarantined")
+    bench.cursor.quarantine(bench.cursor.entries[0], "quarantined")
     assert (bench.cursor.mark, bench.gaps) == (Mark(1, -1, 0), {"quarantined": 1})
     bench.ack(50)
     assert (other.at, read_header(other.data).base_sequence) == (0, 0)
     assert (bench.cursor.mark, bench.outbox.next, bench.cursor.waiting_bytes) == (Mark(3, 52, 2), 2, 0)
 
 
-def test_holes_around_a_buried_record_keep_their_own_reason() -> None:
+def test_holes_around_a_quarantined_record_keep_their_own_reason() -> None:
     bench = Bench()
     bench.fetch(holed(0, 6, [3]))
-    bench.cursor.bury(bench.cursor.entries[0], "quarantined")
+    bench.cursor.quarantine(bench.cursor.entries[0], "quarantined")
     assert gaps(bench) == [Gap(0, 3, "compacted"), Gap(3, 4, "quarantined"), Gap(4, 7, "compacted")]
     assert (bench.cursor.mark, bench.cursor.idle) == (Mark(7, -1, 0), True)
 
@@ -730,7 +730,7 @@ def test_what_was_there_before_the_first_copy_has_no_latency() -> None:
     assert bench.owner.newest_ms == [-1, -1, 1005]
 
 
-def test_a_successor_goes_on_with_live_records_unless_it_is_far_behind() -> None:
+def test_a_successor_measures_live_records_unless_it_is_far_behind() -> None:
     bench = Bench(10, records=10)
     bench.fetch(batch(10, 2), end=12)
     bench.fetch(batch(12, 2), end=12 + BEHIND_OFFSETS + 1)

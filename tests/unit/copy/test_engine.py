@@ -13,18 +13,18 @@ from tests.unit.copy.test_lane import spec_of
 
 
 @pytest.mark.parametrize(
-    ("end", "is_over"),
+    ("end", "has_ended"),
     [
-        ({"state": "stopped", "reason": "the driver said stop"}, True),
+        ({"state": "stopped", "reason": "the driver requested the stop"}, True),
         ({"state": "failed", "reason": "an error"}, True),
         ({"state": "refused", "reason": "a second attempt"}, False),
         ({}, False),
     ],
 )
 def test_a_job_that_ends_with_a_second_attempt_does_not_end_the_lease_of_the_first(
-    monkeypatch: pytest.MonkeyPatch, end: dict[str, str], is_over: bool
+    monkeypatch: pytest.MonkeyPatch, end: dict[str, str], has_ended: bool
 ) -> None:
-    monkeypatch.setattr("mm2.copy.driver.engine._LAST_WORD_S", 0.01)
+    monkeypatch.setattr("mm2.copy.driver.engine._FINAL_REPORT_TIMEOUT_S", 0.01)
     engine: Any = CopyEngine({})
     engine.spark = SimpleNamespace(context=lambda **_: None, doubt=lambda: None)
     engine._server = SimpleNamespace(expect=lambda _: None, forget=lambda _: None)
@@ -32,5 +32,5 @@ def test_a_job_that_ends_with_a_second_attempt_does_not_end_the_lease_of_the_fir
     batch = MicroBatch("b", spec_of(1), lambda: None)
     batch.grant()
     engine._run_job("lane", batch)
-    assert batch.over.is_set()
-    assert (batch.lease_ends_at == 0) == is_over
+    assert batch.finished.is_set()
+    assert (batch.lease_ends_at == 0) == has_ended

@@ -39,7 +39,7 @@ from tests.unit.copy.batches import TP, Bench, batch
 EXACTLY_ONCE = TransactionsSpec("id")
 INVALID_TXN_STATE = 48
 UNKNOWN_SERVER_ERROR = -1
-AWAY = BrokerFailure.of(15)
+COORDINATOR_ERROR = BrokerFailure.of(15)
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 WORKER = {
     "bootstrap.servers": "127.0.0.1:1",
@@ -117,7 +117,7 @@ class Scene:
         copier._sink = cast(Any, SimpleNamespace(topic_ids={}))
         copier._source = cast(Any, self)
         copier._opening = cast(Any, SimpleNamespace(sessions={}))
-        copier._tell_of_standstills()
+        copier._commit_unmoved()
         self.cursor.owner.acked = copier.acked  # type: ignore[method-assign]
         self.sent: list[int] = []
         sink = SimpleNamespace(hold=lambda **_: None, put=self._put, outbox=self._outbox)
@@ -180,11 +180,11 @@ class Scene:
 
 
 def _finds_the_new_topic(start: Start) -> bool:
-    """Whether whoever begins there notices that the source is the topic "new"."""
+    """Whether a successor detects that the source is the topic "new"."""
     scene = opening_bench.Scene(transactions=EXACTLY_ONCE)
     opening_bench.play(scene, lambda: scene.begin(start))
-    Source._is_strange(_Intake(scene.cursor, 1 << 20, topic_id="new"))
-    return ("renewed", "new") in scene.bench.owner.told
+    Source._is_topic_replaced(_Intake(scene.cursor, 1 << 20, topic_id="new"))
+    return ("source_recreated", "new") in scene.bench.owner.calls
 
 
 # -- a source topic that was created again -----------------------------------------------------------------------------
@@ -192,10 +192,10 @@ def _finds_the_new_topic(start: Start) -> bool:
 
 def test_a_topic_that_was_created_again_is_copied_where_no_other_partition_has_something_to_commit() -> None:
     scene = Scene()
-    scene.copier.renewed(scene.cursor, "new")
-    assert (scene.cursor.offset, scene.cursor.held) == (0, True)
+    scene.copier.source_recreated(scene.cursor, "new")
+    assert (scene.cursor.offset, scene.cursor.suspended) == (0, True)
     scene.commit()
-    assert not scene.cursor.held
+    assert not scene.cursor.suspended
     start = scene.successor()
     assert (start.position, start.moved) == (0, False)
     assert start.entry is not None
@@ -204,8 +204,8 @@ def test_a_topic_that_was_created_again_is_copied_where_no_other_partition_has_s
 
 def test_a_position_of_the_old_topic_is_not_taken_for_one_of_the_new() -> None:
     scene = Scene()
-    scene.copier.renewed(scene.cursor, "new")
-    scene.commit(fails=AWAY)
+    scene.copier.source_recreated(scene.cursor, "new")
+    scene.commit(fails=COORDINATOR_ERROR)
     start = scene.successor()
     assert start.position == 100
     assert start.entry is not None
@@ -216,10 +216,10 @@ def test_a_position_of_the_old_topic_is_not_taken_for_one_of_the_new() -> None:
 def test_nor_is_it_where_the_ledger_knew_nothing_of_the_position() -> None:
     """Java has copied up to 100, or a user has set the position."""
     scene = Scene()
-    scene.copier._before[TP] = PreviousCommit(Mark(100, -1, 0), {}, 0, (0, 0, 0), 0)
+    scene.copier._previous_commits[TP] = PreviousCommit(Mark(100, -1, 0), {}, 0, (0, 0, 0), 0)
     scene.positions.entries.clear()
-    scene.copier.renewed(scene.cursor, "new")
-    scene.commit(fails=AWAY)
+    scene.copier.source_recreated(scene.cursor, "new")
+    scene.commit(fails=COORDINATOR_ERROR)
     assert _finds_the_new_topic(scene.successor())
 
 
@@ -228,21 +228,21 @@ def test_nor_is_it_where_the_ledger_knew_nothing_of_the_position() -> None:
 def test_records_of_the_new_topic_count_when_they_are_committed(count: int, committed: bool) -> None:
     """Also where the new topic's position is the one that the old topic had."""
     scene = Scene()
-    scene.copier.renewed(scene.cursor, "new")
+    scene.copier.source_recreated(scene.cursor, "new")
     scene.coordinator.records = 1  # of another partition of this task
     scene.commit()
     scene.copy(300, count)
-    scene.commit(None if committed else AWAY)
+    scene.commit(None if committed else COORDINATOR_ERROR)
     start = scene.successor()
     assert (start.position, start.moved) == (count if committed else 0, False)
     assert not _finds_the_new_topic(start)
 
 
-def test_a_user_who_sets_the_position_back_to_that_of_the_old_topic_is_obeyed() -> None:
+def test_a_user_may_set_the_position_back_to_that_of_the_old_topic() -> None:
     scene = Scene()
-    scene.copier.renewed(scene.cursor, "new")
+    scene.copier.source_recreated(scene.cursor, "new")
     scene.commit()
-    scene.copier._tell_of_standstills()
+    scene.copier._commit_unmoved()
     scene.positions.committed[TP] = 100
     start = scene.successor()
     assert (start.position, start.moved) == (100, True)
@@ -255,10 +255,10 @@ def test_the_beginning_of_an_empty_log_is_kept_when_its_first_transaction_is_abo
     scene.positions.committed[TP] = None
     scene.positions.entries.clear()
     scene.cursor.begin(Mark(0, -1, 0))
-    scene.copier._tell_of_standstills()
+    scene.copier._commit_unmoved()
     assert scene.successor().position == 0
     scene.copy(300, 5)
-    scene.commit(fails=AWAY)
+    scene.commit(fails=COORDINATOR_ERROR)
     assert scene.successor().position == 0
 
 
@@ -268,7 +268,7 @@ def test_the_beginning_of_an_empty_log_is_kept_when_its_first_transaction_is_abo
 def test_a_truncated_log_is_known_again_after_a_crash() -> None:
     scene = Scene()
     scene.copier.diverged(scene.cursor, 2, 50)
-    scene.commit(fails=AWAY)
+    scene.commit(fails=COORDINATOR_ERROR)
     start = scene.successor()
     assert start.entry is not None
     assert (start.position, start.entry.source_epoch, start.entry.lost) == (100, 3, ())
@@ -277,9 +277,9 @@ def test_a_truncated_log_is_known_again_after_a_crash() -> None:
 def test_a_log_that_was_cut_at_the_committed_position_needs_no_transaction() -> None:
     scene = Scene()
     scene.copier.diverged(scene.cursor, 2, 100)
-    assert scene.cursor.held
+    assert scene.cursor.suspended
     scene.commit()
-    assert (scene.cursor.held, scene.coordinator.ended, scene.sent) == (False, [], [])
+    assert (scene.cursor.suspended, scene.coordinator.ended, scene.sent) == (False, [], [])
     start = scene.successor()
     assert start.entry is not None
     assert (start.position, start.entry.source_epoch, start.entry.before) == (100, 2, None)
@@ -341,12 +341,10 @@ def test_a_transaction_that_can_never_be_committed_is_given_up() -> None:
 
     asyncio.run(run())
     assert scene.coordinator.ended == []
-    assert scene.copier._link.reason == "the transaction was given up"
+    assert scene.copier._link.reason == "the transaction was abandoned"
 
 
-def test_an_offsets_topic_that_takes_no_positions_is_told_of_and_not_waited_for_longer_than_the_transaction_lives() -> (
-    None
-):
+def test_an_offsets_topic_that_rejects_positions_is_reported_and_awaited_until_the_transaction_times_out() -> None:
     scene = Scene()
     scene.transactions._spec = TransactionsSpec("id", timeout_ms=20)
     well = SimpleNamespace(failure=None)
@@ -358,7 +356,7 @@ def test_an_offsets_topic_that_takes_no_positions_is_told_of_and_not_waited_for_
     def refuse(outbox: Outbox, outgoing: Any) -> None:
         outbox.stamp(outgoing)
         outbox.sent.append(outgoing)
-        outbox.complaint = BrokerFailure.of(29, subject="writing to offsets-0")
+        outbox.last_error = BrokerFailure.of(29, subject="writing to offsets-0")
 
     cast(Any, scene.transactions._sink).put = refuse
     scene.copy(300, 5)
@@ -369,7 +367,7 @@ def test_an_offsets_topic_that_takes_no_positions_is_told_of_and_not_waited_for_
 
     asyncio.run(run())
     assert scene.copier._failure().startswith("writing to offsets-0")
-    assert (scene.coordinator.ended, scene.copier._link.reason) == ([], "the transaction was given up")
+    assert (scene.coordinator.ended, scene.copier._link.reason) == ([], "the transaction was abandoned")
 
 
 @pytest.mark.parametrize("unanswered", ["", "sent", "connection lost"])
@@ -422,8 +420,8 @@ def test_nothing_is_sent_between_the_positions_and_the_end_of_a_transaction(monk
     async def scenario(scene: sinks.Scene) -> None:
         line = sinks.Line(scene.sink, 1)
         box = scene.outbox(known=True, transactional=True)
-        place = TopicPartition("offsets", 0)
-        offsets = scene.outbox(place, known=True, transactional=True, held_back=False)
+        address = TopicPartition("offsets", 0)
+        offsets = scene.outbox(address, known=True, transactional=True, waits_for_commit=False)
         scene.put(box, "a")
         await sinks.turn()
         line.answer((sinks.TP, sinks.TOO_LARGE, -1))
@@ -448,11 +446,9 @@ def test_nothing_is_sent_between_the_positions_and_the_end_of_a_transaction(monk
 
         ending = asyncio.get_running_loop().create_task(transactions.commit(positions, lambda: True, lambda: False))
         await sinks.until(lambda: len(line.requests) >= 2)
-        await asyncio.sleep(
-            0.05
-        )  # the answer of the offsets topic takes a while; meanwhile somebody has raised the limit
+        await asyncio.sleep(0.05)  # the response of the offsets topic is late; meanwhile the limit was raised
         assert not line.requests[2:], "it would be in this transaction"
-        line.answer((place, 0, 5))
+        line.answer((address, 0, 5))
         await ending
         assert order == ["positions, acknowledged []", "end"]
         await sinks.until(lambda: len(line.requests) == 3)
@@ -470,8 +466,8 @@ def test_a_batch_that_may_be_in_the_transaction_is_sent_again_before_it_counts_a
     async def scenario(scene: sinks.Scene) -> None:
         line = sinks.Line(scene.sink, 1)
         box = scene.outbox(known=True, transactional=True)
-        place = TopicPartition("offsets", 0)
-        offsets = scene.outbox(place, known=True, transactional=True, held_back=False)
+        address = TopicPartition("offsets", 0)
+        offsets = scene.outbox(address, known=True, transactional=True, waits_for_commit=False)
 
         async def call(work: Any, *args: Any) -> Any:
             return work(*args)
@@ -504,7 +500,7 @@ def test_a_batch_that_may_be_in_the_transaction_is_sent_again_before_it_counts_a
         assert box.refused is not there
         await sinks.until(lambda: order)
         await sinks.turn()
-        line.answer((place, 0, 5))
+        line.answer((address, 0, 5))
         await ending
         assert order == [f"positions, acknowledged {[('a', 10)] if there else []}", "end"]
 
@@ -523,8 +519,8 @@ def test_a_partition_that_was_added_to_one_transaction_is_added_to_the_next_one_
     async def scenario(scene: sinks.Scene) -> None:
         line = Line(scene.sink, 1)
         box = scene.outbox(known=True, transactional=True)
-        place = TopicPartition("offsets", 0)
-        offsets = scene.outbox(place, known=True, transactional=True, held_back=False)
+        address = TopicPartition("offsets", 0)
+        offsets = scene.outbox(address, known=True, transactional=True, waits_for_commit=False)
         late = asyncio.Event()
 
         def add(_identity: ProducerIdentity, partitions: list[TopicPartition]) -> None:
@@ -552,7 +548,7 @@ def test_a_partition_that_was_added_to_one_transaction_is_added_to_the_next_one_
             transactions.commit(lambda: [(0, Record(b"k", b"v"))], lambda: True, lambda: False)
         )
         await sinks.until(lambda: order[-1] == "send")
-        line.answer((place, 0, 5))
+        line.answer((address, 0, 5))
         await asyncio.sleep(0.05)
         late.set()
         assert await ending
@@ -611,7 +607,7 @@ def test_a_position_of_a_transaction_that_was_never_committed_counts_in_no_mode(
     assert stores == {"KafkaOffsetStore": True, "KafkaConfigStore": support == "enabled"}
     data = encode_batch([Record(b"p", b"99")], producer=(5, 0, 0), attributes=TRANSACTIONAL)
     seen: list[int] = []
-    place = TopicPartition("offsets", 0)
+    address = TopicPartition("offsets", 0)
     cluster = cast(Any, SimpleNamespace(name="B"))
     log = KafkaBasedLog(
         cluster,
@@ -619,30 +615,30 @@ def test_a_position_of_a_transaction_that_was_never_committed_counts_in_no_mode(
         on_record=lambda record: seen.append(int(record.value or b"")),
         read_committed=stores["KafkaOffsetStore"],
     )
-    log._positions = {place: 0}
-    log._take(Fetched(place, 0, 1, 0, 0, ((5, 0),), memoryview(data)))
+    log._positions = {address: 0}
+    log._take(Fetched(address, 0, 1, 0, 0, ((5, 0),), memoryview(data)))
     assert seen == []
     scene = Scene()
     scene.copy(200, 20)
-    scene.commit(fails=AWAY)
+    scene.commit(fails=COORDINATOR_ERROR)
     assert scene.successor().position == 100, "100 to 119 are of an aborted transaction on the target"
 
 
 @pytest.mark.parametrize(("aborted", "found"), [((), 1), (((5, 0),), 0)])
-def test_who_wrote_a_position_is_asked_of_committed_ones_only(aborted: tuple[tuple[int, int], ...], found: int) -> None:
+def test_only_committed_positions_have_a_writer(aborted: tuple[tuple[int, int], ...], found: int) -> None:
     """Without its header a position of an aborted transaction would be taken for a user's."""
     data = encode_batch([Record(b"p", b"99")], producer=(5, 0, 0), attributes=TRANSACTIONAL)
-    place = TopicPartition("offsets", 0)
+    address = TopicPartition("offsets", 0)
     reader = BatchReader.__new__(BatchReader)
-    reader.positions = {place: 0}
-    batches = list(reader._take(place, memoryview(data), AbortedTransactions(aborted)))
-    assert (len(batches), reader.positions) == (found, {place: 1})
+    reader.positions = {address: 0}
+    batches = list(reader._take(address, memoryview(data), AbortedTransactions(aborted)))
+    assert (len(batches), reader.positions) == (found, {address: 1})
 
 
 # -- the ledger --------------------------------------------------------------------------------------------------------
 
 
-def test_the_state_before_is_written_so_that_other_versions_read_the_rest() -> None:
+def test_the_previous_state_is_written_so_that_other_versions_read_the_rest() -> None:
     state = SourceState("old", 3, 4, 100, ("older",), Session(ProducerIdentity(7, 1), Mark(0, 100, 0)))
     before = PreviousCommit(Mark(80, 180, 80), {"control": 1}, 2, (1, 2, 3), 1, state)
     entry = LedgerEntry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before)
@@ -652,4 +648,4 @@ def test_the_state_before_is_written_so_that_other_versions_read_the_rest() -> N
     del data["before_state"]
     earlier = LedgerEntry.from_json("t", 0, data)
     assert earlier == entry.replace(before=before._replace(state=None))
-    assert earlier.undone().source_id == "new", "it does not say more"
+    assert earlier.undone().source_id == "new", "older versions write no more"

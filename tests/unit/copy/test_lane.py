@@ -54,7 +54,7 @@ class Stage:
     """Batches as the lane submits them, in order, and what it did with them."""
 
     def __init__(self, duration_ms: int, slots: Slots | None = None) -> None:
-        self.positions: dict[TopicPartition, int] = {}  # what ledger and offsets topic say
+        self.positions: dict[TopicPartition, int] = {}  # positions in the ledger and the offsets topic
         self.read: list[list[TopicPartition]] = []
         self.failures: list[Exception] = []  # of the next readings
         self.submitted: queue.Queue[MicroBatch] = queue.Queue()
@@ -67,7 +67,7 @@ class Stage:
             self._starts,
             submit=self._submit,
             cancel=self._cancel,
-            on_news=lambda: None,
+            on_update=lambda: None,
             slots=slots,
             pauses=lambda: self.pauses,
         )
@@ -80,8 +80,8 @@ class Stage:
         return {tp: Start(self.positions.get(tp)) for tp in wanted}
 
     def _submit(self, batch: MicroBatch) -> None:
-        told = self.sent.setdefault(batch.id, [])
-        batch._send = told.append  # type: ignore[assignment, method-assign]
+        messages = self.sent.setdefault(batch.id, [])
+        batch._send = messages.append  # type: ignore[assignment, method-assign]
         self.submitted.put(batch)
 
     def _cancel(self, batch: MicroBatch) -> None:
@@ -91,22 +91,22 @@ class Stage:
     def next(self) -> MicroBatch:
         return self.submitted.get(timeout=10)
 
-    def told(self, batch: MicroBatch, kind: str) -> list[dict[str, Any]]:
+    def messages(self, batch: MicroBatch, kind: str) -> list[dict[str, Any]]:
         return [message for message in self.sent[batch.id] if message["type"] == kind]
 
     def begun(self, batch: MicroBatch) -> dict[TopicPartition, int | None]:
         """Play an executor up to its start; where it is to begin."""
         batch.received({"type": "ready"})
-        wait(lambda: self.told(batch, "lease"))
+        wait(lambda: self.messages(batch, "lease"))
         batch.received({"type": "claimed"})
-        wait(lambda: self.told(batch, "start"))
-        (message,) = self.told(batch, "start")
+        wait(lambda: self.messages(batch, "start"))
+        (message,) = self.messages(batch, "start")
         return {TopicPartition(topic, part): Start.from_json(row).position for topic, part, row in message["starts"]}
 
     def final(
         self, batch: MicroBatch, *rows: PartitionProgress, starts: dict[TopicPartition, Start] | None = None
     ) -> None:
-        wait(lambda: self.told(batch, "stop"))
+        wait(lambda: self.messages(batch, "stop"))
         end(batch, *rows, starts=starts)
 
 
@@ -158,24 +158,24 @@ def test_nothing_is_leased_before_the_executor_is_ready_and_nothing_begins_befor
         time.sleep(0.05)
         assert stage.sent[batch.id] == []
         batch.received({"type": "ready"})
-        wait(lambda: stage.told(batch, "lease"))
+        wait(lambda: stage.messages(batch, "lease"))
         time.sleep(0.05)
-        assert (stage.told(batch, "start"), stage.read) == ([], []), "a predecessor may still be writing"
+        assert (stage.messages(batch, "start"), stage.read) == ([], []), "a predecessor may still be writing"
         assert stage.begun(batch) == {T0: 5, T1: None}
         assert stage.read == [[T0, T1]]
 
 
-def test_a_batch_runs_since_it_was_told_where_to_begin() -> None:
+def test_a_batch_runs_since_it_got_its_start_positions() -> None:
     stage = Stage(60_000)
     with running(stage) as lane:
         batch = stage.next()
         batch.received({"type": "ready"})
-        wait(lambda: stage.told(batch, "lease"))
-        assert lane.sight.since_ms is None
+        wait(lambda: stage.messages(batch, "lease"))
+        assert lane.status.since_ms is None
         before_ms = time.time_ns() // 1_000_000
         stage.begun(batch)
-        wait(lambda: lane.sight.since_ms is not None)
-        assert before_ms <= (lane.sight.since_ms or 0) <= time.time_ns() // 1_000_000
+        wait(lambda: lane.status.since_ms is not None)
+        assert before_ms <= (lane.status.since_ms or 0) <= time.time_ns() // 1_000_000
 
 
 def test_the_next_batch_begins_where_the_last_one_ended_and_not_before() -> None:
@@ -187,15 +187,15 @@ def test_the_next_batch_begins_where_the_last_one_ended_and_not_before() -> None
         second = stage.next()
         second.received({"type": "ready"})
         report(first, row(T0, 7), row(T1, 3))
-        wait(lambda: stage.told(first, "stop"))
+        wait(lambda: stage.messages(first, "stop"))
         time.sleep(0.05)
-        assert not stage.told(second, "lease"), "never two with the right to write"
+        assert not stage.messages(second, "lease"), "never two with the right to write"
         stage.positions = {T0: 1, T1: 2}
         handed_over = Start(9, 9, entry, clean=True)
         stage.final(first, row(T0, 9), row(T1, 3, records=1), starts={T0: handed_over})
         assert stage.begun(second) == {T0: 9, T1: 2}
         assert stage.read == [[T0, T1], [T1]], "only what was not handed over is read"
-        (message,) = stage.told(second, "start")
+        (message,) = stage.messages(second, "start")
         assert {tuple(tp): Start.from_json(start) for *tp, start in message["starts"]}[T0] == handed_over
         report(second, row(T0, 12, records=3))
         rows = {item.source: item for item in lane.progress()}
@@ -229,21 +229,21 @@ def test_a_batch_in_which_nothing_moves_lasts_longer_and_not_for_ever() -> None:
         end(third)
 
 
-def test_a_running_batch_goes_on_until_the_next_is_ready() -> None:
+def test_a_running_batch_continues_until_the_next_is_ready() -> None:
     stage = Stage(100)
     with running(stage):
         first = stage.next()
         stage.begun(first)
         second = stage.next()
         time.sleep(0.3)
-        assert not stage.told(first, "stop")
+        assert not stage.messages(first, "stop")
         second.received({"type": "ready"})
-        wait(lambda: stage.told(first, "stop"))
+        wait(lambda: stage.messages(first, "stop"))
         stage.final(first)
         end(second)
 
 
-def test_after_a_loss_everything_is_read_anew() -> None:
+def test_after_a_loss_all_positions_are_read_again() -> None:
     stage = Stage(60_000)
     with capture_logs() as logs, running(stage) as lane:
         first = stage.next()
@@ -253,9 +253,9 @@ def test_after_a_loss_everything_is_read_anew() -> None:
         first.ended("the executor closed the progress channel")
         second = stage.next()
         assert stage.cancelled == [first]
-        assert lane.trouble == "the executor closed the progress channel"
+        assert lane.blocked_reason == "the executor closed the progress channel"
         assert stage.begun(second) == {T0: 38, T1: 4}
-        wait(lambda: not lane.trouble)
+        wait(lambda: not lane.blocked_reason)
         report(second, row(T0, 41, records=1, gaps={"control": 3}))
         found = {item.source: item for item in lane.progress()}[T0]
         assert (found.records, found.gaps) == (41, {"control": 3})
@@ -264,7 +264,7 @@ def test_after_a_loss_everything_is_read_anew() -> None:
     assert warnings[0]["batch"] == first.name
 
 
-def test_what_an_executor_failed_of_is_told_and_not_that_it_hung_up() -> None:
+def test_the_error_of_an_executor_is_reported_and_not_its_disconnection() -> None:
     stage = Stage(60_000)
     with running(stage) as lane:
         first = stage.next()
@@ -272,34 +272,34 @@ def test_what_an_executor_failed_of_is_told_and_not_that_it_hung_up() -> None:
         first.received({"type": "failed", "reason": "ImportError: no module of that name"})
         first.ended("the executor closed the progress channel")
         stage.next()
-        assert lane.trouble == "ImportError: no module of that name"
+        assert lane.blocked_reason == "ImportError: no module of that name"
 
 
-def test_batches_that_end_by_themselves_are_not_started_again_at_once_and_hand_nothing_over() -> None:
+def test_batches_that_end_by_themselves_are_restarted_with_backoff_and_without_hand_off() -> None:
     stage = Stage(60_000)
     with running(stage) as lane:
         for position in (5, 6, 7):
             batch = stage.next()
             assert stage.begun(batch)[T0] == (position - 1 if position > 5 else None)
             stage.positions = {T0: position}
-            end(batch, row(T0, position), starts={T0: Start(99)}, reason="an error of ours")
-            wait(lambda: lane.trouble == "an error of ours")
+            end(batch, row(T0, position), starts={T0: Start(99)}, reason="an internal error")
+            wait(lambda: lane.blocked_reason == "an internal error")
         assert lane._losses == 3
 
 
-def test_a_reading_that_fails_is_tried_again_and_shown_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_read_of_positions_is_retried_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Backoff, "delay_s", lambda *_: 0.2)
     stage = Stage(60_000)
     stage.positions = {T0: 5}
-    stage.failures = [DisconnectedFailure("B is away"), DisconnectedFailure("B is away")]
+    stage.failures = [DisconnectedFailure("B is unreachable"), DisconnectedFailure("B is unreachable")]
     with running(stage) as lane:
         batch = stage.next()
         batch.received({"type": "ready"})
-        wait(lambda: stage.told(batch, "lease"))
+        wait(lambda: stage.messages(batch, "lease"))
         batch.received({"type": "claimed"})
-        wait(lambda: lane.trouble == "B is away")
+        wait(lambda: lane.blocked_reason == "B is unreachable")
         assert stage.begun(batch) == {T0: 5, T1: None}
-        wait(lambda: not lane.trouble)
+        wait(lambda: not lane.blocked_reason)
         assert (len(stage.read), lane.batches) == (3, 1)
 
 
@@ -309,18 +309,18 @@ def test_a_position_that_is_none_ends_the_lane() -> None:
     stage.lane.start()
     batch = stage.next()
     batch.received({"type": "ready"})
-    wait(lambda: stage.told(batch, "lease"))
+    wait(lambda: stage.messages(batch, "lease"))
     batch.received({"type": "claimed"})
     assert stage.lane.join(10)
     assert stage.lane.failure == "The committed position of t-0 is 'x', which is no offset."
-    assert (stage.told(batch, "start"), stage.cancelled) == ([], [batch])
+    assert (stage.messages(batch, "start"), stage.cancelled) == ([], [batch])
 
 
-def test_a_long_reading_is_no_silence_of_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.driver.lane.SILENCE_S", 0.5)
+def test_a_long_read_of_positions_is_not_a_timeout_of_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.driver.lane.RESPONSE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(Backoff, "delay_s", lambda *_: 0.4)
     stage = Stage(60_000)
-    stage.failures = [DisconnectedFailure("B is away")] * 2
+    stage.failures = [DisconnectedFailure("B is unreachable")] * 2
     with running(stage) as lane:
         batch = stage.next()
         stage.begun(batch)
@@ -334,30 +334,30 @@ def test_other_limits_reach_the_running_batch_and_those_to_come() -> None:
     with running(stage) as lane:
         first = stage.next()
         stage.begun(first)
-        assert stage.told(first, "throttle") == []
+        assert stage.messages(first, "throttle") == []
         lane.throttle(5e6, {"t": 1e6})
         limits = {"type": "throttle", "rate": 5e6, "topics": {"t": 1e6}}
-        assert stage.told(first, "throttle") == [limits]
+        assert stage.messages(first, "throttle") == [limits]
         second = stage.next()
         second.received({"type": "ready"})
         stage.final(first)
         stage.begun(second)
-        assert stage.told(second, "throttle") == [limits]
+        assert stage.messages(second, "throttle") == [limits]
         end(second)
 
 
-def test_what_is_paused_is_said_before_a_batch_begins_and_when_it_changes() -> None:
+def test_pauses_are_sent_before_a_batch_begins_and_when_they_change() -> None:
     stage = Stage(200)
     with running(stage) as lane:
         first = stage.next()
         stage.begun(first)
-        assert stage.told(first, "pause") == []
+        assert stage.messages(first, "pause") == []
         pause = Pause("ann@ops", 1_700_000_000_000, "repairs")
         stage.pauses[("t", 1)] = pause
         stage.pauses[("other", None)] = pause
         lane.follow_pauses()
-        said = ["t", 1, "paused by ann@ops at 2023-11-14 22:13:20 UTC: repairs", 1_700_000_000_000]
-        assert stage.told(first, "pause") == [{"type": "pause", "partitions": [said]}]
+        written = ["t", 1, "paused by ann@ops at 2023-11-14 22:13:20 UTC: repairs", 1_700_000_000_000]
+        assert stage.messages(first, "pause") == [{"type": "pause", "partitions": [written]}]
         second = stage.next()
         second.received({"type": "ready"})
         stage.final(first)
@@ -366,21 +366,21 @@ def test_what_is_paused_is_said_before_a_batch_begins_and_when_it_changes() -> N
         assert kinds.index("pause") < kinds.index("start"), "nothing is read before"
         stage.pauses.clear()
         lane.follow_pauses()
-        assert stage.told(second, "pause")[-1] == {"type": "pause", "partitions": []}
+        assert stage.messages(second, "pause")[-1] == {"type": "pause", "partitions": []}
         end(second)
 
 
-def test_a_cluster_that_is_away_is_the_trouble_shown() -> None:
+def test_an_unreachable_cluster_is_the_reported_reason() -> None:
     stage = Stage(60_000)
     with running(stage) as lane:
         batch = stage.next()
         batch.received({"type": "waiting", "reason": "B does not answer"})
-        wait(lambda: lane.trouble == "B does not answer")
+        wait(lambda: lane.blocked_reason == "B does not answer")
         stage.begun(batch)
-        wait(lambda: lane.trouble == "")
+        wait(lambda: lane.blocked_reason == "")
 
 
-def test_a_lane_that_is_stopped_waits_for_the_last_word() -> None:
+def test_a_stopped_lane_waits_for_the_final_report() -> None:
     stage = Stage(60_000)
     stage.lane.start()
     batch = stage.next()
@@ -402,21 +402,21 @@ def test_a_next_batch_that_spark_is_still_starting_does_not_hold_up_the_stop() -
     stage.lane.signal_stop()
     stage.final(first, row(T0, 5), row(T1, 5))
     assert stage.lane.join(10)
-    assert time.monotonic() - started < 3, "it cannot hear us yet, so nobody waits for its answer"
+    assert time.monotonic() - started < 3, "it is not connected yet, so its answer is not awaited"
     assert stage.cancelled == [second]
 
 
 @pytest.mark.parametrize("kind", ["progress", "waiting"])
 def test_every_report_is_answered_so_that_the_lease_lives(kind: str) -> None:
     batch = MicroBatch("b", spec_of(1), lambda: None)
-    told: list[dict[str, Any]] = []
-    batch._send = told.append  # type: ignore[assignment, method-assign]
+    messages: list[dict[str, Any]] = []
+    batch._send = messages.append  # type: ignore[assignment, method-assign]
     batch.received({"type": kind, "partitions": [], "reason": "r"})
-    assert told == [{"type": "go"}]
+    assert messages == [{"type": "go"}]
 
 
-def test_an_executor_that_falls_silent_is_given_up_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.driver.lane.SILENCE_S", 0.3)
+def test_an_executor_that_stops_responding_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.driver.lane.RESPONSE_TIMEOUT_S", 0.3)
     monkeypatch.setattr("mm2.copy.driver.lane.LEASE_TIMEOUT_S", 0.1)
     stage = Stage(60_000)
     with running(stage):
@@ -429,16 +429,16 @@ def test_an_executor_that_falls_silent_is_given_up_for_another(monkeypatch: pyte
         assert stage.begun(successor)[T0] == 6
 
 
-def test_a_lease_that_was_renewed_while_it_was_given_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_was_renewed_during_the_cancellation_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     """The channel's thread answers questions until the lane has hung up (rule S7)."""
     slept: list[float] = []
     monkeypatch.setattr("mm2.copy.driver.lane.time.sleep", slept.append)
     stage = Stage(60_000)
     batch = MicroBatch("b", spec_of(1), lambda: None)
-    told = stage.sent[batch.id] = []
-    batch._send = told.append  # type: ignore[assignment, method-assign]
+    messages = stage.sent[batch.id] = []
+    batch._send = messages.append  # type: ignore[assignment, method-assign]
     batch.grant()
-    batch.heard_at = time.monotonic() - 3
+    batch.last_message_at = time.monotonic() - 3
     hang_up = stage.lane._cancel
 
     def cancel(given_up: MicroBatch) -> None:
@@ -448,7 +448,7 @@ def test_a_lease_that_was_renewed_while_it_was_given_up_is_waited_for(monkeypatc
     stage.lane._cancel = cancel
     stage.lane._stopping.set()
     stage.lane._lost(batch)
-    assert [message["type"] for message in told] == ["lease", "go"]
+    assert [message["type"] for message in messages] == ["lease", "go"]
     assert slept[0] > 5
 
 
@@ -459,20 +459,20 @@ class Scarce(Slots):
         super().__init__(1)
         self.others_wait = False
 
-    def may_stand_by(self) -> bool:
+    def may_start_standby(self) -> bool:
         return False
 
-    def is_over(self, held_s: float) -> bool:
+    def must_yield(self, held_s: float) -> bool:
         return self.others_wait
 
 
-def test_without_a_slot_for_the_next_batch_the_running_one_goes_on() -> None:
+def test_without_a_slot_for_the_next_batch_the_running_one_continues() -> None:
     stage = Stage(100, Scarce())
     with running(stage):
         first = stage.next()
         stage.begun(first)
         time.sleep(0.4)
-        assert not stage.told(first, "stop")
+        assert not stage.messages(first, "stop")
         assert stage.submitted.empty()
 
 

@@ -48,8 +48,8 @@ def test_a_pause_holds_for_a_topic_or_a_partition_until_it_is_taken_back() -> No
     say("u", 2, bob)
     pauses = ledger.pauses()
     assert pauses == {("t", None): ann, ("t", 1): bob, ("u", 2): bob}
-    told = {(topic, n): paused(pauses, TopicPartition(topic, n)) for topic in "tuv" for n in (1, 2)}
-    assert told == {("t", 1): ann, ("t", 2): ann, ("u", 1): None, ("u", 2): bob, ("v", 1): None, ("v", 2): None}
+    shown = {(topic, n): paused(pauses, TopicPartition(topic, n)) for topic in "tuv" for n in (1, 2)}
+    assert shown == {("t", 1): ann, ("t", 2): ann, ("u", 1): None, ("u", 2): bob, ("v", 1): None, ("v", 2): None}
     assert (str(ann), str(bob)) == (
         "paused by ann@a at 2023-11-14 22:13:20 UTC: Ä: repairs",
         "paused by bob@b at 1970-01-01 00:00:00 UTC",
@@ -60,7 +60,7 @@ def test_a_pause_holds_for_a_topic_or_a_partition_until_it_is_taken_back() -> No
     assert ledger.pauses() == {("t", 1): bob}
 
 
-def test_a_pause_whose_words_cannot_be_read_is_one_all_the_same() -> None:
+def test_a_pause_with_an_unreadable_value_is_still_a_pause() -> None:
     ledger = Ledger()
     ledger.apply(b'{"pause":["t"]}', b"[]")
     ledger.apply(b'{"pause":["u"]}', b"torn")
@@ -69,7 +69,7 @@ def test_a_pause_whose_words_cannot_be_read_is_one_all_the_same() -> None:
     assert ledger.pauses() == {("t", None): Pause("", 0), ("u", None): Pause("", 0)}
 
 
-def test_how_far_a_partition_was_verified_stands_beside_its_entry() -> None:
+def test_the_verified_offset_is_stored_beside_the_entry() -> None:
     ledger, place = Ledger(), TopicPartition("ä", 3)
     assert ledger.verified(place) is None
     verified = Verified(0, 90, 120, 1_700_000_000_000, 118, {"missing": 1, "altered value": 1}, "s", "t")
@@ -99,7 +99,7 @@ def test_how_far_a_partition_was_verified_stands_beside_its_entry() -> None:
 def test_whatever_transaction_is_never_committed_the_ledger_knows_every_offset_once(
     runs: list[tuple[str, int]], steps: list[tuple[int, bool]]
 ) -> None:
-    """Ledger first, commit second: a crash in between takes back what the ledger said of the transaction, and no more."""
+    """Ledger first, commit second: a crash in between undoes the ledger's changes of the transaction, and no more."""
     place, partition = TopicPartition("t", 0), "A.t"
     ledger, committed, target, behind, done = Ledger(), None, 0, 0, 0
     reasons: dict[int, str] = {}
@@ -127,13 +127,13 @@ def test_whatever_transaction_is_never_committed_the_ledger_knows_every_offset_o
                         target = behind = target + length
                     position += length
                 changed, forgotten = trail.take_changed()
-                said = LedgerEntry(
+                written = LedgerEntry(
                     "t", 0, partition, Mark(position, behind, 0), committed, gaps=dict(trail.gaps), before=before
                 )
                 for record in (
                     *(chunk_record(place, chunk) for chunk in changed),
                     *(chunk_tombstone(place, number) for number in forgotten),
-                    entry_record(said.replace(chunk=trail.newest.number)),
+                    entry_record(written.replace(chunk=trail.newest.number)),
                 ):
                     ledger.apply(record.key, record.value)
                 target += 1  # the transaction's marker
@@ -150,8 +150,8 @@ def test_whatever_transaction_is_never_committed_the_ledger_knows_every_offset_o
         assert start.entry.gaps == Counter(reasons.values())
     chunks = [*(chunk for chunk in ledger.chunks(place) if start.chunk and chunk.number < start.chunk.number)]
     chunks += [start.chunk] if start.chunk else []
-    told = {offset: gap.reason for chunk in chunks for gap in chunk.gaps for offset in range(gap.first, gap.after)}
-    assert told == reasons
+    shown = {offset: gap.reason for chunk in chunks for gap in chunk.gaps for offset in range(gap.first, gap.after)}
+    assert shown == reasons
     lie = {
         segment.source + index: segment.target + index
         for chunk in chunks

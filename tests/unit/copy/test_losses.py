@@ -35,7 +35,7 @@ OUT_OF_RANGE = BrokerFailure.of(1)
 
 
 class Scene:
-    """A cursor at offset 10 whose source has the range that the test says."""
+    """A cursor at offset 10 whose source has the range that the test defines."""
 
     def __init__(self, *, records: int = 10, **changes: Any) -> None:
         self.bench = Bench(10, target=100 + records, records=records)
@@ -90,7 +90,7 @@ class Scene:
         assert leader_epoch == self.current_epoch
         self.checked.append(partition)
 
-    def look_again(self) -> None:
+    def refresh_soon(self) -> None:
         """No leaders here."""
 
     async def _call(self, call: Callable[..., Any], *args: Any) -> Any:
@@ -98,7 +98,7 @@ class Scene:
         return call(*args)
 
     def _commit(self, cursor: Cursor, then: Callable[[], None]) -> None:
-        self.committed.append((cursor.mark, cursor.held))
+        self.committed.append((cursor.mark, cursor.suspended))
         self.waiting.append(then)
 
     def written(self) -> None:
@@ -119,18 +119,18 @@ class Scene:
 
 
 def stopped(scene: Scene) -> str | None:
-    trouble = scene.cursor.stop_trouble
-    return trouble.state if trouble is not None else None
+    condition = scene.cursor.stop_condition
+    return condition.state if condition is not None else None
 
 
 # -- the source -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_retention_took_is_a_lost_range_and_copying_goes_on_behind_it() -> None:
+def test_deleted_records_are_a_lost_range_and_copying_continues_after_it() -> None:
     scene = Scene()
     scene.range = (30, 50)
     scene.unreadable()
-    assert scene.asked == 2, "one question for the start and one for the end, however often it is said"
+    assert scene.asked == 2, "one question for the start and one for the end, however often the error is reported"
     assert (scene.cursor.mark, scene.bench.gaps) == (Mark(30, 110, 10), {"retention": 20})
     assert [lost[:3] for lost in scene.cursor.lost] == [(10, 30, "retention")]
 
@@ -140,9 +140,9 @@ def test_or_it_stops_the_partition() -> None:
     scene.range = (30, 50)
     scene.unreadable()
     assert (stopped(scene), scene.cursor.position, scene.cursor.lost) == (PartitionState.LOST_RANGE, 10, [])
-    trouble = scene.cursor.stop_trouble
-    assert trouble is not None
-    assert trouble.reason.startswith("offsets 10..29 of t-0 were deleted on A")
+    condition = scene.cursor.stop_condition
+    assert condition is not None
+    assert condition.reason.startswith("offsets 10..29 of t-0 were deleted on A")
 
 
 def test_what_may_have_been_copied_is_no_lost_range_yet() -> None:
@@ -150,7 +150,7 @@ def test_what_may_have_been_copied_is_no_lost_range_yet() -> None:
     scene.cursor.begin(Mark(10, 110, 10), skip=3)
     scene.range = (30, 50)
     scene.unreadable()
-    assert (scene.bench.owner.told, scene.cursor.lost, scene.cursor.position) == ([("uncertain", 10, 3)], [], 10)
+    assert (scene.bench.owner.calls, scene.cursor.lost, scene.cursor.position) == ([("uncertain", 10, 3)], [], 10)
 
 
 def test_what_a_predecessor_copied_is_not_lost_when_retention_takes_it_afterwards() -> None:
@@ -158,9 +158,9 @@ def test_what_a_predecessor_copied_is_not_lost_when_retention_takes_it_afterward
     scene.cursor.begin(Mark(10, 110, 10), skip=4)  # 10..13 are on the target
     scene.range = (12, 50)  # and 10 and 11 are no longer on the source
     scene.unreadable()
-    assert scene.bench.owner.told == [("uncertain", 10, 4)]
+    assert scene.bench.owner.calls == [("uncertain", 10, 4)]
     scene.cursor.match = deque(fingerprint(record(offset)) for offset in range(10, 14))
-    scene.cursor.held = False
+    scene.cursor.suspended = False
     scene.unreadable()
     scene.bench.fetch(batch(12, 4))
     assert scene.bench.offsets() == [14, 15], "so it is known that 10 and 11 were copied"
@@ -178,7 +178,7 @@ def test_when_retention_took_all_of_it_only_what_lies_behind_it_is_lost(
     scene.unreadable()
     assert scene.cursor.lost == []
     scene.bench.fetch(batch(start, 2))
-    assert [told[1:] for told in scene.bench.owner.told if told[0] == "deleted"] == [row[:2] for row in lost]
+    assert [shown[1:] for shown in scene.bench.owner.calls if shown[0] == "deleted"] == [row[:2] for row in lost]
     assert [one[:3] for one in scene.cursor.lost] == lost
     assert (scene.cursor.records, scene.bench.offsets()) == (14, [start, start + 1])
     scene.bench.ack(114)
@@ -190,20 +190,20 @@ def test_nor_does_it_stop_the_partition() -> None:
     scene.cursor.begin(Mark(10, 110, 10), skip=4)
     scene.range = (12, 50)
     scene.unreadable()
-    assert (stopped(scene), scene.bench.owner.told) == (None, [("uncertain", 10, 4)])
+    assert (stopped(scene), scene.bench.owner.calls) == (None, [("uncertain", 10, 4)])
 
 
-def test_a_source_that_ends_earlier_was_truncated_and_is_gone_on_with_at_its_end_once_the_ledger_knows() -> None:
+def test_a_truncated_source_is_continued_at_its_end_once_the_ledger_has_it() -> None:
     scene = Scene()
     scene.range = (0, 6)
     scene.cursor.leader_epoch = 4
     scene.epochs = [(0, 0), (4, 3), (5, 6)]
     scene.unreadable()
     assert scene.committed == [(Mark(6, 110, 10), True)]
-    assert (scene.cursor.offset, scene.cursor.held, scene.cursor.leader_epoch) == (6, True, 4)
+    assert (scene.cursor.offset, scene.cursor.suspended, scene.cursor.leader_epoch) == (6, True, 4)
     assert [lost[:3] for lost in scene.cursor.lost] == [(6, 10, "truncated")]
     scene.written()
-    assert not scene.cursor.held
+    assert not scene.cursor.suspended
 
 
 # -- where the histories part ---------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def end_of(epochs: list[tuple[int, int]], end: int, epoch: int) -> EpochEnd:
         ([], 40, (3, 50), (HistoryVerdict.UNKNOWN, 50)),
     ],
 )
-def test_what_leader_epochs_tell(
+def test_results_of_leader_epoch_comparison(
     epochs: list[tuple[int, int]], end: int, read: tuple[int, int], finding: tuple[HistoryVerdict, int]
 ) -> None:
     found = examine(lambda epoch: end_of(epochs, end, epoch), *read)
@@ -321,7 +321,7 @@ def test_the_newest_leader_epochs_are_remembered() -> None:
 
 
 def test_a_log_that_was_set_back_and_written_to_is_copied_from_where_its_epoch_began() -> None:
-    """Its end says nothing: 8 new records are there already."""
+    """Its end is not conclusive: 8 new records are there already."""
     scene = Scene()
     scene.cursor.topic_id, scene.cursor.leader_epoch = "id", 2
     scene.range, scene.epochs = (0, 8), [(0, 0), (2, 5)]
@@ -383,9 +383,9 @@ def test_an_offset_that_is_refused_although_it_is_there_stops_the_partition_afte
         clock[0] += CONTRADICTED_S + 1
         scene.unreadable()
         assert (stopped(scene), scene.committed) == (PartitionState.LOST_RANGE, [])
-        trouble = scene.cursor.stop_trouble
-        assert trouble is not None
-        assert "offset 10 of t-0 (leader epoch 7) as out of range although its log has 0..50" in trouble.reason
+        condition = scene.cursor.stop_condition
+        assert condition is not None
+        assert "offset 10 of t-0 (leader epoch 7) as out of range although its log has 0..50" in condition.reason
 
 
 def test_a_position_is_validated_before_it_is_read() -> None:
@@ -423,8 +423,8 @@ def test_a_truncation_behind_the_mark_is_compared_by_content() -> None:
     scene.cursor.topic_id, scene.cursor.leader_epoch = "id", 7
     scene.epochs = [(0, 0), (2, 10)]
     scene.unreadable()
-    assert scene.bench.owner.told == [("uncertain", 10, 3)]
-    scene.cursor.held, scene.cursor.leader_epoch, scene.epochs = False, 7, [(0, 0), (2, 4)]
+    assert scene.bench.owner.calls == [("uncertain", 10, 3)]
+    scene.cursor.suspended, scene.cursor.leader_epoch, scene.epochs = False, 7, [(0, 0), (2, 4)]
     scene.unreadable()
     assert [lost[:3] for lost in scene.cursor.lost] == [(4, 13, "truncated")]
     assert scene.committed == [(Mark(4, -1, 13), True)]
@@ -438,11 +438,11 @@ def test_after_a_truncation_behind_the_mark_the_epoch_before_it_is_kept() -> Non
     scene.epochs = [(2, 0), (8, 12)]  # epoch 7 is gone, 2 reaches behind the mark
     scene.range = (0, 40)
     scene.play(lambda: scene.losses.validate(scene.cursor))
-    assert (scene.bench.owner.told, scene.cursor.leader_epoch) == ([("uncertain", 10, 3)], 2)
+    assert (scene.bench.owner.calls, scene.cursor.leader_epoch) == ([("uncertain", 10, 3)], 2)
     scene.epochs = [(2, 0), (9, 5)]  # the second election: 5..9 are other records
-    scene.cursor.held = False
+    scene.cursor.suspended = False
     broker = cast(Any, SimpleNamespace(version=11))
-    assert Source._must_be_checked(broker, _Intake(scene.cursor, 1, unchecked=True))
+    assert Source._must_be_checked(broker, _Intake(scene.cursor, 1, unvalidated=True))
 
 
 def test_a_range_that_cannot_be_asked_for_changes_nothing() -> None:
@@ -470,9 +470,9 @@ def test_another_topic_of_the_same_name_is_copied_from_its_start_and_nothing_of_
     scene = Scene()
     scene.cursor.begin(Mark(10, 110, 10), skip=skip)
     scene.cursor.high_watermark, scene.cursor.known_end = seen, 25
-    scene.losses.renewed(scene.cursor, "new")
+    scene.losses.source_recreated(scene.cursor, "new")
     assert scene.committed[0][0][::2] == (0, 10 + skip)
-    assert scene.cursor.known_end == -1, "how far the new one goes nobody knows yet"
+    assert scene.cursor.known_end == -1, "the end of the new topic is unknown"
     scene.written()
     scene.bench.fetch(batch(0, 2))
     assert scene.bench.offsets() == [0, 1]
@@ -482,15 +482,15 @@ def test_another_topic_of_the_same_name_is_copied_from_its_start_and_nothing_of_
 def test_what_is_under_way_is_waited_for() -> None:
     scene = Scene()
     scene.bench.fetch(batch(10, 2))
-    scene.losses.renewed(scene.cursor, "new")
-    assert (scene.committed, scene.cursor.held) == ([], True)
+    scene.losses.source_recreated(scene.cursor, "new")
+    assert (scene.committed, scene.cursor.suspended) == ([], True)
     scene.bench.ack(110)
     assert scene.committed == [(Mark(0, 112, 12), True)]
 
 
 def test_a_new_topic_stops_the_partition_if_that_is_wanted() -> None:
     scene = Scene(source_data_loss="stop")
-    scene.losses.renewed(scene.cursor, "new")
+    scene.losses.source_recreated(scene.cursor, "new")
     assert (stopped(scene), scene.committed) == (PartitionState.RECREATED, [])
 
 
@@ -500,10 +500,10 @@ def test_a_source_that_was_cut_off_stops_the_partition_where_that_is_wanted(chan
     scene.cursor.leader_epoch = 3
     scene.losses.diverged(scene.cursor, 2, 4)
     assert (stopped(scene), scene.committed) == (PartitionState.LOST_RANGE, [])
-    trouble = scene.cursor.stop_trouble
-    assert trouble is not None
+    condition = scene.cursor.stop_condition
+    assert condition is not None
     (key, value), *_ = changes.items()
-    assert trouble.reason.endswith(f"; {key.replace('_', '.')} is {value}")
+    assert condition.reason.endswith(f"; {key.replace('_', '.')} is {value}")
 
 
 def test_a_new_leader_whose_log_is_longer_and_other_is_not_skipped_into() -> None:
@@ -513,7 +513,7 @@ def test_a_new_leader_whose_log_is_longer_and_other_is_not_skipped_into() -> Non
     assert (scene.committed, scene.cursor.lost) == ([(Mark(10, 110, 10), True)], [])
 
 
-def test_a_cut_that_is_said_twice_is_one() -> None:
+def test_a_repeated_cut_counts_once() -> None:
     scene = Scene()
     scene.cursor.leader_epoch = 3
     scene.losses.diverged(scene.cursor, 2, 4)
@@ -542,7 +542,7 @@ def test_what_the_target_lost_is_sent_again_under_the_same_sequences() -> None:
     assert (outbox.next, outbox.acked, outbox.known, outbox.end_offset) == (15, 15, False, 115)
     outbox.paused = True
     scene.written()
-    assert (scene.cursor.held, outbox.paused, scene.cursor.offset) == (False, False, 15)
+    assert (scene.cursor.suspended, outbox.paused, scene.cursor.offset) == (False, False, 15)
 
 
 def test_a_move_that_waits_is_forgotten_when_the_partition_begins_elsewhere() -> None:
@@ -554,10 +554,10 @@ def test_a_move_that_waits_is_forgotten_when_the_partition_begins_elsewhere() ->
     cursor.leader_epoch = 3
     scene.bench.fetch(of_epoch(batch(12, 8), 3))  # in flight
     scene.play(lambda: scene.losses.diverged(cursor, 2, 18))
-    assert (cursor.held, scene.committed) == (True, []), "it waits for what is in flight"
+    assert (cursor.suspended, scene.committed) == (True, []), "it waits for what is in flight"
     scene.losses.target_truncated(cursor, 11, 111)
     scene.written()
-    assert (cursor.offset, cursor.held) == (11, False)
+    assert (cursor.offset, cursor.suspended) == (11, False)
     scene.bench.fetch(batch(11, 2))
     scene.bench.ack(111)
     assert (cursor.position, cursor.offset) == (13, 13)

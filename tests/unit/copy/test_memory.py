@@ -12,7 +12,7 @@ import pytest
 _BACKLOG = """
 import gc
 import psutil
-from mm2.copy.executor.memory import give_back
+from mm2.copy.executor.memory import release_memory
 
 class Ring:
     def __init__(self, piece):
@@ -27,7 +27,7 @@ gc.freeze()
 del rings
 gc.collect()
 print(rss())
-give_back()
+release_memory()
 print(rss(), gc.get_freeze_count())
 """
 

@@ -43,7 +43,7 @@ class Scene:
         self.cursor, self.outbox = self.bench.cursor, self.bench.outbox
         self.outbox.identity = ProducerIdentity(-1, -1)
         self.cursor.position = self.cursor.offset = -1
-        self.cursor.held = True
+        self.cursor.suspended = True
         self.link = DriverLink(Assignment("b", "localhost", 1, "00"), 0, 8)
         self.reading: list[Cursor] = []
         self.woken: list[Outbox] = []
@@ -76,8 +76,8 @@ class Scene:
         opening._new_identity = lambda: ProducerIdentity(9, 0)
 
     # as source and sink
-    def add(self, feeds: Iterable[Cursor]) -> None:
-        self.reading += feeds
+    def add(self, receivers: Iterable[Cursor]) -> None:
+        self.reading += receivers
 
     def resume(self) -> None:
         """Nothing is fetched here."""
@@ -97,7 +97,7 @@ class Scene:
     def wake(self, outbox: Outbox) -> None:
         self.woken.append(outbox)
 
-    def go_on(self, outbox: Outbox) -> None:
+    def end_pause(self, outbox: Outbox) -> None:
         outbox.paused = False
         self.woken.append(outbox)
 
@@ -145,18 +145,18 @@ def play(scene: Scene, action: Callable[[], object]) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.opening._AGAIN_S", 0.001)
-    monkeypatch.setattr("mm2.copy.executor.opening._FRESH_AGAIN_S", 0.001)
+    monkeypatch.setattr("mm2.copy.executor.opening._RETRY_S", 0.001)
+    monkeypatch.setattr("mm2.copy.executor.opening._FRESH_RETRY_S", 0.001)
 
 
-# -- a session that goes on -----------------------------------------------------------------------------------------------
+# -- a continued session --------------------------------------------------------------------------------------------------
 
 
-def test_what_was_handed_over_cleanly_goes_on_at_once() -> None:
+def test_a_clean_hand_off_continues_immediately() -> None:
     scene, chunk = Scene(), SegmentChunk(6, [Segment(40, 140, 10)])
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY.replace(lost_before=7), chunk, clean=True)))
     cursor, outbox = scene.cursor, scene.outbox
-    assert (cursor.mark, cursor.offset, cursor.held, scene.reading) == (Mark(50, 150, 50), 50, False, [cursor])
+    assert (cursor.mark, cursor.offset, cursor.suspended, scene.reading) == (Mark(50, 150, 50), 50, False, [cursor])
     assert (outbox.identity, outbox.next, outbox.acked) == (ProducerIdentity(7, 1), 50, 50)
     assert (outbox.end_offset, outbox.looked_up) == (150, True)
     assert scene.opening.sessions == {TP: SESSION}
@@ -175,11 +175,11 @@ def test_what_was_handed_over_cleanly_goes_on_at_once() -> None:
     ("end", "base", "found"),
     [(157, 150, [FoundBatch(50, 150, 7)]), (160, -1, [FoundBatch(50, 150, 2), FoundBatch(52, 155, 5)])],
 )
-def test_after_a_crash_the_target_says_how_far_it_got(end: int, base: int, found: list[FoundBatch]) -> None:
+def test_after_a_crash_the_progress_is_looked_up_on_the_target(end: int, base: int, found: list[FoundBatch]) -> None:
     scene = Scene()
     # A certificate or a password that does not hold for a while is no answer, or there would be records twice.
     kept_out = [TlsFailure("its certificate has expired"), AuthenticationFailure("another password")]
-    scene.standings = [DisconnectedFailure("away"), *kept_out, TargetProgress(57, end, 4, tuple(found))]
+    scene.standings = [DisconnectedFailure("disconnected"), *kept_out, TargetProgress(57, end, 4, tuple(found))]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     assert (scene.cursor.mark, scene.cursor.skip, scene.cursor.skip_base) == (Mark(50, 150, 50), 7, base)
     scene.written()
@@ -198,22 +198,22 @@ def test_nothing_was_written_since_the_mark() -> None:
     scene = Scene()
     scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY)))
-    assert (scene.outbox.nameless, scene.reading) == (True, [scene.cursor]), (
+    assert (scene.outbox.needs_producer_id, scene.reading) == (True, [scene.cursor]), (
         "nothing is sent before the entry is written"
     )
     scene.written()
     assert (scene.cursor.skip, scene.outbox.end_offset, scene.outbox.identity) == (0, 150, ProducerIdentity(7, 1))
 
 
-def test_a_target_that_has_less_than_was_acknowledged_is_told() -> None:
+def test_a_target_with_fewer_records_than_acknowledged_is_reported() -> None:
     scene = Scene()
     scene.standings = [TargetProgress(44, 144)]
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY)))
     assert scene.truncated == [(44, 144)]
-    assert (scene.cursor.mark, scene.cursor.held) == (Mark(50, 150, 50), True)
+    assert (scene.cursor.mark, scene.cursor.suspended) == (Mark(50, 150, 50), True)
 
 
-def test_where_nobody_may_ask_for_long_it_is_at_least_once_from_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_permanently_rejected_look_up_is_at_least_once_from_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.opening.LOOK_UP_REFUSED_S", 0.02)
     scene = Scene()
     scene.standings = [BrokerFailure.of(29)] * 1000
@@ -223,22 +223,22 @@ def test_where_nobody_may_ask_for_long_it_is_at_least_once_from_the_mark(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "is_noted"),
     [
         (BrokerFailure.of(29), True),
-        (BrokerFailure.of(35), False),  # the log tells
+        (BrokerFailure.of(35), False),  # the log is read
         ({}, False),
         (BrokerFailure.of(3), False),
         (DisconnectedFailure("gone"), False),
     ],
-    ids=["no-right", "old-broker", "all-well", "no-topic", "away"],
+    ids=["no-right", "old-broker", "all-well", "no-topic", "disconnected"],
 )
-def test_what_a_crash_would_cost_is_said_before_there_is_one(answer: Any, *, told: bool) -> None:
+def test_a_missing_right_is_reported_before_a_crash(answer: Any, *, is_noted: bool) -> None:
     scene = Scene()
     opening: Any = scene.opening
     opening._target_admin = SimpleNamespace(describe_producers=lambda asked: dict.fromkeys(asked, answer))
     play(scene, scene.opening.check_rights)
-    assert scene.cursor.note.startswith("at least once: ") is told
+    assert scene.cursor.note.startswith("at least once: ") is is_noted
 
 
 def test_where_the_source_ended_is_known_although_nothing_was_read_since() -> None:
@@ -253,10 +253,10 @@ def test_another_target_topic_of_the_same_name_stops_the_partition() -> None:
     scene = Scene()
     scene.topic_ids = {"A.t": "other"}
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
-    trouble = scene.cursor.stop_trouble
-    assert trouble is not None
-    assert (trouble.state, scene.reading) == (PartitionState.RECREATED, [])
-    assert "50 records" in trouble.reason
+    condition = scene.cursor.stop_condition
+    assert condition is not None
+    assert (condition.state, scene.reading) == (PartitionState.RECREATED, [])
+    assert "50 records" in condition.reason
 
 
 def test_one_stale_answer_about_the_remote_topic_stops_nothing() -> None:
@@ -293,10 +293,10 @@ def test_a_target_that_contradicts_the_count_stops_the_partition() -> None:
     scene = Scene()
     scene.standings = [InconsistentTarget("A.t-0 has 40 offsets, but 50 records were counted there")]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
-    trouble = scene.cursor.stop_trouble
-    assert trouble is not None
-    assert (trouble.state, scene.reading) == (PartitionState.INCONSISTENT, [])
-    assert "40 offsets" in trouble.reason
+    condition = scene.cursor.stop_condition
+    assert condition is not None
+    assert (condition.state, scene.reading) == (PartitionState.INCONSISTENT, [])
+    assert "40 offsets" in condition.reason
 
 
 @pytest.mark.parametrize("own", [3, 0])
@@ -306,10 +306,10 @@ def test_batches_of_the_session_between_two_acknowledgements_stop_the_partition(
     opening: Any = scene.opening
     opening._look_up.count_own = lambda *_: own
     play(scene, lambda: scene.opening.search_gap(scene.cursor, 150, 160))
-    trouble = scene.cursor.stop_trouble
-    assert (trouble is not None) is bool(own)
-    if trouble is not None:
-        assert "3 records of the copy session at offsets 150 to 159" in trouble.reason
+    condition = scene.cursor.stop_condition
+    assert (condition is not None) is bool(own)
+    if condition is not None:
+        assert "3 records of the copy session at offsets 150 to 159" in condition.reason
 
 
 def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
@@ -326,7 +326,7 @@ def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
 
     opening._look_up.count_own = count_own
     play(scene, lambda: scene.opening.search_gap(scene.cursor, 150, 160))
-    assert scene.cursor.stop_trouble is not None
+    assert scene.cursor.stop_condition is not None
 
 
 # -- a session that begins ------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_a_new_session_is_in_the_ledger_before_anything_is_sent() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(12, 12)))
     mark = Mark(12, 70, 0)
-    assert (scene.cursor.mark, scene.reading, scene.outbox.nameless) == (mark, [scene.cursor], True)
+    assert (scene.cursor.mark, scene.reading, scene.outbox.needs_producer_id) == (mark, [scene.cursor], True)
     assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), mark, UNCOMMITTED)}
     (known,) = scene.committed
     scene.bench.fetch(batch(12, 2))
@@ -346,7 +346,7 @@ def test_a_new_session_is_in_the_ledger_before_anything_is_sent() -> None:
     assert (scene.bench.outgoing_batches[0].at, scene.cursor.mark) == (0, Mark(14, 72, 2))
 
 
-def test_a_position_that_somebody_else_wrote_begins_a_session_with_the_old_counts() -> None:
+def test_a_foreign_position_begins_a_session_with_the_old_counts() -> None:
     scene = Scene()
     moved = Start(7, 7, ENTRY.replace(session=None), moved=True)
     play(scene, lambda: scene.begin(moved))
@@ -354,11 +354,11 @@ def test_a_position_that_somebody_else_wrote_begins_a_session_with_the_old_count
     assert (scene.cursor.leader_epoch, scene.cursor.topic_id) == (-1, ""), "the source may be another one"
 
 
-def test_a_target_that_is_away_is_waited_for() -> None:
+def test_an_unreachable_target_is_retried() -> None:
     scene = Scene()
     scene.offsets[LATEST] = [BrokerFailure.of(5), DisconnectedFailure("gone"), TlsFailure("expired"), 71]
     play(scene, lambda: scene.begin(Start(12, 12)))
-    assert (scene.cursor.mark, scene.outbox.complaint) == (Mark(12, 71, 0), None)
+    assert (scene.cursor.mark, scene.outbox.last_error) == (Mark(12, 71, 0), None)
 
 
 def test_a_target_that_may_be_written_only_is_written_without_knowing_where() -> None:
@@ -391,16 +391,16 @@ def test_a_session_whose_holder_died_is_read_past_in_exactly_once_mode_too() -> 
     assert scene.opening.sessions == {TP: SESSION}, "the ledger names it until the first transaction"
     assert (outbox.looked_up, outbox.identity, scene.committed) == (False, ProducerIdentity(-1, -1), [])
     scene.bench.fetch(batch(50, 15))
-    assert (scene.bench.owner.told, cursor.held, scene.bench.outgoing_batches) == ([("finished", 60)], True, [])
+    assert (scene.bench.owner.calls, cursor.suspended, scene.bench.outgoing_batches) == ([("finished", 60)], True, [])
     play(scene, lambda: scene.opening.open_next(cursor))
-    assert (cursor.offset, cursor.held, cursor.finishing, scene.opening.sessions) == (60, False, False, {})
+    assert (cursor.offset, cursor.suspended, cursor.finishing, scene.opening.sessions) == (60, False, False, {})
     scene.bench.fetch(batch(60, 5))
     assert scene.bench.offsets() == [60, 61, 62, 63, 64]
 
 
 def test_transactions_begin_at_the_mark_where_the_session_got_no_further() -> None:
     scene = Scene(transactions=TransactionsSpec("id"))
-    scene.standings = [DisconnectedFailure("away"), TargetProgress(50, 150, 0)]
+    scene.standings = [DisconnectedFailure("disconnected"), TargetProgress(50, 150, 0)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     cursor = scene.cursor
     assert (cursor.mark, cursor.skip, cursor.finishing, scene.standings) == (ENTRY.mark, 0, False, [])
@@ -412,18 +412,18 @@ def test_transactions_begin_where_the_session_ends_now_if_the_target_lost_its_en
     scene.standings = [TargetProgress(45, 145, 0)]
     entry = ENTRY.replace(foreign=0)
     play(scene, lambda: scene.begin(Start(50, 40, entry, SegmentChunk(9, [Segment(0, 100, 50)]))))
-    assert (scene.cursor.position, scene.cursor.stop_trouble, scene.truncated) == (45, None, [])
+    assert (scene.cursor.position, scene.cursor.stop_condition, scene.truncated) == (45, None, [])
 
 
 def test_transactions_do_not_begin_where_it_is_not_known_what_the_target_lost() -> None:
     scene = Scene(transactions=TransactionsSpec("id"))
     scene.standings = [TargetProgress(45, 145, 0)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
-    assert scene.cursor.stop_trouble is not None
-    assert (scene.cursor.stop_trouble.state, scene.reading) == (PartitionState.LOST_RANGE, [])
+    assert scene.cursor.stop_condition is not None
+    assert (scene.cursor.stop_condition.state, scene.reading) == (PartitionState.LOST_RANGE, [])
 
 
-def test_a_session_that_cannot_go_on_is_followed_by_another() -> None:
+def test_a_session_that_cannot_continue_is_followed_by_another() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
     play(scene, lambda: scene.opening.open_again(scene.cursor, scene.cursor.mark))
@@ -459,7 +459,7 @@ def test_an_offset_that_is_named_and_was_never_read_lies_at_the_end_at_most(name
     assert (scene.cursor.position, scene.cursor.stopped, scene.cursor.lost) == (position, False, [])
 
 
-def test_no_position_and_no_word_where_to_begin_stops_the_partition() -> None:
+def test_no_position_and_no_reset_policy_stops_the_partition() -> None:
     scene = Scene(auto_offset_reset="none")
     play(scene, lambda: scene.begin(Start(None)))
     assert (scene.cursor.stopped, scene.asked) == (True, [])
@@ -469,7 +469,7 @@ def test_a_source_that_cannot_be_asked_is_asked_again_and_shown() -> None:
     scene = Scene()
     scene.offsets[EARLIEST] = [BrokerFailure.of(29), DisconnectedFailure("gone"), 8]
     play(scene, lambda: scene.begin(Start(None)))
-    assert (scene.bench.owner.told, scene.cursor.position) == ([("unreadable", 29)], 8)
+    assert (scene.bench.owner.calls, scene.cursor.position) == ([("unreadable", 29)], 8)
 
 
 @pytest.mark.parametrize(
@@ -524,15 +524,15 @@ def test_a_crashed_session_is_read_past_under_its_own_rules(old: bool) -> None:
     cursor = scene.cursor
     assert (cursor.skip, cursor.finishing, cursor.read_committed, scene.isolated) == (4, True, old, [old])
     scene.bench.fetch(batch(50, 2), batch(52, 9))
-    assert (scene.bench.owner.told, cursor.held, scene.bench.outgoing_batches) == ([("finished", 54)], True, [])
+    assert (scene.bench.owner.calls, cursor.suspended, scene.bench.outgoing_batches) == ([("finished", 54)], True, [])
     assert (cursor.mark, scene.opening.sessions[TP].producer) == (Mark(54, 154, 54), ProducerIdentity(7, 1))
     play(scene, lambda: scene.opening.open_next(cursor))
     rules = rules_of(read_committed=not old)
     assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(54, 70, 0), rules)}
     assert (cursor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [old, False])
-    assert (len(scene.committed), scene.outbox.nameless) == (2, True)
+    assert (len(scene.committed), scene.outbox.needs_producer_id) == (2, True)
     scene.committed.pop(0)()
-    assert scene.outbox.nameless, "the session before has ended"
+    assert scene.outbox.needs_producer_id, "the session before has ended"
     scene.bench.fetch(batch(52, 9))
     assert scene.bench.offsets() == list(range(54, 61))
 
@@ -543,13 +543,13 @@ def test_records_that_are_compared_end_a_session_under_other_rules_too() -> None
     play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
     scene.bench.fetch(batch(51, 2))
     scene.cursor.match = deque(fingerprint(record(offset)) for offset in range(50, 54))
-    scene.cursor.skip_base, scene.cursor.held = -1, False
+    scene.cursor.skip_base, scene.cursor.suspended = -1, False
     scene.bench.fetch(batch(51, 9))
-    assert scene.bench.owner.told == [("uncertain", 50, 4), ("finished", 54)]
+    assert scene.bench.owner.calls == [("uncertain", 50, 4), ("finished", 54)]
     assert (scene.cursor.mark, scene.bench.outgoing_batches) == (Mark(54, -1, 54), [])
 
 
-def test_rules_that_nobody_knows_make_it_at_least_once() -> None:
+def test_unknown_rules_make_it_at_least_once() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 40, under("isolation=snapshot"))))
     assert scene.cursor.note == "at least once: a predecessor counted records under unknown rules (isolation=snapshot)"
@@ -564,7 +564,7 @@ def uncertain(scene: Scene, there: Iterable[int]) -> None:
     scene.prints = [fingerprint(record(offset)) for offset in there]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     scene.bench.fetch(batch(53, 1))
-    assert scene.cursor.held
+    assert scene.cursor.suspended
     play(scene, lambda: scene.opening.match(scene.cursor))
 
 
@@ -588,7 +588,7 @@ def test_only_the_last_of_them_count() -> None:
 def test_what_compaction_took_from_the_target_counts_as_there() -> None:
     scene = Scene()
     uncertain(scene, [55, 56])
-    assert (scene.cursor.records, scene.cursor.skip, scene.cursor.held) == (55, 2, False)
+    assert (scene.cursor.records, scene.cursor.skip, scene.cursor.suspended) == (55, 2, False)
     scene.bench.fetch(batch(55, 3))
     assert (scene.bench.offsets(), scene.cursor.records) == ([57], 57)
 
@@ -601,7 +601,7 @@ def test_a_target_that_cannot_be_looked_at_makes_it_at_least_once() -> None:
     scene.offsets[LATEST] = [BrokerFailure.of(29)]
     play(scene, lambda: scene.opening.match(scene.cursor))
     assert scene.cursor.note.startswith("at least once")
-    assert (scene.cursor.mark, scene.cursor.skip, scene.cursor.held) == (Mark(50, -1, 0), 0, False)
+    assert (scene.cursor.mark, scene.cursor.skip, scene.cursor.suspended) == (Mark(50, -1, 0), 0, False)
 
 
 def test_a_session_under_other_rules_ends_also_where_the_target_was_truncated() -> None:
@@ -620,6 +620,6 @@ def test_where_the_mark_has_no_target_offset_the_start_of_the_session_does() -> 
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY.replace(mark=Mark(50, -1, 50)))))
     assert (scene.cursor.skip, scene.cursor.skip_base, scene.outbox.floor) == (10, -1, 100)
     scene.prints = [fingerprint(record(offset)) for offset in range(50, 60)]
-    scene.cursor.held = True
+    scene.cursor.suspended = True
     play(scene, lambda: scene.opening.match(scene.cursor))
     assert (scene.cursor.note, scene.cursor.skip) == ("", 10)

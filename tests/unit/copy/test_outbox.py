@@ -37,7 +37,7 @@ def test_batches_take_as_many_numbers_as_they_have_records() -> None:
     assert (second.at, second.end) == (3, 5)
 
 
-def test_a_session_goes_on_at_its_count() -> None:
+def test_a_session_continues_at_its_count() -> None:
     box, first = outbox(1_000), outgoing(3)
     box.stamp(first)
     assert (first.at, wire(first)[3], box.acked) == (1_000, 1_000, 1_000)
@@ -53,7 +53,7 @@ def test_a_number_once_given_stays() -> None:
 
 
 @pytest.mark.parametrize("round_", [0, 1, 7])
-def test_sequences_wrap_to_zero_and_the_count_goes_on(round_: int) -> None:
+def test_sequences_wrap_to_zero_and_the_count_continues(round_: int) -> None:
     box, first, second = outbox((round_ + 1) * WRAP - 2), outgoing(3), outgoing(1)
     box.stamp(first)
     box.stamp(second)
@@ -64,7 +64,7 @@ def test_sequences_wrap_to_zero_and_the_count_goes_on(round_: int) -> None:
 def test_without_a_producer_nothing_is_numbered() -> None:
     box, only = outbox(idempotent=False), outgoing(3)
     box.stamp(only)
-    assert (wire(only), only.at, box.next, box.nameless) == ((0, -1, -1, -1), -1, 0, False)
+    assert (wire(only), only.at, box.next, box.needs_producer_id) == ((0, -1, -1, -1), -1, 0, False)
 
 
 def test_pieces_share_the_numbers_of_the_whole() -> None:
@@ -93,7 +93,7 @@ def test_pieces_of_what_was_never_sent_have_no_numbers_yet() -> None:
     assert [piece.at for piece in pieces] == [-1, -1]
 
 
-def test_another_producer_numbers_what_waits_anew() -> None:
+def test_another_producer_renumbers_waiting_batches() -> None:
     box, waiting = outbox(10), outgoing(2)
     box.stamp(waiting)
     box.queue.append(waiting)
@@ -102,11 +102,11 @@ def test_another_producer_numbers_what_waits_anew() -> None:
     assert (wire(waiting), box.next, box.acked) == ((0, 78, 0, 0), 2, 0)
 
 
-def test_nothing_is_sent_without_a_name() -> None:
+def test_nothing_is_sent_without_a_producer_id() -> None:
     box = Outbox(TopicPartition("t", 0), ProducerIdentity(-1, -1))
-    assert box.nameless
+    assert box.needs_producer_id
     box.begin(ProducerIdentity(0, 0), 0, known=False)
-    assert not box.nameless
+    assert not box.needs_producer_id
 
 
 @pytest.mark.parametrize("of_the_source", [0, TRANSACTIONAL])

@@ -24,7 +24,7 @@ from mm2.copy.session import (
     lease_of,
     start_of,
 )
-from mm2.copy.written_positions import PositionRecord, who_wrote
+from mm2.copy.written_positions import PositionRecord, summarize_writers
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.records.record import Record, decode_batch
@@ -43,7 +43,7 @@ def entry_of(position: int, source: TopicPartition = T, *, session: Session | No
 
 @dataclass
 class Desk:
-    """Two topics that take batches when the test says so, in the order in which they were sent."""
+    """Two topics that acknowledge batches when the test calls for it, in the order in which they were sent."""
 
     sent: list[tuple[str, Outbox, OutgoingBatch]] = field(default_factory=list)
     log: list[tuple[str, int, Record]] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Desk:
             outbox.queue.append(outgoing)
             self.sent.append((topic, outbox, outgoing))
 
-        return PendingRecords(lambda place: Outbox(TopicPartition(topic, place), None), put)
+        return PendingRecords(lambda address: Outbox(TopicPartition(topic, address), None), put)
 
     def positions(self, partitions: int = 25, *, offsets: bool = True, ledger: bool = True) -> Positions:
         return Positions(
@@ -125,7 +125,7 @@ def test_positions_go_to_the_partition_of_their_key() -> None:
     assert (row[2].key, row[2].value) == (key, b'{"offset":41}')
 
 
-def test_the_ledger_goes_first_and_says_what_the_offsets_topic_holds() -> None:
+def test_the_ledger_is_written_first_with_the_position_in_the_offsets_topic() -> None:
     desk = Desk()
     positions = desk.positions()
     positions.start_at(T, 30, Lease(5))
@@ -174,7 +174,7 @@ def test_a_long_batch_of_the_ledger_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
     assert positions.idle
 
 
-def test_a_position_that_is_there_is_not_written_again_but_the_ledger_may_have_news() -> None:
+def test_an_unchanged_position_is_not_written_again_but_the_ledger_may_be() -> None:
     desk = Desk()
     positions = desk.positions()
     positions.start_at(T, 42, Lease(5))
@@ -205,8 +205,8 @@ def test_in_a_transaction_only_the_ledger_is_written_here() -> None:
     commit(positions, (T, 7))
     desk.settle()
     assert ([topic for topic, _, _ in desk.log], desk.committed) == (["ledger"], [(T, 7)])
-    place, record = positions.offset_record(T, 7)
-    assert (place, record.value) == (partition_for(record.key or b"", 25), b'{"offset":6}')
+    address, record = positions.offset_record(T, 7)
+    assert (address, record.value) == (partition_for(record.key or b"", 25), b'{"offset":6}')
 
 
 # -- without a ledger -----------------------------------------------------------------------------------------------------
@@ -261,17 +261,17 @@ def state_after(log: list[tuple[str, int, Record]]) -> tuple[LedgerEntry | None,
     st.none() | st.integers(1, 60),
     st.data(),
 )
-def test_at_every_crash_point_a_successor_goes_on_at_the_mark_or_the_position(
+def test_at_every_crash_point_a_successor_continues_at_the_mark_or_the_position(
     marks: list[int], committed: int | None, data: st.DataObject
 ) -> None:
     """``marks`` may go back: a source that was truncated. Each stands for as many records of the session."""
     desk = Desk()
     positions = desk.positions()
     positions.start_at(T, committed, Lease(5))
-    said: list[Mark] = []
+    written: list[Mark] = []
     for count, source in enumerate(marks):
         mark = Mark(source, 100 + count, count)
-        said.append(mark)
+        written.append(mark)
         positions.commit(Commit(entry_of(0).replace(mark=mark)))
         positions.flush()
         desk.settle()
@@ -285,7 +285,7 @@ def test_at_every_crash_point_a_successor_goes_on_at_the_mark_or_the_position(
     assert start.entry is not None
     assert (start.moved, start.entry.session) == (False, SESSION)
     assert start.position == entry.mark.source, "source and count are those of one mark"
-    assert entry.mark == said[sum(topic == "ledger" for topic, _, _ in desk.log[:crash]) - 1]
+    assert entry.mark == written[sum(topic == "ledger" for topic, _, _ in desk.log[:crash]) - 1]
     assert position in {entry.previous, entry.mark.source}
 
 
@@ -306,7 +306,7 @@ def test_a_position_of_java_or_a_user_wins_over_any_ledger(marks: list[int], dat
     assert start.entry.session is None
 
 
-def test_a_position_that_was_told_once_more_at_rest_may_be_set_back_or_removed() -> None:
+def test_a_position_that_was_confirmed_at_rest_may_be_set_back_or_removed() -> None:
     desk = Desk()
     positions = desk.positions()
     positions.start_at(T, None, Lease(5))
@@ -342,7 +342,7 @@ def test_without_a_session_only_the_position_counts(marks: list[int], crash: int
     assert start_of(entry, None, committed).position == committed
 
 
-def test_commits_that_were_given_up_with_the_ledger_are_found_by_nobody() -> None:
+def test_commits_abandoned_with_the_ledger_are_not_completed_twice() -> None:
     desk = Desk()
     positions = desk.positions()
     commit(positions, (T, 5))
@@ -379,7 +379,7 @@ def test_a_position_describes_itself() -> None:
     assert positions.is_entered(T)
 
 
-def test_what_was_written_shortly_before_a_position_of_ours_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_shortly_before_an_own_position_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's position may be among it: the connector is to be stopped, and the task has not heard of it yet."""
     now = [100.0]
     monkeypatch.setattr("mm2.copy.executor.positions.time.monotonic", lambda: now[0])
@@ -414,18 +414,18 @@ def test_a_late_entry_of_an_earlier_holder_is_ignored() -> None:
 
 
 def started(entry: LedgerEntry, *records: tuple[int | None, Lease | None, int]) -> Start:
-    """Where copying goes on after these records of an offsets topic, (position, lease of ours or None, seen), at offsets 100, 101, …"""
+    """Where copying continues after these records of an offsets topic, (position, lease of ours or None, seen), at offsets 100, 101, …"""
     ledger = Ledger()
     row = entry_record(entry)
     ledger.apply(row.key, row.value)
-    found = who_wrote(
+    found = summarize_writers(
         [
             PositionRecord(
-                100 + place,
+                100 + address,
                 None if position is None else offset_value(position),
                 None if lease is None else PositionHeader(lease, SESSION, Mark(position or 0, -1, position or 0), seen),
             )
-            for place, (position, lease, seen) in enumerate(records)
+            for address, (position, lease, seen) in enumerate(records)
         ]
     )
     committed = records[-1][0]
@@ -465,7 +465,7 @@ ENTRY = LedgerEntry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 40, session=
         "written by somebody while a holder ran, and overwritten by it",
     ],
 )
-def test_who_wrote_a_position_decides_whether_it_is_obeyed(
+def test_the_writer_of_a_position_decides_whether_it_is_used(
     records: list[tuple[int | None, Lease | None, int]], position: int | None, *, moved: bool
 ) -> None:
     start = started(ENTRY, *records)

@@ -67,7 +67,7 @@ def batch_of(server: ChannelServer) -> MicroBatch:
     return batch
 
 
-def test_both_sides_prove_themselves_and_the_job_is_handed_over(server: ChannelServer) -> None:
+def test_both_sides_authenticate_and_the_job_is_sent(server: ChannelServer) -> None:
     batch = batch_of(server)
     executor = Executor(server)
     own = executor.hello(batch)
@@ -79,7 +79,7 @@ def test_both_sides_prove_themselves_and_the_job_is_handed_over(server: ChannelS
     assert batch.ready.is_set()
 
 
-def test_small_words_one_after_another_do_not_wait_for_acknowledgements(server: ChannelServer) -> None:
+def test_small_messages_do_not_wait_for_acknowledgements(server: ChannelServer) -> None:
     batch = batch_of(server)
     executor = Executor(server)
     executor.hello(batch)
@@ -89,15 +89,15 @@ def test_small_words_one_after_another_do_not_wait_for_acknowledgements(server: 
     assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
-def test_a_stranger_learns_nothing(server: ChannelServer) -> None:
+def test_an_unauthenticated_client_gets_nothing(server: ChannelServer) -> None:
     batch = batch_of(server)
     executor = Executor(server)
     executor.hello(batch, secret="00" * 32)
     assert executor.hung_up
-    assert not batch.over.is_set()
+    assert not batch.finished.is_set()
 
 
-def test_a_forgotten_batch_is_not_handed_over(server: ChannelServer) -> None:
+def test_a_forgotten_batch_is_not_sent(server: ChannelServer) -> None:
     batch = batch_of(server)
     server.forget(batch)
     executor = Executor(server)
@@ -105,7 +105,7 @@ def test_a_forgotten_batch_is_not_handed_over(server: ChannelServer) -> None:
     assert executor.hung_up
 
 
-def test_a_second_attempt_is_turned_away_and_the_first_goes_on(server: ChannelServer) -> None:
+def test_a_second_attempt_is_rejected_and_the_first_continues(server: ChannelServer) -> None:
     batch = batch_of(server)
     first = Executor(server)
     first.hello(batch)
@@ -113,13 +113,13 @@ def test_a_second_attempt_is_turned_away_and_the_first_goes_on(server: ChannelSe
     second = Executor(server)
     second.hello(batch, attempt=1)
     assert second.hung_up
-    assert not batch.over.is_set()
+    assert not batch.finished.is_set()
     first.say({"type": "ready"})
     assert first.hear() == {"type": "go"}
 
 
 @pytest.mark.parametrize("line", [b"nonsense\n", b"[]\n", b"{}\n", b"x" * 5000 + b"\n"])
-def test_nonsense_is_hung_up_on(server: ChannelServer, line: bytes) -> None:
+def test_invalid_data_closes_the_connection(server: ChannelServer, line: bytes) -> None:
     executor = Executor(server)
     executor.socket.sendall(line)
     assert executor.hung_up
@@ -131,9 +131,9 @@ def test_the_end_of_the_connection_is_the_end_of_the_batch(server: ChannelServer
     executor.hello(batch)
     executor.hear()
     executor.socket.shutdown(socket.SHUT_RDWR)
-    assert batch.over.wait(5)
+    assert batch.finished.wait(5)
     assert not batch.final
-    assert batch.failure.startswith(("the executor closed the progress channel", "the progress channel broke"))
+    assert batch.failure.startswith(("the executor closed the progress channel", "the progress channel failed"))
 
 
 def test_hanging_up_reaches_the_executor_at_once(server: ChannelServer) -> None:
@@ -146,7 +146,7 @@ def test_hanging_up_reaches_the_executor_at_once(server: ChannelServer) -> None:
     assert batch.failure == "cancelled"
 
 
-def test_running_out_of_files_once_does_not_close_the_door_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_file_descriptors_does_not_stop_the_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     failures = [OSError(24, "Too many open files")]
     accept = socket.socket.accept
 
@@ -175,7 +175,7 @@ def test_lines_come_whole_however_they_were_cut(server: ChannelServer) -> None:
     assert [executor.hear(), executor.hear()] == [{"type": "go"}] * 2
 
 
-def test_an_error_of_ours_ends_the_batch_and_not_the_server(server: ChannelServer) -> None:
+def test_an_internal_error_ends_the_batch_and_not_the_server(server: ChannelServer) -> None:
     broken = MicroBatch("b", SPEC, lambda: 1 // 0)  # type: ignore[arg-type]
     server.expect(broken)
     executor = Executor(server)
@@ -183,7 +183,7 @@ def test_an_error_of_ours_ends_the_batch_and_not_the_server(server: ChannelServe
     executor.hear()
     executor.say({"type": "ready"})
     assert executor.hung_up
-    assert broken.over.wait(5)
+    assert broken.finished.wait(5)
     assert Executor(server).challenge
 
 
@@ -194,15 +194,15 @@ def test_closing_ends_listening_connections_and_the_thread(server: ChannelServer
     executor.hear()
     server.close()
     assert executor.hung_up
-    assert batch.over.wait(5)
+    assert batch.finished.wait(5)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(server.address, 5)
     assert not any(thread.name == "copy-channel" for thread in threading.enumerate())
     server.close()
-    batch.stop(1)  # whoever still holds it may go on talking
+    batch.stop(1)  # a caller may still use it
 
 
-def test_without_tls_nobody_learns_anything_where_tls_is_asked_for() -> None:
+def test_without_tls_a_client_gets_nothing_where_tls_is_required() -> None:
     server = ChannelServer("127.0.0.1", identity=DriverIdentity.create())
     try:
         with socket.create_connection(server.address, 5) as stranger:
@@ -217,14 +217,16 @@ def test_another_drivers_certificate_is_refused() -> None:
     server = ChannelServer("127.0.0.1", identity=DriverIdentity.create())
     try:
         with socket.create_connection(server.address, 5) as plain, channel.client_tls().wrap_socket(plain) as tls:
-            with pytest.raises(ValueError, match="does not have our driver's certificate"):
+            with pytest.raises(ValueError, match="another certificate than the driver's"):
                 channel.verify_pin(tls, DriverIdentity.create().fingerprint)
             channel.verify_pin(tls, server.fingerprint)
     finally:
         server.close()
 
 
-def test_who_does_not_say_who_it_is_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, server: ChannelServer) -> None:
+def test_a_client_that_does_not_authenticate_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch, server: ChannelServer
+) -> None:
     monkeypatch.setattr("mm2.copy.driver.server._HANDSHAKE_TIMEOUT_S", 0.2)
     started = time.monotonic()
     assert Executor(server).hung_up

@@ -66,17 +66,17 @@ def test_start_survives_the_channel() -> None:
 
 
 @pytest.mark.parametrize("committed", [110, 120])
-def test_either_position_of_the_last_commit_goes_on_at_the_mark(committed: int) -> None:
+def test_either_position_of_the_last_commit_continues_at_the_mark(committed: int) -> None:
     assert start_of(ENTRY, None, committed) == Start(120, committed, ENTRY)
 
 
-def test_a_session_whose_first_position_was_never_written_goes_on() -> None:
+def test_a_session_whose_first_position_was_never_written_continues() -> None:
     entry = ENTRY.replace(previous=None)
     assert start_of(entry, None, None) == Start(120, None, entry)
 
 
 @pytest.mark.parametrize("committed", [None, 0, 109, 111, 500])
-def test_a_position_that_somebody_else_wrote_is_obeyed_and_ends_the_session(committed: int | None) -> None:
+def test_a_foreign_position_is_used_and_ends_the_session(committed: int | None) -> None:
     start = start_of(ENTRY, None, committed)
     assert start.position == committed
     assert start.moved
@@ -100,7 +100,7 @@ def test_count_after_wraps() -> None:
     assert count_after(4, SEQUENCES - 3) == SEQUENCES + 5
 
 
-def test_keys_as_they_stand_in_the_topic() -> None:
+def test_keys_as_in_the_topic() -> None:
     assert key_bytes(Key(TP, None)) == b'{"partition":0,"topic":"orders"}'
     assert key_bytes(Key(TP, 3)) == b'{"chunk":3,"partition":0,"topic":"orders"}'
     for key in (Key(TP, None), Key(TP, 3)):
@@ -204,11 +204,11 @@ def test_an_exactly_once_position_is_the_committed_one_wherever_the_ledger_is() 
 def test_a_partition_that_was_empty_is_known_to_be_copied_from_its_beginning() -> None:
     entry = ENTRY.replace(session=None, previous=None, mark=Mark(0, -1, 0))
     assert start_of(entry, None, None) == Start(0, None, entry)
-    assert start_of(entry, None, None, undone=True).position is None, "nobody knows where its first transaction began"
-    assert start_of(entry.replace(previous=110), None, None).position is None, "somebody has taken the position away"
+    assert start_of(entry, None, None, undone=True).position is None, "the start of its first transaction is unknown"
+    assert start_of(entry.replace(previous=110), None, None).position is None, "a user has removed the position"
 
 
-def test_a_successor_goes_on_in_the_chunk_of_the_entry_or_in_the_next() -> None:
+def test_a_successor_continues_the_chunk_of_the_entry_or_the_next() -> None:
     ledger = Ledger()
     assert ledger.newest_chunk(TP) is None
     ledger.apply(*_pair(entry_record(ENTRY)))

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from mm2.copy.executor.brokers import SILENT_S, BrokerAddress
+from mm2.copy.executor.brokers import SLOW_RESPONSE_S, BrokerAddress
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.sink import Sink, _TargetBroker, _UnderWay
 from mm2.copy.executor.target_progress import FoundBatch, ProgressQuestion, TargetProgress
@@ -33,7 +33,7 @@ GONE = DisconnectedFailure("gone")
 
 
 class Line:
-    """A broker's end of a channel: requests in, answers when the test says so."""
+    """A broker's end of a channel: requests in, responses when the test calls for them."""
 
     def __init__(self, sink: Sink, node: int) -> None:
         self.lost = False
@@ -100,13 +100,13 @@ class Scene:
     def outbox(
         self, tp: TopicPartition = TP, *, known: bool = False, looked_up: bool = False, **options: Any
     ) -> Outbox:
-        said = self.words
+        written = self.words
         options.setdefault("idempotent", True)
-        box = self.sink.outbox(tp, on_refused=lambda f: said.append(None if f is None else str(f)), **options)
+        box = self.sink.outbox(tp, on_refused=lambda f: written.append(None if f is None else str(f)), **options)
         if options["idempotent"]:
             box.begin(ProducerIdentity(7, 0), 0, known=known)
             box.acked_ms = int(time.time() * 1000)
-        box.place = BrokerAddress(1, 0)
+        box.address = BrokerAddress(1, 0)
         box.leader_epoch = 1
         box.looked_up = looked_up
         box.on_inconsistent = self.inconsistent.append
@@ -128,7 +128,7 @@ class Scene:
         self.sink.put(box, self.outgoing(name, count))
 
     def leaders(self, **nodes: int) -> None:
-        """From now on metadata says this of partition 0 of each topic."""
+        """Set the metadata of partition 0 of each topic."""
         topics = {name: TopicInfo(name, "", False, {0: PartitionInfo(node, 1, (), ())}) for name, node in nodes.items()}
         found = Metadata("id", 1, {1: Broker(1, "h", 1, None), 2: Broker(2, "h", 2, None)}, topics)
         self.cluster.metadata = lambda *_args, **_kwargs: found  # type: ignore[method-assign]
@@ -159,7 +159,7 @@ async def turn(count: int = 3) -> None:
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110  (nobody there sets an event)
+        while not condition():  # noqa: ASYNC110  (there is no event to wait for)
             await asyncio.sleep(0.005)
 
 
@@ -178,7 +178,7 @@ def test_a_partition_whose_batch_was_not_taken_is_left_alone_for_the_pause() -> 
     play(scenario, **{"retry.backoff.ms": "50"})
 
 
-def test_an_answer_never_stands_for_a_batch_that_was_not_in_the_request() -> None:
+def test_a_response_never_acknowledges_a_batch_that_was_not_in_the_request() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox()
         line.broker.under_way.extend(
@@ -253,21 +253,21 @@ def test_a_batch_that_the_answer_does_not_mention_is_sent_again(monkeypatch: pyt
     play(scenario)
 
 
-def test_a_broker_that_does_not_answer_for_long_is_told_of_before_it_is_given_up() -> None:
+def test_an_unresponsive_broker_is_reported_before_the_timeout() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox()
         scene.put(box, "a")
         await turn()
         request = line.broker.under_way[0]
-        line.broker.under_way[0] = request._replace(sent_s=request.sent_s - SILENT_S + 1)
+        line.broker.under_way[0] = request._replace(sent_s=request.sent_s - SLOW_RESPONSE_S + 1)
         scene.sink._watch()
-        assert box.complaint is None
-        line.broker.under_way[0] = request._replace(sent_s=request.sent_s - SILENT_S - 1)
+        assert box.last_error is None
+        line.broker.under_way[0] = request._replace(sent_s=request.sent_s - SLOW_RESPONSE_S - 1)
         scene.sink._watch()
-        assert "broker 1 has not answered a Produce request for 10 s" in str(box.complaint)
+        assert "broker 1 has not responded to a Produce request for 10 s" in str(box.last_error)
         assert not line.lost
         line.answer((TP, 0, 5))
-        assert box.complaint is None
+        assert box.last_error is None
 
     play(scenario)
 
@@ -298,23 +298,23 @@ def test_a_produce_request_that_times_out_looks_up_the_leader() -> None:
         await turn()
         scene.leaders(t=2)
         line.answer((TP, 7, -1))
-        await until(lambda: box.place == BrokerAddress(2, 0))
+        await until(lambda: box.address == BrokerAddress(2, 0))
 
     play(scenario)
 
 
-def test_a_partition_without_a_leader_says_so_until_a_batch_is_taken() -> None:
+def test_a_partition_without_a_leader_is_reported_until_a_batch_is_acknowledged() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox()
-        box.place = None
+        box.address = None
         scene.leaders(t=-1)
         scene.put(box, "a")
-        await until(lambda: box.complaint)
-        assert str(box.complaint).startswith("writing to t-0 of cluster B: LEADER_NOT_AVAILABLE")
+        await until(lambda: box.last_error)
+        assert str(box.last_error).startswith("writing to t-0 of cluster B: LEADER_NOT_AVAILABLE")
         scene.leaders(t=1)
         await until(lambda: line.requests)
         line.answer((TP, 0, 10))
-        assert (box.complaint, scene.words) == (None, [None])
+        assert (box.last_error, scene.words) == (None, [None])
 
     play(scenario)
 
@@ -345,7 +345,7 @@ def test_what_is_there_already_is_taken_for_acknowledged_and_not_sent_again() ->
 
 
 @pytest.mark.parametrize("session_is_over", [True, False])
-def test_the_end_of_a_session_is_no_trouble_but_what_was_unanswered_is_asked_for(session_is_over: bool) -> None:
+def test_the_end_of_a_login_session_is_not_an_error_but_unanswered_batches_are_looked_up(session_is_over: bool) -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
         scene.put(box, "a", 2)
@@ -369,7 +369,7 @@ def test_among_records_of_others_the_places_are_not_known() -> None:
         scene.standing = TargetProgress(2, 109)
         line.fail(GONE)
         await turn()
-        assert (scene.acked, box.idle, box.complaint) == ([("a", -1)], True, None)
+        assert (scene.acked, box.idle, box.last_error) == ([("a", -1)], True, None)
 
     play(scenario)
 
@@ -411,7 +411,7 @@ def test_a_target_that_lost_what_it_had_acknowledged_is_the_owners_business() ->
     play(scenario)
 
 
-def test_who_is_overtaken_has_lost_the_partition() -> None:
+def test_an_overtaken_executor_has_lost_the_partition() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
         scene.put(box, "a", 2)
@@ -425,7 +425,7 @@ def test_who_is_overtaken_has_lost_the_partition() -> None:
 
 
 def test_a_look_up_that_is_refused_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_AGAIN_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_RETRY_S", 0.01)
     monkeypatch.setattr("mm2.copy.executor.sink.LOOK_UP_REFUSED_S", 0.1)
 
     async def scenario(scene: Scene) -> None:
@@ -529,7 +529,10 @@ def test_an_acknowledged_batch_behind_a_refused_one_stops_the_partition() -> Non
         line.answer((TP, 0, 10))
         await turn()
         assert (scene.acked, box.acked, box.paused) == ([], 0, True)
-        assert "took records from 1 on at offset 10, although it had refused those from 0 on" in scene.inconsistent[0]
+        assert (
+            "appended the records from 1 on at offset 10, although it had rejected those from 0 on"
+            in scene.inconsistent[0]
+        )
 
     play(scenario)
 
@@ -562,19 +565,19 @@ def test_after_a_look_up_nothing_is_sent_in_another_leader_epoch() -> None:
 
 
 def test_a_target_that_does_not_answer_the_question_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_AGAIN_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
         scene.put(box, "a")
         await turn()
-        scene.standing = DisconnectedFailure("away")
+        scene.standing = DisconnectedFailure("disconnected")
         line.fail(GONE)
         await until(lambda: len(scene.questions) > 1)
-        assert (box.complaint, scene.acked) == (scene.standing, [])
+        assert (box.last_error, scene.acked) == (scene.standing, [])
         scene.standing = TargetProgress(1, 1)
         await until(lambda: scene.acked)
-        assert (box.complaint, box.idle) == (None, True), "nothing is wrong any more"
+        assert (box.last_error, box.idle) == (None, True), "nothing is wrong any more"
 
     play(scenario)
 
@@ -624,8 +627,8 @@ def test_a_batch_that_is_too_large_is_cut_and_what_follows_keeps_its_numbers() -
         line.answer((TP, TOO_LARGE, -1))
         line.answer((TP, OUT_OF_ORDER, -1))
         await turn()
-        for place, part in enumerate([(0, 2), (2, 2), (4, 1)]):
-            assert line.requests[2 + place] == [part]
+        for address, part in enumerate([(0, 2), (2, 2), (4, 1)]):
+            assert line.requests[2 + address] == [part]
             line.answer((TP, 0, part[0]))
             await turn()
         assert (scene.words, scene.questions) == ([None], [])
@@ -633,7 +636,7 @@ def test_a_batch_that_is_too_large_is_cut_and_what_follows_keeps_its_numbers() -
     play(scenario)
 
 
-def test_a_record_that_is_too_large_is_offered_again_in_case_somebody_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_is_too_large_is_resent_in_case_the_limit_was_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.sink._REFUSED_RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
@@ -649,16 +652,16 @@ def test_a_record_that_is_too_large_is_offered_again_in_case_somebody_mends_it(m
     play(scenario)
 
 
-def test_what_the_owner_has_dealt_with_is_not_offered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_the_owner_has_handled_is_not_resent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.sink._REFUSED_RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True)
 
-        def bury(_failure: KafkaFailure | None) -> None:
+        def quarantine(_failure: KafkaFailure | None) -> None:
             box.refused, box.paused = False, True
 
-        box.on_refused = bury
+        box.on_refused = quarantine
         scene.put(box, "a")
         await turn()
         line.answer((TP, TOO_LARGE, -1))
@@ -671,11 +674,11 @@ def test_what_the_owner_has_dealt_with_is_not_offered_again(monkeypatch: pytest.
 # -- transactions ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_never_sent_waits_while_a_transaction_ends_and_the_rest_goes_on() -> None:
+def test_unsent_batches_wait_while_a_transaction_ends_and_sent_ones_are_resent() -> None:
     async def scenario(scene: Scene) -> None:
         line = Line(scene.sink, 1)
         data = scene.outbox(known=True, transactional=True)
-        offsets = scene.outbox(TopicPartition("o", 0), known=True, transactional=True, held_back=False)
+        offsets = scene.outbox(TopicPartition("o", 0), known=True, transactional=True, waits_for_commit=False)
         scene.put(data, "a")
         await turn()
         scene.sink.hold(new=True)
@@ -722,15 +725,15 @@ def test_one_batch_of_a_partition_is_in_a_request() -> None:
     play(scenario)
 
 
-def test_nothing_is_sent_for_a_producer_without_a_name() -> None:
+def test_nothing_is_sent_for_a_producer_without_an_id() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.sink.outbox(TP, idempotent=True)
-        box.place = BrokerAddress(1, 0)
+        box.address = BrokerAddress(1, 0)
         scene.put(box, "a")
         await turn()
         assert line.requests == []
         box.begin(ProducerIdentity(9, 0), 41, known=True)
-        scene.sink.go_on(box)
+        scene.sink.end_pause(box)
         await turn()
         assert line.requests == [[(41, 1)]]
 

@@ -52,7 +52,7 @@ class Scene:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.topic_ids.CONFIRM_AFTER_S", 0.01)
-    monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_AGAIN_S", 0.02)
+    monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_RETRY_S", 0.02)
 
 
 def play(scenario: Callable[[Scene], Awaitable[None]]) -> None:
@@ -77,7 +77,7 @@ def test_one_answer_with_another_id_changes_nothing() -> None:
         await scene.look()
         scene.say(NEW)
         await scene.look()
-        assert (scene.recreated, scene.outbox.place, scene.sink.topic_ids) == (0, BrokerAddress(1, 0), {"t": NEW})
+        assert (scene.recreated, scene.outbox.address, scene.sink.topic_ids) == (0, BrokerAddress(1, 0), {"t": NEW})
 
     play(scenario)
 

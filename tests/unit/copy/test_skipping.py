@@ -24,7 +24,7 @@ def answered(bench: Bench, there: Iterable[int]) -> None:
     """The copier has looked: these source offsets' records are what is on the target behind the mark."""
     bench.cursor.match = deque(fingerprint(record(offset)) for offset in there)
     bench.cursor.skip_base = -1
-    bench.cursor.held = False
+    bench.cursor.suspended = False
 
 
 # -- counting -------------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def test_where_it_lies_on_the_target_may_be_unknown() -> None:
     st.lists(st.tuples(st.sampled_from(["batch", "control", "aborted"]), st.integers(1, 6)), min_size=1, max_size=10),
     st.data(),
 )
-def test_whatever_the_predecessor_got_to_the_successor_goes_on_there(
+def test_the_successor_continues_where_the_predecessor_stopped(
     plan: list[tuple[str, int]], data: st.DataObject
 ) -> None:
     log: list[bytearray] = []
@@ -135,28 +135,28 @@ def test_whatever_the_predecessor_got_to_the_successor_goes_on_there(
 def test_a_hole_makes_the_owner_look_at_the_target(skip: int, fetched: list[bytearray]) -> None:
     bench = Bench(0, target=0, skip=skip)
     bench.fetch(*fetched, batch(50, 1))
-    assert bench.owner.told == [("uncertain", 0, skip)]
-    assert (bench.cursor.held, bench.outgoing_batches, bench.gaps) == (True, [], {})
+    assert bench.owner.calls == [("uncertain", 0, skip)]
+    assert (bench.cursor.suspended, bench.outgoing_batches, bench.gaps) == (True, [], {})
     assert bench.cursor.mark == Mark(0, 0, 0)
 
 
 def test_a_hole_behind_what_was_counted_is_none_of_its_business() -> None:
     bench = Bench(0, target=0, skip=2, skip_base=0)
     bench.fetch(batch(0, 2), batch(4, 1))
-    assert (bench.owner.told, bench.offsets(), bench.gaps) == ([], [4], {"compacted": 2})
+    assert (bench.owner.calls, bench.offsets(), bench.gaps) == ([], [4], {"compacted": 2})
 
 
 def test_a_legacy_batch_is_looked_for() -> None:
     bench = Bench(0, target=0, skip=1)
     message = struct.pack(">bbqii", 1, 0, 5, -1, 1) + b"x"  # magic 1, no key, one byte
     bench.fetch(struct.pack(">qiI", 0, len(message) + 4, zlib.crc32(message)) + message)
-    assert bench.owner.told == [("uncertain", 0, 1)]
+    assert bench.owner.calls == [("uncertain", 0, 1)]
 
 
-def test_retention_that_ate_what_is_there_is_looked_at_before_anything_is_given_up() -> None:
+def test_deleted_records_are_compared_with_the_target_before_they_count_as_lost() -> None:
     bench = Bench(0, target=0, skip=5)
     bench.cursor.jump(4, "retention")
-    assert (bench.owner.told, bench.cursor.offset, bench.gaps) == ([("uncertain", 0, 5)], 0, {})
+    assert (bench.owner.calls, bench.cursor.offset, bench.gaps) == ([("uncertain", 0, 5)], 0, {})
 
 
 def test_a_corrupt_batch_cannot_be_counted() -> None:
@@ -165,12 +165,12 @@ def test_a_corrupt_batch_cannot_be_counted() -> None:
     bench.owner.takes_corrupt = True
     for _ in range(2):
         bench.fetch(spoiled(batch(0, 2)), batch(2, 2))
-    assert bench.owner.told == [("uncertain", 0, 2)]
+    assert bench.owner.calls == [("uncertain", 0, 2)]
     answered(bench, [0, 1])
     bench.fetch(spoiled(batch(0, 2)), batch(2, 2))
-    assert bench.owner.told[-1] == ("corrupt", 0)
-    bench.cursor.put_away()
-    bench.cursor.held = False
+    assert bench.owner.calls[-1] == ("corrupt", 0)
+    bench.cursor.finish_quarantine()
+    bench.cursor.suspended = False
     bench.fetch(batch(2, 2))
     bench.ack(2)
     assert (bench.offsets(), bench.cursor.mark) == ([2, 3], Mark(4, 4, 4))
@@ -183,7 +183,7 @@ def test_no_batch_of_a_newer_leader_is_counted() -> None:
     """KIP-101: an unclean election may have replaced what the predecessor copied."""
     bench = Bench(0, target=0, skip=5, skip_base=0, known_epoch=3)
     bench.fetch(of_epoch(batch(0, 2), 3), of_epoch(batch(2, 9), 4))
-    assert bench.owner.told == [("uncertain", 2, 3)]
+    assert bench.owner.calls == [("uncertain", 2, 3)]
     assert (bench.cursor.mark, bench.cursor.known_epoch, bench.outgoing_batches) == (Mark(2, 2, 2), 3, [])
 
 
@@ -193,7 +193,7 @@ def test_what_an_election_replaced_is_reported_and_the_new_records_are_copied() 
     bench.fetch(of_epoch(batch(0, 2), 3), new)
     answered(bench, [102, 103, 104])  # others
     bench.fetch(new)
-    assert bench.owner.told[1:] == [("replaced", 2, 3, True)]
+    assert bench.owner.calls[1:] == [("replaced", 2, 3, True)]
     assert bench.offsets() == list(range(2, 11))
     bench.ack(5)
     assert (bench.cursor.mark, bench.outgoing_batches[0].at) == (Mark(11, 14, 14), 5)
@@ -207,7 +207,7 @@ def test_a_clean_election_costs_a_comparison_and_nothing_else() -> None:
     bench.fetch(of_epoch(batch(0, 2), 3), new)
     answered(bench, [2, 3, 4])
     bench.fetch(new)
-    assert (bench.owner.told[1:], bench.offsets(), bench.cursor.records) == ([], [5], 5)
+    assert (bench.owner.calls[1:], bench.offsets(), bench.cursor.records) == ([], [5], 5)
 
 
 def test_while_records_are_compared_the_epoch_that_may_be_counted_stays() -> None:
@@ -236,24 +236,24 @@ def test_with_holes_which_offsets_the_replaced_records_had_is_not_known() -> Non
     bench.fetch(new)
     answered(bench, range(100, 105))
     bench.fetch(new)
-    assert bench.owner.told[1:] == [("replaced", 2, 5, False)]
+    assert bench.owner.calls[1:] == [("replaced", 2, 5, False)]
 
 
-def test_a_truncation_behind_the_mark_is_compared_and_not_obeyed() -> None:
+def test_a_truncation_after_the_mark_is_compared_and_not_applied() -> None:
     bench = Bench(10, target=0, skip=5, known_epoch=3)
     bench.cursor.diverged(2, 12)
-    assert (bench.owner.told, bench.cursor.held) == ([("uncertain", 10, 5)], True)
+    assert (bench.owner.calls, bench.cursor.suspended) == ([("uncertain", 10, 5)], True)
     assert (bench.cursor.leader_epoch, bench.cursor.known_epoch) == (2, -1)
-    bench.cursor.held = False
+    bench.cursor.suspended = False
     bench.cursor.diverged(1, 7)
-    assert bench.owner.told[1:] == [("diverged", 1, 7)]
+    assert bench.owner.calls[1:] == [("diverged", 1, 7)]
 
 
 def test_timestamps_that_the_target_does_not_keep_are_not_compared() -> None:
     bench = Bench(0, target=0, skip=2)
     bench.fetch(batch(1, 2))
     bench.cursor.match = deque(fingerprint(replace(record(o), timestamp=77), with_time=False) for o in (0, 1))
-    bench.cursor.match_with_time, bench.cursor.held = False, False
+    bench.cursor.match_with_time, bench.cursor.suspended = False, False
     bench.fetch(batch(1, 2))
     assert bench.offsets() == [2]
 
@@ -284,7 +284,7 @@ def test_survivors_only() -> None:
     assert (bench.offsets(), bench.cursor.mark) == ([15], Mark(16, 6, 106))
 
 
-def test_a_new_record_at_once_and_everything_else_is_gone() -> None:
+def test_a_new_record_first_and_all_others_are_deleted() -> None:
     bench = Bench(10, target=3, records=100, skip=5)
     bench.fetch(batch(30, 2))
     answered(bench, range(10, 15))
@@ -292,7 +292,7 @@ def test_a_new_record_at_once_and_everything_else_is_gone() -> None:
     assert (bench.offsets(), bench.cursor.records, bench.cursor.target) == ([30, 31], 105, -1)
     bench.ack(8)
     assert bench.cursor.mark == Mark(32, 10, 107)
-    assert bench.cursor.foreign == 0, "what the predecessor wrote is nobody else's"
+    assert bench.cursor.foreign == 0, "records of the predecessor are not foreign"
 
 
 def test_the_rest_of_a_batch_behind_the_last_one_found() -> None:
@@ -325,7 +325,7 @@ def test_a_position_never_passes_what_may_have_been_there() -> None:
     assert bench.gaps == {"compacted": 10, "retention": 10, "control": 1}
 
 
-def test_a_partition_that_goes_on_elsewhere_meanwhile_leaves_what_is_there_behind() -> None:
+def test_a_partition_that_moves_elsewhere_keeps_the_count_of_skipped_records() -> None:
     for looking in (False, True):
         bench = Bench(50, target=7, records=20, skip=4)
         calls: list[int] = []
@@ -347,7 +347,7 @@ def test_equal_records_are_found_one_by_one() -> None:
     bench.fetch(data)
     bench.cursor.match = deque(fingerprint(row) for row in decode_batch(view_of(data)))
     bench.cursor.match.pop()
-    bench.cursor.held = False
+    bench.cursor.suspended = False
     bench.fetch(data)
     assert [outgoing.count for outgoing in bench.outgoing_batches] == [1]
     assert bench.cursor.records == 2
@@ -369,8 +369,8 @@ def test_after_any_compaction_everything_that_is_left_is_on_the_target_once(
         for one in log:
             bench.fetch(one)
             mark = bench.cursor.mark
-            assert mark.records == min(mark.source, there), "whoever takes over here would count wrong"
-        if bench.cursor.held:
+            assert mark.records == min(mark.source, there), "a successor would count wrong"
+        if bench.cursor.suspended:
             answered(bench, range(there - bench.cursor.skip, there))
     left = [offset for offset in range(there, 30) if offset not in gone]
     assert bench.offsets() == left

@@ -47,14 +47,14 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.002)
 
 
-def test_without_a_limit_nobody_waits() -> None:
+def test_without_a_limit_no_batch_waits() -> None:
     slots = Slots(None)
     assert all(Entrant(slots, f"b{index}", "lane").gets_in() for index in range(20))
-    assert slots.may_stand_by()
-    assert not slots.is_over(1e9)
+    assert slots.may_start_standby()
+    assert not slots.must_yield(1e9)
 
 
-def test_nobody_gets_in_before_there_are_executors() -> None:
+def test_no_batch_gets_a_slot_before_there_are_executors() -> None:
     slots = Slots(0)
     first = Entrant(slots, "a1", "a")
     assert first.waits
@@ -62,7 +62,7 @@ def test_nobody_gets_in_before_there_are_executors() -> None:
     assert first.gets_in()
 
 
-def test_who_came_first_gets_the_slot_that_comes_free() -> None:
+def test_the_first_waiting_batch_gets_the_free_slot() -> None:
     slots = Slots(1)
     first, second, third = (Entrant(slots, f"{lane}1", lane) for lane in "abc")
     assert first.gets_in()
@@ -85,33 +85,33 @@ def test_a_lane_without_a_slot_comes_before_one_that_wants_a_second() -> None:
     assert standby.gets_in()
 
 
-def test_the_next_batch_stands_by_only_where_a_slot_is_free() -> None:
+def test_the_next_batch_is_submitted_early_only_where_a_slot_is_free() -> None:
     slots = Slots(2)
     a = Entrant(slots, "a1", "a")
     assert a.gets_in()
-    assert slots.may_stand_by()
+    assert slots.may_start_standby()
     b = Entrant(slots, "b1", "b")
     assert b.gets_in()
-    assert not slots.may_stand_by()
+    assert not slots.may_start_standby()
     slots.resize(3)
-    assert slots.may_stand_by()
+    assert slots.may_start_standby()
 
 
-def test_a_turn_ends_only_when_another_lane_has_no_slot_and_it_is_said_once() -> None:
+def test_a_turn_ends_only_when_another_lane_has_no_slot_and_one_warning_is_logged() -> None:
     slots = Slots(1)
     a = Entrant(slots, "a1", "a")
     assert a.gets_in()
     Entrant(slots, "a2", "a")
-    assert not slots.is_over(TURN_S), "its own next batch is no other lane"
+    assert not slots.must_yield(TURN_S), "its own next batch is no other lane"
     Entrant(slots, "b1", "b")
     with capture_logs() as logs:
-        assert not slots.is_over(TURN_S - 0.1)
-        assert slots.is_over(TURN_S)
-        assert slots.is_over(TURN_S)
+        assert not slots.must_yield(TURN_S - 0.1)
+        assert slots.must_yield(TURN_S)
+        assert slots.must_yield(TURN_S)
     assert [(line["lanes"], line["slots"]) for line in logs] == [(2, 1)]
 
 
-def test_who_is_not_wanted_any_more_leaves_the_queue() -> None:
+def test_a_cancelled_batch_leaves_the_queue() -> None:
     slots = Slots(1)
     a = Entrant(slots, "a1", "a")
     assert a.gets_in()
@@ -122,7 +122,7 @@ def test_who_is_not_wanted_any_more_leaves_the_queue() -> None:
     assert c.gets_in()
 
 
-def test_lost_executors_take_no_slot_from_those_who_have_one() -> None:
+def test_lost_executors_take_no_slot_from_a_running_batch() -> None:
     slots = Slots(2)
     a, b = Entrant(slots, "a1", "a"), Entrant(slots, "b1", "b")
     assert a.gets_in() and b.gets_in()  # noqa: PT018
@@ -138,8 +138,8 @@ def test_a_long_wait_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.driver.slots._LATE_S", 0.0)
     slots = Slots(0)
     a = Entrant(slots, "a1", "a")
-    eventually(lambda: a.troubles == ["the Spark cluster has given us no executor"])
+    eventually(lambda: a.troubles == ["the Spark cluster has not started an executor"])
     slots.resize(1)
     b = Entrant(slots, "b1", "b")
     assert a.gets_in()
-    eventually(lambda: b.troubles[-1:] == ["all slots of the Spark cluster are taken"])
+    eventually(lambda: b.troubles[-1:] == ["all slots of the Spark cluster are in use"])

@@ -26,9 +26,9 @@ SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1", "recon
 
 
 class Feed:
-    """A receiver that takes down what it is told."""
+    """A receiver that records its calls."""
 
-    full = stuck = behind = held = False
+    full = stuck = behind = suspended = False
     idle = True
     leader_epoch = -1
 
@@ -50,14 +50,14 @@ class Feed:
     def failed(self, failure: BrokerFailure) -> None:
         self.failures.append(failure)
 
-    def renewed(self, topic_id: str) -> None:
+    def source_recreated(self, topic_id: str) -> None:
         self.offset, self.topic_id = 0, topic_id
         self.renewals.append(topic_id)
 
     def diverged(self, epoch: int, end_offset: int) -> None:
         self.ends.append((epoch, end_offset))
 
-    def unchecked(self) -> None:
+    def unvalidated(self) -> None:
         self.suspicions += 1
 
     def throttled(self) -> None:
@@ -65,11 +65,11 @@ class Feed:
 
 
 class Line:
-    """A broker's end of a channel: what each request asks for; answers when the test says so."""
+    """A broker's end of a channel: what each request asks for; responses when the test calls for them."""
 
     lost = False
 
-    def __init__(self, source: Source, feeds: Iterable[Feed], version: int) -> None:
+    def __init__(self, source: Source, receivers: Iterable[Feed], version: int) -> None:
         self.source = source
         self.asked: list[dict[TopicPartition, Position]] = []
         self.touched: list[list[TopicPartition]] = []
@@ -81,7 +81,7 @@ class Line:
         self.broker = source._brokers[BrokerAddress(1, 0)] = _SourceBroker(1, 0, session=cast(Any, session))
         self.broker.channel = cast(Any, self)
         self.broker.version = version
-        self.broker.intakes = {feed.partition: source._intakes[feed.partition] for feed in feeds}
+        self.broker.intakes = {receiver.partition: source._intakes[receiver.partition] for receiver in receivers}
 
     def _request(
         self, _version: int, _correlation: int, _client: str, wanted: dict[TopicPartition, Position], **more: Any
@@ -112,13 +112,13 @@ def fetched(tp: TopicPartition, size: int = 0, **fields: Any) -> Fetched:
 
 
 class Scene:
-    """A source whose cluster refuses every connection and has the leaders and topic ids that the test says."""
+    """A source whose cluster refuses every connection and has the leaders and topic ids that the test defines."""
 
     def __init__(self, throttle: Throttle | None = None) -> None:
         self.cluster = Cluster(SETTINGS, name="A")
         self.background = ThreadPoolExecutor(1)
         self.opened: list[int] = []
-        self.of_leader: Metadata | None = None  # what the leader says itself; None: the same as everybody
+        self.of_leader: Metadata | None = None  # the leader's own metadata; None: the same as that of the others
         self.cluster.open_connection = self._open  # type: ignore[method-assign]
         self.source = Source(
             self.cluster,
@@ -133,16 +133,16 @@ class Scene:
 
     def _open(self, node_id: int | None, *, timeout_s: float | None = None) -> Any:
         self.opened.append(-1 if node_id is None else node_id)
-        raise DisconnectedFailure("nobody there")
+        raise DisconnectedFailure("no broker")
 
-    def line(self, *feeds: Feed, version: int = fetch.MAX_VERSION) -> Line:
-        """A broker that leads these feeds' partitions, and answers when the test says so."""
-        for feed in feeds:
-            self.source._intakes[feed.partition] = _Intake(feed, 1 << 20)
-        return Line(self.source, feeds, version)
+    def line(self, *receivers: Feed, version: int = fetch.MAX_VERSION) -> Line:
+        """A broker that leads these receivers' partitions, and responses when the test calls for them."""
+        for receiver in receivers:
+            self.source._intakes[receiver.partition] = _Intake(receiver, 1 << 20)
+        return Line(self.source, receivers, version)
 
     def say(self, leader: int, topic_id: str = "", leader_epoch: int = 1) -> None:
-        """From now on metadata says this of t."""
+        """Set the metadata of t."""
         info = TopicInfo("t", topic_id, False, {index: PartitionInfo(leader, leader_epoch, (), ()) for index in (0, 1)})
         found = Metadata("id", 1, {}, {"t": info})
         self.cluster.metadata = lambda *_args, **_kwargs: found  # type: ignore[method-assign]
@@ -165,7 +165,7 @@ def play(scenario: Callable[[Scene], Awaitable[None]], throttle: Throttle | None
     asyncio.run(run())
 
 
-def test_a_broker_that_leads_nothing_any_more_is_left_in_peace() -> None:
+def test_a_broker_without_partitions_gets_no_requests() -> None:
     async def scenario(scene: Scene) -> None:
         scene.say(1)
         scene.source.add([Feed(TopicPartition("t", 0))])
@@ -184,10 +184,10 @@ def test_what_was_prepared_is_connected_to_before_anything_is_read_and_not_looke
         scene.say(1)
         partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
         await scene.source.prepare(partitions)
-        scene.say(2)  # nobody asks: a broker that leads no more says so itself
+        scene.say(2)  # no metadata request: a broker that is no longer the leader returns an error
         scene.source.add([Feed(tp) for tp in partitions])
         await asyncio.sleep(0)
-        assert {intake.place for intake in scene.source._intakes.values()} == {BrokerAddress(1, 0)}
+        assert {intake.address for intake in scene.source._intakes.values()} == {BrokerAddress(1, 0)}
         await asyncio.sleep(0.1)
         assert scene.opened[0] == 1
 
@@ -225,28 +225,28 @@ def _confirmed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_confirmed_soon")
 def test_a_topic_of_the_same_name_but_another_id_is_read_from_its_start() -> None:
     async def scenario(scene: Scene) -> None:
-        feed = Feed(TopicPartition("t", 0))
+        receiver = Feed(TopicPartition("t", 0))
         scene.say(1, OLD)
-        scene.source.add([feed])
-        await until(lambda: feed.topic_id == OLD)
-        assert feed.offset == 40
+        scene.source.add([receiver])
+        await until(lambda: receiver.topic_id == OLD)
+        assert receiver.offset == 40
         scene.say(1, NEW)
-        await until(lambda: feed.topic_id == NEW)
-        assert (feed.offset, scene.source._topic_ids["t"]) == (0, topic_id_bytes(NEW))
+        await until(lambda: receiver.topic_id == NEW)
+        assert (receiver.offset, scene.source._topic_ids["t"]) == (0, topic_id_bytes(NEW))
 
     play(scenario)
 
 
 @pytest.mark.usefixtures("_confirmed_soon")
-def test_an_id_that_was_known_before_tells_another_topic_from_the_start() -> None:
+def test_a_known_id_detects_a_recreated_topic_from_the_start() -> None:
     async def scenario(scene: Scene) -> None:
-        feeds = [Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))]
+        receivers = [Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))]
         scene.say(1, NEW)
-        for feed in feeds:  # one is added when the other has told the new id already
-            feed.topic_id = OLD
-            scene.source.add([feed])
-            await until(lambda: feed.topic_id == NEW)  # noqa: B023
-        assert [feed.offset for feed in feeds] == [0, 0]
+        for receiver in receivers:  # one is added after the other has reported the new id
+            receiver.topic_id = OLD
+            scene.source.add([receiver])
+            await until(lambda: receiver.topic_id == NEW)  # noqa: B023
+        assert [receiver.offset for receiver in receivers] == [0, 0]
 
     play(scenario)
 
@@ -257,57 +257,57 @@ def test_metadata_that_name_a_replaced_topic_change_nothing(prepared: bool) -> N
     """Old, new, old, new: the ledger knows that the old one was replaced."""
 
     async def scenario(scene: Scene) -> None:
-        feed = Feed(TopicPartition("t", 0))
-        feed.topic_id, feed.retired = NEW, (OLD,)
+        receiver = Feed(TopicPartition("t", 0))
+        receiver.topic_id, receiver.retired = NEW, (OLD,)
         scene.say(1, OLD)
         if prepared:
-            await scene.source.prepare([feed.partition])
-        scene.source.add([feed])
+            await scene.source.prepare([receiver.partition])
+        scene.source.add([receiver])
         await asyncio.sleep(0.5)
-        assert (feed.renewals, scene.source._intakes[feed.partition].place) == ([], None)
+        assert (receiver.renewals, scene.source._intakes[receiver.partition].address) == ([], None)
         scene.say(2, NEW)
-        await until(lambda: scene.source._intakes[feed.partition].place == BrokerAddress(2, 0))
+        await until(lambda: scene.source._intakes[receiver.partition].address == BrokerAddress(2, 0))
         scene.say(1, OLD)
-        scene.source.look_again()
+        scene.source.refresh_soon()
         await asyncio.sleep(0.5)
-        assert scene.source._intakes[feed.partition].place == BrokerAddress(2, 0)
-        assert (feed.renewals, feed.offset, feed.topic_id) == ([], 40, NEW)
+        assert scene.source._intakes[receiver.partition].address == BrokerAddress(2, 0)
+        assert (receiver.renewals, receiver.offset, receiver.topic_id) == ([], 40, NEW)
         assert scene.source._topic_ids["t"] == topic_id_bytes(NEW)
 
     play(scenario)
 
 
 @pytest.mark.usefixtures("_confirmed_soon")
-def test_an_unknown_id_that_the_leader_does_not_confirm_is_not_believed() -> None:
+def test_an_unknown_id_that_the_leader_does_not_confirm_is_not_accepted() -> None:
     async def scenario(scene: Scene) -> None:
-        feed = Feed(TopicPartition("t", 0))
+        receiver = Feed(TopicPartition("t", 0))
         scene.say(1, OLD)
         scene.of_leader = scene.cluster.metadata()
-        scene.source.add([feed])
-        await until(lambda: feed.topic_id == OLD)
+        scene.source.add([receiver])
+        await until(lambda: receiver.topic_id == OLD)
         scene.say(1, NEW)
         await asyncio.sleep(0.6)
-        assert feed.renewals == []
+        assert receiver.renewals == []
         scene.of_leader = None
-        await until(lambda: feed.renewals == [NEW])
+        await until(lambda: receiver.renewals == [NEW])
 
     play(scenario)
 
 
 def _leaders(scene: Scene, answers: dict[int, tuple[int, int] | None]) -> None:
-    """What each broker says who leads t, in which leader epoch; None: it does not answer. The first one is asked first."""
+    """The leader of t and its epoch in each broker's metadata; None: it does not respond. The first one is asked first."""
     brokers = {node: Broker(node, "localhost", 1) for node in answers}
 
-    def says(node: int) -> Metadata:
-        said = answers[node]
-        if said is None:
-            raise DisconnectedFailure("nobody there")
-        info = TopicInfo("t", OLD, False, {0: PartitionInfo(*said, (), ())})
+    def metadata_from(node: int) -> Metadata:
+        written = answers[node]
+        if written is None:
+            raise DisconnectedFailure("no broker")
+        info = TopicInfo("t", OLD, False, {0: PartitionInfo(*written, (), ())})
         return Metadata("id", 1, brokers, {"t": info})
 
     first = next(iter(answers))
-    scene.cluster.metadata = lambda *_args, **_kwargs: says(first)  # type: ignore[method-assign]
-    scene.cluster.metadata_of = lambda node, *_args, **_kwargs: says(node)  # type: ignore[method-assign]
+    scene.cluster.metadata = lambda *_args, **_kwargs: metadata_from(first)  # type: ignore[method-assign]
+    scene.cluster.metadata_of = lambda node, *_args, **_kwargs: metadata_from(node)  # type: ignore[method-assign]
 
 
 @pytest.fixture
@@ -321,34 +321,34 @@ def test_a_deposed_leader_that_does_not_know_it_is_not_read_from() -> None:
     """It names itself with the leader epoch before; another broker names the later one (KIP-320)."""
 
     async def scenario(scene: Scene) -> None:
-        feed = Feed(TopicPartition("t", 0))
-        feed.leader_epoch = 5
+        receiver = Feed(TopicPartition("t", 0))
+        receiver.leader_epoch = 5
         _leaders(scene, {1: (1, 4), 2: (2, 5)})
-        scene.source.add([feed])
-        intake = scene.source._intakes[feed.partition]
-        await until(lambda: intake.place == BrokerAddress(2, 0))
-        scene.source.look_again()
+        scene.source.add([receiver])
+        intake = scene.source._intakes[receiver.partition]
+        await until(lambda: intake.address == BrokerAddress(2, 0))
+        scene.source.refresh_soon()
         await asyncio.sleep(0.5)
-        assert (intake.place, intake.leader_epoch, feed.failures) == (BrokerAddress(2, 0), 5, [])
+        assert (intake.address, intake.leader_epoch, receiver.failures) == (BrokerAddress(2, 0), 5, [])
 
     play(scenario)
 
 
 @pytest.mark.usefixtures("_set_back_soon")
-def test_an_older_leader_epoch_is_believed_when_all_brokers_name_it_for_a_while() -> None:
+def test_an_older_leader_epoch_is_accepted_when_all_brokers_name_it_for_a_while() -> None:
     """The cluster was set back to a copy, or the topic was created again (before topic ids)."""
 
     async def scenario(scene: Scene) -> None:
-        feed = Feed(TopicPartition("t", 0))
-        feed.leader_epoch = 5
+        receiver = Feed(TopicPartition("t", 0))
+        receiver.leader_epoch = 5
         _leaders(scene, {1: (1, 4), 2: None})
-        scene.source.add([feed])
-        intake = scene.source._intakes[feed.partition]
+        scene.source.add([receiver])
+        intake = scene.source._intakes[receiver.partition]
         await asyncio.sleep(0.5)
-        assert intake.place is None
-        assert feed.failures, "and the partition has a reason"
+        assert intake.address is None
+        assert receiver.failures, "and the partition has a reason"
         _leaders(scene, {1: (1, 4), 2: (1, 4)})
-        await until(lambda: intake.place == BrokerAddress(1, 0))
+        await until(lambda: intake.address == BrokerAddress(1, 0))
         assert intake.leader_epoch == 4
 
     play(scenario)
@@ -358,28 +358,28 @@ def test_leaders_are_looked_up_again_when_metadata_are_old() -> None:
     """A deposed leader that does not know it answers fetches without an error: nothing else would ever ask."""
 
     async def scenario(scene: Scene) -> None:
-        feed = Feed(TopicPartition("t", 0))
+        receiver = Feed(TopicPartition("t", 0))
         _leaders(scene, {1: (1, 4), 2: (2, 5), 3: (2, 5)})
         scene.source._max_age_s = 1.0
-        scene.source.add([feed])
-        intake = scene.source._intakes[feed.partition]
-        await until(lambda: intake.place == BrokerAddress(1, 0))
-        await until(lambda: intake.place == BrokerAddress(2, 0))
+        scene.source.add([receiver])
+        intake = scene.source._intakes[receiver.partition]
+        await until(lambda: intake.address == BrokerAddress(1, 0))
+        await until(lambda: intake.address == BrokerAddress(2, 0))
 
     play(scenario)
 
 
 def test_a_validation_by_a_leader_of_the_past_clears_nothing() -> None:
     async def scenario(scene: Scene) -> None:
-        feed = Feed(TopicPartition("t", 0))
-        feed.leader_epoch = 3
-        line = scene.line(feed, version=fetch.FLEXIBLE_FROM - 1)
-        intake = scene.source._intakes[feed.partition]
+        receiver = Feed(TopicPartition("t", 0))
+        receiver.leader_epoch = 3
+        line = scene.line(receiver, version=fetch.FLEXIBLE_FROM - 1)
+        intake = scene.source._intakes[receiver.partition]
         intake.leader_epoch = 5
-        scene.source.validated(feed.partition, 4)
+        scene.source.validated(receiver.partition, 4)
         line.ask()
-        assert (feed.suspicions, line.asked) == (1, [])
-        scene.source.validated(feed.partition, 5)
+        assert (receiver.suspicions, line.asked) == (1, [])
+        scene.source.validated(receiver.partition, 5)
         line.ask()
         assert len(line.asked) == 1
 
@@ -388,42 +388,42 @@ def test_a_validation_by_a_leader_of_the_past_clears_nothing() -> None:
 
 def test_an_answer_for_an_offset_that_is_no_longer_wanted_is_dropped() -> None:
     async def scenario(scene: Scene) -> None:
-        feed = Feed(TopicPartition("t", 0))
-        line = scene.line(feed)
+        receiver = Feed(TopicPartition("t", 0))
+        line = scene.line(receiver)
         line.ask()
-        feed.offset = 7
-        line.answer(fetched(feed.partition, 100))
-        assert (feed.taken, line.asked[-1][feed.partition].offset) == ([], 7)
-        line.answer(fetched(feed.partition, 100))
-        assert feed.taken == [100]
+        receiver.offset = 7
+        line.answer(fetched(receiver.partition, 100))
+        assert (receiver.taken, line.asked[-1][receiver.partition].offset) == ([], 7)
+        line.answer(fetched(receiver.partition, 100))
+        assert receiver.taken == [100]
 
     play(scenario)
 
 
-def test_a_fetch_that_fails_as_a_whole_is_told_of_each_partition() -> None:
+def test_a_fetch_that_fails_as_a_whole_is_reported_for_each_partition() -> None:
     async def scenario(scene: Scene) -> None:
         def refuse(*_: object) -> list[Fetched]:
             raise BrokerFailure.of(-1)
 
-        feeds = [Feed(TopicPartition("t", index)) for index in (0, 1)]
-        line = scene.line(*feeds)
+        receivers = [Feed(TopicPartition("t", index)) for index in (0, 1)]
+        line = scene.line(*receivers)
         line.ask()
         cast(Any, line.broker.session).response = refuse
         scene.source._answered(line.broker, memoryview(b""))
-        assert [[failure.code for failure in feed.failures] for feed in feeds] == [[-1], [-1]]
+        assert [[failure.code for failure in receiver.failures] for receiver in receivers] == [[-1], [-1]]
 
     play(scenario)
 
 
-def test_a_log_that_was_cut_off_is_told_with_its_end() -> None:
+def test_a_truncated_log_is_reported_with_its_end() -> None:
     async def scenario(scene: Scene) -> None:
-        feed = Feed(TopicPartition("t", 0))
-        feed.leader_epoch = 5
-        line = scene.line(feed)
+        receiver = Feed(TopicPartition("t", 0))
+        receiver.leader_epoch = 5
+        line = scene.line(receiver)
         line.ask()
-        assert line.asked[0][feed.partition].last_fetched_epoch == 5
-        line.answer(fetched(feed.partition, diverging=(4, 33)))
-        assert (feed.ends, feed.taken) == ([(4, 33)], [])
+        assert line.asked[0][receiver.partition].last_fetched_epoch == 5
+        line.answer(fetched(receiver.partition, diverging=(4, 33)))
+        assert (receiver.ends, receiver.taken) == ([(4, 33)], [])
 
     play(scenario)
 
@@ -432,20 +432,20 @@ def test_below_fetch_12_a_position_is_validated_before_it_is_read_and_after_each
     """KIP-320: the client asks by OffsetForLeaderEpoch, the broker does not compare by itself."""
 
     async def scenario(scene: Scene) -> None:
-        feed, fresh = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
-        feed.leader_epoch = 1
-        line = scene.line(feed, fresh, version=fetch.FLEXIBLE_FROM - 1)
+        receiver, fresh = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
+        receiver.leader_epoch = 1
+        line = scene.line(receiver, fresh, version=fetch.FLEXIBLE_FROM - 1)
         line.ask()
-        assert (feed.suspicions, [*line.asked[0]]) == (1, [fresh.partition])
-        scene.source.validated(feed.partition, scene.source._intakes[feed.partition].leader_epoch)
+        assert (receiver.suspicions, [*line.asked[0]]) == (1, [fresh.partition])
+        scene.source.validated(receiver.partition, scene.source._intakes[receiver.partition].leader_epoch)
         line.answer()
-        assert {*line.asked[-1]} == {feed.partition, fresh.partition}
+        assert {*line.asked[-1]} == {receiver.partition, fresh.partition}
         scene.say(1, leader_epoch=2)
-        scene.source.look_again()
-        await until(lambda: scene.source._intakes[feed.partition].leader_epoch == 2)
-        line.answer(fetched(feed.partition, 6), fetched(fresh.partition, 6))
-        assert (feed.suspicions > 1, feed.taken, fresh.taken) == (True, [], [6])
-        assert feed.partition not in line.asked[-1]
+        scene.source.refresh_soon()
+        await until(lambda: scene.source._intakes[receiver.partition].leader_epoch == 2)
+        line.answer(fetched(receiver.partition, 6), fetched(fresh.partition, 6))
+        assert (receiver.suspicions > 1, receiver.taken, fresh.taken) == (True, [], [6])
+        assert receiver.partition not in line.asked[-1]
 
     play(scenario)
 
@@ -455,7 +455,7 @@ def test_a_partition_that_was_given_up_is_asked_for_no_more() -> None:
         one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
         line = scene.line(one, two)
         for intake in line.broker.intakes.values():
-            intake.place = BrokerAddress(1, 0)
+            intake.address = BrokerAddress(1, 0)
         line.ask()
         scene.source.remove(one.partition)
         line.answer(fetched(one.partition, 5), fetched(two.partition, 6))
@@ -487,10 +487,10 @@ def test_a_partition_where_nothing_happens_is_not_looked_at_again_until_somethin
         quiet.offset = 41
         line.answer()
         assert (line.touched[-1], line.asked[-1][quiet.partition].offset) == ([quiet.partition], 41)
-        quiet.held = quiet.full = quiet.stuck = True
+        quiet.suspended = quiet.full = quiet.stuck = True
         line.answer()
         assert (line.touched[-1], [*line.asked[-1]]) == ([quiet.partition], [busy.partition])
-        quiet.held = quiet.full = quiet.stuck = False
+        quiet.suspended = quiet.full = quiet.stuck = False
         line.answer()
         assert quiet.partition in line.asked[-1]
 
@@ -499,17 +499,17 @@ def test_a_partition_where_nothing_happens_is_not_looked_at_again_until_somethin
 
 def test_where_nothing_happens_answers_may_take_longer_until_something_does() -> None:
     async def scenario(scene: Scene) -> None:
-        feed = Feed(TopicPartition("t", 0))
-        line = scene.line(feed)
+        receiver = Feed(TopicPartition("t", 0))
+        line = scene.line(receiver)
         line.ask()
         for _ in range(5):
             line.answer()
         assert line.waits_ms == [500, 1000, 2000, 2000, 2000, 2000]
-        line.answer(fetched(feed.partition, 6))
+        line.answer(fetched(receiver.partition, 6))
         assert line.waits_ms[-1] == 500
         line.answer()
         assert line.waits_ms[-1] == 1000
-        feed.offset = 7  # it was sent elsewhere
+        receiver.offset = 7  # it was sent elsewhere
         line.answer()
         assert line.waits_ms[-1] == 500
 
@@ -536,29 +536,29 @@ def test_a_paused_partition_that_was_quiet_is_asked_for_no_more_and_asked_for_ag
 
 def test_an_answer_that_a_paused_partition_does_not_take_is_no_reason_to_ask_for_more() -> None:
     async def scenario(scene: Scene) -> None:
-        feed = Feed(TopicPartition("t", 0))
-        line = scene.line(feed)
+        receiver = Feed(TopicPartition("t", 0))
+        line = scene.line(receiver)
         line.ask()
-        size = line.asked[-1][feed.partition].max_bytes
-        feed.full = True
-        line.answer(fetched(feed.partition, size))
-        feed.full = False
+        size = line.asked[-1][receiver.partition].max_bytes
+        receiver.full = True
+        line.answer(fetched(receiver.partition, size))
+        receiver.full = False
         line.ask()
-        assert line.asked[-1][feed.partition].max_bytes == size
-        line.answer(fetched(feed.partition, size))
-        assert line.asked[-1][feed.partition].max_bytes > size, "a batch that does not fit"
+        assert line.asked[-1][receiver.partition].max_bytes == size
+        line.answer(fetched(receiver.partition, size))
+        assert line.asked[-1][receiver.partition].max_bytes > size, "a batch that does not fit"
 
     play(scenario)
 
 
-def test_while_all_are_full_nothing_is_asked_and_nobody_is_named_twice_afterwards() -> None:
+def test_while_all_are_full_nothing_is_requested_and_no_partition_is_named_twice_afterwards() -> None:
     async def scenario(scene: Scene) -> None:
         one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
         line = scene.line(one, two)
         line.ask()
-        for feed in (one, two):
-            feed.full = True
-            feed.offset += 1
+        for receiver in (one, two):
+            receiver.full = True
+            receiver.offset += 1
         line.answer()
         for _ in range(2):
             line.ask()
@@ -573,20 +573,20 @@ def test_while_all_are_full_nothing_is_asked_and_nobody_is_named_twice_afterward
 
 def test_a_partition_with_something_waiting_is_looked_at_each_time_since_time_alone_makes_it_full() -> None:
     async def scenario(scene: Scene) -> None:
-        feed, other = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
-        feed.idle = False
-        line = scene.line(feed, other)
+        receiver, other = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
+        receiver.idle = False
+        line = scene.line(receiver, other)
         line.ask()
         line.answer()
-        assert line.touched[-1] == [feed.partition]
-        feed.full = True
+        assert line.touched[-1] == [receiver.partition]
+        receiver.full = True
         line.answer()
         assert [*line.asked[-1]] == [other.partition]
 
     play(scenario)
 
 
-def test_the_limit_of_one_topic_holds_up_no_other() -> None:
+def test_the_limit_of_one_topic_blocks_no_other() -> None:
     async def scenario(scene: Scene) -> None:
         slow, fast = Feed(TopicPartition("slow", 0)), Feed(TopicPartition("fast", 0))
         line = scene.line(slow, fast)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from mm2.copy.driver.engine import _deal, _sum_gaps
+from mm2.copy.driver.engine import _lane_partitions, _sum_gaps
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
@@ -94,14 +94,14 @@ def test_gaps_add_up_by_reason() -> None:
 def test_lanes_share_the_partitions_evenly_and_completely() -> None:
     for partitions in (1, 2, 7, 50):
         for lanes in (0, 1, 3, 8, 100):
-            dealt = _deal(dataclasses.replace(spec_of(partitions, lanes), transactions=None))
-            sizes = [len(lane) for lane in dealt]
+            lanes_of = _lane_partitions(dataclasses.replace(spec_of(partitions, lanes), transactions=None))
+            sizes = [len(lane) for lane in lanes_of]
             assert sum(sizes) == partitions
             assert max(sizes) - min(sizes) <= 1
             assert min(sizes) >= 1
-            assert len(dealt) <= (lanes or partitions)
-            assert {part for lane in dealt for part in lane} == set(spec_of(partitions).partitions)
+            assert len(lanes_of) <= (lanes or partitions)
+            assert {part for lane in lanes_of for part in lane} == set(spec_of(partitions).partitions)
 
 
 def test_a_transaction_has_one_producer_so_there_is_one_lane() -> None:
-    assert len(_deal(spec_of(50, 8))) == 1
+    assert len(_lane_partitions(spec_of(50, 8))) == 1

@@ -54,7 +54,7 @@ def test_a_message_of_another_version_counts_nothing(message: dict[str, object] 
     assert {stage: sum(one.counts) for stage, one in tally.latency.items()} == dict.fromkeys(STAGES, 0)
 
 
-def test_a_copy_goes_on_by_itself() -> None:
+def test_a_copy_is_independent() -> None:
     tally = Tally()
     copy = tally.copy()
     copy.count("merged")

@@ -181,7 +181,7 @@ def test_where_the_last_target_offset_is_not_known_the_session_is_read_from_its_
     assert target.read == [{T: (100, 103)}]
 
 
-def test_a_tail_of_others_tells_nothing() -> None:
+def test_records_of_others_at_the_end_do_not_count() -> None:
     target = Target()
     target.ends_at(252)
     target.tails = [(T, batch(250, 2, producer=(9, 0, 0)))]
@@ -233,7 +233,7 @@ def test_batches_that_do_not_continue_the_count_are_no_progress(second: tuple[in
     target.tails = [(T, batch(250, 3, producer=(7, 2, 100))), (T, batch(253, 3, producer=second))]
     found = target.ask(100, 250)
     assert isinstance(found, InconsistentTarget)
-    assert f"begins with record {found_at}, where record 103 was to follow" in str(found)
+    assert f"begins with record {found_at}, but record 103 was expected" in str(found)
 
 
 def test_a_target_that_deletes_or_compacts_may_have_gaps() -> None:
@@ -267,7 +267,7 @@ def test_a_topic_that_was_created_again_is_no_truncated_one() -> None:
     assert (found.retriable, found.stale_metadata) == (True, True)
 
 
-def test_without_describe_producers_the_log_tells() -> None:
+def test_without_describe_producers_the_log_is_read() -> None:
     target = Target()
     target.producers[T] = BrokerFailure.of(35)
     target.ends_at(252)

@@ -16,7 +16,7 @@ def copied(throttle: Throttle, seconds: float, *, topic: str = "t", behind: bool
         room, wait_s = throttle.room(topic, now, behind=behind)
         if room:
             size = max(int(room), batch)
-            throttle.came(topic, size)
+            throttle.consume(topic, size)
             total += size
             now += 0.01
         else:
@@ -38,7 +38,7 @@ def test_a_small_limit_shared_by_many_still_lets_a_backfill_through(rate: float)
     throttle = Throttle(rate)
     room, _ = throttle.room("t", 1.0, behind=True)
     assert room >= 1024
-    throttle.came("t", 100_000)
+    throttle.consume("t", 100_000)
     room, wait_s = throttle.room("t", 1.0, behind=True)
     assert room == 0
     room, _ = throttle.room("t", 1.0 + wait_s + 0.01, behind=True)
@@ -48,16 +48,16 @@ def test_a_small_limit_shared_by_many_still_lets_a_backfill_through(rate: float)
 def test_the_tail_finds_room_where_a_backfill_has_used_its_share() -> None:
     throttle = Throttle(100_000)
     backfill, _ = throttle.room("t", 1.0, behind=True)
-    throttle.came("t", int(backfill))
+    throttle.consume("t", int(backfill))
     assert throttle.room("t", 1.0, behind=True)[0] == 0
     tail, _ = throttle.room("u", 1.0, behind=False)
     assert tail == 50_000
 
 
-def test_a_topics_limit_is_its_own_and_the_flows_is_everybodys() -> None:
+def test_a_topic_limit_applies_to_the_topic_and_a_flow_limit_to_all() -> None:
     throttle = Throttle(100_000, {"slow": 10_000})
     assert throttle.room("slow", 1.0, behind=False)[0] == 10_000
-    throttle.came("slow", 10_000)
+    throttle.consume("slow", 10_000)
     assert throttle.room("slow", 1.0, behind=False)[0] == 0
     assert throttle.room("fast", 1.0, behind=False)[0] == 90_000
     assert throttle.flow_room(behind=False) == 90_000
@@ -73,7 +73,7 @@ def test_without_limits_there_is_all_the_room() -> None:
 def test_other_rates_take_effect_at_once_and_those_that_stay_keep_what_was_used() -> None:
     throttle = Throttle(100_000, {"t": 10_000, "u": 0})
     throttle.room("t", 1.0, behind=False)
-    throttle.came("t", 10_000)
+    throttle.consume("t", 10_000)
     throttle.set(50_000, {"t": 10_000})
     assert throttle.room("t", 1.0, behind=False)[0] == 0
     throttle.set(0, {"t": 20_000})

@@ -4,51 +4,51 @@ from __future__ import annotations
 
 import pytest
 
-from mm2.copy.executor.topic_ids import CONFIRM_AFTER_S, RETIRED_KEPT, Belief, TopicIds, retire
+from mm2.copy.executor.topic_ids import CONFIRM_AFTER_S, RETIRED_KEPT, IdCheck, TopicIds, retire
 
 LATER = CONFIRM_AFTER_S
 
 
-def test_the_first_id_is_believed_and_stays() -> None:
+def test_the_first_id_is_accepted_and_stays() -> None:
     ids = TopicIds()
-    assert [ids.judge("t", "a", 0), ids.judge("t", "a", 9)] == [Belief.BELIEVED] * 2
+    assert [ids.check("t", "a", 0), ids.check("t", "a", 9)] == [IdCheck.ACCEPTED] * 2
     assert (ids.current, ids.waiting) == ({"t": "a"}, False)
 
 
 def test_an_unknown_id_is_due_after_a_while_and_not_before() -> None:
     ids = TopicIds()
-    ids.judge("t", "a", 0)
-    assert ids.judge("t", "b", 10) is Belief.UNCONFIRMED
+    ids.check("t", "a", 0)
+    assert ids.check("t", "b", 10) is IdCheck.UNCONFIRMED
     assert ids.waiting
-    assert ids.judge("t", "b", 10 + LATER / 2) is Belief.UNCONFIRMED
-    assert ids.judge("t", "c", 10 + LATER) is Belief.UNCONFIRMED, "another one begins to wait"
-    assert ids.judge("t", "c", 10 + 2 * LATER) is Belief.DUE
+    assert ids.check("t", "b", 10 + LATER / 2) is IdCheck.UNCONFIRMED
+    assert ids.check("t", "c", 10 + LATER) is IdCheck.UNCONFIRMED, "another one begins to wait"
+    assert ids.check("t", "c", 10 + 2 * LATER) is IdCheck.CONFIRM
     ids.replace("t", "c")
-    assert [ids.judge("t", "c", 20), ids.judge("t", "a", 30)] == [Belief.BELIEVED, Belief.STALE]
+    assert [ids.check("t", "c", 20), ids.check("t", "a", 30)] == [IdCheck.ACCEPTED, IdCheck.STALE]
 
 
 def test_an_answer_with_the_present_id_ends_the_wait() -> None:
     ids = TopicIds()
-    ids.judge("t", "a", 0)
-    ids.judge("t", "b", 1)
-    ids.judge("t", "a", 2)
+    ids.check("t", "a", 0)
+    ids.check("t", "b", 1)
+    ids.check("t", "a", 2)
     assert not ids.waiting
-    assert ids.judge("t", "b", 1 + LATER) is Belief.UNCONFIRMED
+    assert ids.check("t", "b", 1 + LATER) is IdCheck.UNCONFIRMED
 
 
 def test_what_the_ledger_knows_counts_for_more_than_one_answer() -> None:
     ids = TopicIds()
-    ids.judge("t", "old", 0)
+    ids.check("t", "old", 0)
     ids.expect("t", "new", ("old",), 1)
     assert (ids.current, ids.waiting) == ({"t": "new"}, False)
-    assert [ids.judge("t", "old", 2), ids.judge("t", "new", 3)] == [Belief.STALE, Belief.BELIEVED]
+    assert [ids.check("t", "old", 2), ids.check("t", "new", 3)] == [IdCheck.STALE, IdCheck.ACCEPTED]
 
 
 def test_an_id_that_the_ledger_does_not_know_waits_for_its_confirmation() -> None:
     ids = TopicIds()
-    ids.judge("t", "new", 0)
+    ids.check("t", "new", 0)
     ids.expect("t", "old", (), 1)
-    assert (ids.current, ids.judge("t", "new", 1 + LATER)) == ({"t": "old"}, Belief.DUE)
+    assert (ids.current, ids.check("t", "new", 1 + LATER)) == ({"t": "old"}, IdCheck.CONFIRM)
 
 
 @pytest.mark.parametrize("order", [("old", "new"), ("new", "old")])
@@ -59,11 +59,11 @@ def test_of_two_partitions_the_one_that_is_behind_changes_nothing(order: tuple[s
     assert ids.current == {"t": "new"}
 
 
-def test_brokers_without_topic_ids_are_believed() -> None:
+def test_brokers_without_topic_ids_are_accepted() -> None:
     ids = TopicIds()
-    assert [ids.judge("t", "", 0), ids.judge("t", "", 1)] == [Belief.BELIEVED] * 2
+    assert [ids.check("t", "", 0), ids.check("t", "", 1)] == [IdCheck.ACCEPTED] * 2
     ids.expect("t", "", (), 0)
-    assert ids.judge("t", "a", 2) is Belief.BELIEVED
+    assert ids.check("t", "a", 2) is IdCheck.ACCEPTED
 
 
 def test_so_many_replaced_ids_are_remembered() -> None:

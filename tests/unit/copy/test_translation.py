@@ -29,7 +29,7 @@ def test_within_a_segment_each_offset_has_its_place_and_back() -> None:
     assert known.to_source(56) is None
 
 
-def test_a_group_ahead_of_the_copy_goes_on_where_the_copy_ends() -> None:
+def test_a_group_ahead_of_the_copy_continues_at_its_end() -> None:
     known = Translation([SegmentChunk(0, [Segment(0, 0, 10)])], Mark(10, 10, 10))
     assert known.to_target(15) == TranslatedOffset(10, is_exact=False, at_most=None)
 
@@ -82,7 +82,7 @@ def test_nothing_grows_over_a_cut() -> None:
     assert trail.newest.segments == [Segment(0, 0, 10), Segment(10, 10, 5)]
 
 
-def test_a_segment_does_not_grow_over_records_that_somebody_else_has_put_there() -> None:
+def test_a_segment_does_not_grow_over_records_of_another_producer() -> None:
     # Ours up to 100; then Java copied 100..299, of which half were compacted, to 100..199; now ours again.
     ledger = Ledger()
     for row in (
@@ -120,7 +120,7 @@ class Model:
 
     def __init__(self) -> None:
         self.source: list[int | str] = []
-        self.target: list[int | None] = []  # None: a marker, negative: somebody else's
+        self.target: list[int | None] = []  # None: a marker, negative: of another producer
         self.written = 0
         self.ledger = Ledger()
         self.trail = Trail()
@@ -172,17 +172,17 @@ class Model:
         for row in rows:
             self.ledger.apply(row.key, row.value)
 
-    def crash(self, *, is_told: bool) -> None:
-        """A successor reads past what is there; without being told where it lies, only how much it is."""
+    def crash(self, *, is_located: bool) -> None:
+        """A successor skips the records on the target; it knows their number, but not their offsets."""
         self.trail = Trail(self.ledger.newest_chunk(TP))
         at = self.committed.target
         records = [place for place in range(at, len(self.target)) if (self.target[place] or 0) >= 0]
-        is_told = is_told and len(records) == len(self.target) - at and None not in self.target[at:]
+        is_located = is_located and len(records) == len(self.target) - at and None not in self.target[at:]
         for offset in range(self.committed.source, self.position):
             found = self.source[offset]
             if isinstance(found, str):
                 self.trail.missing(offset, offset + 1, found)
-            elif is_told:
+            elif is_located:
                 self.trail.copied(offset, at, 1)
                 at += 1
         self.commit()
@@ -203,7 +203,7 @@ class Model:
     def cut_source(self, offset: int) -> None:
         """An unclean election, or a new topic of the same name.
 
-        Below what was copied before the copying was sent back, and not below where it is, nobody notices it: the ledger
+        Below what was copied before the copying was sent back, and not below where it is, it is not detected: the ledger
         has no leader epochs of earlier passes.
         """
         offset = min(offset, len(self.source))
@@ -272,8 +272,8 @@ STEPS = st.lists(
                 "commit",
                 "commit",
                 "foreign",
-                "told",
-                "untold",
+                "located",
+                "unlocated",
                 "java",
                 "reset",
                 "election",
@@ -290,13 +290,31 @@ STEPS = st.lists(
 @given(STEPS)
 @example([("write", 12), ("marker", 9), ("loss", 2), ("reset", 1), ("java", 12)])
 @example(
-    [("write", 5), ("copy", 7), ("reset", 10), ("election", 9), ("reset", 3), ("write", 6), ("copy", 1), ("untold", 4)]
+    [
+        ("write", 5),
+        ("copy", 7),
+        ("reset", 10),
+        ("election", 9),
+        ("reset", 3),
+        ("write", 6),
+        ("copy", 1),
+        ("unlocated", 4),
+    ]
 )
 @example([("write", 1), ("copy", 1), ("election", 1), ("write", 9), ("java", 2), ("election", 8)])
 @example([("write", 10), ("election", 9), ("leave", 0), ("copy", 2), ("election", 1), ("write", 1), ("java", 1)])
-@example([("write", 3), ("marker", 1), ("copy", 1), ("marker", 1), ("loss", 4), ("marker", 1), ("untold", 0)])
+@example([("write", 3), ("marker", 1), ("copy", 1), ("marker", 1), ("loss", 4), ("marker", 1), ("unlocated", 0)])
 @example(
-    [("foreign", 1), ("write", 7), ("leave", 0), ("marker", 4), ("commit", 0), ("copy", 8), ("leave", 0), ("untold", 8)]
+    [
+        ("foreign", 1),
+        ("write", 7),
+        ("leave", 0),
+        ("marker", 4),
+        ("commit", 0),
+        ("copy", 8),
+        ("leave", 0),
+        ("unlocated", 8),
+    ]
 )
 def test_no_record_is_skipped_and_none_is_read_again_where_it_is_known(steps: list[tuple[str, int]]) -> None:
     model = Model()
@@ -313,8 +331,8 @@ def test_no_record_is_skipped_and_none_is_read_again_where_it_is_known(steps: li
         elif step == "foreign":
             model.foreign(number)
             foreign = foreign or number > 0
-        elif step in {"told", "untold"}:
-            model.crash(is_told=step == "told")
+        elif step in {"located", "unlocated"}:
+            model.crash(is_located=step == "located")
         elif step == "java":
             model.commit()
             model.others_copy(number)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mm2.copy.dealing import costs, deal
+from mm2.copy.assignment import assign, costs
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import deal as deal_as_java
 from mm2.mirror.dealing import WORTH_BYTES_PER_S, WORTH_RATIO, Deal, Shares, redeal
@@ -62,7 +62,7 @@ def test_partitions_move_only_when_it_is_worth_it_and_then_the_load_is_even(
 ) -> None:
     before = deal_as_java(ALL, tasks)
     after = redeal(ALL, tasks, before, rates)
-    best = max(loads([[ALL[i] for i in share] for share in deal([rates.get(tp) for tp in ALL], tasks)], rates))
+    best = max(loads([[ALL[i] for i in share] for share in assign([rates.get(tp) for tp in ALL], tasks)], rates))
     over = max(loads(before, rates)) - best
     if moved(before, after):
         assert max(loads(before, rates)) > WORTH_RATIO * best * (1 - FLOORS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mm2.copy.driver.sight import PartitionSight
+from mm2.copy.driver.status import PartitionStatus
 from mm2.copy.ledger import Ledger, Pause, Verified, entry_record, pause_record
 from mm2.copy.session import LedgerEntry, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionProgress
@@ -33,7 +33,7 @@ class Scene:
         self.ledger = Ledger()
         self.at_s = 100.0
         self.ends: dict[TopicPartition, int] = {}
-        self.sights: dict[TopicPartition, PartitionSight] = {}
+        self.sights: dict[TopicPartition, PartitionStatus] = {}
         self.more: dict[str, Any] = {"tasks": {T0: 0, T1: 1}}
 
     def entry(self, tp: TopicPartition, position: int, records: int = 0, **more: Any) -> None:
@@ -63,7 +63,7 @@ class Scene:
             foreign=0,
             **fields,
         )
-        self.sights[tp] = PartitionSight(row, 0, f"A.{tp.topic}", fresh, row.records, row.bytes)
+        self.sights[tp] = PartitionStatus(row, 0, f"A.{tp.topic}", fresh, row.records, row.bytes)
 
     def look(self, after_s: float = 1.0, **more: Any) -> Partitions:
         self.at_s += after_s
@@ -199,7 +199,7 @@ def test_a_state_comes_with_its_reason(scene: Scene, more: dict[str, Any], state
 
 
 def test_troubles_pauses_and_distance_of_what_others_copy_are_told(scene: Scene) -> None:
-    scene.entry(T0, 10, 10, trouble=PartitionCondition("CORRUPT", "bad bytes", 10, 77))
+    scene.entry(T0, 10, 10, condition=PartitionCondition("CORRUPT", "bad bytes", 10, 77))
     scene.ends[T1] = 20 + BEHIND_OFFSETS + 1
     first, second = scene.look().views
     assert (first.state, first.reason, first.since_ms) == (PartitionState.CORRUPT, "bad bytes", 77)
