@@ -22,9 +22,15 @@ from mm2.connect.data.numbers import Float32
 from mm2.connect.data.schema import Schema, Type
 from mm2.connect.data.struct import WIDTHS, Struct
 from mm2.connect.data.values import infer_schema, moment_text
-from mm2.connect.transforms.pairs import split_pair
-from mm2.connect.transforms.part import PartTransformation, RecordPart, remembering, with_replace_null
-from mm2.connect.transforms.requirements import require_map, require_struct
+from mm2.connect.transforms.base import (
+    PartTransformation,
+    RecordPart,
+    remembering,
+    require_map,
+    require_struct,
+    split_pair,
+    with_replace_null,
+)
 
 SPEC: Final = "spec"
 _PURPOSE: Final = "cast types"
