@@ -1,4 +1,4 @@
-"""Predicates on records, for conditional transformations (KIP-585)."""
+"""The predicates that ship with Kafka 4.3.0 (KIP-585; org.apache.kafka.connect.transforms.predicates)."""
 
 from __future__ import annotations
 
