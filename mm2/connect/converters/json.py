@@ -21,12 +21,12 @@ from mm2.connect.converters import json_text
 from mm2.connect.converters.json_text import quoted
 from mm2.connect.converters.primitive import converter_config, with_type
 from mm2.connect.data import logical, numbers
-from mm2.connect.data.builder import SchemaBuilder
-from mm2.connect.data.errors import DataError
+from mm2.connect.data.builder import SchemaBuilder, infer_schema
 from mm2.connect.data.numbers import Float32, wrap
 from mm2.connect.data.schema import NULL, Schema, SchemaAndValue, Type
 from mm2.connect.data.struct import WIDTHS, Struct
-from mm2.connect.data.values import infer_schema, number_text
+from mm2.connect.data.text import number_text
+from mm2.connect.errors import DataError
 
 _NAMES: Final = {
     Type.BOOLEAN: "boolean",

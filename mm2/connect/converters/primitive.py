@@ -13,8 +13,6 @@ from mm2 import __version__
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance, Width, one_of
 from mm2.config.configdef import Type as ConfigType
 from mm2.connect.api.converter import Converter, HeaderConverter, KafkaHeaders
-from mm2.connect.data.errors import DataError
-from mm2.connect.data.java_text import java_text
 from mm2.connect.data.numbers import Float32
 from mm2.connect.data.schema import (
     BYTES_SCHEMA,
@@ -32,8 +30,9 @@ from mm2.connect.data.schema import (
     Type,
 )
 from mm2.connect.data.struct import validate_value
-from mm2.connect.data.values import convert_to_string
-from mm2.connect.data.values_parser import parse_string
+from mm2.connect.data.text import convert_to_string, java_text
+from mm2.connect.data.values import parse_string
+from mm2.connect.errors import DataError
 
 log = structlog.get_logger(__name__)
 

@@ -15,10 +15,10 @@ from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Imp
 from mm2.config.configdef import Type as ConfigType
 from mm2.config.validators import Check, Validator
 from mm2.connect.api.transformation import Record, Transformation
-from mm2.connect.data.errors import DataError
 from mm2.connect.data.record import ConnectRecord, SinkRecord
 from mm2.connect.data.schema import Field, Schema
 from mm2.connect.data.struct import Struct
+from mm2.connect.errors import DataError
 
 
 def split_pair(text: str) -> list[str]:

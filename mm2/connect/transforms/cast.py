@@ -15,13 +15,12 @@ from mm2.config.validators import Check
 from mm2.config.values import trim
 from mm2.connect.api.transformation import Record
 from mm2.connect.data import logical, numbers
-from mm2.connect.data.builder import SchemaBuilder
-from mm2.connect.data.errors import DataError
-from mm2.connect.data.java_text import java_text
+from mm2.connect.data.builder import SchemaBuilder, infer_schema
 from mm2.connect.data.numbers import Float32
 from mm2.connect.data.schema import Schema, Type
 from mm2.connect.data.struct import WIDTHS, Struct
-from mm2.connect.data.values import infer_schema, moment_text
+from mm2.connect.data.text import java_text, moment_text
+from mm2.connect.errors import DataError
 from mm2.connect.transforms.base import (
     PartTransformation,
     RecordPart,

@@ -14,12 +14,11 @@ from mm2.config.configdef import Type as ConfigType
 from mm2.config.validators import Check
 from mm2.connect.api.transformation import Record
 from mm2.connect.data import logical
-from mm2.connect.data.builder import SchemaBuilder
-from mm2.connect.data.errors import DataError
+from mm2.connect.data.builder import SchemaBuilder, infer_schema
 from mm2.connect.data.record import ConnectRecord
 from mm2.connect.data.schema import INT32_SCHEMA, INT64_SCHEMA, STRING_SCHEMA, Schema, Type
 from mm2.connect.data.struct import Struct
-from mm2.connect.data.values import infer_schema
+from mm2.connect.errors import DataError
 from mm2.connect.transforms.base import (
     PartTransformation,
     RecordPart,

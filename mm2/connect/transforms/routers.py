@@ -10,8 +10,8 @@ from mm2.config.configdef import Type as ConfigType
 from mm2.config.java_regex import compile_java
 from mm2.config.validators import regular_expression
 from mm2.connect.api.transformation import Record, Transformation
-from mm2.connect.data.errors import DataError
 from mm2.connect.data.simple_date_format import DatePatternError, SimpleDateFormat
+from mm2.connect.errors import DataError
 from mm2.connect.transforms.base import Configured
 
 REGEX: Final = "regex"

@@ -12,10 +12,10 @@ from mm2.config.values import trim
 from mm2.connect.api.transformation import Record
 from mm2.connect.data import logical, numbers
 from mm2.connect.data.builder import SchemaBuilder
-from mm2.connect.data.errors import ConnectError, DataError
 from mm2.connect.data.schema import INT64_SCHEMA, STRING_SCHEMA, Schema, Type
 from mm2.connect.data.simple_date_format import DatePatternError, SimpleDateFormat
 from mm2.connect.data.struct import Struct
+from mm2.connect.errors import ConnectError, DataError
 from mm2.connect.transforms.base import (
     PartTransformation,
     RecordPart,
