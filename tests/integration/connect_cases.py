@@ -16,8 +16,8 @@ from mm2.connect.api import ConnectError, Converter, HeaderConverter, Predicate,
 from mm2.connect.data.projector import project
 from mm2.connect.data.record import ConnectRecord
 from mm2.connect.data.schema import Schema, SchemaAndValue, Type
-from mm2.connect.data.values import convert_to_string
-from mm2.connect.data.values_parser import parse_string
+from mm2.connect.data.text import convert_to_string
+from mm2.connect.data.values import parse_string
 from tests.integration.connect_samples import FORMATS, ODD_JSON, PIECES, REGEXES, REPLACEMENTS, TEXTS
 from tests.integration.connect_values import NAMES, Values, record_json, schema_json, settled, value_json
 

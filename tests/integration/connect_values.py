@@ -14,9 +14,8 @@ from typing import Any
 
 from mm2.connect.data import logical, numbers
 from mm2.connect.data.builder import SchemaBuilder
-from mm2.connect.data.headers import Headers
 from mm2.connect.data.numbers import Float32
-from mm2.connect.data.record import ConnectRecord, SinkRecord, SourceRecord
+from mm2.connect.data.record import ConnectRecord, Headers, SinkRecord, SourceRecord
 from mm2.connect.data.schema import Schema, Type
 from mm2.connect.data.struct import WIDTHS, Struct
 

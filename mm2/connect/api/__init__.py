@@ -7,8 +7,8 @@
   transformation  Transformation
   predicate       Predicate
 
-Records, schemas, values and errors are those of `mm2.connect.data`; `mm2.connect.data.schema` lists the Python type of
-each schema type. Everything is importable from here.
+Records, schemas and values are those of `mm2.connect.data`, errors those of `mm2.connect.errors`;
+`mm2.connect.data.schema` lists the Python type of each schema type. Everything is importable from here.
 
 Threads: a connector's methods run on its ``connector-thread-<name>``, one at a time. A task's methods run on its
 ``task-thread-<connector>-<n>``, with three exceptions. The offset committer calls :meth:`SourceTask.commit`. The thread
@@ -30,15 +30,6 @@ from mm2.connect.api.source import (
 )
 from mm2.connect.api.transformation import Transformation
 from mm2.connect.data.builder import SchemaBuilder
-from mm2.connect.data.errors import (
-    ConnectError,
-    DataError,
-    IllegalWorkerStateError,
-    RetriableError,
-    SchemaBuilderError,
-    SchemaProjectorError,
-)
-from mm2.connect.data.headers import Header, Headers
 from mm2.connect.data.logical import (
     DATE_SCHEMA,
     OPTIONAL_DATE_SCHEMA,
@@ -49,7 +40,7 @@ from mm2.connect.data.logical import (
     decimal_schema,
 )
 from mm2.connect.data.projector import project
-from mm2.connect.data.record import ConnectRecord, SinkRecord, SourceRecord, TimestampType
+from mm2.connect.data.record import ConnectRecord, Header, Headers, SinkRecord, SourceRecord, TimestampType
 from mm2.connect.data.schema import (
     BOOLEAN_SCHEMA,
     BYTES_SCHEMA,
@@ -75,6 +66,14 @@ from mm2.connect.data.schema import (
     Type,
 )
 from mm2.connect.data.struct import Struct
+from mm2.connect.errors import (
+    ConnectError,
+    DataError,
+    IllegalWorkerStateError,
+    RetriableError,
+    SchemaBuilderError,
+    SchemaProjectorError,
+)
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 
 __all__ = [

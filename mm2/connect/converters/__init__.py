@@ -1,17 +1,17 @@
 """The converters that ship with Kafka 4.3.0."""
 
-from mm2.connect.converters.byte_array import ByteArrayConverter
-from mm2.connect.converters.fixed_width import (
+from mm2.connect.converters.json import JsonConverter
+from mm2.connect.converters.primitive import (
     BooleanConverter,
+    ByteArrayConverter,
     DoubleConverter,
     FloatConverter,
     IntegerConverter,
     LongConverter,
     ShortConverter,
+    SimpleHeaderConverter,
+    StringConverter,
 )
-from mm2.connect.converters.json import JsonConverter
-from mm2.connect.converters.simple_header import SimpleHeaderConverter
-from mm2.connect.converters.string import StringConverter
 
 __all__ = [
     "BooleanConverter",

@@ -10,7 +10,7 @@ import re
 from decimal import Decimal
 from typing import Any, Final
 
-from mm2.connect.data.errors import DataError
+from mm2.connect.errors import DataError
 
 MISSING: Final = object()
 """What reading nothing but blanks gives."""

@@ -1,4 +1,4 @@
-"""Builder of schemas (org.apache.kafka.connect.data.SchemaBuilder)."""
+"""Builder of schemas, and the schema of a value without one (SchemaBuilder and Values.inferSchema of Java)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
-from mm2.connect.data.errors import DataError, SchemaBuilderError
-from mm2.connect.data.schema import Field, Schema, Type
-from mm2.connect.data.struct import validate_value
+from mm2.connect.data.numbers import Float32
+from mm2.connect.data.schema import (
+    BOOLEAN_SCHEMA,
+    BYTES_SCHEMA,
+    FLOAT32_SCHEMA,
+    FLOAT64_SCHEMA,
+    INT64_SCHEMA,
+    STRING_SCHEMA,
+    Field,
+    Schema,
+    Type,
+)
+from mm2.connect.data.struct import Struct, validate_value
+from mm2.connect.errors import DataError, SchemaBuilderError
 
 
 class SchemaBuilder:
@@ -164,3 +175,43 @@ class SchemaBuilder:
             self._key_schema,
             self._value_schema,
         )
+
+
+def infer_schema(value: Any) -> Schema | None:
+    """Infer a value's schema; None when that is not possible. Integers are int64: Python's have no width."""
+    match value:
+        case str():
+            return STRING_SCHEMA
+        case bool():
+            return BOOLEAN_SCHEMA
+        case int():
+            return INT64_SCHEMA
+        case float():
+            return FLOAT32_SCHEMA if isinstance(value, Float32) else FLOAT64_SCHEMA
+        case bytes() | bytearray() | memoryview():
+            return BYTES_SCHEMA
+        case Struct():
+            return value.schema
+        case list() | tuple():
+            items = _common_schema(value)
+            return None if items is None else SchemaBuilder.array(items).build()
+        case Mapping():
+            keys, values = _common_schema(value), _common_schema(value.values())
+            return None if keys is None or values is None else SchemaBuilder.map(keys, values).build()
+        case _:
+            return None
+
+
+def _common_schema(values: Any) -> Schema | None:
+    """The common schema of all values, optional when some are None; None when they differ or there are none."""
+    found: Schema | None = None
+    optional = False
+    for value in values:
+        if value is None:
+            optional = True
+            continue
+        schema = infer_schema(value)
+        if schema is None or (found is not None and found.type is not schema.type):
+            return None
+        found = schema
+    return found.as_optional() if found is not None and optional else found

@@ -16,8 +16,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from mm2.connect.data import numbers
-from mm2.connect.data.errors import DataError
 from mm2.connect.data.schema import Schema, Type
+from mm2.connect.errors import DataError
 
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 DATE: Final = "org.apache.kafka.connect.data.Date"

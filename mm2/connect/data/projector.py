@@ -6,10 +6,10 @@ from decimal import Decimal
 from typing import Any, Final
 
 from mm2.connect.data import numbers
-from mm2.connect.data.errors import SchemaProjectorError
 from mm2.connect.data.numbers import Float32
 from mm2.connect.data.schema import Schema, Type
 from mm2.connect.data.struct import WIDTHS, Struct
+from mm2.connect.errors import SchemaProjectorError
 
 #: A number may be promoted to a type that comes later in this list.
 _PROMOTABLE: Final = (*WIDTHS, Type.FLOAT32, Type.FLOAT64)

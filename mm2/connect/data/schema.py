@@ -24,7 +24,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from mm2.connect.data.errors import DataError
+from mm2.connect.errors import DataError
 
 _NO_PARAMETERS: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -8,9 +8,9 @@ from decimal import Decimal
 from typing import Any, Final, Self
 
 from mm2.connect.data import logical
-from mm2.connect.data.errors import DataError
 from mm2.connect.data.numbers import fits
 from mm2.connect.data.schema import Field, Schema, Type
+from mm2.connect.errors import DataError
 
 WIDTHS: Final = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
 """Bits of the types of integers."""

@@ -14,7 +14,7 @@ from mm2.config.providers import ConfigProvider
 from mm2.config.values import ConfigException, split_list
 from mm2.config.versions import InvalidVersionRange, VersionRange, version_requirement
 from mm2.connect.api import Connector, Task
-from mm2.connect.data.errors import ConnectError
+from mm2.connect.errors import ConnectError
 from mm2.connect.plugins import loader as loaders
 from mm2.connect.plugins.builtin import built_in
 from mm2.connect.plugins.extensions import not_loadable_twice

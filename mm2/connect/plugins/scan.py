@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import structlog
 
-from mm2.connect.data.errors import ConnectError
+from mm2.connect.errors import ConnectError
 from mm2.connect.plugins.extensions import not_loadable_twice
 from mm2.connect.plugins.kinds import PluginType, types_of
 from mm2.connect.plugins.loader import PluginLoader, swap

@@ -15,16 +15,21 @@ from mm2.config.validators import Check
 from mm2.config.values import trim
 from mm2.connect.api.transformation import Record
 from mm2.connect.data import logical, numbers
-from mm2.connect.data.builder import SchemaBuilder
-from mm2.connect.data.errors import DataError
-from mm2.connect.data.java_text import java_text
+from mm2.connect.data.builder import SchemaBuilder, infer_schema
 from mm2.connect.data.numbers import Float32
 from mm2.connect.data.schema import Schema, Type
 from mm2.connect.data.struct import WIDTHS, Struct
-from mm2.connect.data.values import infer_schema, moment_text
-from mm2.connect.transforms.pairs import split_pair
-from mm2.connect.transforms.part import PartTransformation, RecordPart, remembering, with_replace_null
-from mm2.connect.transforms.requirements import require_map, require_struct
+from mm2.connect.data.text import java_text, moment_text
+from mm2.connect.errors import DataError
+from mm2.connect.transforms.base import (
+    PartTransformation,
+    RecordPart,
+    remembering,
+    require_map,
+    require_struct,
+    split_pair,
+    with_replace_null,
+)
 
 SPEC: Final = "spec"
 _PURPOSE: Final = "cast types"

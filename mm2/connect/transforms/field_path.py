@@ -11,7 +11,7 @@ from typing import Any, Final
 from mm2.config.configdef import ConfigDef, ConfigException, Importance, Type, one_of_any_case
 from mm2.connect.data.schema import Field, Schema
 from mm2.connect.data.struct import Struct
-from mm2.connect.transforms.requirements import require_map_or_none, require_struct_or_none
+from mm2.connect.transforms.base import require_map_or_none, require_struct_or_none
 
 FIELD_SYNTAX_VERSION: Final = "field.syntax.version"
 _PURPOSE: Final = "nested field access"

@@ -8,21 +8,23 @@ from typing import Any, Final
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance, Type, distinct, one_of
 from mm2.connect.api.transformation import Record, Transformation
 from mm2.connect.data.builder import SchemaBuilder
-from mm2.connect.data.errors import DataError
-from mm2.connect.data.headers import Headers
+from mm2.connect.data.record import Headers
 from mm2.connect.data.schema import Schema
 from mm2.connect.data.schema import Type as SchemaType
 from mm2.connect.data.struct import Struct
-from mm2.connect.data.values_parser import parse_string
-from mm2.connect.transforms.configured import Configured
-from mm2.connect.transforms.part import (
+from mm2.connect.data.values import parse_string
+from mm2.connect.errors import DataError
+from mm2.connect.transforms.base import (
+    Configured,
     PartTransformation,
     RecordPart,
+    non_empty_list,
+    non_null,
     remembering,
+    require_map,
+    require_struct,
     with_replace_null,
 )
-from mm2.connect.transforms.requirements import require_map, require_struct
-from mm2.connect.transforms.validators import non_empty_list, non_null
 
 FIELDS: Final = "fields"
 HEADERS: Final = "headers"

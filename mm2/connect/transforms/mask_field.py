@@ -10,13 +10,12 @@ from mm2.config.configdef import AbstractConfig, ConfigDef, Importance, distinct
 from mm2.config.configdef import Type as ConfigType
 from mm2.connect.api.transformation import Record
 from mm2.connect.data import logical
-from mm2.connect.data.errors import DataError
 from mm2.connect.data.numbers import Float32
 from mm2.connect.data.schema import Schema, Type
 from mm2.connect.data.struct import WIDTHS, Struct
 from mm2.connect.data.values import big_decimal, convert_to_double, convert_to_float, convert_to_integer
-from mm2.connect.transforms.part import PartTransformation, RecordPart, with_replace_null
-from mm2.connect.transforms.requirements import require_map, require_struct
+from mm2.connect.errors import DataError
+from mm2.connect.transforms.base import PartTransformation, RecordPart, require_map, require_struct, with_replace_null
 
 FIELDS: Final = "fields"
 REPLACEMENT: Final = "replacement"

@@ -1,17 +1,18 @@
-"""Changes topic names (org.apache.kafka.connect.transforms.{RegexRouter,TimestampRouter})."""
+"""Transformations that change the topic of a record or drop the record (RegexRouter, TimestampRouter and Filter of Java)."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance, Type
+from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance
+from mm2.config.configdef import Type as ConfigType
 from mm2.config.java_regex import compile_java
 from mm2.config.validators import regular_expression
 from mm2.connect.api.transformation import Record, Transformation
-from mm2.connect.data.errors import DataError
 from mm2.connect.data.simple_date_format import DatePatternError, SimpleDateFormat
-from mm2.connect.transforms.configured import Configured
+from mm2.connect.errors import DataError
+from mm2.connect.transforms.base import Configured
 
 REGEX: Final = "regex"
 REPLACEMENT: Final = "replacement"
@@ -65,12 +66,12 @@ class RegexRouter(Configured, Transformation):
         ConfigDef()
         .define(
             REGEX,
-            Type.STRING,
+            ConfigType.STRING,
             validator=regular_expression(),
             importance=Importance.HIGH,
             doc="What topics have to match.",
         )
-        .define(REPLACEMENT, Type.STRING, importance=Importance.HIGH, doc="The new topic; $1 is the first group.")
+        .define(REPLACEMENT, ConfigType.STRING, importance=Importance.HIGH, doc="The new topic; $1 is the first group.")
     )
 
     def _configured(self, settings: AbstractConfig) -> None:
@@ -95,14 +96,14 @@ class TimestampRouter(Configured, Transformation):
         ConfigDef()
         .define(
             TOPIC_FORMAT,
-            Type.STRING,
+            ConfigType.STRING,
             "${topic}-${timestamp}",
             importance=Importance.HIGH,
             doc="The new topic, with <code>${topic}</code> and <code>${timestamp}</code> in it.",
         )
         .define(
             TIMESTAMP_FORMAT,
-            Type.STRING,
+            ConfigType.STRING,
             "yyyyMMdd",
             importance=Importance.HIGH,
             doc="How the timestamp is written, in the patterns of <code>java.text.SimpleDateFormat</code>.",
@@ -122,3 +123,12 @@ class TimestampRouter(Configured, Transformation):
             raise DataError(f"Timestamp missing on a record of topic {record.topic}")
         topic = self._topic_format.replace("${topic}", record.topic)
         return record.new_record(topic=topic.replace("${timestamp}", self._format.format(record.timestamp)))
+
+
+class Filter(Configured, Transformation):
+    """Drops every record; use it with a predicate."""
+
+    CONFIG = ConfigDef()
+
+    def apply(self, record: Record) -> Record | None:
+        return None

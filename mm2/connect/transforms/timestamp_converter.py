@@ -12,12 +12,18 @@ from mm2.config.values import trim
 from mm2.connect.api.transformation import Record
 from mm2.connect.data import logical, numbers
 from mm2.connect.data.builder import SchemaBuilder
-from mm2.connect.data.errors import ConnectError, DataError
 from mm2.connect.data.schema import INT64_SCHEMA, STRING_SCHEMA, Schema, Type
 from mm2.connect.data.simple_date_format import DatePatternError, SimpleDateFormat
 from mm2.connect.data.struct import Struct
-from mm2.connect.transforms.part import PartTransformation, RecordPart, remembering, with_replace_null
-from mm2.connect.transforms.requirements import require_map, require_struct_or_none
+from mm2.connect.errors import ConnectError, DataError
+from mm2.connect.transforms.base import (
+    PartTransformation,
+    RecordPart,
+    remembering,
+    require_map,
+    require_struct_or_none,
+    with_replace_null,
+)
 
 FIELD: Final = "field"
 TARGET_TYPE: Final = "target.type"

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mm2.connect.api import ConnectError, SinkRecord, SourceTaskContext, WorkerView
-from mm2.connect.files import FileStreamSinkTask, FileStreamSourceConnector, FileStreamSourceTask
-from mm2.connect.files.lines import LineSplitter
+from mm2.connect.files import FileStreamSinkTask, FileStreamSourceConnector, FileStreamSourceTask, LineSplitter
 
 
 def split(data: bytes, sizes: list[int]) -> list[tuple[bytes, int]]:

@@ -15,7 +15,7 @@ The above exception was the direct cause of the following exception:
 
 Traceback (most recent call last):
   File "tasks/base.py", line 9, in run
-mm2.connect.data.errors.ConnectError: Couldn't find or create file 'a.txt' for FileStreamSinkTask
+mm2.connect.errors.ConnectError: Couldn't find or create file 'a.txt' for FileStreamSinkTask
 """
 JAVA = """org.apache.kafka.connect.errors.ConnectException: Couldn't find or create file 'a.txt' for FileStreamSinkTask
 \tat org.apache.kafka.connect.file.FileStreamSinkTask.start(FileStreamSinkTask.java:77)

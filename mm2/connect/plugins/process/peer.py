@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import structlog
 
-from mm2.connect.data.errors import ConnectError
+from mm2.connect.errors import ConnectError
 from mm2.connect.plugins.process.frames import FrameSocket, PeerGone
 
 log = structlog.get_logger(__name__)

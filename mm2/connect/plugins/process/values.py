@@ -29,11 +29,16 @@ from mm2.config.configdef import (
 from mm2.config.configdef import Type as ConfigType
 from mm2.connect.api import (
     ConnectError,
+    DataError,
     Field,
     Header,
     Headers,
+    IllegalWorkerStateError,
     OffsetAndMetadata,
+    RetriableError,
     Schema,
+    SchemaBuilderError,
+    SchemaProjectorError,
     SinkRecord,
     SourceRecord,
     TimestampType,
@@ -41,7 +46,6 @@ from mm2.connect.api import (
     Type,
     WorkerView,
 )
-from mm2.connect.data import errors
 from mm2.connect.data.struct import Struct
 from mm2.kafka.producer import RecordMetadata
 
@@ -54,7 +58,15 @@ _DATA_CLASSES: Final[Mapping[str, type[Any]]] = {
     for found in (SourceRecord, SinkRecord, OffsetAndMetadata, RecordMetadata, WorkerView, ConfigValue)
 }
 _ERRORS: Final[Mapping[str, type[ConnectError]]] = {
-    name: found for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, ConnectError)
+    found.__name__: found
+    for found in (
+        ConnectError,
+        RetriableError,
+        IllegalWorkerStateError,
+        DataError,
+        SchemaBuilderError,
+        SchemaProjectorError,
+    )
 }
 
 

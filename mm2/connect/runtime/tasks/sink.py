@@ -24,7 +24,7 @@ from mm2.connect.api import (
     SinkTask,
     TimestampType,
 )
-from mm2.connect.data.headers import NO_HEADERS, Header
+from mm2.connect.data.record import NO_HEADERS, Header
 from mm2.connect.data.schema import SchemaAndValue
 from mm2.connect.runtime.errors.errant import WorkerErrantRecordReporter
 from mm2.connect.runtime.errors.tolerance import Failed, Interrupted, ProcessingContext, ProcessingStage

@@ -1,4 +1,4 @@
-"""Predicates on records, for conditional transformations (KIP-585)."""
+"""The predicates that ship with Kafka 4.3.0 (KIP-585; org.apache.kafka.connect.transforms.predicates)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from mm2.config.java_regex import compile_java
 from mm2.config.validators import regular_expression
 from mm2.connect.api.predicate import Predicate
 from mm2.connect.data.record import ConnectRecord
-from mm2.connect.transforms.configured import Configured
-from mm2.connect.transforms.validators import every
+from mm2.connect.transforms.base import Configured, every
 
 NAME: Final = "name"
 PATTERN: Final = "pattern"
