@@ -124,10 +124,10 @@ def test_a_python_worker_is_used_again_unless_an_error_of_ours_may_have_spoiled_
                 """Nothing but what `run` sees of a copier."""
 
                 def __init__(self, *_args: object) -> None:
-                    self.sound = sound
+                    self.healthy = sound
 
                 async def run(self) -> str:
-                    assert self.sound is not None
+                    assert self.healthy is not None
                     return "over"
 
             setattr(task, "Copier", Copier)  # noqa: B010  (in Spark's worker, not here)
