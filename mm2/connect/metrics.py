@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from mm2.connect.errors import NotFound
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import ConnectorStateInfo
 from mm2.connect.herder.base import AbstractHerder
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.runtime.counters import Sizes, StartCounters, TaskCounters
-from mm2.connect.stores.statuses import State
+from mm2.connect.stores.config_state import ConnectorTaskId
+from mm2.connect.stores.status_store import State
 from mm2.metrics import connect as names
 from mm2.metrics.metric import Metric, Sheet
 

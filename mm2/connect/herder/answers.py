@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from mm2.connect.errors import BadRequest, MalformedBody
-from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.stores.config_state import ConnectorTaskId
 
 #: Version of a plugin that has none; never shown.
 UNDEFINED_VERSION: Final = "undefined"

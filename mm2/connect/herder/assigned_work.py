@@ -8,10 +8,11 @@ from typing import Final
 
 import structlog
 
-from mm2.connect.group.protocol import ConnectorTaskId, WorkerAssignment
+from mm2.connect.group.protocol import WorkerAssignment
 from mm2.connect.herder.stages import StageTracker
 from mm2.connect.herder.starts import Starts
 from mm2.connect.runtime.worker import Worker
+from mm2.connect.stores.config_state import ConnectorTaskId
 
 log = structlog.get_logger(__name__)
 

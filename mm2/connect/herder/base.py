@@ -16,7 +16,6 @@ from mm2.connect.api import (
     ConnectError,
 )
 from mm2.connect.errors import AlreadyExists, BadRequest, Forbidden, NotFound
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import (
     ActiveTopicsInfo,
     ConnectorInfo,
@@ -46,10 +45,9 @@ from mm2.connect.herder.validation import ConnectorValidation, require_valid
 from mm2.connect.runtime.counters import StartCounters
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import TooManyTasks, Worker
-from mm2.connect.stores.config_state import ClusterConfigState, Props, TargetState
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, TargetState
 from mm2.connect.stores.config_store import ConfigStore
-from mm2.connect.stores.status_store import StatusStore
-from mm2.connect.stores.statuses import Status
+from mm2.connect.stores.status_store import Status, StatusStore
 
 log = structlog.get_logger(__name__)
 

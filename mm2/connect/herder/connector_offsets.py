@@ -22,8 +22,8 @@ from mm2.connect.herder.stages import StageTracker
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores import internal_json
 from mm2.connect.stores.config_state import ClusterConfigState, Props, TargetState
-from mm2.connect.stores.offset_json import OffsetJson
 from mm2.connect.stores.offset_store import SourceOffset
+from mm2.connect.stores.offset_table import OffsetJson
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode

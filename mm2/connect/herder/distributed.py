@@ -25,7 +25,7 @@ from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest, NotAssigned, NotFound, NotLeader, RebalanceNeeded
 from mm2.connect.group.assignor import CooperativeAssignor
 from mm2.connect.group.membership import GroupMember
-from mm2.connect.group.protocol import URL_NOT_USED, ConnectorTaskId, WorkerAssignment
+from mm2.connect.group.protocol import URL_NOT_USED, WorkerAssignment
 from mm2.connect.herder.answers import ConnectorInfo, ConnectorStateInfo, ConnectorType, Created
 from mm2.connect.herder.assigned_work import AssignedWork
 from mm2.connect.herder.base import AbstractHerder
@@ -47,10 +47,9 @@ from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.counters import RebalanceCounters
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import Worker
-from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, RestartRequest, TargetState
 from mm2.connect.stores.config_store import ConfigStore
-from mm2.connect.stores.status_store import StatusStore
-from mm2.connect.stores.statuses import Status
+from mm2.connect.stores.status_store import Status, StatusStore
 from mm2.kafka.classic_member import GroupTimings
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.log import LogProgress

@@ -20,7 +20,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 from mm2.connect.errors import RequestTimedOut
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import (
     ActiveTopicsInfo,
     ConnectorInfo,
@@ -36,7 +35,7 @@ from mm2.connect.herder.answers import (
 )
 from mm2.connect.herder.stages import StagedFuture, WorkerStage
 from mm2.connect.request_signing import RequestSignature
-from mm2.connect.stores.config_state import Props, RestartRequest, TargetState
+from mm2.connect.stores.config_state import ConnectorTaskId, Props, RestartRequest, TargetState
 
 if TYPE_CHECKING:
     from mm2.config.configdef import ConfigInfos

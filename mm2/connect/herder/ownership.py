@@ -11,12 +11,12 @@ import structlog
 
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import NotLeader
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.fencing import FencingConflict
 from mm2.connect.herder.internal_requests import RequestRefused
 from mm2.connect.herder.stages import StagedFuture
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import FENCING_S
+from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.stores.config_store import ConfigStore
 from mm2.kafka.errors import KafkaFailure
 

@@ -9,13 +9,14 @@ from typing import Final
 import structlog
 
 from mm2.connect.group.membership import GroupMember
-from mm2.connect.group.protocol import URL_NOT_USED, ConnectorTaskId, WorkerAssignment
+from mm2.connect.group.protocol import URL_NOT_USED, WorkerAssignment
 from mm2.connect.herder.assigned_work import AssignedWork
 from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.privileges import LeaderPrivileges
 from mm2.connect.herder.requests import NEVER
 from mm2.connect.herder.status_reports import StatusReports
 from mm2.connect.runtime.counters import RebalanceCounters
+from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.stores.config_store import ConfigStore
 from mm2.connect.stores.status_store import StatusStore
 

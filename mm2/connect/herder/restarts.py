@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import ConnectorStateInfo, WorkState
-from mm2.connect.stores.config_state import RestartRequest
-from mm2.connect.stores.statuses import State
+from mm2.connect.stores.config_state import ConnectorTaskId, RestartRequest
+from mm2.connect.stores.status_store import State
 
 
 @dataclass(frozen=True)

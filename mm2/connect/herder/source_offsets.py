@@ -8,12 +8,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from mm2.connect.api import ConnectError
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.runtime.exactly_once import task_transactional_id
 from mm2.connect.runtime.worker import Worker
-from mm2.connect.stores.connector_offset_store import ConnectorOffsetStore, own_topic
+from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
+from mm2.connect.stores.kafka_offset_store import ConnectorOffsetStore, KafkaOffsetStore, own_topic
 from mm2.connect.stores.offset_store import OffsetStore, SourceOffset
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure

@@ -9,13 +9,12 @@ from typing import Protocol
 import structlog
 
 from mm2.connect.errors import NotFound
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.reloads import Reloads
 from mm2.connect.herder.status_reports import StatusReports
 from mm2.connect.runtime.connectors import OnTransition
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import TaskStart, Worker
-from mm2.connect.stores.config_state import ClusterConfigState
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId
 
 log = structlog.get_logger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.stores.config_state import ConnectorTaskId
 
 #: A connector's name or a task's id.
 WorkId = str | ConnectorTaskId

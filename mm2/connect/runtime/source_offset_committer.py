@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.runtime.tasks.source import AbstractWorkerSourceTask
+from mm2.connect.stores.config_state import ConnectorTaskId
 
 log = structlog.get_logger(__name__)
 

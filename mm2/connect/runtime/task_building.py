@@ -23,7 +23,6 @@ from mm2.connect.api import (
     Task,
     WorkerView,
 )
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.plugins import PluginLoader, Plugins
 from mm2.connect.runtime.clients import ClientProps
 from mm2.connect.runtime.connector_settings import check_count, connector_config
@@ -41,10 +40,9 @@ from mm2.connect.runtime.tasks.source import OwnershipGuard, SourceSetup, Worker
 from mm2.connect.runtime.tasks.transaction_context import WorkerTransactionContext
 from mm2.connect.runtime.topic_creation import TopicCreation, topic_creation_groups
 from mm2.connect.runtime.transformation_chain import TransformationChain, build_stages
-from mm2.connect.stores.config_state import Props, TargetState
-from mm2.connect.stores.connector_offset_store import ConnectorOffsetStore, own_topic
+from mm2.connect.stores.config_state import ConnectorTaskId, Props, TargetState
 from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
+from mm2.connect.stores.kafka_offset_store import ConnectorOffsetStore, KafkaOffsetStore, own_topic
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster

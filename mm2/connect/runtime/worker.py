@@ -13,7 +13,6 @@ import structlog
 from mm2.config.providers import ConfigTransformer, references
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, Task
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.override_policies import POLICY_KEY, ConnectorClientConfigOverridePolicy
 from mm2.connect.plugins import Plugins
 from mm2.connect.runtime.clients import ClientProps
@@ -26,7 +25,7 @@ from mm2.connect.runtime.source_offset_committer import SourceTaskOffsetCommitte
 from mm2.connect.runtime.task_building import TASK_CLASS, TaskBuilder, TaskStart
 from mm2.connect.runtime.tasks.base import WorkerTask
 from mm2.connect.runtime.tasks.source import AbstractWorkerSourceTask
-from mm2.connect.stores.config_state import Props, TargetState
+from mm2.connect.stores.config_state import ConnectorTaskId, Props, TargetState
 from mm2.connect.stores.offset_store import OffsetStore
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster

@@ -14,7 +14,6 @@ from mm2.config.worker_keys import WorkerConfig
 from mm2.connect import request_signing
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest, Forbidden, MalformedBody, NotReady
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import (
     ConnectorOffset,
     ConnectorOffsets,
@@ -32,7 +31,7 @@ from mm2.connect.herder.session_keys import SessionKeys
 from mm2.connect.herder.stages import StagedFuture, StageTracker, Steps, run_apart
 from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.worker import TooManyTasks
-from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, RestartRequest, TargetState
 from mm2.kafka.structs import TopicPartition
 
 # -- stages

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from mm2.connect.errors import BadRequest, NotFound
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import Created
 from mm2.connect.herder.interface import Herder
 from mm2.connect.rest import shapes
@@ -22,7 +21,7 @@ from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.parameters import Flag, Forward, Name, TaskNumber, java_bool, java_int
 from mm2.connect.rest.received import body_of
 from mm2.connect.rest.requests import Requests, relayed, relayed_nothing
-from mm2.connect.stores.config_state import RestartRequest
+from mm2.connect.stores.config_state import ConnectorTaskId, RestartRequest
 
 log = structlog.get_logger(__name__)
 

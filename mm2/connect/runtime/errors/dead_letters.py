@@ -11,11 +11,11 @@ import structlog
 
 from mm2.config.configdef import AbstractConfig
 from mm2.connect.api import ConnectError
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.runtime.counters import ErrorCounters
 from mm2.connect.runtime.errors.java_names import java_name, stack_trace
 from mm2.connect.runtime.errors.tolerance import ProcessingContext
 from mm2.connect.runtime.sending import RecordSender
+from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.consumer.records import ConsumerRecord

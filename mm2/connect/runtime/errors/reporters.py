@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 import structlog
 
 from mm2.connect.api import SourceRecord
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.runtime.counters import ErrorCounters
 from mm2.connect.runtime.errors.tolerance import ProcessingContext
+from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.kafka.consumer.records import ConsumerRecord
 
 log = structlog.get_logger(__name__)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mm2.connect.errors import AlreadyExists, BadRequest, NotFound
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import (
     ActiveTopicsInfo,
     ConnectorInfo,
@@ -26,7 +25,7 @@ from mm2.connect.herder.answers import (
 from mm2.connect.herder.interface import Herder
 from mm2.connect.herder.stages import StagedFuture, WorkerStage
 from mm2.connect.request_signing import RequestSignature
-from mm2.connect.stores.config_state import Props, RestartRequest, TargetState
+from mm2.connect.stores.config_state import ConnectorTaskId, Props, RestartRequest, TargetState
 
 T = TypeVar("T")
 
