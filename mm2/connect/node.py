@@ -9,9 +9,8 @@ from typing import Any
 
 from mm2.config.worker_keys import StandaloneConfig, WorkerConfig
 from mm2.connect.group.protocol import URL_NOT_USED
-from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess
+from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, KafkaSourceOffsets, StoredOffsets
 from mm2.connect.herder.distributed import DistributedHerder
-from mm2.connect.herder.source_offsets import KafkaSourceOffsets, StoredOffsets
 from mm2.connect.herder.standalone import StandaloneHerder
 from mm2.connect.herder.validation import ConnectorValidation
 from mm2.connect.plugins import Plugins

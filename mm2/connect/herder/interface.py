@@ -33,7 +33,7 @@ from mm2.connect.herder.answers import (
     TaskInfo,
     TaskState,
 )
-from mm2.connect.herder.stages import StagedFuture, WorkerStage
+from mm2.connect.herder.requests import StagedFuture, WorkerStage
 from mm2.connect.request_signing import RequestSignature
 from mm2.connect.stores.config_state import ConnectorTaskId, Props, RestartRequest, TargetState
 

@@ -15,7 +15,7 @@ from mm2.connect.errors import BadRequest, NotFound, NotLeader
 from mm2.connect.group.protocol import NO_ERROR, URL_NOT_USED, WorkerAssignment
 from mm2.connect.herder import base as base_module
 from mm2.connect.herder import config_view as view_module
-from mm2.connect.herder import ownership as ownership_module
+from mm2.connect.herder import fencing as ownership_module
 from mm2.connect.herder import requests as requests_module
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.herder.interface import timed_out
