@@ -34,8 +34,8 @@ from mm2.connect.override_policies import (
     ConnectorClientConfigRequest,
 )
 from mm2.connect.plugins import Plugins
-from mm2.connect.plugins.kinds import PluginType
 from mm2.connect.plugins.loader import PluginLoader
+from mm2.connect.plugins.plugin import PluginType
 from mm2.connect.plugins.recommended import refusal, with_plugins
 from mm2.connect.runtime.exactly_once import ExactlyOnceSupport, preflight
 from mm2.connect.runtime.worker import Worker
