@@ -14,7 +14,7 @@ from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.herder.standalone import StandaloneHerder
 from mm2.connect.herder.validation import ConnectorValidation
 from mm2.connect.plugins import Plugins
-from mm2.connect.runtime.exactly_once import ExactlyOnceSupport, leader_transactional_id
+from mm2.connect.runtime.exactly_once_settings import ExactlyOnceSupport, leader_transactional_id
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_store import MemoryConfigStore
 from mm2.connect.stores.internal_topic import InternalTopic

@@ -19,7 +19,7 @@ from mm2 import __version__
 from mm2.config.configdef import AbstractConfig
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, THROTTLE_KEY, topic_throttles
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
-from mm2.connect.runtime.exactly_once import task_transactional_id
+from mm2.connect.runtime.exactly_once_settings import task_transactional_id
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
 from mm2.copy.executor.positions import offset_key

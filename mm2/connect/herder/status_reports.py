@@ -5,8 +5,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable
 
+from mm2.connect.runtime.connectors import WorkId
 from mm2.connect.runtime.counters import StartCounters
-from mm2.connect.runtime.lifecycle import WorkId
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId
 from mm2.connect.stores.status_store import State, Status, StatusStore, TopicStatus, now_ms
 

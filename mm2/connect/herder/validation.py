@@ -37,7 +37,7 @@ from mm2.connect.plugins import Plugins
 from mm2.connect.plugins.loader import PluginLoader
 from mm2.connect.plugins.plugin import PluginType
 from mm2.connect.plugins.recommended import refusal, with_plugins
-from mm2.connect.runtime.exactly_once import ExactlyOnceSupport, preflight
+from mm2.connect.runtime.exactly_once_settings import ExactlyOnceSupport, preflight
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import Props
 

@@ -18,7 +18,7 @@ from mm2.connect.override_policies import (
     ConnectorClientConfigOverridePolicy,
     ConnectorClientConfigRequest,
 )
-from mm2.connect.runtime.exactly_once import task_transactional_id
+from mm2.connect.runtime.exactly_once_settings import task_transactional_id
 from mm2.connect.stores.config_state import ConnectorTaskId
 
 log = structlog.get_logger(__name__)

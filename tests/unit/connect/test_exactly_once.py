@@ -11,7 +11,7 @@ from mm2.config.connector_keys import source_connector_config
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import SourceConnector, Task
 from mm2.connect.plugins import Plugins
-from mm2.connect.runtime.exactly_once import (
+from mm2.connect.runtime.exactly_once_settings import (
     Boundary,
     ExactlyOnceSupport,
     TransactionBoundaries,

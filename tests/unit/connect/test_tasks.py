@@ -12,9 +12,9 @@ import structlog
 
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
 from mm2.connect.converters import ByteArrayConverter
+from mm2.connect.runtime.connectors import WorkId
 from mm2.connect.runtime.counters import SourceCounters, TaskCounters
 from mm2.connect.runtime.errors.tolerance import RetryWithToleranceOperator, Tolerance
-from mm2.connect.runtime.lifecycle import WorkId
 from mm2.connect.runtime.sending import RecordSender, SenderSettings
 from mm2.connect.runtime.tasks.base import Converters, Equipment
 from mm2.connect.runtime.tasks.source import OwnershipGuard, SourceSetup, WorkerSourceTask
