@@ -19,9 +19,7 @@ from mm2.connect.herder.interface import Herder
 from mm2.connect.plugins import Plugins
 from mm2.connect.rest import shapes
 from mm2.connect.rest.app import application, herder_routers
-from mm2.connect.rest.client import RestClient
 from mm2.connect.rest.dispatch import Dispatch, resource_path
-from mm2.connect.rest.documented import refusals
 from mm2.connect.rest.extensions import (
     Configurable,
     ConnectClusterState,
@@ -29,11 +27,10 @@ from mm2.connect.rest.extensions import (
     load_extensions,
 )
 from mm2.connect.rest.failures import JsonAnswer, RestFailure
-from mm2.connect.rest.requests import Requests
-from mm2.connect.rest.resources.internal import internal_router
-from mm2.connect.rest.resources.loggers import loggers_router
+from mm2.connect.rest.forwarding import Requests, RestClient
+from mm2.connect.rest.openapi import refusals
 from mm2.connect.rest.settings import RestSettings
-from mm2.connect.rest.version import server_info
+from mm2.connect.rest.worker_resources import internal_router, loggers_router, server_info
 from mm2.mirror.anonymous_access import AnonymousAccess
 from mm2.mirror.redaction import RedactedHerder
 from mm2.mirror.rest import RESERVED, Apps, flow_path

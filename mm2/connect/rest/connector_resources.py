@@ -1,4 +1,4 @@
-"""``/connectors``."""
+"""Resources of connectors, their tasks and offsets: ``/connectors``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ from mm2.connect.errors import BadRequest, NotFound
 from mm2.connect.herder.answers import Created
 from mm2.connect.herder.interface import Herder
 from mm2.connect.rest import shapes
-from mm2.connect.rest.bodies import parse_create_request, parse_offsets, parse_string_map
-from mm2.connect.rest.client import RemoteAnswer
 from mm2.connect.rest.dispatch import CONSUMES_JSON
-from mm2.connect.rest.documented import json_body, refusals
 from mm2.connect.rest.failures import JsonAnswer
-from mm2.connect.rest.parameters import Flag, Forward, Name, TaskNumber, java_bool, java_int
-from mm2.connect.rest.received import body_of
-from mm2.connect.rest.requests import Requests, relayed, relayed_nothing
+from mm2.connect.rest.forwarding import RemoteAnswer, Requests, relayed, relayed_nothing
+from mm2.connect.rest.openapi import json_body, refusals
+from mm2.connect.rest.request_values import (
+    Flag,
+    Forward,
+    Name,
+    TaskNumber,
+    body_of,
+    java_bool,
+    java_int,
+    parse_create_request,
+    parse_offsets,
+    parse_string_map,
+)
 from mm2.connect.stores.config_state import ConnectorTaskId, RestartRequest
 
 log = structlog.get_logger(__name__)
