@@ -17,7 +17,6 @@ from mm2.config.rest_keys import EVERYTHING, STRANGERS_KEY
 from mm2.connect.herder.answers import HealthInfo
 from mm2.connect.herder.interface import Herder
 from mm2.connect.plugins import Plugins
-from mm2.connect.rest import shapes
 from mm2.connect.rest.app import application, herder_routers
 from mm2.connect.rest.dispatch import Dispatch, resource_path
 from mm2.connect.rest.extensions import (
@@ -115,11 +114,11 @@ class FlowResources:
 
         @router.get(
             "/health",
-            response_model=shapes.Health,
+            response_model=HealthInfo,
             responses=refusals()
             | {
-                503: {"model": shapes.Health, "description": "A flow is starting."},
-                500: {"model": shapes.Health, "description": "The herder of a flow does not answer."},
+                503: {"model": HealthInfo, "description": "A flow is starting."},
+                500: {"model": HealthInfo, "description": "The herder of a flow does not answer."},
             },
         )
         async def health() -> Response:

@@ -28,7 +28,7 @@ from mm2.connect.herder.answers import (
     Message,
     PluginInfo,
     TaskInfo,
-    TaskState,
+    TaskStateInfo,
     WorkState,
 )
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess
@@ -274,7 +274,7 @@ class AbstractHerder(Herder):
             self.connector_type(self._config_store.snapshot().connector_config(name)),
         )
 
-    def task_status(self, task: ConnectorTaskId) -> TaskState:
+    def task_status(self, task: ConnectorTaskId) -> TaskStateInfo:
         status = self._status_store.task(task)
         if status is None:
             raise NotFound(f"No status found for task {task}")
@@ -456,5 +456,6 @@ def _work_state(status: Status) -> WorkState:
     return WorkState(status.state.value, status.worker_id, status.trace, status.version)
 
 
-def _task_state(status: Status) -> TaskState:
-    return TaskState(status.id.task if isinstance(status.id, ConnectorTaskId) else -1, _work_state(status))
+def _task_state(status: Status) -> TaskStateInfo:
+    number = status.id.task if isinstance(status.id, ConnectorTaskId) else -1
+    return TaskStateInfo(status.state.value, status.worker_id, status.trace, status.version, id=number)

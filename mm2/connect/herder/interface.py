@@ -31,7 +31,7 @@ from mm2.connect.herder.answers import (
     Message,
     PluginInfo,
     TaskInfo,
-    TaskState,
+    TaskStateInfo,
 )
 from mm2.connect.herder.requests import StagedFuture, WorkerStage
 from mm2.connect.request_signing import RequestSignature
@@ -117,7 +117,7 @@ class Herder(ABC):
         """Raises NotFound when there is no status."""
 
     @abstractmethod
-    def task_status(self, task: ConnectorTaskId) -> TaskState:
+    def task_status(self, task: ConnectorTaskId) -> TaskStateInfo:
         """Raises NotFound when there is no status."""
 
     @abstractmethod

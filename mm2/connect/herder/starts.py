@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -21,6 +21,8 @@ from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import TaskStart, Worker
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, RestartRequest
 from mm2.connect.stores.status_store import State
+
+S = TypeVar("S", bound=WorkState)
 
 log = structlog.get_logger(__name__)
 
@@ -123,7 +125,7 @@ def restart_plan(request: RestartRequest, states: ConnectorStateInfo) -> Restart
     tasks = tuple(
         ConnectorTaskId(request.connector, task.id)
         for task in states.tasks
-        if request.include_tasks and _is_meant(request, task.work)
+        if request.include_tasks and _is_meant(request, task)
     )
     connector = _is_meant(request, states.connector)
     restarted = {task.task for task in tasks}
@@ -131,9 +133,7 @@ def restart_plan(request: RestartRequest, states: ConnectorStateInfo) -> Restart
         replace(
             states,
             connector=_restarting(states.connector) if connector else states.connector,
-            tasks=tuple(
-                replace(task, work=_restarting(task.work)) if task.id in restarted else task for task in states.tasks
-            ),
+            tasks=tuple(_restarting(task) if task.id in restarted else task for task in states.tasks),
         ),
         connector,
         tasks,
@@ -144,7 +144,7 @@ def _is_meant(request: RestartRequest, work: WorkState) -> bool:
     return not request.only_failed or work.state == State.FAILED
 
 
-def _restarting(work: WorkState) -> WorkState:
+def _restarting(work: S) -> S:
     return replace(work, state=State.RESTARTING.value)
 
 

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse, Response
-from pydantic import TypeAdapter
 
-from mm2.connect.rest import shapes
+from mm2.connect.herder.loggers import LEVELS
 from mm2.connect.rest.failures import JsonAnswer
+from mm2.connect.rest.request_values import INITIAL_STATES
+
+
+def _object_of(properties: Mapping[str, Any], required: Iterable[str] | None = None) -> Mapping[str, Any]:
+    """Schema of an object without other properties; by default all properties are required."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties if required is None else required),
+        "additionalProperties": False,
+    }
+
 
 #: The reason for each error status of the REST API.
 REASONS: Final = {
@@ -28,28 +41,54 @@ REASONS: Final = {
 }
 
 
+@dataclass(frozen=True)
+class ErrorBody:
+    """Body of every response with an error."""
+
+    #: The HTTP status.
+    error_code: int
+    message: str | None
+
+
+# Request bodies. Resources read them themselves, as Jackson does, so no class is generated from them.
+STRINGS: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties": {"type": "string"}}
+NULLABLE_STRINGS: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties": {"type": ["string", "null"]}}
+STRING_MAPS: Final[Mapping[str, Any]] = {"type": "array", "items": STRINGS}
+CREATE_CONNECTOR: Final = _object_of(
+    {
+        "name": {"type": "string", "minLength": 1, "pattern": "^[A-Za-z0-9._-]+$"},
+        "config": STRINGS,
+        "initial_state": {"enum": [*INITIAL_STATES, None]},
+    },
+    required=("name", "config"),
+)
+#: An offset of null removes the offset of the partition.
+OFFSETS: Final = _object_of(
+    {
+        "offsets": {
+            "type": "array",
+            "minItems": 1,
+            "items": _object_of({"partition": {"type": "object"}, "offset": {"type": ["object", "null"]}}),
+        }
+    }
+)
+SET_LEVEL: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {"level": {"type": "string", "enum": list(LEVELS)}},
+    "required": ["level"],
+}
+
+
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error statuses of a resource, with their common shape."""
+    """The error statuses of a resource, with their common body."""
     return {
-        status: {"model": shapes.Error, "description": REASONS[status]} for status in sorted({400, 405, 406, *statuses})
+        status: {"model": ErrorBody, "description": REASONS[status]} for status in sorted({400, 405, 406, *statuses})
     }
 
 
-def json_body(shape: Any, *, required: bool = True) -> dict[str, Any]:
+def json_body(schema: Mapping[str, Any]) -> dict[str, Any]:
     """`openapi_extra` for a body that the resource reads itself."""
-    schema = TypeAdapter(shape).json_schema(ref_template="#/components/schemas/{model}")
-    schema = _inlined(schema, schema.pop("$defs", {}))
-    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
-
-
-def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
-    if isinstance(schema, dict):
-        if "$ref" in schema:
-            return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-        return {key: _inlined(value, definitions) for key, value in schema.items()}
-    if isinstance(schema, list):
-        return [_inlined(item, definitions) for item in schema]
-    return schema
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 _STYLE: Final = (

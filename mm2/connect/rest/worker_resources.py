@@ -6,6 +6,7 @@ Also the worker-to-worker requests below ``/connectors``, which are signed with 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import structlog
@@ -13,15 +14,16 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import PlainTextResponse, Response
 
 from mm2 import __version__
+from mm2.config.config_infos import ConfigInfos, ConfigKeyInfo
 from mm2.connect.errors import BadRequest, NotFound
+from mm2.connect.herder.answers import HealthInfo, LoggerLevel, PluginInfo
 from mm2.connect.herder.interface import Herder
 from mm2.connect.herder.loggers import LEVELS
 from mm2.connect.request_signing import RequestSignature
-from mm2.connect.rest import shapes
 from mm2.connect.rest.dispatch import CONSUMES_JSON
 from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.forwarding import Requests, relayed_nothing
-from mm2.connect.rest.openapi import json_body, refusals
+from mm2.connect.rest.openapi import SET_LEVEL, STRING_MAPS, STRINGS, json_body, refusals
 from mm2.connect.rest.request_values import Flag, Forward, Name, body_of, java_bool, parse_string_map, parse_string_maps
 
 if TYPE_CHECKING:
@@ -33,27 +35,36 @@ log = structlog.get_logger(__name__)
 KAFKA_VERSION: Final = "4.3.0"
 
 
+@dataclass(frozen=True)
+class ServerInfo:
+    """Version of the worker; ``commit`` identifies the actual program."""
+
+    version: str
+    commit: str
+    kafka_cluster_id: str
+
+
 def server_info(kafka_cluster_id: str) -> dict[str, Any]:
-    """``{"version", "commit", "kafka_cluster_id"}``; the commit identifies the actual program."""
-    return {"version": KAFKA_VERSION, "commit": f"mm2-{__version__}", "kafka_cluster_id": kafka_cluster_id}
+    """``{"version", "commit", "kafka_cluster_id"}``."""
+    return asdict(ServerInfo(KAFKA_VERSION, f"mm2-{__version__}", kafka_cluster_id))
 
 
 def root_router(herder: Herder, requests: Requests, health_timeout_s: float) -> APIRouter:
     """Version and health of the worker."""
     router = APIRouter(tags=["root"])
 
-    @router.get("/", response_model=shapes.ServerInfo, responses=refusals())
+    @router.get("/", response_model=ServerInfo, responses=refusals())
     async def info() -> Response:
         """Version of the worker, and the id of its Kafka cluster."""
         return JsonAnswer(server_info(await requests.ask(lambda: herder.kafka_cluster_id)))
 
     @router.get(
         "/health",
-        response_model=shapes.Health,
+        response_model=HealthInfo,
         responses=refusals()
         | {
-            503: {"model": shapes.Health, "description": "The worker is starting."},
-            500: {"model": shapes.Health, "description": "The herder does not answer."},
+            503: {"model": HealthInfo, "description": "The worker is starting."},
+            500: {"model": HealthInfo, "description": "The herder does not answer."},
         },
     )
     async def health() -> Response:
@@ -72,14 +83,14 @@ def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
     """The plugins of the worker."""
     router = APIRouter(prefix="/connector-plugins", tags=[CONSUMES_JSON])
 
-    @router.get("", response_model=list[shapes.PluginInfo], responses=refusals(415))
+    @router.get("", response_model=list[PluginInfo], responses=refusals(415))
     async def list_plugins(connectorsOnly: Flag = None) -> Response:  # noqa: N803 - its name in the API
         """All connectors; with ``connectorsOnly=false`` also transformations, predicates and converters."""
         only = java_bool(connectorsOnly, default=True)
         plugins = await requests.ask(herder.connector_plugins, connectors_only=only is True)
         return JsonAnswer([plugin.to_json() for plugin in plugins])
 
-    @router.get("/{plugin}/config", response_model=list[shapes.ConfigKeyInfo], responses=refusals(404, 415, 500))
+    @router.get("/{plugin}/config", response_model=list[ConfigKeyInfo], responses=refusals(404, 415, 500))
     async def plugin_config(
         plugin: Name, version: Annotated[str | None, Query(description="A version or range; latest if absent.")] = None
     ) -> Response:
@@ -88,9 +99,9 @@ def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
 
     @router.put(
         "/{plugin}/config/validate",
-        response_model=shapes.ConfigInfos,
+        response_model=ConfigInfos,
         responses=refusals(408, 413, 415, 500),
-        openapi_extra=json_body(shapes.Strings),
+        openapi_extra=json_body(STRINGS),
     )
     async def validate(plugin: Name, request: Request) -> Response:
         """Validate a configuration without storing it."""
@@ -117,13 +128,13 @@ def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
     """Levels of the loggers of this worker, or of all workers."""
     router = APIRouter(prefix="/admin/loggers", tags=[CONSUMES_JSON])
 
-    @router.get("", response_model=dict[str, shapes.LoggerLevel], responses=refusals(415))
+    @router.get("", response_model=dict[str, LoggerLevel], responses=refusals(415))
     async def list_loggers() -> Response:
         """Loggers with their own level."""
         loggers = await requests.ask(herder.all_loggers)
         return JsonAnswer({name: level.to_json() for name, level in loggers.items()})
 
-    @router.get("/{logger}", response_model=shapes.LoggerLevel, responses=refusals(404, 415))
+    @router.get("/{logger}", response_model=LoggerLevel, responses=refusals(404, 415))
     async def get_logger(logger: Name) -> Response:
         """Level of a logger, inherited from the nearest parent when it has none of its own."""
         level = await requests.ask(herder.logger_level, logger)
@@ -135,7 +146,7 @@ def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
         "/{logger}",
         response_model=list[str],
         responses=refusals(404, 408, 413, 415, 500) | {204: {"description": "All workers have been told."}},
-        openapi_extra=json_body(shapes.SetLevel),
+        openapi_extra=json_body(SET_LEVEL),
     )
     async def set_level(logger: Name, request: Request, scope: Scope = None) -> Response:
         """Set the level of a logger and of those below it, on this worker or (``scope=cluster``) on all workers."""
@@ -176,7 +187,7 @@ def internal_router(herder: Herder, requests: Requests) -> APIRouter:
         "/{connector}/tasks",
         status_code=204,
         responses=refusals(403, 404, 408, 409, 413, 500, 503),
-        openapi_extra=json_body(list[shapes.Strings]),
+        openapi_extra=json_body(STRING_MAPS),
     )
     async def put_task_configs(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Publish the task configurations of a connector that runs on another worker."""

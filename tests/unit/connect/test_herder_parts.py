@@ -19,7 +19,7 @@ from mm2.connect.herder.answers import (
     ConnectorOffsets,
     ConnectorStateInfo,
     ConnectorType,
-    TaskState,
+    TaskStateInfo,
     WorkState,
 )
 from mm2.connect.herder.config_changes import PendingChanges
@@ -160,7 +160,7 @@ def states(connector: str, *tasks: str) -> ConnectorStateInfo:
     return ConnectorStateInfo(
         "c",
         WorkState(connector, "w"),
-        tuple(TaskState(number, WorkState(state, "w")) for number, state in enumerate(tasks)),
+        tuple(TaskStateInfo(state, "w", id=number) for number, state in enumerate(tasks)),
         ConnectorType.SOURCE,
     )
 
