@@ -32,12 +32,11 @@ from mm2.connect.metrics import ConnectMetrics, ObservedWorker
 from mm2.connect.plugins import Plugins
 from mm2.connect.rest.app import worker_resources
 from mm2.connect.rest.binding import Binding, exposed
-from mm2.connect.rest.client import RestClient
 from mm2.connect.rest.extensions import close_extensions, load_extensions
-from mm2.connect.rest.requests import Requests
-from mm2.connect.rest.resources.metrics import metrics_router
+from mm2.connect.rest.forwarding import Requests, RestClient
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
+from mm2.connect.rest.worker_resources import metrics_router
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import ConnectFailure, KafkaFailure
 from mm2.metrics.exposition import Exposition

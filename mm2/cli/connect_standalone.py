@@ -24,7 +24,7 @@ from mm2.connect.herder.standalone import StandaloneHerder
 from mm2.connect.node import StandaloneNode
 from mm2.connect.plugins import Plugins
 from mm2.connect.rest.binding import Binding
-from mm2.connect.rest.bodies import CreateConnectorRequest, create_request_of, parse_json, string_map_of
+from mm2.connect.rest.request_values import CreateConnectorRequest, create_request_of, parse_json, string_map_of
 
 log = structlog.get_logger(__name__)
 

@@ -53,7 +53,7 @@ class Served:
     def _metrics(self, _rest: ASGIApp) -> ASGIApp:
         # Imported here, where FastAPI is imported too: in parallel to the rest of the start.
         from mm2.connect.metrics import ConnectMetrics, ObservedWorker  # noqa: PLC0415
-        from mm2.connect.rest.resources.metrics import metrics_app  # noqa: PLC0415
+        from mm2.connect.rest.app import metrics_app  # noqa: PLC0415
         from mm2.metrics.exposition import Exposition  # noqa: PLC0415
         from mm2.metrics.metric import Cardinality, Sheet  # noqa: PLC0415
         from mm2.observer.collector import SnapshotMetrics  # noqa: PLC0415

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mm2 import __version__
 from mm2.cli.flow import EXIT_WELL
 from mm2.cli.verbs import examples
-from mm2.connect.rest.version import KAFKA_VERSION
+from mm2.connect.rest.worker_resources import KAFKA_VERSION
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mm2.config.config_key import ConfigKey
 from mm2.config.values import ConfigType, show
-
-if TYPE_CHECKING:
-    from mm2.config.configdef import ConfigKey
 
 
 @dataclass

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from mm2.connect.errors import NotFound
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import ConnectorStateInfo
 from mm2.connect.herder.base import AbstractHerder
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.runtime.counters import Sizes, StartCounters, TaskCounters
-from mm2.connect.stores.statuses import State
+from mm2.connect.stores.config_state import ConnectorTaskId
+from mm2.connect.stores.status_store import State
 from mm2.metrics import connect as names
 from mm2.metrics.metric import Metric, Sheet
 
@@ -109,7 +109,7 @@ class _Page:
 
     def _connector(self, status: ConnectorStateInfo) -> None:
         """From the statuses, so tasks on other workers and failed ones are included."""
-        states = [task.work.state for task in status.tasks]
+        states = [task.state for task in status.tasks]
         metrics = names.WORKER_CONNECTOR
         self._add(metrics["connector_total_task_count"], len(states), status.name)
         for state in (State.RUNNING, State.PAUSED, State.FAILED, State.UNASSIGNED, State.RESTARTING, State.DESTROYED):
@@ -117,7 +117,7 @@ class _Page:
             self._add(metric, states.count(state.value), status.name)
         for task in status.tasks:
             for state_name in _STATES:
-                is_it = task.work.state.lower() == state_name
+                is_it = task.state.lower() == state_name
                 self._add(names.STATUS, float(is_it), status.name, str(task.id), state_name)
 
     def _task(self, task: ConnectorTaskId, counted: TaskCounters) -> None:

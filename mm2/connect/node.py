@@ -9,21 +9,20 @@ from typing import Any
 
 from mm2.config.worker_keys import StandaloneConfig, WorkerConfig
 from mm2.connect.group.protocol import URL_NOT_USED
-from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess
+from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, KafkaSourceOffsets, StoredOffsets
 from mm2.connect.herder.distributed import DistributedHerder
-from mm2.connect.herder.source_offsets import KafkaSourceOffsets, StoredOffsets
 from mm2.connect.herder.standalone import StandaloneHerder
 from mm2.connect.herder.validation import ConnectorValidation
 from mm2.connect.plugins import Plugins
-from mm2.connect.runtime.exactly_once import ExactlyOnceSupport, leader_transactional_id
+from mm2.connect.runtime.exactly_once_settings import ExactlyOnceSupport, leader_transactional_id
 from mm2.connect.runtime.worker import Worker
-from mm2.connect.stores.file_offset_store import FileOffsetStore
+from mm2.connect.stores.config_store import MemoryConfigStore
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.kafka_config_store import KafkaConfigStore, LeaderWrites
 from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
 from mm2.connect.stores.kafka_status_store import KafkaStatusStore
-from mm2.connect.stores.memory_config_store import MemoryConfigStore
-from mm2.connect.stores.memory_status_store import MemoryStatusStore
+from mm2.connect.stores.offset_store import FileOffsetStore
+from mm2.connect.stores.status_store import MemoryStatusStore
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 

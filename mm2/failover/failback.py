@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mm2.connect.stores import internal_json
-from mm2.connect.stores.config_records import RESTART_PREFIX
-from mm2.connect.stores.config_state import RestartRequest
+from mm2.connect.stores.config_state import RESTART_PREFIX, RestartRequest
 from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
 from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.ledger import ledger_topic, note_record

@@ -12,8 +12,7 @@ from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
-from mm2.connect.stores.config_fold import ConfigFold
-from mm2.connect.stores.config_state import TargetState
+from mm2.connect.stores.config_state import ConfigFold, TargetState
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster

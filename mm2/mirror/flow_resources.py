@@ -17,11 +17,8 @@ from mm2.config.rest_keys import EVERYTHING, STRANGERS_KEY
 from mm2.connect.herder.answers import HealthInfo
 from mm2.connect.herder.interface import Herder
 from mm2.connect.plugins import Plugins
-from mm2.connect.rest import shapes
 from mm2.connect.rest.app import application, herder_routers
-from mm2.connect.rest.client import RestClient
 from mm2.connect.rest.dispatch import Dispatch, resource_path
-from mm2.connect.rest.documented import refusals
 from mm2.connect.rest.extensions import (
     Configurable,
     ConnectClusterState,
@@ -29,11 +26,10 @@ from mm2.connect.rest.extensions import (
     load_extensions,
 )
 from mm2.connect.rest.failures import JsonAnswer, RestFailure
-from mm2.connect.rest.requests import Requests
-from mm2.connect.rest.resources.internal import internal_router
-from mm2.connect.rest.resources.loggers import loggers_router
+from mm2.connect.rest.forwarding import Requests, RestClient
+from mm2.connect.rest.openapi import refusals
 from mm2.connect.rest.settings import RestSettings
-from mm2.connect.rest.version import server_info
+from mm2.connect.rest.worker_resources import internal_router, loggers_router, server_info
 from mm2.mirror.anonymous_access import AnonymousAccess
 from mm2.mirror.redaction import RedactedHerder
 from mm2.mirror.rest import RESERVED, Apps, flow_path
@@ -118,11 +114,11 @@ class FlowResources:
 
         @router.get(
             "/health",
-            response_model=shapes.Health,
+            response_model=HealthInfo,
             responses=refusals()
             | {
-                503: {"model": shapes.Health, "description": "A flow is starting."},
-                500: {"model": shapes.Health, "description": "The herder of a flow does not answer."},
+                503: {"model": HealthInfo, "description": "A flow is starting."},
+                500: {"model": HealthInfo, "description": "The herder of a flow does not answer."},
             },
         )
         async def health() -> Response:

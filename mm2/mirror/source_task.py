@@ -19,8 +19,8 @@ from mm2 import __version__
 from mm2.config.configdef import AbstractConfig
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, THROTTLE_KEY, topic_throttles
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
-from mm2.connect.group.protocol import ConnectorTaskId
-from mm2.connect.runtime.exactly_once import task_transactional_id
+from mm2.connect.runtime.exactly_once_settings import task_transactional_id
+from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
 from mm2.copy.executor.positions import offset_key
 from mm2.copy.ledger import Ledger, LedgerLog, Pauses, ledger_topic

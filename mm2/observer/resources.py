@@ -14,9 +14,9 @@ from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.errors import BadRequest, NotFound
 from mm2.connect.rest.app import application
 from mm2.connect.rest.dispatch import Dispatch
-from mm2.connect.rest.documented import refusals
 from mm2.connect.rest.failures import JsonAnswer
-from mm2.connect.rest.parameters import Name
+from mm2.connect.rest.openapi import refusals
+from mm2.connect.rest.request_values import Name
 from mm2.observer.observer import Observer
 from mm2.observer.shapes import chosen_groups, chosen_partitions, flow_json, page_json, to_json
 from mm2.observer.views import FlowView, Snapshot

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.distributed import DistributedHerder
-from mm2.connect.stores.config_fold import ConfigFold
-from mm2.connect.stores.config_state import ClusterConfigState, TargetState
-from mm2.connect.stores.statuses import State, Status, StatusFold
+from mm2.connect.stores.config_state import ClusterConfigState, ConfigFold, ConnectorTaskId, TargetState
+from mm2.connect.stores.status_store import State, Status, StatusFold
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure

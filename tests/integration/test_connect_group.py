@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, eventually, read_all
 from tests.integration.connect_toy import connector_props, node, worker_props

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.kafka_status_store import KafkaStatusStore
-from mm2.connect.stores.statuses import State, Status
+from mm2.connect.stores.status_store import State, Status
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka

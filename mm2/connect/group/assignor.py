@@ -12,14 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from mm2.connect.group.protocol import (
-    CONFIG_MISMATCH,
-    NO_ERROR,
-    URL_NOT_USED,
-    ConnectorTaskId,
-    WorkerAssignment,
-    WorkerState,
-)
+from mm2.connect.group.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, WorkerAssignment, WorkerState
+from mm2.connect.stores.config_state import ConnectorTaskId
 
 T = TypeVar("T", str, ConnectorTaskId)
 

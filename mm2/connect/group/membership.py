@@ -22,7 +22,6 @@ from mm2.connect.group.protocol import (
     EAGER,
     PROTOCOL_TYPE,
     SESSIONED,
-    ConnectorTaskId,
     WorkerAssignment,
     WorkerState,
     decode_assignment,
@@ -32,7 +31,7 @@ from mm2.connect.group.protocol import (
     offered_protocols,
     version_of,
 )
-from mm2.connect.stores.config_state import ClusterConfigState
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId
 from mm2.kafka.classic_member import NO_GENERATION, ClassicMember, GroupTimings, Offers
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode

@@ -14,9 +14,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from mm2.connect.api import ConnectError
+from mm2.connect.stores.config_state import ConnectorTaskId
 
 #: Protocol type of the group.
 PROTOCOL_TYPE = "connect"
@@ -30,16 +30,6 @@ _CONNECTOR_TASK = -1
 
 #: Assignment.error
 NO_ERROR, CONFIG_MISMATCH = 0, 1
-
-
-class ConnectorTaskId(NamedTuple):
-    """Names a task; sorts by connector, then number."""
-
-    connector: str
-    task: int
-
-    def __str__(self) -> str:
-        return f"{self.connector}-{self.task}"
 
 
 @dataclass(frozen=True)

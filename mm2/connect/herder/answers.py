@@ -1,14 +1,19 @@
-"""Results of herder requests; ``to_json`` returns the JSON of the REST API."""
+"""Results of herder requests; ``to_json`` returns the JSON of the REST API.
+
+FastAPI generates the OpenAPI document from these classes. The metadata of a field are arguments of `pydantic.Field`; they
+describe where the JSON differs from the class. This module does not import pydantic: a herder without REST has no use for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from mm2.connect.errors import BadRequest, MalformedBody
-from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.plugins.plugin import LISTED
+from mm2.connect.stores.config_state import ConnectorTaskId
 
 #: Version of a plugin that has none; never shown.
 UNDEFINED_VERSION: Final = "undefined"
@@ -22,6 +27,20 @@ class ConnectorType(StrEnum):
     UNKNOWN = "unknown"
 
 
+class _AsObject:
+    """Annotation of a task id: a tuple in Python, an object in JSON."""
+
+    def __get_pydantic_json_schema__(self, _core_schema: Any, _handler: Any) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": {"connector": {"type": "string"}, "task": {"type": "integer"}},
+            "required": ["connector", "task"],
+        }
+
+
+TaskId = Annotated[ConnectorTaskId, _AsObject()]
+
+
 def task_id_json(task: ConnectorTaskId) -> dict[str, Any]:
     """``{"connector", "task"}``."""
     return {"connector": task.connector, "task": task.task}
@@ -33,7 +52,7 @@ class ConnectorInfo:
 
     name: str
     config: Mapping[str, str | None] = field(repr=False)
-    tasks: tuple[ConnectorTaskId, ...]
+    tasks: tuple[TaskId, ...]
     type: ConnectorType
 
     def to_json(self) -> dict[str, Any]:
@@ -59,7 +78,7 @@ class Created:
 class TaskInfo:
     """A task's configuration as stored: provider references are not resolved."""
 
-    id: ConnectorTaskId
+    id: TaskId
     config: Mapping[str, str | None] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -88,15 +107,14 @@ class WorkState:
 
 
 @dataclass(frozen=True)
-class TaskState:
+class TaskStateInfo(WorkState):
     """State of a task."""
 
-    id: int
-    work: WorkState
+    id: int = field(kw_only=True)
 
     def to_json(self) -> dict[str, Any]:
         """``{"id", …}`` and the fields of :meth:`WorkState.to_json`."""
-        return {"id": self.id, **self.work.to_json()}
+        return {"id": self.id, **super().to_json()}
 
 
 @dataclass(frozen=True)
@@ -105,7 +123,7 @@ class ConnectorStateInfo:
 
     name: str
     connector: WorkState
-    tasks: tuple[TaskState, ...]
+    tasks: tuple[TaskStateInfo, ...]
     type: ConnectorType
 
     def to_json(self) -> dict[str, Any]:
@@ -202,10 +220,9 @@ class PluginInfo:
     """One plugin of the worker."""
 
     #: The class, by its Java name if it has one.
-    name: str
-    #: source, sink, transformation, predicate, converter, header_converter.
-    type: str
-    version: str | None
+    name: str = field(metadata={"alias": "class"})
+    type: str = field(metadata={"json_schema_extra": {"enum": [kind.value for kind in LISTED]}})
+    version: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """``{"class", "type"[, "version"]}``; omits the version "undefined"."""
@@ -232,9 +249,9 @@ class LoggerLevel:
 class HealthInfo:
     """Result of a health check (KIP-1017); ``http_status`` is the matching HTTP status."""
 
-    status: str
+    status: Literal["healthy", "starting", "unhealthy"]
     message: str
-    http_status: int
+    http_status: int = field(metadata={"exclude": True})
 
     def to_json(self) -> dict[str, Any]:
         """``{"status", "message"}``."""
@@ -257,6 +274,6 @@ class HealthInfo:
         return cls("unhealthy", f"{sentence} {details}".rstrip(), 500)
 
 
-def sorted_task_states(tasks: Iterable[TaskState]) -> tuple[TaskState, ...]:
+def sorted_task_states(tasks: Iterable[TaskStateInfo]) -> tuple[TaskStateInfo, ...]:
     """Task states ordered by task number, as responses show them."""
     return tuple(sorted(tasks, key=lambda task: task.id))

@@ -16,7 +16,6 @@ from mm2.connect.api import (
     ConnectError,
 )
 from mm2.connect.errors import AlreadyExists, BadRequest, Forbidden, NotFound
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import (
     ActiveTopicsInfo,
     ConnectorInfo,
@@ -29,7 +28,7 @@ from mm2.connect.herder.answers import (
     Message,
     PluginInfo,
     TaskInfo,
-    TaskState,
+    TaskStateInfo,
     WorkState,
 )
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess
@@ -37,19 +36,16 @@ from mm2.connect.herder.interface import HEALTH_TIMEOUT_S, Herder
 from mm2.connect.herder.loggers import Loggers
 from mm2.connect.herder.plugin_infos import PluginInfos
 from mm2.connect.herder.reconfiguration import TaskReconfiguration
-from mm2.connect.herder.reloads import Reloads
-from mm2.connect.herder.requests import RequestQueue
-from mm2.connect.herder.stages import StagedFuture, StageTracker, Steps, WorkerStage, run_apart
-from mm2.connect.herder.starts import Starts
+from mm2.connect.herder.requests import RequestQueue, StagedFuture, StageTracker, Steps, WorkerStage, run_apart
+from mm2.connect.herder.starts import Reloads, Starts
 from mm2.connect.herder.status_reports import StatusReports
 from mm2.connect.herder.validation import ConnectorValidation, require_valid
 from mm2.connect.runtime.counters import StartCounters
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import TooManyTasks, Worker
-from mm2.connect.stores.config_state import ClusterConfigState, Props, TargetState
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, TargetState
 from mm2.connect.stores.config_store import ConfigStore
-from mm2.connect.stores.status_store import StatusStore
-from mm2.connect.stores.statuses import Status
+from mm2.connect.stores.status_store import Status, StatusStore
 
 log = structlog.get_logger(__name__)
 
@@ -278,7 +274,7 @@ class AbstractHerder(Herder):
             self.connector_type(self._config_store.snapshot().connector_config(name)),
         )
 
-    def task_status(self, task: ConnectorTaskId) -> TaskState:
+    def task_status(self, task: ConnectorTaskId) -> TaskStateInfo:
         status = self._status_store.task(task)
         if status is None:
             raise NotFound(f"No status found for task {task}")
@@ -460,5 +456,6 @@ def _work_state(status: Status) -> WorkState:
     return WorkState(status.state.value, status.worker_id, status.trace, status.version)
 
 
-def _task_state(status: Status) -> TaskState:
-    return TaskState(status.id.task if isinstance(status.id, ConnectorTaskId) else -1, _work_state(status))
+def _task_state(status: Status) -> TaskStateInfo:
+    number = status.id.task if isinstance(status.id, ConnectorTaskId) else -1
+    return TaskStateInfo(status.state.value, status.worker_id, status.trace, status.version, id=number)

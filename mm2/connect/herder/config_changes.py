@@ -10,15 +10,12 @@ import structlog
 
 from mm2.connect.errors import NotFound
 from mm2.connect.group.membership import GroupMember
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import ConnectorStateInfo
-from mm2.connect.herder.assigned_work import AssignedWork
 from mm2.connect.herder.config_view import ConfigView
-from mm2.connect.herder.rebalances import Rebalances
-from mm2.connect.herder.restarts import restart_plan
-from mm2.connect.herder.stages import StageTracker
-from mm2.connect.herder.starts import Starts
-from mm2.connect.stores.config_state import RestartRequest
+from mm2.connect.herder.rebalances import AssignedWork, Rebalances
+from mm2.connect.herder.requests import StageTracker
+from mm2.connect.herder.starts import Starts, restart_plan
+from mm2.connect.stores.config_state import ConnectorTaskId, RestartRequest
 
 log = structlog.get_logger(__name__)
 

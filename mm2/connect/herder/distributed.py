@@ -25,32 +25,26 @@ from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest, NotAssigned, NotFound, NotLeader, RebalanceNeeded
 from mm2.connect.group.assignor import CooperativeAssignor
 from mm2.connect.group.membership import GroupMember
-from mm2.connect.group.protocol import URL_NOT_USED, ConnectorTaskId, WorkerAssignment
+from mm2.connect.group.protocol import URL_NOT_USED, WorkerAssignment
 from mm2.connect.herder.answers import ConnectorInfo, ConnectorStateInfo, ConnectorType, Created
-from mm2.connect.herder.assigned_work import AssignedWork
 from mm2.connect.herder.base import AbstractHerder
 from mm2.connect.herder.config_changes import ConfigChanges, PendingChanges
 from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, require_stopped
-from mm2.connect.herder.fencing import LeaderFencing
-from mm2.connect.herder.internal_requests import InternalRequests, RequestRefused
+from mm2.connect.herder.fencing import LeaderFencing, LeaderPrivileges, TaskOwnership
+from mm2.connect.herder.internal_requests import InternalRequests, RequestRefused, SessionKeys
 from mm2.connect.herder.loggers import require_level
-from mm2.connect.herder.ownership import TaskOwnership
-from mm2.connect.herder.privileges import LeaderPrivileges
-from mm2.connect.herder.rebalances import Rebalances
-from mm2.connect.herder.requests import NEVER
-from mm2.connect.herder.restarts import restart_plan
-from mm2.connect.herder.session_keys import SessionKeys
-from mm2.connect.herder.stages import StagedFuture, StageTracker, Steps, failed, run_apart
+from mm2.connect.herder.rebalances import AssignedWork, Rebalances
+from mm2.connect.herder.requests import NEVER, StagedFuture, StageTracker, Steps, failed, run_apart
+from mm2.connect.herder.starts import restart_plan
 from mm2.connect.herder.validation import ConnectorValidation
 from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.counters import RebalanceCounters
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import Worker
-from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, RestartRequest, TargetState
 from mm2.connect.stores.config_store import ConfigStore
-from mm2.connect.stores.status_store import StatusStore
-from mm2.connect.stores.statuses import Status
+from mm2.connect.stores.status_store import Status, StatusStore
 from mm2.kafka.classic_member import GroupTimings
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.log import LogProgress

@@ -20,7 +20,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 from mm2.connect.errors import RequestTimedOut
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import (
     ActiveTopicsInfo,
     ConnectorInfo,
@@ -32,11 +31,11 @@ from mm2.connect.herder.answers import (
     Message,
     PluginInfo,
     TaskInfo,
-    TaskState,
+    TaskStateInfo,
 )
-from mm2.connect.herder.stages import StagedFuture, WorkerStage
+from mm2.connect.herder.requests import StagedFuture, WorkerStage
 from mm2.connect.request_signing import RequestSignature
-from mm2.connect.stores.config_state import Props, RestartRequest, TargetState
+from mm2.connect.stores.config_state import ConnectorTaskId, Props, RestartRequest, TargetState
 
 if TYPE_CHECKING:
     from mm2.config.configdef import ConfigInfos
@@ -118,7 +117,7 @@ class Herder(ABC):
         """Raises NotFound when there is no status."""
 
     @abstractmethod
-    def task_status(self, task: ConnectorTaskId) -> TaskState:
+    def task_status(self, task: ConnectorTaskId) -> TaskStateInfo:
         """Raises NotFound when there is no status."""
 
     @abstractmethod

@@ -22,7 +22,7 @@ from mm2.connect.api import (
 from mm2.connect.errors import BadRequest, NotFound
 from mm2.connect.herder.answers import ConnectorType, PluginInfo
 from mm2.connect.plugins import Plugins
-from mm2.connect.plugins.kinds import LISTED
+from mm2.connect.plugins.plugin import LISTED
 
 
 class PluginInfos:

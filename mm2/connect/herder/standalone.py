@@ -11,17 +11,15 @@ from typing import Final
 import structlog
 
 from mm2.connect.errors import NotFound, NotSupported
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import ConnectorStateInfo, Created
 from mm2.connect.herder.base import AbstractHerder
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, require_stopped
-from mm2.connect.herder.requests import NEVER
-from mm2.connect.herder.restarts import restart_plan
-from mm2.connect.herder.stages import StagedFuture, Steps, failed
+from mm2.connect.herder.requests import NEVER, StagedFuture, Steps, failed
+from mm2.connect.herder.starts import restart_plan
 from mm2.connect.herder.validation import ConnectorValidation
 from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.worker import Worker
-from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, RestartRequest, TargetState
 from mm2.connect.stores.config_store import ConfigStore
 from mm2.connect.stores.status_store import StatusStore
 

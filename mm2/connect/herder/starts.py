@@ -1,21 +1,28 @@
-"""Starts connectors and tasks on this worker, in the target state of their configurations."""
+"""Starts and restarts of connectors and tasks on this worker.
+
+Restarts are requested by users (KIP-745) or by config providers whose secrets expire (KIP-297).
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import structlog
 
 from mm2.connect.errors import NotFound
-from mm2.connect.group.protocol import ConnectorTaskId
-from mm2.connect.herder.reloads import Reloads
+from mm2.connect.herder.answers import ConnectorStateInfo, WorkState
 from mm2.connect.herder.status_reports import StatusReports
 from mm2.connect.runtime.connectors import OnTransition
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import TaskStart, Worker
-from mm2.connect.stores.config_state import ClusterConfigState
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, RestartRequest
+from mm2.connect.stores.status_store import State
+
+S = TypeVar("S", bound=WorkState)
 
 log = structlog.get_logger(__name__)
 
@@ -101,3 +108,85 @@ class Starts:
                 guard=self.guard(task, configs.task_config_generations.get(task.connector)),
             )
         )
+
+
+@dataclass(frozen=True)
+class RestartPlan:
+    """``states`` are the current ones, except that everything to be restarted is RESTARTING."""
+
+    states: ConnectorStateInfo
+    #: Whether the connector's instance is restarted.
+    connector: bool
+    tasks: tuple[ConnectorTaskId, ...]
+
+
+def restart_plan(request: RestartRequest, states: ConnectorStateInfo) -> RestartPlan:
+    """The plan, which all workers compute from the same statuses; each applies it to the work it owns."""
+    tasks = tuple(
+        ConnectorTaskId(request.connector, task.id)
+        for task in states.tasks
+        if request.include_tasks and _is_meant(request, task)
+    )
+    connector = _is_meant(request, states.connector)
+    restarted = {task.task for task in tasks}
+    return RestartPlan(
+        replace(
+            states,
+            connector=_restarting(states.connector) if connector else states.connector,
+            tasks=tuple(_restarting(task) if task.id in restarted else task for task in states.tasks),
+        ),
+        connector,
+        tasks,
+    )
+
+
+def _is_meant(request: RestartRequest, work: WorkState) -> bool:
+    return not request.only_failed or work.state == State.FAILED
+
+
+def _restarting(work: S) -> S:
+    return replace(work, state=State.RESTARTING.value)
+
+
+class Reloads:
+    """``restart(connector, delay_s)`` schedules a restart; its future is cancelled when another one replaces it."""
+
+    def __init__(self, worker: Worker, restart: Callable[[str, float], Future[None]]) -> None:
+        self._worker = worker
+        self._restart = restart
+        self._lock = threading.Lock()
+        self._scheduled: dict[str, Future[None]] = {}
+
+    def schedule(self, name: str, raw: Props) -> None:
+        """Schedule a restart for the time when the first value of this configuration expires.
+
+        Does nothing with ``config.action.reload=none``. Any thread.
+        """
+        with self._lock:
+            earlier = self._scheduled.pop(name, None)
+        if earlier is not None:
+            earlier.cancel()
+        if (raw.get("config.action.reload") or "restart").strip().lower() != "restart":
+            return
+        try:
+            ttls = self._worker.ttls(raw)
+        except Exception as error:  # noqa: BLE001 - the start fails with the same error and writes it to the status
+            log.debug("no time to live of a configuration", connector=name, reason=str(error))
+            return
+        if not ttls:
+            return
+        ttl_ms = min(ttls.values())
+        log.info("the connector restarts when its secrets expire", connector=name, in_ms=ttl_ms)
+        restart = self._restart(name, ttl_ms / 1000)
+        with self._lock:
+            self._scheduled[name] = restart
+        restart.add_done_callback(lambda done: _report(name, done))
+
+
+def _report(name: str, done: Future[None]) -> None:
+    try:
+        done.result()
+    except CancelledError:
+        return
+    except Exception as error:  # noqa: BLE001 - another worker may own it by now
+        log.info("the connector was not restarted for its expired secrets", connector=name, reason=str(error))

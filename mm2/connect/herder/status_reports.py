@@ -5,12 +5,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable
 
-from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.runtime.connectors import WorkId
 from mm2.connect.runtime.counters import StartCounters
-from mm2.connect.runtime.lifecycle import WorkId
-from mm2.connect.stores.config_state import ClusterConfigState
-from mm2.connect.stores.status_store import StatusStore, now_ms
-from mm2.connect.stores.statuses import State, Status, TopicStatus
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId
+from mm2.connect.stores.status_store import State, Status, StatusStore, TopicStatus, now_ms
 
 
 class StatusReports:

@@ -10,9 +10,8 @@ loader       modules of a plugin location, isolated from those of others
 extensions   compiled modules in plugin locations
 """
 
-from mm2.connect.plugins.kinds import PluginType
 from mm2.connect.plugins.loader import PluginLoader
-from mm2.connect.plugins.plugin import Plugin
+from mm2.connect.plugins.plugin import Plugin, PluginType
 from mm2.connect.plugins.registry import Plugins, VersionedPluginError
 
 __all__ = [

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mm2.connect.plugins.kinds import PluginType
-from mm2.connect.plugins.plugin import Plugin
+from mm2.connect.plugins.plugin import Plugin, PluginType
 
 _CONNECT: Final = "org.apache.kafka.connect"
 _BOTH_CONVERTERS: Final = (PluginType.CONVERTER, PluginType.HEADER_CONVERTER)

@@ -12,8 +12,8 @@ from typing import Any, Final
 from mm2.config.configdef import ConfigDef, ConfigException, Recommender
 from mm2.config.values import NoSuchClass
 from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter
-from mm2.connect.plugins.kinds import PluginType
 from mm2.connect.plugins.loader import PluginLoader
+from mm2.connect.plugins.plugin import PluginType
 from mm2.connect.plugins.registry import PluginLoadError, Plugins, VersionedPluginError
 
 _CONVERTERS: Final[Sequence[tuple[str, PluginType, type[Any]]]] = (

@@ -17,13 +17,10 @@ from mm2.connect.api import Connector, Task
 from mm2.connect.errors import ConnectError
 from mm2.connect.plugins import loader as loaders
 from mm2.connect.plugins.builtin import built_in
-from mm2.connect.plugins.extensions import not_loadable_twice
-from mm2.connect.plugins.kinds import LISTED, PluginType
-from mm2.connect.plugins.loader import PluginLoader
-from mm2.connect.plugins.locations import plugin_locations
-from mm2.connect.plugins.plugin import Plugin, version_of
+from mm2.connect.plugins.loader import PluginLoader, not_loadable_twice
+from mm2.connect.plugins.plugin import LISTED, Plugin, PluginType, version_of
 from mm2.connect.plugins.process.remote import RemoteSinkTask, RemoteSourceTask, remote_class
-from mm2.connect.plugins.scan import discover, read_discovery
+from mm2.connect.plugins.scan import discover, plugin_locations, read_discovery
 
 log = structlog.get_logger(__name__)
 

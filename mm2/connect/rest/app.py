@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp
 
 from mm2.connect.errors import RequestError
 from mm2.connect.herder.interface import Herder
+from mm2.connect.rest.connector_resources import connectors_router
 from mm2.connect.rest.dispatch import Dispatch
 from mm2.connect.rest.extensions import (
     Configurable,
@@ -23,15 +25,20 @@ from mm2.connect.rest.extensions import (
     ConnectRestExtensionContext,
 )
 from mm2.connect.rest.failures import RestFailure, error_answer, failure_answer
-from mm2.connect.rest.page import page_router
-from mm2.connect.rest.requests import Requests
-from mm2.connect.rest.resources.connectors import connectors_router
-from mm2.connect.rest.resources.internal import internal_router
-from mm2.connect.rest.resources.loggers import loggers_router
-from mm2.connect.rest.resources.plugins import plugins_router
-from mm2.connect.rest.resources.root import root_router
+from mm2.connect.rest.forwarding import Requests
+from mm2.connect.rest.openapi import page_router
 from mm2.connect.rest.settings import RestSettings
-from mm2.connect.rest.version import KAFKA_VERSION
+from mm2.connect.rest.worker_resources import (
+    KAFKA_VERSION,
+    internal_router,
+    loggers_router,
+    metrics_router,
+    plugins_router,
+    root_router,
+)
+
+if TYPE_CHECKING:
+    from mm2.metrics.exposition import Exposition
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,11 @@ def application(routers: Sequence[APIRouter], *, prefix: str = "") -> FastAPI:
         # Not include_router: it hides the routes, which Dispatch needs.
         app.routes.extend(router.routes)
     return app
+
+
+def metrics_app(exposition: Exposition) -> ASGIApp:
+    """`metrics_router` as an application of its own."""
+    return Dispatch(application([metrics_router(exposition)]))
 
 
 def _operation_id(route: APIRoute) -> str:

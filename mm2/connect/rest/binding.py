@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from mm2.connect.api import ConnectError
-from mm2.connect.rest.listener import HTTPS, Listener, authority_of, is_loopback, own_address, url_of
-from mm2.connect.rest.settings import RestSettings
+from mm2.connect.rest.settings import HTTPS, Listener, RestSettings, authority_of, is_loopback, own_address, url_of
 from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, server_context
 
 log = structlog.get_logger(__name__)

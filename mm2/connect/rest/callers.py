@@ -24,9 +24,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mm2.connect.rest.binding import Binding, Port
-from mm2.connect.rest.cors import Origins
 from mm2.connect.rest.failures import RestFailure
-from mm2.connect.rest.listener import HTTP, HTTPS, is_loopback
+from mm2.connect.rest.middleware import Origins
+from mm2.connect.rest.settings import HTTP, HTTPS, is_loopback
 
 _KEY: Final = "mm2.caller"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})

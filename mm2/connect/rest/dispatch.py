@@ -1,7 +1,7 @@
 """Routes requests to resources by the rules of Jetty and Jersey instead of Starlette's.
 
 Paths are matched percent-encoded, so that a decoded blank or slash never moves a boundary; resources decode their
-parameters themselves (:data:`mm2.connect.rest.parameters.Name`). Order of the checks: path 404, method 405, content
+parameters themselves (:data:`mm2.connect.rest.request_values.Name`). Order of the checks: path 404, method 405, content
 type 415, accepted types 406.
 """
 

@@ -95,7 +95,7 @@ class ConnectClusterState:
         return ConnectorHealth(
             info.name,
             ConnectorState(*_state(info.connector)),
-            {task.id: TaskState(*_state(task.work), task.id) for task in info.tasks},
+            {task.id: TaskState(*_state(task), task.id) for task in info.tasks},
             info.type.value,
         )
 

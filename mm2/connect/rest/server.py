@@ -13,14 +13,11 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mm2.connect.rest.access_log import AccessLog
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.callers import CallerCheck, OwnNames
-from mm2.connect.rest.cors import DEFAULT_METHODS, CrossOrigin
 from mm2.connect.rest.failures import RestFailure
-from mm2.connect.rest.guard import Guard
-from mm2.connect.rest.protocol import MAX_HEADER_BYTES, MAX_MESSAGE_BYTES, stalling_protocol, websocket_protocol
-from mm2.connect.rest.response_headers import ResponseHeaders
+from mm2.connect.rest.middleware import DEFAULT_METHODS, AccessLog, CrossOrigin, ResponseHeaders
+from mm2.connect.rest.protocol import MAX_HEADER_BYTES, MAX_MESSAGE_BYTES, Guard, stalling_protocol, websocket_protocol
 
 log = structlog.get_logger(__name__)
 

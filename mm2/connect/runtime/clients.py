@@ -13,13 +13,13 @@ import structlog
 
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, SinkConnector
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.override_policies import (
     ClientType,
     ConnectorClientConfigOverridePolicy,
     ConnectorClientConfigRequest,
 )
-from mm2.connect.runtime.exactly_once import task_transactional_id
+from mm2.connect.runtime.exactly_once_settings import task_transactional_id
+from mm2.connect.stores.config_state import ConnectorTaskId
 
 log = structlog.get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""One connector on its own thread (org.apache.kafka.connect.runtime.WorkerConnector)."""
+"""One connector on its own thread, its settings, and the listener for lifecycle events (WorkerConnector of Java)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,66 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, auto
+from typing import Protocol
 
 import structlog
 
-from mm2.connect.api import ConnectError, Connector
-from mm2.connect.runtime.lifecycle import StatusListener
-from mm2.connect.stores.config_state import TargetState
+from mm2.config.configdef import AbstractConfig
+from mm2.config.connector_keys import SINK_CONNECTOR_CONFIG, source_connector_config
+from mm2.connect.api import ConnectError, Connector, SinkConnector
+from mm2.connect.stores.config_state import ConnectorTaskId, TargetState
 
 log = structlog.get_logger(__name__)
+
+#: A connector's name or a task's id.
+WorkId = str | ConnectorTaskId
+
+
+class StatusListener(Protocol):
+    """Lifecycle events of connectors and tasks (ConnectorStatus.Listener, TaskStatus.Listener). Any thread."""
+
+    def on_startup(self, work: WorkId, version: str | None) -> None:
+        """It runs for the first time."""
+
+    def on_pause(self, work: WorkId, version: str | None) -> None:
+        """It was paused by request."""
+
+    def on_resume(self, work: WorkId, version: str | None) -> None:
+        """It runs again."""
+
+    def on_stop(self, work: WorkId, version: str | None) -> None:
+        """A connector was stopped by request."""
+
+    def on_shutdown(self, work: WorkId, version: str | None) -> None:
+        """It no longer runs on this worker."""
+
+    def on_failure(self, work: WorkId, error: BaseException, version: str | None) -> None:
+        """It failed and stays failed until it is restarted."""
+
+
+class TooManyTasks(ConnectError):
+    """A connector has more tasks than ``tasks.max`` and ``tasks.max.enforce`` allow (KIP-1004)."""
+
+
+def connector_config(props: Mapping[str, str], connector_class: type[Connector]) -> AbstractConfig:
+    """The keys that all connectors of its kind share. Raises ConfigException."""
+    is_sink = issubclass(connector_class, SinkConnector)
+    return AbstractConfig(SINK_CONNECTOR_CONFIG if is_sink else source_connector_config(props), props)
+
+
+def check_count(connector: str, count: int, config: AbstractConfig) -> None:
+    """Raises TooManyTasks."""
+    most = config.int("tasks.max")
+    if count <= most:
+        return
+    message = (
+        f"The connector {connector} has generated {count} tasks, which is greater than {most}, the maximum number of "
+        "tasks it is configured to create (tasks.max)"
+    )
+    if config.bool("tasks.max.enforce"):
+        raise TooManyTasks(message)
+    log.warning("too many tasks, allowed by tasks.max.enforce=false", connector=connector, tasks=count, tasks_max=most)
+
 
 #: Called once per requested transition with the error, or with None when the state was reached.
 OnTransition = Callable[[Exception | None], None]

@@ -23,28 +23,34 @@ from mm2.connect.api import (
     Task,
     WorkerView,
 )
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.plugins import PluginLoader, Plugins
 from mm2.connect.runtime.clients import ClientProps
-from mm2.connect.runtime.connector_settings import check_count, connector_config
+from mm2.connect.runtime.connectors import StatusListener, check_count, connector_config
 from mm2.connect.runtime.counters import ErrorCounters, SinkCounters, SourceCounters, TaskCounters
-from mm2.connect.runtime.errors.dead_letters import DeadLetterQueue, DeadLetterQueueReporter
-from mm2.connect.runtime.errors.reporters import LogReporter, of_consumer_record, of_source_record
+from mm2.connect.runtime.errors.reporters import (
+    DeadLetterQueue,
+    DeadLetterQueueReporter,
+    LogReporter,
+    of_consumer_record,
+    of_source_record,
+)
 from mm2.connect.runtime.errors.tolerance import RetryWithToleranceOperator, Tolerance
-from mm2.connect.runtime.exactly_once import Boundary, TransactionBoundaries, task_transactional_id, transactions_of
-from mm2.connect.runtime.lifecycle import StatusListener
+from mm2.connect.runtime.exactly_once_settings import (
+    Boundary,
+    TransactionBoundaries,
+    task_transactional_id,
+    transactions_of,
+)
 from mm2.connect.runtime.sending import RecordSender, SenderSettings
 from mm2.connect.runtime.tasks.base import Converters, Equipment, WorkerTask
-from mm2.connect.runtime.tasks.exactly_once import ExactlyOnceWorkerSourceTask
+from mm2.connect.runtime.tasks.exactly_once import ExactlyOnceWorkerSourceTask, WorkerTransactionContext
 from mm2.connect.runtime.tasks.sink import SinkSetup, WorkerSinkTask, topics_of
 from mm2.connect.runtime.tasks.source import OwnershipGuard, SourceSetup, WorkerSourceTask
-from mm2.connect.runtime.tasks.transaction_context import WorkerTransactionContext
 from mm2.connect.runtime.topic_creation import TopicCreation, topic_creation_groups
 from mm2.connect.runtime.transformation_chain import TransformationChain, build_stages
-from mm2.connect.stores.config_state import Props, TargetState
-from mm2.connect.stores.connector_offset_store import ConnectorOffsetStore, own_topic
+from mm2.connect.stores.config_state import ConnectorTaskId, Props, TargetState
 from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
+from mm2.connect.stores.kafka_offset_store import ConnectorOffsetStore, KafkaOffsetStore, own_topic
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster

@@ -13,29 +13,82 @@ import structlog
 from mm2.config.providers import ConfigTransformer, references
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, Task
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.override_policies import POLICY_KEY, ConnectorClientConfigOverridePolicy
 from mm2.connect.plugins import Plugins
 from mm2.connect.runtime.clients import ClientProps
-from mm2.connect.runtime.connector_settings import TooManyTasks, check_count, connector_config
-from mm2.connect.runtime.connectors import InstanceState, OnTransition, StoredTaskConfigs, WorkerConnector
+from mm2.connect.runtime.connectors import (
+    InstanceState,
+    OnTransition,
+    StatusListener,
+    StoredTaskConfigs,
+    TooManyTasks,
+    WorkerConnector,
+    check_count,
+    connector_config,
+)
 from mm2.connect.runtime.counters import TaskCounters
-from mm2.connect.runtime.exactly_once import SUPPORT_KEY, ExactlyOnceSupport, task_transactional_id
-from mm2.connect.runtime.lifecycle import StatusListener
-from mm2.connect.runtime.source_offset_committer import SourceTaskOffsetCommitter
+from mm2.connect.runtime.exactly_once_settings import SUPPORT_KEY, ExactlyOnceSupport, task_transactional_id
 from mm2.connect.runtime.task_building import TASK_CLASS, TaskBuilder, TaskStart
 from mm2.connect.runtime.tasks.base import WorkerTask
 from mm2.connect.runtime.tasks.source import AbstractWorkerSourceTask
-from mm2.connect.stores.config_state import Props, TargetState
+from mm2.connect.stores.config_state import ConnectorTaskId, Props, TargetState
 from mm2.connect.stores.offset_store import OffsetStore
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.settings import ClientSettings
 
+log = structlog.get_logger(__name__)
+
+
+class SourceTaskOffsetCommitter:
+    """One thread for all tasks, so that commits of a worker are spread out. ``tasks`` returns the current tasks."""
+
+    def __init__(
+        self,
+        interval_ms: int,
+        tasks: Callable[[], Mapping[ConnectorTaskId, AbstractWorkerSourceTask]],
+        log_context: Mapping[str, str],
+    ) -> None:
+        self._interval_s = interval_ms / 1000
+        self._tasks = tasks
+        self._log_context = log_context
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="source-offset-commits", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Stop the thread; a commit in progress has ``timeout_s`` to complete."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        structlog.contextvars.bind_contextvars(**self._log_context)
+        due: dict[int, float] = {}
+        while not self._stopping.wait(min(1.0, self._interval_s / 4)):
+            tasks = list(self._tasks().values())
+            now = time.monotonic()
+            # By instance: a restarted task is a new one.
+            due = {id(task): due.get(id(task), now + self._interval_s) for task in tasks}
+            for task in tasks:
+                if now >= due[id(task)] and task.is_polling and not self._stopping.is_set():
+                    self._commit(task)
+                    due[id(task)] = time.monotonic() + self._interval_s
+
+    @staticmethod
+    def _commit(task: AbstractWorkerSourceTask) -> None:
+        try:
+            task.commit_offsets()
+        except Exception:
+            log.exception("unhandled error when committing offsets", task_id=str(task.id))
+
+
 __all__ = ["CONNECTOR_STOP_S", "FENCING_S", "TASK_CLASS", "TaskStart", "TooManyTasks", "Worker"]
 
-log = structlog.get_logger(__name__)
 
 #: Timeout for stopping connectors.
 CONNECTOR_STOP_S = 5.0

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mm2.connect.api import ConnectError
 from mm2.connect.converters.json import JsonConverter
-from mm2.connect.stores.java_map import hash_map_order
+from mm2.connect.stores.java_maps import hash_map_order
 
 #: Same output as Java, including numbers and rare characters.
 _CONVERTER: Final = JsonConverter()

@@ -9,13 +9,27 @@ from dataclasses import dataclass
 
 from mm2.connect.api import ConnectError
 from mm2.connect.request_signing import SessionKey
-from mm2.connect.stores import config_fold as fold
-from mm2.connect.stores import config_records as records
 from mm2.connect.stores import internal_json
-from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
+from mm2.connect.stores.config_state import (
+    FENCING_PREFIX,
+    LOGGER_PREFIX,
+    RESTART_PREFIX,
+    SESSION_KEY,
+    ClusterConfigState,
+    ConfigFold,
+    ConfigListener,
+    ConfigRecord,
+    Props,
+    RestartRequest,
+    TargetState,
+    commit_record,
+    connector_records,
+    removal_records,
+    target_state_record,
+    task_records,
+)
 from mm2.connect.stores.config_store import ConfigStore, PrivilegedWriteError
-from mm2.connect.stores.internal_log import InternalLog
-from mm2.connect.stores.internal_topic import InternalTopic
+from mm2.connect.stores.internal_topic import InternalLog, InternalTopic
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.records.record import Record
@@ -60,7 +74,7 @@ class KafkaConfigStore(ConfigStore):
         self._leader_writes = leader_writes
         self._leader_lock = threading.Lock()
         self._leader_producer: TransactionalProducer | None = None
-        self._fold = fold.ConfigFold()
+        self._fold = ConfigFold()
         self._log = InternalLog(
             cluster,
             topic,
@@ -70,7 +84,7 @@ class KafkaConfigStore(ConfigStore):
             read_committed=read_committed,
         )
 
-    def start(self, listener: fold.ConfigListener) -> None:
+    def start(self, listener: ConfigListener) -> None:
         """Create or check the topic, read all of it, then pass every change to ``listener``.
 
         Raises ConnectError or KafkaFailure.
@@ -126,10 +140,10 @@ class KafkaConfigStore(ConfigStore):
                 ) from failure
 
     def put_connector_config(self, connector: str, props: Props, target_state: TargetState | None = None) -> None:
-        self._write(f"connector {connector}", records.connector(connector, props, target_state))
+        self._write(f"connector {connector}", connector_records(connector, props, target_state))
 
     def remove_connector_config(self, connector: str) -> None:
-        self._write(f"the removal of connector {connector}", records.removal(connector))
+        self._write(f"the removal of connector {connector}", removal_records(connector))
 
     def put_task_configs(self, connector: str, configs: Sequence[Props]) -> None:
         """The configs take effect with the commit record, which is written when the others have been read back."""
@@ -137,59 +151,57 @@ class KafkaConfigStore(ConfigStore):
         what = f"the task configs of connector {connector}"
         self._read_back(what, deadline)
         if configs:
-            self._send(what, records.tasks(connector, configs), deadline)
+            self._send(what, task_records(connector, configs), deadline)
             self._read_back(what, deadline)
-        self._send(what, [records.commit(connector, len(configs))], deadline)
+        self._send(what, [commit_record(connector, len(configs))], deadline)
         self._read_back(what, deadline)
 
     def put_task_count(self, connector: str, count: int) -> None:
-        self._write(
-            f"the task count of connector {connector}", [(records.FENCING_PREFIX + connector, {"task-count": count})]
-        )
+        self._write(f"the task count of connector {connector}", [(FENCING_PREFIX + connector, {"task-count": count})])
 
     def put_target_state(self, connector: str, state: TargetState) -> None:
         self._write(
-            f"the target state of connector {connector}", [records.target_state(connector, state)], privileged=False
+            f"the target state of connector {connector}", [target_state_record(connector, state)], privileged=False
         )
 
     def put_session_key(self, key: SessionKey) -> None:
-        self._write("the session key", [(records.SESSION_KEY, key.to_json())])
+        self._write("the session key", [(SESSION_KEY, key.to_json())])
 
     def put_restart_request(self, request: RestartRequest) -> None:
         self._write(
             f"the restart request for connector {request.connector}",
-            [(records.RESTART_PREFIX + request.connector, request.to_json())],
+            [(RESTART_PREFIX + request.connector, request.to_json())],
         )
 
     def put_logger_level(self, namespace: str, level: str) -> None:
         self._write(
             f"the level of logger {namespace}",
-            [(records.LOGGER_PREFIX + namespace, {"level": level})],
+            [(LOGGER_PREFIX + namespace, {"level": level})],
             privileged=False,
         )
 
-    def _write(self, what: str, batch: Sequence[records.ConfigRecord], *, privileged: bool = True) -> None:
+    def _write(self, what: str, batch: Sequence[ConfigRecord], *, privileged: bool = True) -> None:
         deadline = time.monotonic() + WRITE_BUDGET_S
         if privileged:
             self._send(what, batch, deadline)
             self._read_back(what, deadline)
             return
         try:
-            self._log.send_all(_encoded(batch), timeout_s=_left(deadline))
+            self._log.send_all(_encoded(batch), timeout_s=_remaining_s(deadline))
         except KafkaFailure as failure:
             raise self._failed(what, failure) from failure
 
-    def _send(self, what: str, batch: Sequence[records.ConfigRecord], deadline: float) -> None:
+    def _send(self, what: str, batch: Sequence[ConfigRecord], deadline: float) -> None:
         """Write as the leader."""
         if self._leader_writes is not None:
             self._send_in_transaction(what, batch, deadline)
             return
         try:
-            self._log.send_all(_encoded(batch), timeout_s=_left(deadline))
+            self._log.send_all(_encoded(batch), timeout_s=_remaining_s(deadline))
         except KafkaFailure as failure:
             raise self._failed(what, failure) from failure
 
-    def _send_in_transaction(self, what: str, batch: Sequence[records.ConfigRecord], deadline: float) -> None:
+    def _send_in_transaction(self, what: str, batch: Sequence[ConfigRecord], deadline: float) -> None:
         with self._leader_lock:
             producer = self._leader_producer
             if producer is None:
@@ -200,7 +212,7 @@ class KafkaConfigStore(ConfigStore):
             written = [Record(key, value) for key, value in _encoded(batch)]
             try:
                 producer.begin()
-                producer.send(self._log.name, written, 0, timeout_s=_left(deadline))
+                producer.send(self._log.name, written, 0, timeout_s=_remaining_s(deadline))
                 producer.commit()
             except KafkaFailure as failure:
                 # It is unknown whether the records were written; the next claim aborts the transaction if it is still
@@ -211,7 +223,7 @@ class KafkaConfigStore(ConfigStore):
 
     def _read_back(self, what: str, deadline: float) -> None:
         try:
-            self._log.read_to_end(_left(deadline))
+            self._log.read_to_end(_remaining_s(deadline))
         except KafkaFailure as failure:
             raise self._failed(what, failure) from failure
 
@@ -221,9 +233,9 @@ class KafkaConfigStore(ConfigStore):
         )
 
 
-def _encoded(batch: Sequence[records.ConfigRecord]) -> list[tuple[bytes, bytes | None]]:
+def _encoded(batch: Sequence[ConfigRecord]) -> list[tuple[bytes, bytes | None]]:
     return [(key.encode("utf-8"), internal_json.encode(value)) for key, value in batch]
 
 
-def _left(deadline: float) -> float:
+def _remaining_s(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())

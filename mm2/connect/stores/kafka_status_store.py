@@ -10,11 +10,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from mm2.connect.group.protocol import ConnectorTaskId
-from mm2.connect.stores.internal_log import InternalLog
-from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.connect.stores.status_store import StatusStore
-from mm2.connect.stores.statuses import Status, StatusEntry, StatusFold, TopicStatus, topic_key
+from mm2.connect.stores.config_state import ConnectorTaskId
+from mm2.connect.stores.internal_topic import InternalLog, InternalTopic
+from mm2.connect.stores.status_store import Status, StatusEntry, StatusFold, StatusStore, TopicStatus, topic_key
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure

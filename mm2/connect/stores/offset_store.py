@@ -1,16 +1,23 @@
-"""Interface of the source offset store (org.apache.kafka.connect.storage.OffsetBackingStore)."""
+"""Interface of the source offset store, and its implementations in memory and in a file.
+
+Java's OffsetBackingStore, MemoryOffsetBackingStore and FileOffsetBackingStore; the file has Java's format.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import structlog
 
 from mm2.connect.api import ConnectError
-from mm2.connect.stores.offset_json import OffsetJson
+from mm2.connect.stores.java_maps import JavaFileError, dump_map, load_map
+from mm2.connect.stores.offset_table import OffsetJson, OffsetTable
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.log import LogProgress
 
@@ -126,3 +133,106 @@ class ConnectorOffsetReader:
     def close(self) -> None:
         """Make all further calls fail; for cancelled tasks."""
         self._closed.set()
+
+
+class MemoryOffsetStore(OffsetStore):
+    """Offsets of a standalone worker. Subclasses override `_save` for persistence."""
+
+    def __init__(self) -> None:
+        self._table = OffsetTable()
+        self._writing = threading.Lock()
+
+    def start(self) -> None:
+        return
+
+    def stop(self) -> None:
+        return
+
+    def offsets(
+        self, connector: str, partitions: Sequence[Mapping[str, Any]], timeout_s: float
+    ) -> list[dict[str, Any] | None]:
+        return [self._table.offset(connector, partition) for partition in partitions]
+
+    def all_offsets(self, connector: str, timeout_s: float) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        return self._table.all_offsets(connector)
+
+    def write(self, connector: str, offsets: Iterable[SourceOffset], timeout_s: float) -> None:
+        values: dict[bytes, bytes | None] = {}
+        for partition, offset in offsets:
+            if offset is None:
+                values.update(dict.fromkeys(self._table.keys_of(connector, partition)))
+            else:
+                values[OffsetJson.key(connector, partition)] = OffsetJson.value(offset)
+        if not values:
+            return
+        with self._writing:
+            whole = self._table.snapshot()
+            for key, value in values.items():
+                if value is None:
+                    whole.pop(key, None)
+                else:
+                    whole[key] = value
+            # Save first: readers must not see an offset that would be unknown after a restart.
+            self._save(whole)
+            self._table.update(values)
+
+    def _save(self, values: Mapping[bytes, bytes]) -> None:
+        return
+
+
+_KEY = "offset.storage.file.filename"
+
+
+class FileOffsetStore(MemoryOffsetStore):
+    """Loads the file on start and replaces it on every write; a crash leaves either the old or the new file.
+
+    A missing or empty file means that there are no offsets yet. Any other file that cannot be read completely is
+    rejected, where Java would silently start without offsets.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def start(self) -> None:
+        """Raises ConnectError when the file exists but cannot be read or parsed."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            data = b""
+        except OSError as error:
+            raise ConnectError(f"The offsets in {self._path} ({_KEY}) cannot be read: {error.strerror}") from error
+        try:
+            values = load_map(data) if data else {}
+        except JavaFileError as error:
+            raise ConnectError(
+                f"The file {self._path} ({_KEY}) holds no source offsets as a standalone worker writes them: {error}. "
+                "Name another file, or remove this one to read all sources from their beginning"
+            ) from error
+        self._table.update({key: value for key, value in values.items() if key is not None and value is not None})
+        log.info("source offsets loaded", file=str(self._path), offsets=len(self._table))
+
+    def _save(self, values: Mapping[bytes, bytes]) -> None:
+        try:
+            target = self._path.resolve()  # a symbolic link is kept: its target is replaced
+            new = target.with_name(f".{target.name}.new")
+            with new.open("wb") as file:
+                file.write(dump_map(values))
+                file.flush()
+                os.fsync(file.fileno())
+            if target.exists():
+                new.chmod(stat.S_IMODE(target.stat().st_mode))
+            new.replace(target)
+            _sync_folder(target.parent)
+        except OSError as error:
+            raise ConnectError(
+                f"Source offsets were not written to {self._path} ({_KEY}): {error.strerror or error}"
+            ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mm2.connect.api import ConnectError
-from mm2.connect.stores.config_fold import ConfigFold
-from mm2.connect.stores.config_state import ClusterConfigState, TargetState
-from mm2.connect.stores.offset_json import OffsetJson
+from mm2.connect.stores.config_state import ClusterConfigState, ConfigFold, TargetState
+from mm2.connect.stores.offset_table import OffsetJson
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.producer import Producer

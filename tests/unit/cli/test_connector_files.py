@@ -8,7 +8,7 @@ import pytest
 
 from mm2.cli.connect_standalone import read_connector_file
 from mm2.config.configdef import ConfigException
-from mm2.connect.rest.bodies import CreateConnectorRequest
+from mm2.connect.rest.request_values import CreateConnectorRequest
 from mm2.connect.stores.config_state import TargetState
 
 

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from mm2.connect.group.assignor import CooperativeAssignor, GroupAssignment, assign_eagerly, mismatch
-from mm2.connect.group.protocol import CONFIG_MISMATCH, URL_NOT_USED, ConnectorTaskId, WorkerAssignment, WorkerState
+from mm2.connect.group.protocol import CONFIG_MISMATCH, URL_NOT_USED, WorkerAssignment, WorkerState
+from mm2.connect.stores.config_state import ConnectorTaskId
 
 
 @dataclass

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.request_signing import SessionKey
-from mm2.connect.stores.config_fold import ConfigFold
-from mm2.connect.stores.config_state import RestartRequest, TargetState
+from mm2.connect.stores.config_state import ConfigFold, ConnectorTaskId, RestartRequest, TargetState
 
 
 class Heard:

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from mm2.connect.api import ConnectError
-from mm2.connect.stores.connector_offset_store import ConnectorOffsetStore, own_topic
-from mm2.connect.stores.memory_offset_store import MemoryOffsetStore
-from mm2.connect.stores.offset_store import SourceOffset
+from mm2.connect.stores.kafka_offset_store import ConnectorOffsetStore, own_topic
+from mm2.connect.stores.offset_store import MemoryOffsetStore, SourceOffset
 
 P1, P2, P3 = {"p": 1}, {"p": 2}, {"p": 3}
 

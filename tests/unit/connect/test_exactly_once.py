@@ -10,9 +10,8 @@ from mm2.config.configdef import AbstractConfig, ConfigDef
 from mm2.config.connector_keys import source_connector_config
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import SourceConnector, Task
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.plugins import Plugins
-from mm2.connect.runtime.exactly_once import (
+from mm2.connect.runtime.exactly_once_settings import (
     Boundary,
     ExactlyOnceSupport,
     TransactionBoundaries,
@@ -22,6 +21,7 @@ from mm2.connect.runtime.exactly_once import (
     transactions_of,
 )
 from mm2.connect.runtime.worker import Worker
+from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
 from mm2.kafka.cluster import Cluster

@@ -12,10 +12,10 @@ import structlog
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest, NotFound, NotLeader
-from mm2.connect.group.protocol import NO_ERROR, URL_NOT_USED, ConnectorTaskId, WorkerAssignment
+from mm2.connect.group.protocol import NO_ERROR, URL_NOT_USED, WorkerAssignment
 from mm2.connect.herder import base as base_module
 from mm2.connect.herder import config_view as view_module
-from mm2.connect.herder import ownership as ownership_module
+from mm2.connect.herder import fencing as ownership_module
 from mm2.connect.herder import requests as requests_module
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.herder.interface import timed_out
@@ -23,7 +23,7 @@ from mm2.connect.herder.internal_requests import RequestRefused
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.connect.request_signing import SessionKey
-from mm2.connect.stores.config_state import ClusterConfigState, RestartRequest
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, RestartRequest
 from mm2.connect.stores.config_store import PrivilegedWriteError
 
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"

@@ -14,25 +14,23 @@ from mm2.config.worker_keys import WorkerConfig
 from mm2.connect import request_signing
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest, Forbidden, MalformedBody, NotReady
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import (
     ConnectorOffset,
     ConnectorOffsets,
     ConnectorStateInfo,
     ConnectorType,
-    TaskState,
+    TaskStateInfo,
     WorkState,
 )
 from mm2.connect.herder.config_changes import PendingChanges
 from mm2.connect.herder.connector_offsets import parse_sink_offsets
+from mm2.connect.herder.internal_requests import SessionKeys
 from mm2.connect.herder.reconfiguration import TaskReconfiguration, backoff_s, changed
-from mm2.connect.herder.requests import NEVER, RequestQueue
-from mm2.connect.herder.restarts import restart_plan
-from mm2.connect.herder.session_keys import SessionKeys
-from mm2.connect.herder.stages import StagedFuture, StageTracker, Steps, run_apart
+from mm2.connect.herder.requests import NEVER, RequestQueue, StagedFuture, StageTracker, Steps, run_apart
+from mm2.connect.herder.starts import restart_plan
 from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.worker import TooManyTasks
-from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, RestartRequest, TargetState
 from mm2.kafka.structs import TopicPartition
 
 # -- stages
@@ -162,7 +160,7 @@ def states(connector: str, *tasks: str) -> ConnectorStateInfo:
     return ConnectorStateInfo(
         "c",
         WorkState(connector, "w"),
-        tuple(TaskState(number, WorkState(state, "w")) for number, state in enumerate(tasks)),
+        tuple(TaskStateInfo(state, "w", id=number) for number, state in enumerate(tasks)),
         ConnectorType.SOURCE,
     )
 

@@ -7,8 +7,8 @@ import pytest
 from mm2.connect.api import ConnectError
 from mm2.connect.converters import ByteArrayConverter
 from mm2.connect.stores import internal_json
-from mm2.connect.stores.java_map import hash_map_order, string_hash
-from mm2.connect.stores.offset_json import OffsetJson
+from mm2.connect.stores.java_maps import hash_map_order, string_hash
+from mm2.connect.stores.offset_table import OffsetJson
 
 
 def test_string_hash_is_java_s() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from mm2.connect.group.assignor import CooperativeAssignor
 from mm2.connect.group.membership import GroupMember, _Dropped, _merge, _Rebalanced
-from mm2.connect.group.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, ConnectorTaskId, WorkerAssignment
-from mm2.connect.stores.config_state import ClusterConfigState
+from mm2.connect.group.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, WorkerAssignment
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId
 from mm2.kafka.classic_member import GroupTimings
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings

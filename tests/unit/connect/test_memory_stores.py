@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 
 from mm2.connect.api import ConnectError
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.request_signing import SessionKey
-from mm2.connect.stores.config_state import RestartRequest, TargetState
-from mm2.connect.stores.file_offset_store import FileOffsetStore
-from mm2.connect.stores.java_file import JavaFileError, dump_map, load_map
-from mm2.connect.stores.memory_config_store import MemoryConfigStore
-from mm2.connect.stores.memory_offset_store import MemoryOffsetStore
-from mm2.connect.stores.memory_status_store import MemoryStatusStore
-from mm2.connect.stores.statuses import State, Status, TopicStatus
+from mm2.connect.stores.config_state import ConnectorTaskId, RestartRequest, TargetState
+from mm2.connect.stores.config_store import MemoryConfigStore
+from mm2.connect.stores.java_maps import JavaFileError, dump_map, load_map
+from mm2.connect.stores.offset_store import FileOffsetStore, MemoryOffsetStore
+from mm2.connect.stores.status_store import MemoryStatusStore, State, Status, TopicStatus
 
 TASK = ConnectorTaskId("c", 0)
 
@@ -150,7 +147,7 @@ def test_a_write_that_dies_half_way_leaves_the_old_file(tmp_path: Path, monkeypa
     def no_space(_handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mm2.connect.stores.file_offset_store.os.fsync", no_space)
+    monkeypatch.setattr("mm2.connect.stores.offset_store.os.fsync", no_space)
     with pytest.raises(ConnectError, match=r"not written to .*connect\.offsets .*No space left on device"):
         store.write("c", [({"p": 1}, {"o": 2})], 1)
     assert store.offsets("c", [{"p": 1}], 1) == [{"o": 1}]

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from mm2.config.worker_keys import StandaloneConfig
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.status_reports import StatusReports
 from mm2.connect.metrics import ConnectMetrics, ObservedWorker
 from mm2.connect.node import StandaloneNode
 from mm2.connect.plugins import Plugins
 from mm2.connect.runtime.counters import RebalanceCounters
-from mm2.connect.stores.memory_status_store import MemoryStatusStore
+from mm2.connect.stores.config_state import ConnectorTaskId
+from mm2.connect.stores.status_store import MemoryStatusStore
 from mm2.metrics.metric import Sheet
 
 TASK = ConnectorTaskId("c", 0)

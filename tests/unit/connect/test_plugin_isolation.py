@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from mm2.connect.plugins import PluginLoader
-from mm2.connect.plugins.extensions import LoadedElsewhere, not_loadable_twice
-from mm2.connect.plugins.loader import context_loader, current_loader, loader_of, swap
+from mm2.connect.plugins.loader import (
+    LoadedElsewhere,
+    context_loader,
+    current_loader,
+    loader_of,
+    not_loadable_twice,
+    swap,
+)
 from tests.unit.connect.plugin_folders import dependency, write_archive, write_files
 
 PLUGIN = """

@@ -8,8 +8,7 @@ from structlog.testing import capture_logs
 
 from mm2.connect.api import ConnectError, Connector, Converter
 from mm2.connect.plugins import Plugins, PluginType, VersionedPluginError
-from mm2.connect.plugins.locations import plugin_locations
-from mm2.connect.plugins.scan import candidate_modules
+from mm2.connect.plugins.scan import candidate_modules, plugin_locations
 from tests.unit.connect.plugin_folders import CONVERTER, dependency, entry_points, write_archive, write_files
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mm2.connect.api import ConnectError
 from mm2.connect.group.protocol import (
-    ConnectorTaskId,
     WorkerAssignment,
     WorkerState,
     decode_assignment,
@@ -17,6 +16,7 @@ from mm2.connect.group.protocol import (
     encode_worker_state,
     offered_protocols,
 )
+from mm2.connect.stores.config_state import ConnectorTaskId
 
 URL = "http://h:1/"
 ASSIGN_V0 = bytes.fromhex(

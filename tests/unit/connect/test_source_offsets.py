@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mm2.connect.herder.source_offsets import StoredOffsets
-from mm2.connect.stores.memory_offset_store import MemoryOffsetStore
+from mm2.connect.herder.connector_offsets import StoredOffsets
+from mm2.connect.stores.offset_store import MemoryOffsetStore
 
 P1, P2 = {"p": 1}, {"p": 2}
 

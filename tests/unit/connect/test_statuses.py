@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mm2.connect.group.protocol import ConnectorTaskId
-from mm2.connect.stores.statuses import State, Status, StatusEntry, StatusFold, TopicStatus
+from mm2.connect.stores.config_state import ConnectorTaskId
+from mm2.connect.stores.status_store import State, Status, StatusEntry, StatusFold, TopicStatus
 
 TASK = ConnectorTaskId("a-b", 0)
 

@@ -7,7 +7,7 @@ import pytest
 from mm2.config.configdef import AbstractConfig, ConfigException
 from mm2.config.connector_keys import source_connector_config
 from mm2.connect.api import IllegalWorkerStateError, SourceRecord
-from mm2.connect.runtime.tasks.transaction_context import WorkerTransactionContext
+from mm2.connect.runtime.tasks.exactly_once import WorkerTransactionContext
 from mm2.connect.runtime.topic_creation import TopicCreationGroup, topic_creation_groups
 
 

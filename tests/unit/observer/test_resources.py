@@ -9,8 +9,8 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
+from mm2.connect.rest.app import metrics_app
 from mm2.connect.rest.failures import RestFailure
-from mm2.connect.rest.resources.metrics import metrics_app
 from mm2.copy.driver.engine import CopyEngine
 from mm2.metrics.exposition import Exposition
 from mm2.observer.collector import SnapshotMetrics

@@ -27,9 +27,8 @@ from mm2.connect.api import (
     TopicPartition,
     WorkerView,
 )
-from mm2.connect.plugins.kinds import types_of
-from mm2.connect.plugins.process.frames import FrameSocket
-from mm2.connect.plugins.process.peer import Peer
+from mm2.connect.plugins.plugin import types_of
+from mm2.connect.plugins.process.peer import FrameSocket, Peer
 
 _OVERRIDABLE = ("commit", "commit_record", "pause", "resume")
 

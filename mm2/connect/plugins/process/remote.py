@@ -37,10 +37,8 @@ from mm2.connect.api import (
     Task,
     TopicPartition,
 )
-from mm2.connect.plugins.kinds import PluginType
-from mm2.connect.plugins.plugin import Plugin
-from mm2.connect.plugins.process.frames import FrameSocket, PeerGone
-from mm2.connect.plugins.process.peer import Handler, Peer
+from mm2.connect.plugins.plugin import Plugin, PluginType
+from mm2.connect.plugins.process.peer import FrameSocket, Handler, Peer, PeerGone
 from mm2.kafka.producer import RecordMetadata
 
 log = structlog.get_logger(__name__)

@@ -1,9 +1,4 @@
-"""A source task that commits records and offsets in one transaction (ExactlyOnceWorkerSourceTask; KIP-618).
-
-Deviation from Java: with the boundary "interval" the time is checked after each poll, not only after polls that
-returned records. In Java, the last records before an idle period stay invisible until the next ones arrive, or until
-the transaction exceeds its timeout and the task fails.
-"""
+"""A source task that commits records and offsets in one transaction (ExactlyOnceWorkerSourceTask; KIP-618)."""
 
 from __future__ import annotations
 
@@ -11,20 +6,94 @@ import threading
 import time
 from collections.abc import Sequence
 
-from mm2.connect.api import ConnectError, SourceRecord
+from mm2.connect.api import ConnectError, IllegalWorkerStateError, SourceRecord
 from mm2.connect.runtime.errors.tolerance import ProcessingContext
-from mm2.connect.runtime.exactly_once import Boundary, TransactionBoundaries
+from mm2.connect.runtime.exactly_once_settings import Boundary, TransactionBoundaries
 from mm2.connect.runtime.sending import Sent
 from mm2.connect.runtime.tasks.base import Equipment
 from mm2.connect.runtime.tasks.source import AbstractWorkerSourceTask, SourceSetup
 from mm2.connect.runtime.tasks.submitted import Committable, PartitionKey, Submitted, key_of
-from mm2.connect.runtime.tasks.transaction_context import WorkerTransactionContext
 from mm2.connect.stores import internal_json
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, ProducerFenced
 from mm2.kafka.producer import RecordMetadata
 from mm2.kafka.records.record import Record
 from mm2.kafka.transactions import TransactionalProducer
+
+
+class WorkerTransactionContext:
+    """The plugin's requests, each returned once to the runtime. Thread-safe.
+
+    As in Java, records are compared by value.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._commit_on: list[SourceRecord] = []
+        self._abort_on: list[SourceRecord] = []
+        self._commit_batch = False
+        self._abort_batch = False
+
+    # -- for the plugin
+
+    def commit_transaction(self, record: SourceRecord | None = None) -> None:
+        """See `mm2.connect.api.TransactionContext`."""
+        with self._lock:
+            if record is None:
+                self._commit_batch = True
+            elif record not in self._commit_on:
+                self._commit_on.append(record)
+
+    def abort_transaction(self, record: SourceRecord | None = None) -> None:
+        """See `mm2.connect.api.TransactionContext`."""
+        with self._lock:
+            if record is None:
+                self._abort_batch = True
+            elif record not in self._abort_on:
+                self._abort_on.append(record)
+
+    # -- for the runtime; all raise IllegalWorkerStateError when commit and abort were both requested
+
+    def take_commit_on(self, record: SourceRecord) -> bool:
+        """Whether to commit after a record."""
+        with self._lock:
+            return self._take(record, self._commit_on, self._abort_on)
+
+    def take_abort_on(self, record: SourceRecord) -> bool:
+        """Whether to abort after a record."""
+        with self._lock:
+            return self._take(record, self._abort_on, self._commit_on)
+
+    def take_commit_batch(self) -> bool:
+        """Whether to commit after this batch."""
+        with self._lock:
+            self._check_batch()
+            asked, self._commit_batch = self._commit_batch, False
+            return asked
+
+    def take_abort_batch(self) -> bool:
+        """Whether to abort after this batch."""
+        with self._lock:
+            self._check_batch()
+            asked, self._abort_batch = self._abort_batch, False
+            return asked
+
+    @staticmethod
+    def _take(record: SourceRecord, wanted: list[SourceRecord], other: list[SourceRecord]) -> bool:
+        if record not in wanted:
+            return False
+        if record in other:
+            raise IllegalWorkerStateError(
+                "Connector requested both commit and abort of same record against topic/partition "
+                f"{record.topic}/{record.partition}"
+            )
+        wanted.remove(record)
+        return True
+
+    def _check_batch(self) -> None:
+        if self._commit_batch and self._abort_batch:
+            raise IllegalWorkerStateError("Connector requested both commit and abort of same transaction")
+
 
 _SourceOffsets = dict[PartitionKey, Committable]
 

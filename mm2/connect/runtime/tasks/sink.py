@@ -26,9 +26,8 @@ from mm2.connect.api import (
 )
 from mm2.connect.data.record import NO_HEADERS, Header
 from mm2.connect.data.schema import SchemaAndValue
-from mm2.connect.runtime.errors.errant import WorkerErrantRecordReporter
+from mm2.connect.runtime.errors.reporters import ReportsUnderWay, WorkerErrantRecordReporter
 from mm2.connect.runtime.errors.tolerance import Failed, Interrupted, ProcessingContext, ProcessingStage
-from mm2.connect.runtime.errors.under_way import ReportsUnderWay
 from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
 from mm2.connect.runtime.tasks.sink_context import WorkerSinkTaskContext
 from mm2.connect.stores.config_state import TargetState

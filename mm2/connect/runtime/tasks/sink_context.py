@@ -12,7 +12,7 @@ from mm2.connect.api import IllegalWorkerStateError
 from mm2.kafka.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from mm2.connect.runtime.errors.errant import WorkerErrantRecordReporter
+    from mm2.connect.runtime.errors.reporters import WorkerErrantRecordReporter
     from mm2.kafka.consumer.consumer import Consumer
 
 log = structlog.get_logger(__name__)

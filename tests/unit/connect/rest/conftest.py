@@ -11,9 +11,8 @@ import pytest
 
 from mm2.connect.rest.app import worker_resources
 from mm2.connect.rest.binding import Binding
-from mm2.connect.rest.client import RestClient
 from mm2.connect.rest.extensions import ConnectRestExtension
-from mm2.connect.rest.requests import Requests
+from mm2.connect.rest.forwarding import Requests, RestClient
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
 from tests.unit.connect.rest.answers import Answer

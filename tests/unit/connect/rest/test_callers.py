@@ -15,9 +15,8 @@ from starlette.types import Receive, Scope, Send
 from mm2.connect.rest.basic_auth import BasicAuth, Credentials
 from mm2.connect.rest.binding import Binding, exposed
 from mm2.connect.rest.callers import Caller
-from mm2.connect.rest.listener import is_loopback
 from mm2.connect.rest.server import RestServer
-from mm2.connect.rest.settings import RestSettings
+from mm2.connect.rest.settings import RestSettings, is_loopback
 
 Ask = Callable[..., http.client.HTTPResponse]
 LOOPBACK, EVERYWHERE = "http://127.0.0.1:0", "http://0.0.0.0:0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -236,3 +237,59 @@ def test_openapi_page(rest: Running) -> None:
     assert page.headers["content-type"].startswith("text/html")
     assert b"/connectors/{connector}/offsets" in page.body
     assert b"http://" not in page.body.replace(b"http://127.0.0.1", b"")
+
+
+#: Path, its template in the OpenAPI document, and the body.
+BODIES = [
+    (
+        "/connectors/c",
+        "/connectors/{connector}",
+        '{"name":"c","config":CONFIG,"tasks":[{"connector":"c","task":0}],"type":"source"}',
+    ),
+    (
+        "/connectors/c/status",
+        "/connectors/{connector}/status",
+        (
+            '{"name":"c","connector":{"state":"RUNNING","worker_id":"h:1","version":"1"},'
+            '"tasks":[{"id":0,"state":"RUNNING","worker_id":"h:1","version":"1"}],"type":"source"}'
+        ),
+    ),
+    (
+        "/connectors/c/tasks/0/status",
+        "/connectors/{connector}/tasks/{task}/status",
+        '{"id":0,"state":"FAILED","worker_id":"h:1","version":null,"trace":"why"}',
+    ),
+    (
+        "/connectors/c/tasks",
+        "/connectors/{connector}/tasks",
+        '[{"id":{"connector":"c","task":0},"config":CONFIG}]',
+    ),
+    (
+        "/connectors/c/offsets",
+        "/connectors/{connector}/offsets",
+        '{"offsets":[{"partition":{"file":"ä"},"offset":{"position":7,"raw":"AP8="}}]}',
+    ),
+    (
+        "/connector-plugins?connectorsOnly=false",
+        "/connector-plugins",
+        '[{"class":"a.Sink","type":"sink","version":"1"},{"class":"a.Converter","type":"converter"}]',
+    ),
+    ("/admin/loggers/root", "/admin/loggers/{logger}", '{"level":"INFO","last_modified":5}'),
+    (
+        "/health",
+        "/health",
+        '{"status":"healthy","message":"Worker has completed startup and is ready to handle requests."}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "template", "body"), BODIES, ids=[template for _, template, _ in BODIES])
+def test_bodies_are_as_in_java_and_as_described(rest: Running, path: str, template: str, body: str) -> None:
+    config = json.dumps(CONFIG, separators=(",", ":"))
+    answer = rest.ask("GET", path)
+    assert answer.body.decode() == body.replace("CONFIG", config)
+    description = rest.ask("GET", "/openapi.json").json
+    schema = description["paths"][template]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    component = description["components"]["schemas"][schema.get("items", schema)["$ref"].rpartition("/")[2]]
+    (first, *_) = answer.json if isinstance(answer.json, list) else [answer.json]
+    assert set(component.get("required", ())) <= set(first) <= set(component["properties"])

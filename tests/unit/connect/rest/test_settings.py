@@ -9,8 +9,7 @@ import pytest
 from mm2.config.configdef import ConfigException
 from mm2.connect.api import ConnectError
 from mm2.connect.rest.binding import Binding
-from mm2.connect.rest.listener import Listener, authority_of, url_of
-from mm2.connect.rest.settings import RestSettings
+from mm2.connect.rest.settings import Listener, RestSettings, authority_of, url_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mm2.connect.errors import AlreadyExists, BadRequest, NotFound
-from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import (
     ActiveTopicsInfo,
     ConnectorInfo,
@@ -20,13 +19,13 @@ from mm2.connect.herder.answers import (
     Message,
     PluginInfo,
     TaskInfo,
-    TaskState,
+    TaskStateInfo,
     WorkState,
 )
 from mm2.connect.herder.interface import Herder
-from mm2.connect.herder.stages import StagedFuture, WorkerStage
+from mm2.connect.herder.requests import StagedFuture, WorkerStage
 from mm2.connect.request_signing import RequestSignature
-from mm2.connect.stores.config_state import Props, RestartRequest, TargetState
+from mm2.connect.stores.config_state import ConnectorTaskId, Props, RestartRequest, TargetState
 
 T = TypeVar("T")
 
@@ -92,13 +91,14 @@ class ToyHerder(Herder):
     def connector_status(self, name: str) -> ConnectorStateInfo:
         if name not in self.configs:
             raise NotFound(f"No status found for connector {name}")
-        work = WorkState(self.states.get(name, "RUNNING"), "h:1", None, "1")
-        return ConnectorStateInfo(name, work, (TaskState(0, work),), ConnectorType.SOURCE)
+        state = self.states.get(name, "RUNNING")
+        work, task = WorkState(state, "h:1", None, "1"), TaskStateInfo(state, "h:1", None, "1", id=0)
+        return ConnectorStateInfo(name, work, (task,), ConnectorType.SOURCE)
 
-    def task_status(self, task: ConnectorTaskId) -> TaskState:
+    def task_status(self, task: ConnectorTaskId) -> TaskStateInfo:
         if task.connector not in self.configs or task.task != 0:
             raise NotFound(f"No status found for task {task}")
-        return TaskState(0, WorkState("FAILED", "h:1", "why", None))
+        return TaskStateInfo("FAILED", "h:1", "why", None, id=0)
 
     def task_configs(self, name: str) -> StagedFuture[list[TaskInfo]]:
         return self._later(lambda: [TaskInfo(ConnectorTaskId(name, 0), self.known_connector_info(name).config)])

@@ -1,4 +1,4 @@
-"""``/connectors``."""
+"""Resources of connectors, their tasks and offsets: ``/connectors``."""
 
 from __future__ import annotations
 
@@ -10,19 +10,33 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from mm2.connect.errors import BadRequest, NotFound
-from mm2.connect.group.protocol import ConnectorTaskId
-from mm2.connect.herder.answers import Created
+from mm2.connect.herder.answers import (
+    ConnectorInfo,
+    ConnectorOffsets,
+    ConnectorStateInfo,
+    Created,
+    Message,
+    TaskInfo,
+    TaskStateInfo,
+)
 from mm2.connect.herder.interface import Herder
-from mm2.connect.rest import shapes
-from mm2.connect.rest.bodies import parse_create_request, parse_offsets, parse_string_map
-from mm2.connect.rest.client import RemoteAnswer
 from mm2.connect.rest.dispatch import CONSUMES_JSON
-from mm2.connect.rest.documented import json_body, refusals
 from mm2.connect.rest.failures import JsonAnswer
-from mm2.connect.rest.parameters import Flag, Forward, Name, TaskNumber, java_bool, java_int
-from mm2.connect.rest.received import body_of
-from mm2.connect.rest.requests import Requests, relayed, relayed_nothing
-from mm2.connect.stores.config_state import RestartRequest
+from mm2.connect.rest.forwarding import RemoteAnswer, Requests, relayed, relayed_nothing
+from mm2.connect.rest.openapi import CREATE_CONNECTOR, NULLABLE_STRINGS, OFFSETS, STRINGS, json_body, refusals
+from mm2.connect.rest.request_values import (
+    Flag,
+    Forward,
+    Name,
+    TaskNumber,
+    body_of,
+    java_bool,
+    java_int,
+    parse_create_request,
+    parse_offsets,
+    parse_string_map,
+)
+from mm2.connect.stores.config_state import ConnectorTaskId, RestartRequest
 
 log = structlog.get_logger(__name__)
 
@@ -51,18 +65,18 @@ def _add_reading(router: APIRouter, herder: Herder, requests: Requests) -> None:
             return JsonAnswer(names)
         return JsonAnswer(await requests.ask(_expanded, herder, names, expand))
 
-    @router.get("/{connector}", response_model=shapes.ConnectorInfo, responses=refusals(404, 409, 415, 500))
+    @router.get("/{connector}", response_model=ConnectorInfo, responses=refusals(404, 409, 415, 500))
     async def get_connector(connector: Name) -> Response:
         """Configuration and tasks of a connector."""
         return JsonAnswer((await requests.complete(herder.connector_info, connector)).to_json())
 
-    @router.get("/{connector}/config", response_model=shapes.NullableStrings, responses=refusals(404, 409, 415, 500))
+    @router.get("/{connector}/config", response_model=dict[str, str | None], responses=refusals(404, 409, 415, 500))
     async def get_config(connector: Name) -> Response:
         """Configuration of a connector; references to secrets are not resolved."""
         config = await requests.complete(herder.connector_config, connector)
         return JsonAnswer(dict(config))
 
-    @router.get("/{connector}/status", response_model=shapes.ConnectorStatus, responses=refusals(404, 415))
+    @router.get("/{connector}/status", response_model=ConnectorStateInfo, responses=refusals(404, 415))
     async def get_status(connector: Name) -> Response:
         """States of a connector and its tasks."""
         return JsonAnswer((await requests.ask(herder.connector_status, connector)).to_json())
@@ -91,9 +105,9 @@ def _add_writing(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.post(
         "",
         status_code=201,
-        response_model=shapes.ConnectorInfo,
+        response_model=ConnectorInfo,
         responses=refusals(408, 409, 413, 415, 500),
-        openapi_extra=json_body(shapes.CreateConnector),
+        openapi_extra=json_body(CREATE_CONNECTOR),
     )
     async def create_connector(request: Request, forward: Forward = None) -> Response:
         """Create a connector."""
@@ -113,9 +127,9 @@ def _add_writing(router: APIRouter, herder: Herder, requests: Requests) -> None:
 
     @router.put(
         "/{connector}/config",
-        response_model=shapes.ConnectorInfo,
-        responses=refusals(408, 409, 413, 415, 500) | {201: {"model": shapes.ConnectorInfo}},
-        openapi_extra=json_body(shapes.Strings),
+        response_model=ConnectorInfo,
+        responses=refusals(408, 409, 413, 415, 500) | {201: {"model": ConnectorInfo}},
+        openapi_extra=json_body(STRINGS),
     )
     async def put_config(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Create a connector, or replace its configuration."""
@@ -131,9 +145,9 @@ def _add_writing(router: APIRouter, herder: Herder, requests: Requests) -> None:
 
     @router.patch(
         "/{connector}/config",
-        response_model=shapes.ConnectorInfo,
+        response_model=ConnectorInfo,
         responses=refusals(404, 408, 409, 413, 415, 500),
-        openapi_extra=json_body(shapes.NullableStrings),
+        openapi_extra=json_body(NULLABLE_STRINGS),
     )
     async def patch_config(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Change parts of a configuration; null removes a key (KIP-477)."""
@@ -168,7 +182,7 @@ def _add_states(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.post(
         "/{connector}/restart",
         status_code=202,
-        response_model=shapes.ConnectorStatus,
+        response_model=ConnectorStateInfo,
         responses=refusals(404, 409, 415, 500)
         | {204: {"description": "The connector, without its tasks, has been restarted."}},
     )
@@ -190,13 +204,13 @@ def _add_states(router: APIRouter, herder: Herder, requests: Requests) -> None:
 
 
 def _add_tasks(router: APIRouter, herder: Herder, requests: Requests) -> None:
-    @router.get("/{connector}/tasks", response_model=list[shapes.TaskInfo], responses=refusals(404, 409, 415, 500))
+    @router.get("/{connector}/tasks", response_model=list[TaskInfo], responses=refusals(404, 409, 415, 500))
     async def get_tasks(connector: Name) -> Response:
         """Configurations of the tasks of a connector."""
         tasks = await requests.complete(herder.task_configs, connector)
         return JsonAnswer([task.to_json() for task in tasks])
 
-    @router.get("/{connector}/tasks/{task}/status", response_model=shapes.TaskState, responses=refusals(404, 415))
+    @router.get("/{connector}/tasks/{task}/status", response_model=TaskStateInfo, responses=refusals(404, 415))
     async def get_task_status(connector: Name, task: TaskNumber) -> Response:
         """State of a task."""
         state = await requests.ask(herder.task_status, ConnectorTaskId(connector, java_int(task)))
@@ -225,16 +239,16 @@ def _add_topics(router: APIRouter, herder: Herder, requests: Requests) -> None:
 
 
 def _add_offsets(router: APIRouter, herder: Herder, requests: Requests) -> None:
-    @router.get("/{connector}/offsets", response_model=shapes.Offsets, responses=refusals(404, 409, 415, 500))
+    @router.get("/{connector}/offsets", response_model=ConnectorOffsets, responses=refusals(404, 409, 415, 500))
     async def get_offsets(connector: Name) -> Response:
         """Offsets of a connector (KIP-875)."""
         return JsonAnswer((await requests.complete(herder.connector_offsets, connector)).to_json())
 
     @router.patch(
         "/{connector}/offsets",
-        response_model=shapes.Message,
+        response_model=Message,
         responses=refusals(404, 408, 409, 413, 415, 500),
-        openapi_extra=json_body(shapes.Offsets),
+        openapi_extra=json_body(OFFSETS),
     )
     async def alter_offsets(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Change offsets of a stopped connector; an offset of null removes the offset of a partition."""
@@ -242,7 +256,7 @@ def _add_offsets(router: APIRouter, herder: Herder, requests: Requests) -> None:
         outcome = await requests.complete_or_forward(request, herder.alter_connector_offsets, connector, offsets)
         return relayed(outcome, 200, lambda message: message.to_json())
 
-    @router.delete("/{connector}/offsets", response_model=shapes.Message, responses=refusals(404, 409, 415, 500))
+    @router.delete("/{connector}/offsets", response_model=Message, responses=refusals(404, 409, 415, 500))
     async def reset_offsets(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Reset the offsets of a stopped connector."""
         outcome = await requests.complete_or_forward(request, herder.reset_connector_offsets, connector)

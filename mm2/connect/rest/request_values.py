@@ -1,4 +1,4 @@
-"""Request bodies, read as Jackson reads them in Java.
+"""Bodies and parameters of requests, read as Jackson and Jersey read them in Java.
 
 Scalars become strings where strings are expected; unknown fields and other shapes are rejected with 500. Messages never
 contain a value: it may be a secret.
@@ -7,13 +7,54 @@ contain a value: it may be a secret.
 from __future__ import annotations
 
 import json
+import re
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
+
+from fastapi import Path, Query
+from pydantic import AfterValidator
+from starlette.requests import Request
 
 from mm2.connect.errors import MalformedBody
 from mm2.connect.herder.answers import ConnectorOffsets
+from mm2.connect.rest.failures import RestFailure
 from mm2.connect.stores.config_state import Props, TargetState
+
+
+async def body_of(request: Request) -> bytes:
+    """The body of a request for a resource that reads JSON. Raises RestFailure 415 unless the content type is JSON."""
+    body = await request.body()
+    if body and "*" in request.headers.get("content-type", "*/*").partition(";")[0]:
+        raise RestFailure.plain(415)
+    return body
+
+
+_INT: Final = re.compile(r"[+-]?[0-9]+")
+_INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
+
+
+def java_int(text: str) -> int:
+    """As Integer.parseInt. Raises RestFailure 404, like Jersey for an invalid path parameter."""
+    number = int(text) if _INT.fullmatch(text) and len(text) <= 11 else None
+    if number is None or not _INT_MIN <= number <= _INT_MAX:
+        raise RestFailure.plain(404)
+    return number
+
+
+def java_bool(text: str | None, default: bool | None) -> bool | None:
+    """As Boolean.valueOf: anything except "true" is false. If missing or empty, the default."""
+    return text.lower() == "true" if text else default
+
+
+#: A name in a path, percent-encoded as in the request.
+Name = Annotated[str, Path(), AfterValidator(urllib.parse.unquote)]
+TaskNumber = Annotated[str, Path(json_schema_extra={"pattern": "^[0-9]{1,9}$"}), AfterValidator(urllib.parse.unquote)]
+Flag = Annotated[str | None, Query(json_schema_extra={"enum": ["true", "false"]})]
+FORWARD_DOC: Final = "Between workers: whether the one that is asked may pass the request on."
+Forward = Annotated[str | None, Query(description=FORWARD_DOC, json_schema_extra={"enum": ["true", "false"]})]
+
 
 #: ``initial_state`` of a new connector, by KIP-980's names.
 INITIAL_STATES: Final = {

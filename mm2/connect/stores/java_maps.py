@@ -1,4 +1,10 @@
-"""A ``HashMap<byte[], byte[]>`` as Java serializes it: the offsets file of Java's standalone worker.
+"""The iteration order of java.util.HashMap for string keys.
+
+Java Connect serializes maps in the iteration order of its HashMaps, and offsets are looked up by the *bytes* of their
+serialized key. Programs that share an offsets topic with Java must write the same order.
+
+
+A ``HashMap<byte[], byte[]>`` as Java serializes it: the offsets file of Java's standalone worker.
 
 A general reader of Java objects (javaobj-py3) creates any class that a file names. This module reads and writes a
 single shape and rejects everything else. The file can be used by Java and by this project in turn.
@@ -20,7 +26,46 @@ size times a key and a value, each one of
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+V = TypeVar("V")
+
+_DEFAULT_CAPACITY = 16
+
+
+def string_hash(text: str) -> int:
+    """``String.hashCode`` as an unsigned 32-bit number; counts UTF-16 code units."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value
+
+
+def hash_map_order(keys: Iterable[str]) -> list[str]:
+    """The keys in the iteration order of a HashMap into which they were inserted in the given order.
+
+    A table starts with 16 buckets and doubles when it is more than three quarters full. Within a bucket the insertion
+    order is kept. (Buckets turn into trees only beyond eight collisions, which configurations do not reach.)
+    """
+    unique = list(dict.fromkeys(keys))
+    capacity = _DEFAULT_CAPACITY
+    while len(unique) * 4 > capacity * 3:
+        capacity *= 2
+    mask = capacity - 1
+
+    def bucket(key: str) -> int:
+        hashed = string_hash(key)
+        return (hashed ^ (hashed >> 16)) & mask
+
+    return sorted(unique, key=bucket)
+
+
+def in_hash_map_order(values: Mapping[str, V]) -> dict[str, V]:
+    """The same map with its keys in HashMap order."""
+    return {key: values[key] for key in hash_map_order(values)}
+
 
 _HEADER = bytes.fromhex("aced0005")
 _OBJECT, _ARRAY, _CLASS, _REFERENCE, _NULL, _BLOCK, _END = 0x73, 0x75, 0x72, 0x71, 0x70, 0x77, 0x78

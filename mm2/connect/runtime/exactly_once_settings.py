@@ -12,7 +12,7 @@ import structlog
 from mm2.config.configdef import AbstractConfig
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import Connector, SourceConnector
-from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.stores.config_state import ConnectorTaskId
 
 log = structlog.get_logger(__name__)
 

@@ -1,0 +1,186 @@
+"""ASGI layers around all resources: access log, headers of every response, and CORS (``access.control.*``).
+
+The access log has the extended NCSA format and the duration in ms, like Jetty's CustomRequestLog for Connect. CORS
+follows Jetty's CrossOriginFilter. Starlette's middleware is not used for it: it answers preflights itself and rejects
+foreign origins with 400, where Jetty processes the request and leaves the rejection to the browser.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from email.utils import formatdate
+from typing import Any, Final
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mm2.connect.rest.settings import HeaderRule
+
+#: Java's name of the logger for request lines.
+LOGGER: Final = "org.apache.kafka.connect.runtime.rest.RestServer"
+
+log = structlog.get_logger(LOGGER)
+
+_SWITCHED: Final = 101
+_OK: Final = 200
+_BAD: Final = 400
+_ROUTINE: Final = frozenset({"health", "metrics"})
+
+
+class AccessLog:
+    """ASGI middleware that logs when the response is complete or the connection is closed; a WebSocket when it ends.
+
+    Successful periodic requests (`is_routine`) are logged at DEBUG.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        began_s = time.monotonic()
+        status, sent_bytes = 0, 0
+
+        async def counting(message: Message) -> None:
+            nonlocal status, sent_bytes
+            await send(message)
+            if message["type"] in {"http.response.start", "websocket.http.response.start"}:
+                status = message["status"]
+            elif message["type"] == "websocket.accept":
+                status = _SWITCHED
+            elif scope.get("method") != "HEAD":
+                sent_bytes += len(message.get("body", b""))
+
+        try:
+            await self._app(scope, receive, counting)
+        finally:
+            say = log.debug if is_routine(scope, status) else log.info
+            say(request_line(scope, status, sent_bytes, int((time.monotonic() - began_s) * 1000)), logger=LOGGER)
+
+
+def is_routine(scope: Mapping[str, Any], status: int) -> bool:
+    """Whether this was a successful probe or scrape (GET or HEAD of ``/metrics``, or of a ``/health``)."""
+    *before, last = scope["path"].rstrip("/").split("/")
+    # A connector may have this name, too.
+    asked = last in _ROUTINE and before[-1:] != ["connectors"]
+    return asked and scope.get("method") in {"GET", "HEAD"} and _OK <= status < _BAD
+
+
+def request_line(scope: Mapping[str, Any], status: int, sent_bytes: int, took_ms: int) -> str:
+    """``client - user [time] "request" status bytes "referer" "user agent" ms``; status 0: no response."""
+    headers = Headers(raw=scope["headers"])
+    client = scope.get("client")
+    target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+    request = f"{scope.get('method', 'GET')} {target.decode('latin-1')} HTTP/{scope['http_version']}"
+    when = datetime.now().astimezone().strftime("%d/%b/%Y:%H:%M:%S %z")
+    user = scope.get("state", {}).get("user", "-")
+    return " ".join(
+        [
+            client[0] if client else "-",
+            "-",
+            _safe(user),
+            f"[{when}]",
+            f'"{_safe(request)}"',
+            str(status),
+            str(sent_bytes),
+            f'"{_safe(headers.get("referer", "-"))}"',
+            f'"{_safe(headers.get("user-agent", "-"))}"',
+            str(took_ms),
+        ]
+    )
+
+
+def _safe(text: str) -> str:
+    """Client input, escaped so that it cannot end the quotes or the line."""
+    return (
+        text.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "backslashreplace").decode().translate(_CONTROL)
+    )
+
+
+_CONTROL: Final = {code: f"\\x{code:02x}" for code in [*range(32), 127]}
+
+
+class ResponseHeaders:
+    """ASGI middleware that applies the rules to all responses."""
+
+    def __init__(self, app: ASGIApp, rules: Sequence[HeaderRule]) -> None:
+        self._app = app
+        self._rules = tuple(rules)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for action, name, value in self._rules:
+                    shown = _date(value) if action.lower().endswith("date") else value
+                    if action.lower().startswith("set"):
+                        headers[name] = shown
+                    else:
+                        headers.append(name, shown)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+def _date(from_now_ms: str) -> str:
+    return formatdate(time.time() + int(from_now_ms) / 1000, usegmt=True)
+
+
+DEFAULT_METHODS: Final = ("GET", "POST", "HEAD")
+_HEADERS: Final = "X-Requested-With,Content-Type,Accept,Origin"
+_MAX_AGE_S: Final = "1800"
+
+
+class Origins:
+    """The origins of ``access.control.allow.origin``; ``*`` matches any sequence of characters."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self.includes_any = "*" in patterns
+        self._patterns = [re.compile(".*".join(map(re.escape, pattern.split("*")))) for pattern in patterns]
+
+    def allow(self, origin: str) -> bool:
+        """Whether the value of an Origin header is among them."""
+        return any(pattern.fullmatch(origin) for pattern in self._patterns)
+
+
+class CrossOrigin:
+    """ASGI middleware. In ``origins``, ``*`` matches any sequence of characters."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str], methods: Sequence[str] = DEFAULT_METHODS) -> None:
+        self._app = app
+        self._origins = Origins(origins)
+        self._methods = tuple(methods)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        asked = Headers(scope=scope)
+        origin = asked.get("origin")
+        # The header may contain several origins, separated by single blanks.
+        allowed = origin is not None and any(self._origins.allow(one) for one in origin.split(" "))
+        method = asked.get("access-control-request-method")
+        preflight = scope["method"] == "OPTIONS" and method is not None
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                if not self._origins.includes_any:
+                    headers.add_vary_header("Origin")
+                if allowed and origin is not None and (not preflight or method in self._methods):
+                    headers["Access-Control-Allow-Origin"] = origin
+                    headers["Access-Control-Allow-Credentials"] = "true"
+                    if preflight:
+                        headers["Access-Control-Max-Age"] = _MAX_AGE_S
+                        headers["Access-Control-Allow-Methods"] = ",".join(self._methods)
+                        headers["Access-Control-Allow-Headers"] = _HEADERS
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)

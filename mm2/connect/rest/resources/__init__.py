@@ -1,1 +1,0 @@
-"""The resources of the REST interface, one router per first path segment."""

@@ -1,0 +1,207 @@
+"""Resources of the worker: ``/``, ``/health``, ``/connector-plugins``, ``/admin/loggers`` and ``/metrics``.
+
+Also the worker-to-worker requests below ``/connectors``, which are signed with the session key (KIP-507).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import structlog
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import PlainTextResponse, Response
+
+from mm2 import __version__
+from mm2.config.config_infos import ConfigInfos, ConfigKeyInfo
+from mm2.connect.errors import BadRequest, NotFound
+from mm2.connect.herder.answers import HealthInfo, LoggerLevel, PluginInfo
+from mm2.connect.herder.interface import Herder
+from mm2.connect.herder.loggers import LEVELS
+from mm2.connect.request_signing import RequestSignature
+from mm2.connect.rest.dispatch import CONSUMES_JSON
+from mm2.connect.rest.failures import JsonAnswer
+from mm2.connect.rest.forwarding import Requests, relayed_nothing
+from mm2.connect.rest.openapi import SET_LEVEL, STRING_MAPS, STRINGS, json_body, refusals
+from mm2.connect.rest.request_values import Flag, Forward, Name, body_of, java_bool, parse_string_map, parse_string_maps
+
+if TYPE_CHECKING:
+    from mm2.metrics.exposition import Exposition
+
+log = structlog.get_logger(__name__)
+
+#: The Kafka version whose behaviour this is; tools check it before they use newer features.
+KAFKA_VERSION: Final = "4.3.0"
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """Version of the worker; ``commit`` identifies the actual program."""
+
+    version: str
+    commit: str
+    kafka_cluster_id: str
+
+
+def server_info(kafka_cluster_id: str) -> dict[str, Any]:
+    """``{"version", "commit", "kafka_cluster_id"}``."""
+    return asdict(ServerInfo(KAFKA_VERSION, f"mm2-{__version__}", kafka_cluster_id))
+
+
+def root_router(herder: Herder, requests: Requests, health_timeout_s: float) -> APIRouter:
+    """Version and health of the worker."""
+    router = APIRouter(tags=["root"])
+
+    @router.get("/", response_model=ServerInfo, responses=refusals())
+    async def info() -> Response:
+        """Version of the worker, and the id of its Kafka cluster."""
+        return JsonAnswer(server_info(await requests.ask(lambda: herder.kafka_cluster_id)))
+
+    @router.get(
+        "/health",
+        response_model=HealthInfo,
+        responses=refusals()
+        | {
+            503: {"model": HealthInfo, "description": "The worker is starting."},
+            500: {"model": HealthInfo, "description": "The herder does not answer."},
+        },
+    )
+    async def health() -> Response:
+        """Whether the worker has started and its herder responds."""
+        answer = await requests.health(herder, health_timeout_s)
+        return JsonAnswer(answer.to_json(), answer.http_status)
+
+    return router
+
+
+_ALIAS_SUFFIX = "Connector"
+_CONNECTOR_CLASS = "connector.class"
+
+
+def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
+    """The plugins of the worker."""
+    router = APIRouter(prefix="/connector-plugins", tags=[CONSUMES_JSON])
+
+    @router.get("", response_model=list[PluginInfo], responses=refusals(415))
+    async def list_plugins(connectorsOnly: Flag = None) -> Response:  # noqa: N803 - its name in the API
+        """All connectors; with ``connectorsOnly=false`` also transformations, predicates and converters."""
+        only = java_bool(connectorsOnly, default=True)
+        plugins = await requests.ask(herder.connector_plugins, connectors_only=only is True)
+        return JsonAnswer([plugin.to_json() for plugin in plugins])
+
+    @router.get("/{plugin}/config", response_model=list[ConfigKeyInfo], responses=refusals(404, 415, 500))
+    async def plugin_config(
+        plugin: Name, version: Annotated[str | None, Query(description="A version or range; latest if absent.")] = None
+    ) -> Response:
+        """Definitions of the keys of a plugin."""
+        return JsonAnswer(await requests.ask(herder.plugin_config, plugin, version))
+
+    @router.put(
+        "/{plugin}/config/validate",
+        response_model=ConfigInfos,
+        responses=refusals(408, 413, 415, 500),
+        openapi_extra=json_body(STRINGS),
+    )
+    async def validate(plugin: Name, request: Request) -> Response:
+        """Validate a configuration without storing it."""
+        config = parse_string_map(await body_of(request), "configuration")
+        named = config.get(_CONNECTOR_CLASS)
+        if named is not None and not _pruned(named).endswith(_pruned(plugin)):
+            raise BadRequest(f"Included connector type {named} does not match request type {plugin}")
+        infos = await requests.complete(herder.validate_connector_config, config)
+        return JsonAnswer(infos.as_json())
+
+    return router
+
+
+def _pruned(name: str) -> str:
+    return name.removesuffix(_ALIAS_SUFFIX) if name != _ALIAS_SUFFIX else name
+
+
+_CLUSTER, _WORKER = "cluster", "worker"
+
+Scope = Annotated[str | None, Query(json_schema_extra={"enum": [_WORKER, _CLUSTER]})]
+
+
+def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
+    """Levels of the loggers of this worker, or of all workers."""
+    router = APIRouter(prefix="/admin/loggers", tags=[CONSUMES_JSON])
+
+    @router.get("", response_model=dict[str, LoggerLevel], responses=refusals(415))
+    async def list_loggers() -> Response:
+        """Loggers with their own level."""
+        loggers = await requests.ask(herder.all_loggers)
+        return JsonAnswer({name: level.to_json() for name, level in loggers.items()})
+
+    @router.get("/{logger}", response_model=LoggerLevel, responses=refusals(404, 415))
+    async def get_logger(logger: Name) -> Response:
+        """Level of a logger, inherited from the nearest parent when it has none of its own."""
+        level = await requests.ask(herder.logger_level, logger)
+        if level is None:
+            raise NotFound(f"Logger {logger} not found.")
+        return JsonAnswer(level.to_json())
+
+    @router.put(
+        "/{logger}",
+        response_model=list[str],
+        responses=refusals(404, 408, 413, 415, 500) | {204: {"description": "All workers have been told."}},
+        openapi_extra=json_body(SET_LEVEL),
+    )
+    async def set_level(logger: Name, request: Request, scope: Scope = None) -> Response:
+        """Set the level of a logger and of those below it, on this worker or (``scope=cluster``) on all workers."""
+        level = parse_string_map(await body_of(request), "level").get("level")
+        if level is None:
+            raise BadRequest("Desired 'level' parameter was not specified in request.")
+        if level.upper() not in LEVELS:
+            raise NotFound(f"invalid log level '{level}'.")
+        if scope is not None and scope.lower() == _CLUSTER:
+            await requests.complete(herder.set_cluster_logger_level, logger, level)
+            return Response(status_code=204)
+        if scope is None or scope.lower() != _WORKER:
+            log.warning("A logger's level is set at this worker only; no other scope was asked for.", scope=scope)
+        return JsonAnswer(await requests.ask(herder.set_worker_logger_level, logger, level))
+
+    return router
+
+
+def metrics_router(exposition: Exposition) -> APIRouter:
+    """The metrics of ``exposition``."""
+    router = APIRouter(tags=["metrics"])
+
+    @router.get("/metrics", response_class=PlainTextResponse, responses=refusals())
+    async def metrics(request: Request) -> Response:
+        """All metrics, in Prometheus's text format, or as OpenMetrics if the client accepts it."""
+        # Writing metrics of thousands of partitions takes time and must not block other requests.
+        body, content_type = await asyncio.to_thread(exposition.answer, request.headers.get("accept"))
+        return Response(body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
+
+    return router
+
+
+def internal_router(herder: Herder, requests: Requests) -> APIRouter:
+    """``POST …/tasks`` and ``PUT …/fence``."""
+    router = APIRouter(prefix="/connectors", tags=["internal"])
+
+    @router.post(
+        "/{connector}/tasks",
+        status_code=204,
+        responses=refusals(403, 404, 408, 409, 413, 500, 503),
+        openapi_extra=json_body(STRING_MAPS),
+    )
+    async def put_task_configs(connector: Name, request: Request, forward: Forward = None) -> Response:
+        """Publish the task configurations of a connector that runs on another worker."""
+        body = await request.body()
+        configs = parse_string_maps(body)
+        signature = RequestSignature.from_headers(body, request.headers)
+        return relayed_nothing(
+            await requests.complete_or_forward(request, herder.put_task_configs, connector, configs, signature)
+        )
+
+    @router.put("/{connector}/fence", status_code=204, responses=refusals(403, 404, 408, 409, 413, 500, 503))
+    async def fence_zombies(connector: Name, request: Request, forward: Forward = None) -> Response:
+        """Ensure that older tasks of a connector can no longer write."""
+        signature = RequestSignature.from_headers(await request.body(), request.headers)
+        return relayed_nothing(await requests.complete_or_forward(request, herder.fence_zombies, connector, signature))
+
+    return router
