@@ -457,7 +457,8 @@ class Copier:
 
     def stopped(self, cursor: Cursor) -> None:
         """The partition has stopped."""
-        cursor.outbox.stopped = True
+        if not cursor.stopped_at_source:
+            cursor.outbox.stopped = True
         self._source.remove(cursor.partition)
         condition = cursor.stop_condition
         if condition is not None:

@@ -205,6 +205,7 @@ class Cursor:
     read_condition: PartitionCondition | None = None
     write_condition: PartitionCondition | None = None
     stop_condition: PartitionCondition | None = None
+    stopped_at_source: bool = False  # records that were read are still copied
     note: str = ""  # a message about reduced guarantees; it stops nothing
     dead_letter_outbox: Outbox | None = (
         None  # of the dead letter topic, while a record of this partition is being written there
@@ -269,6 +270,11 @@ class Cursor:
     def stopped(self) -> bool:
         """Whether it has stopped in this micro-batch."""
         return self.stop_condition is not None
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether it has stopped, and nothing that was read is still to be copied."""
+        return self.stopped and (not self.stopped_at_source or self.outbox.idle or self.outbox.refused)
 
     # -- the source's side -------------------------------------------------------------------------------------------
 
@@ -341,15 +347,21 @@ class Cursor:
         """Stop reading. Records that were read are still copied."""
         self.paused = PartitionCondition(PartitionState.PAUSED, reason, max(self.offset, self.position), since_ms)
 
-    def fail(self, state: PartitionState, reason: str) -> None:
-        """Stop this partition; the others continue."""
-        self.stop_with(PartitionCondition(state, reason, max(self.offset, self.position), _now_ms()))
+    def fail(self, state: PartitionState, reason: str, *, at_source: bool = False) -> None:
+        """Stop this partition; the others continue.
+
+        ``at_source``: the reason is on the source, so records that were read are still copied. A reason on the target
+        that is found meanwhile replaces it.
+        """
+        if self.stop_condition is None or (self.stopped_at_source and not at_source):
+            self.stopped_at_source = at_source
+            self.stop_condition = PartitionCondition(state, reason, max(self.offset, self.position), _now_ms())
+            self.owner.stopped(self)
 
     def stop_with(self, condition: PartitionCondition) -> None:
-        """Stop this partition for a known reason."""
-        if self.stop_condition is None:
-            self.stop_condition = condition
-            self.owner.stopped(self)
+        """Stop this partition for a known reason, before anything is read."""
+        self.stop_condition = condition
+        self.owner.stopped(self)
 
     def begin(self, mark: Mark, *, skip: int = 0, skip_base: int = -1) -> None:
         """Continue at a mark; ``skip`` records after it are on the target, from ``skip_base`` on if they are
@@ -475,7 +487,7 @@ class Cursor:
             state_now.reason,
             state_now.offset,
             state_now.since_ms,
-            self.stopped,
+            self._has_ended,
             self.copied,
             self.bytes,
             dict(self.trail.gaps),
@@ -498,7 +510,7 @@ class Cursor:
             self.high_watermark,
             self.copied,
             (state_now.state, state_now.reason, state_now.offset, state_now.since_ms),
-            self.stopped,
+            self._has_ended,
             self.lost_before + len(self.lost),
             self.foreign,
         )
@@ -585,7 +597,7 @@ class Cursor:
         if self._corrupt_at != self.offset:
             self._corrupt_at = self.offset  # a transmission error does not repeat; corruption on the disk does
             return
-        self.fail(PartitionState.CORRUPT, f"{self.partition}: {error}")
+        self.fail(PartitionState.CORRUPT, f"{self.partition}: {error}", at_source=True)
 
     def _take_checked(self, view: BatchView, aborted: AbortedTransactions) -> bool:
         """Take a batch; False when later batches have to wait."""

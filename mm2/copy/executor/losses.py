@@ -89,7 +89,7 @@ class Losses:
         tp = cursor.partition
         what = f"{tp} of {self._spec.source_alias} was deleted and recreated (topic id {topic_id or 'unknown'})"
         if self._stops:
-            cursor.fail(PartitionState.RECREATED, f"{what}; source.data.loss is stop")
+            cursor.fail(PartitionState.RECREATED, f"{what}; source.data.loss is stop", at_source=True)
             return
         if cursor.suspended:
             return  # called again later
@@ -116,7 +116,7 @@ class Losses:
             f"no longer there; other records begin at offset {first}"
         )
         if self._stops:
-            cursor.fail(PartitionState.LOST_RANGE, f"{what}; source.data.loss is stop")
+            cursor.fail(PartitionState.LOST_RANGE, f"{what}; source.data.loss is stop", at_source=True)
             return
         self._log.error("source log truncated", partition=str(cursor.partition), records=records, reason=what)
         if exact:
@@ -216,7 +216,7 @@ class Losses:
         tp, alias = cursor.partition, self._spec.source_alias
         if self._stops:
             what = f"offsets {first}..{after - 1} of {tp} were deleted on {alias} before they were copied"
-            cursor.fail(PartitionState.LOST_RANGE, f"{what}; source.data.loss is stop")
+            cursor.fail(PartitionState.LOST_RANGE, f"{what}; source.data.loss is stop", at_source=True)
             return
         self._log.error("records lost to retention", partition=str(tp), first=first, last=after - 1)
         cursor.add_lost_range(first, after, "retention")
@@ -311,6 +311,7 @@ class Losses:
                 f"{self._spec.source_alias} rejects offset {cursor.offset} of {cursor.partition} (leader epoch "
                 f"{cursor.leader_epoch}) as out of range although its log has {start}..{end}; check the leader epochs of this "
                 "partition, or reset its position",
+                at_source=True,
             )
 
     def _cut_off(self, cursor: Cursor, end_offset: int, epoch: int = -1) -> None:
@@ -323,7 +324,7 @@ class Losses:
         )
         if self._stops or self._spec.auto_offset_reset == "none":
             policy = "source.data.loss is stop" if self._stops else "auto.offset.reset is none"
-            cursor.fail(PartitionState.LOST_RANGE, f"{what}; {policy}")
+            cursor.fail(PartitionState.LOST_RANGE, f"{what}; {policy}", at_source=True)
             return
         self._log.error("source log truncated", partition=str(cursor.partition), reason=what)
         if end_offset < cursor.offset:

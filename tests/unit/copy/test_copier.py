@@ -17,6 +17,7 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.positions import Commit
 from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, Session, Start
 from mm2.copy.spec import Assignment
+from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from tests.unit.copy.batches import Bench, batch
@@ -243,3 +244,16 @@ def test_only_a_deleted_or_permanently_rejecting_ledger_is_abandoned(code: int, 
     copier._positions = cast(Any, SimpleNamespace(without_ledger=lambda: None))
     copier._watch_ledger()
     assert (copier._ledger is ledger) is waits
+
+
+@pytest.mark.parametrize(("at_source", "stopped"), [(True, False), (False, True)])
+def test_what_was_read_is_sent_after_a_reason_on_the_source_only(at_source: bool, stopped: bool) -> None:
+    own = Copier(ASSIGNMENT, 0)
+    removed: list[TopicPartition] = []
+    own._source = cast(Any, SimpleNamespace(remove=removed.append))
+    bench = Bench()
+    bench.cursor.owner = own
+    bench.cursor.fail(PartitionState.LOST_RANGE, "deleted", at_source=at_source)
+    assert (bench.outbox.stopped, removed) == (stopped, [bench.cursor.partition])
+    bench.cursor.fail(PartitionState.INCONSISTENT, "contradiction")
+    assert bench.outbox.stopped

@@ -158,11 +158,13 @@ def test_a_corrupt_batch_is_fetched_once_more_and_then_stops_the_partition_behin
     assert (bench.cursor.stopped, bench.cursor.offset) == (False, 2)
     bench.fetch(spoiled(batch(2, 2)), batch(4, 2))
     progress = bench.cursor.progress()
-    assert (progress.state, progress.stopped, progress.offset) == (PartitionState.CORRUPT, True, 2)
+    assert (progress.state, progress.stopped, progress.offset) == (PartitionState.CORRUPT, False, 2), (
+        "one is to be sent"
+    )
     assert progress.reason.startswith("t-0: the record batch at offsets 2..3 has CRC-32C")
     assert bench.owner.calls == [("corrupt", 2), ("stopped", PartitionState.CORRUPT)]
-    bench.outgoing_batches[0].acked(0)
-    assert (len(bench.outgoing_batches), bench.cursor.position) == (1, 2)
+    bench.outbox.queue.popleft().acked(0)
+    assert (len(bench.outgoing_batches), bench.cursor.position, bench.cursor.progress().stopped) == (1, 2, True)
 
 
 def test_a_single_transmission_error_is_tolerated() -> None:
@@ -210,6 +212,28 @@ def test_a_failed_partition_stays_failed() -> None:
     progress = bench.cursor.progress()
     assert (progress.state, progress.reason, progress.stopped) == (PartitionState.RECREATED, "over", True)
     assert bench.owner.calls.count(("stopped", PartitionState.RECREATED)) == 1
+
+
+def test_a_reason_on_the_target_replaces_one_on_the_source_and_not_the_other_way_round() -> None:
+    bench = Bench()
+    bench.fetch(batch(0, 1))
+    bench.cursor.fail(PartitionState.CORRUPT, "source", at_source=True)
+    bench.cursor.fail(PartitionState.LOST_RANGE, "source as well", at_source=True)
+    assert (bench.cursor.stopped_at_source, bench.state, bench.cursor.progress().stopped) == (True, "CORRUPT", False)
+    for reason in ("target", "target as well"):
+        bench.cursor.fail(PartitionState.INCONSISTENT, reason)
+    bench.cursor.fail(PartitionState.LOST_RANGE, "source again", at_source=True)
+    progress = bench.cursor.progress()
+    assert (bench.cursor.stopped_at_source, progress.reason, progress.stopped) == (False, "target", True)
+    assert bench.owner.calls == [("stopped", PartitionState.CORRUPT), ("stopped", PartitionState.INCONSISTENT)]
+
+
+def test_a_partition_whose_target_rejects_the_rest_has_stopped() -> None:
+    bench = Bench()
+    bench.fetch(batch(0, 1))
+    bench.cursor.fail(PartitionState.CORRUPT, "source", at_source=True)
+    bench.outbox.refused = True
+    assert bench.cursor.progress().stopped
 
 
 def test_an_error_of_the_source_is_reported_until_it_responds() -> None:
