@@ -174,7 +174,7 @@ class FileStreamSourceTask(SourceTask):
         self._file: BinaryIO | None = None
         #: After the last line that was returned; None: not tracked.
         self._position: int | None = None
-        self._said_missing = False
+        self._missing_logged = False
 
     def poll(self) -> list[SourceRecord] | None:
         if self._filename is not None and self._file is None and not self._open(self._filename):
@@ -202,9 +202,9 @@ class FileStreamSourceTask(SourceTask):
         try:
             opened = Path(filename).open("rb", buffering=0)  # noqa: SIM115 - closed by the task
         except FileNotFoundError:
-            if not self._said_missing:
+            if not self._missing_logged:
                 log.warning("Couldn't find file, waiting for it to be created", file=filename)
-                self._said_missing = True
+                self._missing_logged = True
             return False
         except OSError as error:
             raise ConnectError(f"File {filename} cannot be read: {error.strerror}") from error
@@ -232,8 +232,8 @@ class FileStreamSourceTask(SourceTask):
         size = os.fstat(opened.fileno()).st_size
         if self._position is not None and size < self._position:
             log.warning(
-                "The file is shorter than what was read of it before; nothing is read until it is longer again. To read it from "
-                "its start, reset the connector's offsets",
+                "file is shorter than the stored position, waiting for it to grow; to read it from the start, reset the "
+                "offsets of the connector",
                 file=filename,
                 bytes=size,
                 position=self._position,
@@ -248,7 +248,7 @@ class FileStreamSourceTask(SourceTask):
         except ValueError:
             return b""  # closed by stop()
         except OSError as error:
-            raise ConnectError(f"File {self._filename} cannot be read on: {error.strerror}") from error
+            raise ConnectError(f"File {self._filename} cannot be read any further: {error.strerror}") from error
         if not data and wait:
             self._stopping.wait(_WAIT_S)
         return data

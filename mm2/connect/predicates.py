@@ -44,7 +44,7 @@ class TopicNameMatches(Configured, Predicate):
         Type.STRING,
         validator=every(non_empty(), regular_expression()),
         importance=Importance.MEDIUM,
-        doc="A regular expression of Java's that the topic's name has to match.",
+        doc="A Java regular expression that the topic name must match.",
     )
 
     def _configured(self, settings: AbstractConfig) -> None:

@@ -103,7 +103,7 @@ class Throttler:
         self._stopped.set()
 
 
-def say(data: dict[str, Any]) -> None:
+def print_event(data: dict[str, Any]) -> None:
     """Print one line of JSON on standard output, where tests read it."""
     sys.stdout.write(json.dumps(data, separators=(",", ":"), default=str) + "\n")
     sys.stdout.flush()
@@ -115,9 +115,14 @@ def now_ms() -> int:
 
 _COUNTING_CONFIG: Final = (
     ConfigDef()
-    .define("topic", Type.STRING, validator=non_empty(), importance=Importance.HIGH, doc="Where the records go.")
+    .define("topic", Type.STRING, validator=non_empty(), importance=Importance.HIGH, doc="The topic of the records.")
     .define(
-        "throughput", Type.LONG, -1, None, Importance.MEDIUM, "Most records a second and task; -1 = as many as it can."
+        "throughput",
+        Type.LONG,
+        -1,
+        None,
+        Importance.MEDIUM,
+        "Maximum number of records per second and task; -1 = unlimited.",
     )
     .define(
         "complete.record.data",
@@ -179,7 +184,7 @@ class VerifiableSourceTask(SourceTask):
             "time_ms": now_ms(),
             "seqno": self._next,
         }
-        say(data)
+        print_event(data)
         record = SourceRecord(
             self._partition,
             {"seqno": self._next},
@@ -194,7 +199,7 @@ class VerifiableSourceTask(SourceTask):
         return [record]
 
     def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
-        say(
+        print_event(
             {
                 "name": self._name,
                 "task": self._id,
@@ -211,12 +216,24 @@ class VerifiableSourceTask(SourceTask):
 
 _SCHEMA_CONFIG: Final = (
     ConfigDef()
-    .define("topic", Type.STRING, validator=non_empty(), importance=Importance.HIGH, doc="Where the records go.")
-    .define("num.messages", Type.LONG, importance=Importance.HIGH, doc="How many records each task makes.")
+    .define("topic", Type.STRING, validator=non_empty(), importance=Importance.HIGH, doc="The topic of the records.")
+    .define("num.messages", Type.LONG, importance=Importance.HIGH, doc="Number of records per task.")
     .define(
-        "throughput", Type.LONG, -1, None, Importance.MEDIUM, "Most records a second and task; -1 = as many as it can."
+        "throughput",
+        Type.LONG,
+        -1,
+        None,
+        Importance.MEDIUM,
+        "Maximum number of records per second and task; -1 = unlimited.",
     )
-    .define("multiple.schema", Type.BOOLEAN, False, None, Importance.LOW, "Every other record has version 2.")
+    .define(
+        "multiple.schema",
+        Type.BOOLEAN,
+        False,
+        None,
+        Importance.LOW,
+        "Whether every second record has version 2 of the schema.",
+    )
     .define("partition.count", Type.INT, 1, None, Importance.LOW, "Values of the field partitioning are below this.")
 )
 _SCHEMA_TASK_CONFIG: Final = with_id(_SCHEMA_CONFIG)
@@ -290,7 +307,7 @@ class SchemaSourceTask(SourceTask):
         }
         if second:
             values["string"] = "def"
-        say({"task": self._id, "seqno": self._next})
+        print_event({"task": self._id, "seqno": self._next})
         record = SourceRecord(
             self._partition,
             {"seqno": self._next},
@@ -343,13 +360,13 @@ class VerifiableSinkTask(SinkTask):
                 "seqno": record.value,
                 "offset": record.kafka_offset,
             }
-            say(data)
+            print_event(data)
             self._unflushed.setdefault(TopicPartition(record.topic, record.partition), []).append(data)
 
     def flush(self, current_offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         for tp in current_offsets:
             for data in self._unflushed.pop(tp, ()):
-                say({**data, "time_ms": now_ms(), "flushed": True})
+                print_event({**data, "time_ms": now_ms(), "flushed": True})
 
     def stop(self) -> None:
         return
@@ -357,7 +374,7 @@ class VerifiableSinkTask(SinkTask):
 
 _CONNECTOR_FAILURE: Final = "connector-failure"
 _TASK_FAILURE: Final = "task-failure"
-_LOOK_MS: Final = 250
+_POLL_MS: Final = 250
 
 MOCK_CONFIG: Final = (
     ConfigDef()
@@ -367,9 +384,9 @@ MOCK_CONFIG: Final = (
         None,
         None,
         Importance.LOW,
-        f"{_CONNECTOR_FAILURE} or {_TASK_FAILURE}: what fails; nothing does for any other value.",
+        f"{_CONNECTOR_FAILURE} or {_TASK_FAILURE}: what fails. With any other value, nothing fails.",
     )
-    .define("delay_ms", Type.LONG, 15_000, None, Importance.LOW, "After how many milliseconds.")
+    .define("delay_ms", Type.LONG, 15_000, None, Importance.LOW, "Time until the failure, in milliseconds.")
 )
 
 
@@ -455,19 +472,19 @@ class MockSinkTask(SinkTask):
 
     def start(self, props: dict[str, str]) -> None:
         self._fuse = _Fuse(props)
-        self._look_again()
+        self._schedule_check()
 
     def put(self, records: Collection[SinkRecord]) -> None:
         self._fuse.check()
-        self._look_again()
+        self._schedule_check()
 
     def stop(self) -> None:
         return
 
-    def _look_again(self) -> None:
+    def _schedule_check(self) -> None:
         """Request another call of ``put`` before the delay ends, even without records."""
         if self._fuse.is_lit:
-            self.context.timeout(max(1, min(self._fuse.delay_ms, _LOOK_MS)))
+            self.context.timeout(max(1, min(self._fuse.delay_ms, _POLL_MS)))
 
 
 __all__ = [

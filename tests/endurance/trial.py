@@ -44,7 +44,7 @@ _ARRIVAL_PATIENCE_S = 300.0 * PATIENCE
 _TOLD_WITHIN_S = 30.0
 _MOST_BYTES = 3 << 30
 #: What a worker says that has lost its group's coordinator for longer than its session: nothing is left that could be held up.
-_ALL_STOPS = "the session has ended; all work stops, since others may have it"
+_ALL_STOPS = "group session expired; stopping all connectors and tasks"
 
 _GATHERED = Pace(2)
 _PROMPTLY = Pace(1, tick_ms=20.0, linger_ms=0.0)

@@ -335,7 +335,7 @@ def test_a_record_that_cannot_be_converted_is_skipped_only_when_errors_are_toler
         bad = connector_props("toy", topic, **{"bad.at": "2"})
         w.herder.put_connector_config("toy", bad, allow_replace=True).result(20)
         eventually(lambda: task_states(w.herder, "toy") == ["FAILED"])
-        assert "ByteArrayConverter takes bytes only" in w.herder.status()["connectors"]["toy"]["tasks"][0]["trace"]
+        assert "ByteArrayConverter accepts only bytes" in w.herder.status()["connectors"]["toy"]["tasks"][0]["trace"]
         tolerant = {**bad, "errors.tolerance": "all"}
         w.herder.put_connector_config("toy", tolerant, allow_replace=True).result(20)
         eventually(lambda: counts(kafka_b.bootstrap, topic, 0)[:3] == [1, 3, 4])

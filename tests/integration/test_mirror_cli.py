@@ -149,7 +149,7 @@ def test_a_port_that_is_taken_is_2_and_the_sentence_says_how_to_have_another(tmp
     (error,) = [json.loads(line)["event"] for line in said.splitlines() if '"level": "error"' in line]
     assert (code, error.removeprefix("Unable to initialize REST server: ")) == (
         2,
-        f"Cannot listen on http://127.0.0.1:{port}/: Address already in use; name another port in listeners, or 0 for any that is free",
+        f"Cannot listen on http://127.0.0.1:{port}/: Address already in use; set another port in listeners, or 0 for any free port",
     )
 
 

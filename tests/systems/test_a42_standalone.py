@@ -133,9 +133,9 @@ def test_its_secrets_are_read_again_when_they_expire(broker: LocalKafka, topic: 
     }
     with StandaloneWorker(folder, props, [file]) as worker:
         worker.rest.await_running("expiring", 1)
-        starts = worker.log.read_text().count("the connector restarts when its secrets expire")
+        starts = worker.log.read_text().count("connector restart scheduled for the expiry of its secrets")
         eventually(
-            lambda: worker.log.read_text().count("the connector restarts when its secrets expire") > starts,
+            lambda: worker.log.read_text().count("connector restart scheduled for the expiry of its secrets") > starts,
             why=worker.tail,
         )
         worker.rest.await_running("expiring", 1)

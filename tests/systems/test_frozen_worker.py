@@ -48,7 +48,7 @@ def test_a_frozen_worker_that_wakes_up_runs_no_task_twice_and_loses_nothing(
         eventually(lambda: all(writer(broker, topic, task) == awake.pid for task in mine))
         frozen.thaw()
         eventually(lambda: spread(awake, "c") == [2, 2], timeout_s=60, why=told(awake, "c"))
-        eventually(lambda: "the session has ended" in frozen.log.read_text(), why=frozen.tail)
+        eventually(lambda: "group session expired" in frozen.log.read_text(), why=frozen.tail)
 
         for task in range(4):
             beats = beats_of(broker, topic, task)

@@ -22,7 +22,7 @@ load_all_checks()
 #: Error messages for which Connect returns 500: malformed bodies only, because all herders here answer in time.
 MALFORMED = re.compile(
     r"(Nothing|A boolean|A number|A string|A list|An object) where .* was expected"
-    r"|The body is no JSON|The body holds (bytes or escapes|a number)|The body is nested too deeply"
+    r"|The body is not valid JSON|The body contains (bytes or escapes|a number)|The body is nested too deeply"
     r"|Unrecognized field|Unknown initial_state|The request has no field config"
     r"|The body must be a JSON object|Field '(offsets|partition|offset)'|Each entry of 'offsets'"
 )

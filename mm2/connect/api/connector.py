@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from mm2.config.configdef import ConfigDef
 
 UNDEFINED_VERSION: Final = "undefined"
-"""The version of a plugin that tells none; REST does not show it."""
+"""The version of a plugin that reports none; REST does not show it."""
 
 
 class ConnectorContext(Protocol):

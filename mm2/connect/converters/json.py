@@ -70,8 +70,8 @@ def write_schema(schema: Schema | None, write_value: Callable[[Schema, Any], str
     if schema.doc is not None:
         parts.append(f'"doc":{quoted(schema.doc)}')
     if schema.parameters:
-        told = ",".join(f"{quoted(key)}:{quoted(value)}" for key, value in schema.parameters.items())
-        parts.append(f'"parameters":{{{told}}}')
+        parameters = ",".join(f"{quoted(key)}:{quoted(value)}" for key, value in schema.parameters.items())
+        parts.append(f'"parameters":{{{parameters}}}')
     if schema.default is not None:
         parts.append(f'"default":{write_value(schema, schema.default)}')
     return "{" + ",".join(parts) + "}"
@@ -147,7 +147,7 @@ JSON_CONVERTER_CONFIG: Final = (
         ConfigType.BOOLEAN,
         True,
         importance=Importance.HIGH,
-        doc="Every key and value comes with its schema.",
+        doc="Whether every key and value contains its schema.",
         group="Schemas",
         order=0,
         width=Width.MEDIUM,
@@ -158,7 +158,7 @@ JSON_CONVERTER_CONFIG: Final = (
         ConfigType.INT,
         1000,
         importance=Importance.HIGH,
-        doc="How many schemas this converter remembers at most.",
+        doc="Maximum number of schemas that this converter caches.",
         group="Schemas",
         order=1,
         width=Width.MEDIUM,
@@ -169,7 +169,7 @@ JSON_CONVERTER_CONFIG: Final = (
         ConfigType.STRING,
         None,
         importance=Importance.HIGH,
-        doc="The schema, as JSON, of all messages that are read; what is read has no envelope then. Counts for sink "
+        doc="The schema, as JSON, of all messages that are read. Messages then have no envelope. Used by sink "
         "connectors with schemas.enable=true.",
         group="Schemas",
         order=2,
@@ -182,7 +182,7 @@ JSON_CONVERTER_CONFIG: Final = (
         "BASE64",
         one_of_any_case("BASE64", "NUMERIC"),
         importance=Importance.LOW,
-        doc="How decimals are written: their bytes as BASE64, or NUMERIC. Both are read.",
+        doc="Format of decimals that are written: BASE64 or NUMERIC. Both are read.",
         group="Serialization",
         order=0,
         width=Width.MEDIUM,
@@ -193,7 +193,7 @@ JSON_CONVERTER_CONFIG: Final = (
         ConfigType.BOOLEAN,
         True,
         importance=Importance.LOW,
-        doc="Whether the default of a field takes the place of null.",
+        doc="Whether null values of fields with a default are replaced by the default.",
         group="Serialization",
         order=1,
         width=Width.MEDIUM,
@@ -220,17 +220,17 @@ class _Settings:
 class _Node:
     """A JSON value as a cache key; nodes are equal when their contents are equal."""
 
-    __slots__ = ("_said", "value")
+    __slots__ = ("_repr", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        self._said = repr(value)
+        self._repr = repr(value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Node) and self._said == other._said
+        return isinstance(other, _Node) and self._repr == other._repr
 
     def __hash__(self) -> int:
-        return hash(self._said)
+        return hash(self._repr)
 
 
 class JsonConverter(Converter, HeaderConverter):
@@ -334,7 +334,7 @@ class _Writer:
             raise DataError(f"Invalid type for Decimal: {type(value).__name__}")
         if self._settings.decimals is _DecimalFormat.NUMERIC:
             if not value.is_finite():
-                raise DataError(f"{value} is no Decimal of Kafka Connect, which knows finite numbers only")
+                raise DataError(f"{value} is not a valid Decimal: only finite numbers are supported")
             return str(value)
         return _base64(logical.decimal_to_bytes(schema, value))
 
@@ -481,7 +481,7 @@ class _SchemaReader:
                 raise DataError(f"Found invalid map entry, expected length 2 but found :{len(entry)}")
             key = self.value(keys, entry[0])
             if isinstance(key, list | dict):
-                raise DataError("A map's key may not be an array or a map")
+                raise DataError("A map key must not be an array or a map")
             result[key] = self.value(values, entry[1])
         return result
 
@@ -517,7 +517,7 @@ def _bytes(node: Any) -> bytes | None:
         return None
     try:
         if not _BASE64.fullmatch(node):
-            raise ValueError("blanks may only stand between groups of four characters")
+            raise ValueError("blanks are allowed only between groups of four characters")
         return base64.b64decode("".join(char for char in node if char > " "), validate=True)
     except (binascii.Error, ValueError) as error:
         raise DataError(f"Invalid bytes field: {error}") from error

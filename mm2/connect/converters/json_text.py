@@ -13,7 +13,7 @@ from typing import Any, Final
 from mm2.connect.errors import DataError
 
 MISSING: Final = object()
-"""What reading nothing but blanks gives."""
+"""The result of reading only blanks."""
 
 _NAMED: Final = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 _ESCAPED: Final = re.compile(r'[\x00-\x1f"\\\U00010000-\U0010ffff]')
@@ -40,7 +40,9 @@ def encoded(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"Not a text: it holds {error.object[error.start : error.end]!r} alone") from error
+        raise DataError(
+            f"Not valid text: it contains the unpaired surrogate {error.object[error.start : error.end]!r}"
+        ) from error
 
 
 def _integer(digits: str) -> int:
@@ -56,7 +58,7 @@ def _fraction(text: str) -> Decimal:
 
 
 def _constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 _DECODER: Final = json.JSONDecoder(parse_int=_integer, parse_float=_fraction, parse_constant=_constant)
@@ -83,7 +85,7 @@ def _first(text: str) -> Any:
     value, end = _DECODER.raw_decode(text)
     after = text[end : end + 1]
     if after and _runs_on(value, after):
-        raise ValueError(f"{after!r} right behind {text[:end][:50]!r}")
+        raise ValueError(f"{after!r} directly after {text[:end][:50]!r}")
     return value
 
 

@@ -61,7 +61,7 @@ STRING_CONVERTER_CONFIG: Final = converter_config().define(
     ConfigType.STRING,
     "UTF-8",
     importance=Importance.HIGH,
-    doc="The name of the Java character set to write and read text with.",
+    doc="The name of the Java character set for writing and reading text.",
     width=Width.MEDIUM,
     display_name="Encoding",
 )
@@ -130,7 +130,7 @@ class ByteArrayConverter(Converter, HeaderConverter):
             return value
         if isinstance(value, bytearray | memoryview):
             return bytes(value)
-        raise DataError(f"ByteArrayConverter takes bytes only, not {type(value).__name__} (topic {topic})")
+        raise DataError(f"ByteArrayConverter accepts only bytes, not {type(value).__name__} (topic {topic})")
 
     def to_connect_data(self, topic: str, headers: KafkaHeaders, data: bytes | None) -> SchemaAndValue:
         return SchemaAndValue(OPTIONAL_BYTES_SCHEMA, data)
@@ -160,11 +160,11 @@ class FixedWidthConverter(Converter, HeaderConverter):
     def _taken(self, topic: str, schema: Schema | None, value: Any) -> Any:
         name = type(self).__name__
         if schema is not None and schema.type is not self.schema.type:
-            raise DataError(f"{name} takes {self.schema.type.value} only, not {schema.type.value} (topic {topic})")
+            raise DataError(f"{name} accepts only {self.schema.type.value}, not {schema.type.value} (topic {topic})")
         try:
             validate_value(self.schema, value)
         except DataError as error:
-            raise DataError(f"{name} takes {self.schema.type.value} only (topic {topic}): {error}") from error
+            raise DataError(f"{name} accepts only {self.schema.type.value} (topic {topic}): {error}") from error
         return value
 
     def from_connect_data(self, topic: str, headers: KafkaHeaders, schema: Schema | None, value: Any) -> bytes | None:
@@ -242,7 +242,7 @@ class BooleanConverter(FixedWidthConverter):
     def from_connect_data(self, topic: str, headers: KafkaHeaders, schema: Schema | None, value: Any) -> bytes | None:
         # As in Java, only this converter checks the schema of a null value.
         if value is None and schema is not None and schema.type is not Type.BOOLEAN:
-            raise DataError(f"BooleanConverter takes BOOLEAN only, not {schema.type.value} (topic {topic})")
+            raise DataError(f"BooleanConverter accepts only BOOLEAN, not {schema.type.value} (topic {topic})")
         return super().from_connect_data(topic, headers, schema, value)
 
     def _read(self, data: bytes) -> Any:
@@ -273,5 +273,5 @@ class SimpleHeaderConverter(HeaderConverter):
         try:
             return parse_string(data.decode("utf-8", "replace"))
         except Exception as error:  # noqa: BLE001 - fall back to the bytes after any error
-            log.warning("a header could not be read and stays bytes", header=key, topic=topic, reason=str(error))
+            log.warning("header could not be parsed, keeping it as bytes", header=key, topic=topic, reason=str(error))
             return SchemaAndValue(BYTES_SCHEMA, data)

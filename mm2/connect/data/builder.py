@@ -32,7 +32,7 @@ class SchemaBuilder:
         self._type = type_
         self._key_schema = key_schema
         self._value_schema = value_schema
-        self._said: dict[str, Any] = {}
+        self._properties: dict[str, Any] = {}
         self._parameters: dict[str, str] = {}
         self._fields: dict[str, Field] = {}
 
@@ -101,20 +101,20 @@ class SchemaBuilder:
     def type(self) -> Type:
         return self._type
 
-    def _say(self, what: str, value: Any) -> Self:
-        if what in self._said and self._said[what] != value:
+    def _set(self, what: str, value: Any) -> Self:
+        if what in self._properties and self._properties[what] != value:
             raise SchemaBuilderError(f"Invalid SchemaBuilder call: {what} has already been set.")
         if value is not None:
-            self._said[what] = value
+            self._properties[what] = value
         return self
 
     def optional(self) -> Self:
         """Values may be None."""
-        return self._say("optional", True)
+        return self._set("optional", True)
 
     def required(self) -> Self:
         """Values may not be None; this is the default."""
-        return self._say("optional", False)
+        return self._set("optional", False)
 
     def default(self, value: Any) -> Self:
         """The default value. Raises SchemaBuilderError when it does not fit the schema built so far."""
@@ -122,19 +122,19 @@ class SchemaBuilder:
             validate_value(self.build(), value)
         except DataError as error:
             raise SchemaBuilderError(f"Invalid default value: {error}") from error
-        return self._say("default", value)
+        return self._set("default", value)
 
     def name(self, name: str | None) -> Self:
         """The name of the type, e.g. of a logical type."""
-        return self._say("name", name)
+        return self._set("name", name)
 
     def version(self, version: int | None) -> Self:
         """The version of the named type."""
-        return self._say("version", version)
+        return self._set("version", version)
 
     def doc(self, doc: str | None) -> Self:
         """Documentation."""
-        return self._say("doc", doc)
+        return self._set("doc", doc)
 
     def parameter(self, name: str, value: str) -> Self:
         """Add a parameter."""
@@ -165,11 +165,11 @@ class SchemaBuilder:
         """The schema."""
         return Schema(
             self._type,
-            self._said.get("optional", False),
-            self._said.get("default"),
-            self._said.get("name"),
-            self._said.get("version"),
-            self._said.get("doc"),
+            self._properties.get("optional", False),
+            self._properties.get("default"),
+            self._properties.get("name"),
+            self._properties.get("version"),
+            self._properties.get("doc"),
             MappingProxyType(dict(self._parameters)),
             tuple(self._fields.values()),
             self._key_schema,

@@ -59,7 +59,7 @@ def decimal_scale(schema: Schema) -> int:
 def decimal_to_bytes(schema: Schema, value: Decimal) -> bytes:
     """Raises DataError when the value's scale is not the schema's."""
     if not value.is_finite():
-        raise DataError(f"{value} is no Decimal of Kafka Connect, which knows finite numbers only")
+        raise DataError(f"{value} is not a valid Decimal: only finite numbers are supported")
     wanted, found = decimal_scale(schema), numbers.scale(value)
     if wanted != found:
         raise DataError(
@@ -72,7 +72,7 @@ def decimal_to_bytes(schema: Schema, value: Decimal) -> bytes:
 def decimal_from_bytes(schema: Schema, data: bytes) -> Decimal:
     """Raises DataError for empty bytes."""
     if not data:
-        raise DataError("A Decimal needs a byte at least")
+        raise DataError("A Decimal needs at least one byte")
     return numbers.from_unscaled(int.from_bytes(data, "big", signed=True), decimal_scale(schema))
 
 
@@ -111,7 +111,7 @@ def ms_of(value: Moment) -> int:
     """
     if isinstance(value, dt.datetime):
         if value.tzinfo is None:
-            raise DataError(f"The datetime {value} has no timezone: make it an aware one")
+            raise DataError(f"The datetime {value} has no timezone; a timezone is required")
         return (value - EPOCH) // dt.timedelta(milliseconds=1)
     if isinstance(value, dt.date):
         return days_of(value) * MS_PER_DAY

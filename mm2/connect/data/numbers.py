@@ -133,7 +133,7 @@ def scale(value: Decimal) -> int:
     """Digits after the decimal point; negative for zeros before it (BigDecimal.scale). The value must be finite."""
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int):
-        raise TypeError(f"{value} is no number")
+        raise TypeError(f"{value} is not a number")
     return -exponent
 
 

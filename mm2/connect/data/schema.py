@@ -121,7 +121,9 @@ class Schema:
     def element_schema(self) -> Schema:
         """The schema of an array's items or of a map's values. Raises DataError for other types."""
         if self.value_schema is None:
-            raise DataError(f"Cannot look up value schema on type {self.type.value}, which is no array and no map")
+            raise DataError(
+                f"Cannot look up value schema on type {self.type.value}, which is neither an array nor a map"
+            )
         return self.value_schema
 
     def as_optional(self) -> Schema:

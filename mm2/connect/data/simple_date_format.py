@@ -85,7 +85,7 @@ def _compile(pattern: str) -> list[_Item]:
 
 
 class SimpleDateFormat:
-    """One pattern. Raises PatternError when it is invalid."""
+    """One pattern. Raises DatePatternError when it is invalid."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern

@@ -110,6 +110,6 @@ def java_text(schema: Schema | None, value: Any) -> str:
         case dt.date() | dt.time():
             return _DATE.format(logical.ms_of(value))
         case bytes() | bytearray() | memoryview():
-            raise DataError("Bytes cannot be told as text: use ByteArrayConverter, or cast them to string first")
+            raise DataError("Bytes cannot be converted to text: use ByteArrayConverter, or cast them to string first")
         case _:
-            raise DataError(f"A value of {type(value).__name__} cannot be told as text")
+            raise DataError(f"A value of {type(value).__name__} cannot be converted to text")

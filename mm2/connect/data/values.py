@@ -264,7 +264,7 @@ class _ValuesParser:
                 raise DataError(f"Map entry is missing ':' at {tokens.position} in {tokens.text}")
             value = self.parse(embedded=True)
             if isinstance(key.value, list | dict):
-                raise DataError(f"A map's key may not be an array or a map here: {tokens.text}")
+                raise DataError(f"A map key must not be an array or a map: {tokens.text}")
             entries[key.value] = value.value
             tokens.can_consume(",")
             keys.merge(key.schema)
@@ -330,7 +330,7 @@ _MAKERS: Final = {logical.DATE: _date, logical.TIME: _time, logical.TIMESTAMP: _
 def big_decimal(text: str) -> Decimal:
     """Parse a text like Java's BigDecimal. Raises ValueError."""
     if not _NUMBER_PATTERN.fullmatch(text):
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return Decimal(text)
 
 

@@ -106,8 +106,8 @@ def mismatch(members: Mapping[str, WorkerState], leader: str, max_offset: int, v
 
     Used when the leader's view is behind, or when work has to stop first.
     """
-    told = WorkerAssignment(CONFIG_MISMATCH, leader, members[leader].url, max_offset, version=version)
-    return GroupAssignment(dict.fromkeys(members, told), {})
+    assignment = WorkerAssignment(CONFIG_MISMATCH, leader, members[leader].url, max_offset, version=version)
+    return GroupAssignment(dict.fromkeys(members, assignment), {})
 
 
 def assign_eagerly(

@@ -1,6 +1,6 @@
 """Membership in the group of workers (WorkerCoordinator and WorkerGroupMember).
 
-Two threads meet here: the *membership thread* of :mod:`mm2.kafka.classic_member`, and the *herder thread*, which calls
+Two threads use this module: the *membership thread* of :mod:`mm2.kafka.classic_member`, and the *herder thread*, which calls
 :meth:`GroupMember.ensure_active` and :meth:`GroupMember.poll`. The listener's callbacks run only inside these two
 calls, so they are ordered with the rest of the herder's work. The membership thread does not rejoin before the herder
 has handled the last outcome: a member never reports work as its own that it must revoke and that still runs.
@@ -50,7 +50,7 @@ class WorkerRebalanceListener(Protocol):
 
 @dataclass(frozen=True)
 class _Rebalanced:
-    told: WorkerAssignment
+    received: WorkerAssignment
     generation: int
     protocol: str
 
@@ -262,7 +262,9 @@ class GroupMember(ClassicMember):
             lost = self._lost
             event = self._event
             if lost and not isinstance(event, _Fatal):
-                event = _Dropped("the session ended without this worker noticing; others may have its work")
+                event = _Dropped(
+                    "the session expired while this worker was suspended; its work may have been reassigned"
+                )
             held = self._allocation
         if event is None:
             return
@@ -279,17 +281,17 @@ class GroupMember(ClassicMember):
                     self._listener.on_revoked(held.leader, held.connectors, held.tasks)
                 self._lease.end()
             else:
-                told = event.told
+                received = event.received
                 if version_of(event.protocol) == 0:
                     if held is not None:
                         # Eager: an assignment lists no revocations. Work is still held only if the group has just
                         # become eager.
                         self._listener.on_revoked(held.leader, held.connectors, held.tasks)
-                    following = told
+                    following = received
                 else:
-                    if told.revoked_connectors or told.revoked_tasks:
-                        self._listener.on_revoked(told.leader, told.revoked_connectors, told.revoked_tasks)
-                    following = _merge(held, told)
+                    if received.revoked_connectors or received.revoked_tasks:
+                        self._listener.on_revoked(received.leader, received.revoked_connectors, received.revoked_tasks)
+                    following = _merge(held, received)
                 self._listener.on_assigned(following, event.generation)
         finally:
             with self._changed:
@@ -325,7 +327,7 @@ class GroupMember(ClassicMember):
                 return
         if overdue:
             self._log.warning(
-                "the worker was too busy to poll its group and leaves it; raise rebalance.timeout.ms if this is normal",
+                "worker did not poll its group within rebalance.timeout.ms and leaves the group",
                 rebalance_timeout_ms=self._timings.rebalance_timeout_ms,
                 stage=self._stage(),
             )
@@ -374,13 +376,13 @@ class GroupMember(ClassicMember):
             last_completed = self._last_completed_generation
             downgraded = version == 0 and last_completed != NO_GENERATION and self._protocol != EAGER
         if configured.offset < newest:
-            self._log.info("behind another member's view of the configs", mine=configured.offset, newest=newest)
+            self._log.info("config offset is behind another member's", config_offset=configured.offset, newest=newest)
             outcome = mismatch(members, leader, newest, version)
         elif downgraded:
             # Each member kept its work during this join, but an eager join does not report it. Assign nothing until all
             # members have rejoined without work in the next round; otherwise a task could start on one member before it
             # has stopped on another.
-            self._log.info("the group has become eager; all work ends before it is dealt anew")
+            self._log.info("group protocol is now eager; all work stops before it is assigned again")
             outcome = mismatch(members, leader, newest, version)
         elif version == 0:
             outcome = assign_eagerly(members, leader, configured)
@@ -398,15 +400,15 @@ class GroupMember(ClassicMember):
             owner_urls.update(dict.fromkeys([*load.connectors, *load.tasks], members[member].url))
         with self._changed:
             self._owner_urls = owner_urls
-        return {member: encode_assignment(told, version) for member, told in outcome.assignments.items()}
+        return {member: encode_assignment(received, version) for member, received in outcome.assignments.items()}
 
     def _accept(self, assignment: bytes, generation: int, protocol: str) -> Mapping[str, object]:
-        told = decode_assignment(assignment)
+        received = decode_assignment(assignment)
         self._protocol = protocol
         self._last_completed_generation = generation
         self._joined = True
         self._lease.begin()
-        self._event = _Rebalanced(told, generation, protocol)
+        self._event = _Rebalanced(received, generation, protocol)
         return {}
 
     def _forget_generation(self, code: int) -> None:
@@ -427,7 +429,7 @@ class GroupMember(ClassicMember):
         """Revoke all work when the coordinator has been unreachable for a heartbeat interval."""
         if self._unreachable_since_s is None:
             self._unreachable_since_s = asked_s
-            self._log.warning("the coordinator cannot be reached", reason=str(failure))
+            self._log.warning("group coordinator unreachable", reason=str(failure))
         if time.monotonic() - self._unreachable_since_s >= self._timings.heartbeat_interval_ms / 1000:
             self._drop(str(failure))
 
@@ -451,7 +453,7 @@ class GroupMember(ClassicMember):
                 if not self._lease.tick() or self._lost:
                     continue
                 self._lose()
-            self._log.warning("the session has ended; all work stops, since others may have it")
+            self._log.warning("group session expired; stopping all connectors and tasks")
 
     def _lose(self) -> None:
         """Other members may run our work; ignore a response in flight. Hold the lock."""
@@ -492,12 +494,12 @@ class _Presence:
         self._leave()
 
 
-def _merge(held: WorkerAssignment | None, told: WorkerAssignment) -> WorkerAssignment:
+def _merge(held: WorkerAssignment | None, received: WorkerAssignment) -> WorkerAssignment:
     """A cooperative member's work after a rebalance: what it kept, and what was added."""
     if held is None:
-        return told
-    connectors = dict.fromkeys(told.connectors)
-    connectors.update(dict.fromkeys(c for c in held.connectors if c not in told.revoked_connectors))
-    tasks = dict.fromkeys(told.tasks)
-    tasks.update(dict.fromkeys(t for t in held.tasks if t not in told.revoked_tasks))
-    return replace(told, connectors=tuple(connectors), tasks=tuple(tasks))
+        return received
+    connectors = dict.fromkeys(received.connectors)
+    connectors.update(dict.fromkeys(c for c in held.connectors if c not in received.revoked_connectors))
+    tasks = dict.fromkeys(received.tasks)
+    tasks.update(dict.fromkeys(t for t in held.tasks if t not in received.revoked_tasks))
+    return replace(received, connectors=tuple(connectors), tasks=tuple(tasks))

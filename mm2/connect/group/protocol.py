@@ -174,7 +174,7 @@ class _ProtocolReader:
     def _take(self, size: int) -> bytes:
         if size < 0 or size > self.remaining:
             raise ConnectError(
-                f"Malformed group message: {size} bytes wanted at {self._position}, {self.remaining} left"
+                f"Malformed group message: {size} bytes expected at {self._position}, {self.remaining} left"
             )
         self._position += size
         return self._data[self._position - size : self._position]

@@ -189,7 +189,7 @@ class AbstractHerder(Herder):
             try:
                 step()
             except Exception:
-                log.exception("a step of stopping failed")
+                log.exception("shutdown step failed")
 
     # -- health
 

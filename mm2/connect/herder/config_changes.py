@@ -194,5 +194,5 @@ class ConfigChanges:
         state = self._view.configs.target_state(name)
         if state is None or name not in self._view.configs:
             return
-        log.info("target state", connector=name, state=state.value)
+        log.info("target state changed", connector=name, state=state.value)
         self._worker.set_target_state(name, state, self._starts.on_transition(name))

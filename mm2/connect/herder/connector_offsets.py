@@ -234,8 +234,8 @@ class ConnectorOffsetsAccess:
                 wanted: list[_Offset] = [(partition, None) for partition, _ in stored.all(_remaining_s(deadline))]
             else:
                 wanted = _normalized(offsets)
-            told = [(dict(partition), None if offset is None else dict(offset)) for partition, offset in wanted]
-            checked = _ask(name, connector, lambda: connector.alter_offsets(props, told))
+            requested = [(dict(partition), None if offset is None else dict(offset)) for partition, offset in wanted]
+            checked = _ask(name, connector, lambda: connector.alter_offsets(props, requested))
             _require_time(deadline, f"Timed out while calling the 'alterOffsets' method for source connector {name}")
             if wanted:
                 stored.write(wanted, _remaining_s(deadline))
@@ -382,7 +382,7 @@ def _ask(name: str, connector: Connector, ask: Callable[[], bool]) -> bool:
         raise
     except Exception as error:
         raise ConnectError(
-            f"Failed to modify offsets for connector {name}, {type(connector).__qualname__} says: {error}"
+            f"Failed to modify offsets for connector {name}, {type(connector).__qualname__} reports: {error}"
         ) from error
 
 

@@ -3,12 +3,11 @@
 Each tick performs the same steps in the same order as DistributedHerder of Kafka 4.3.0. This module contains the order
 and the requests; the steps have their own modules:
 
-  config_view      reading the config topic to its end, and what happens while that fails
-  rebalances       the assignment, from the response of the group to the work that runs
-  privileges       the leader's right to write to the config topic
-  session_keys     the key that signs internal requests
-  config_changes   restart requests, new configurations, target states
-  fencing          fencing rounds that this worker begins as the leader
+  config_view        reading the config topic to its end, and what happens while that fails
+  rebalances         the assignment, from the response of the group to the work that runs
+  fencing            the leader's right to write to the config topic, and the fencing rounds that it begins
+  internal_requests  the key that signs requests between workers
+  config_changes     restart requests, new configurations, target states
 """
 
 from __future__ import annotations
@@ -371,13 +370,13 @@ class DistributedHerder(AbstractHerder):
             require_stopped(name, self.configs())
             return raw
 
-        def look_again(_fenced: None) -> None:
+        def fence_or_retry(_fenced: None) -> None:
             # Fencing takes time, and the connector may have been resumed meanwhile.
             steps.after(self.later(look_up, what), steps.end)
 
         def fence(raw: Props) -> None:
             if self.worker.exactly_once and self.connector_type(raw) is ConnectorType.SOURCE:
-                steps.after(self.begin_fencing(name), look_again)
+                steps.after(self.begin_fencing(name), fence_or_retry)
             else:
                 steps.end(raw)
 
@@ -409,7 +408,7 @@ class DistributedHerder(AbstractHerder):
         url = self.leader_url
         if url is None:
             raise NotLeader(
-                f"Worker {self.worker.worker_id} is not the leader of group {self.group_id} and has no way to hand it the "
+                f"Worker {self.worker.worker_id} is not the leader of group {self.group_id} and cannot send it the "
                 f"task configs of connector {connector}: enable internal REST on all workers (MirrorMaker: "
                 "dedicated.mode.enable.internal.rest)",
                 url,
@@ -456,7 +455,7 @@ class DistributedHerder(AbstractHerder):
         except Exception as error:
             if not self._stopping.is_set():
                 self._failure = error
-                log.exception("the herder failed and stops")
+                log.exception("herder failed, stopping")
         finally:
             self._halt()
 
@@ -536,11 +535,11 @@ class DistributedHerder(AbstractHerder):
     # -- RebalanceListener
 
     def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
-        """See RebalanceListener."""
+        """See WorkerRebalanceListener."""
         self._rebalances.on_assigned(assignment, generation)
 
     def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[ConnectorTaskId]) -> None:
-        """See RebalanceListener."""
+        """See WorkerRebalanceListener."""
         self._rebalances.on_revoked(leader, connectors, tasks)
 
     # -- what requests need
@@ -610,7 +609,7 @@ class DistributedHerder(AbstractHerder):
         try:
             self._loggers.set_level(namespace, level)
         except NotFound as error:
-            log.warning("the level of a logger was not changed", namespace=namespace, reason=str(error))
+            log.warning("logger level not changed", namespace=namespace, reason=str(error))
 
 
 def _shown(status: Status | None) -> Mapping[str, Any]:

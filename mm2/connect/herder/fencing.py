@@ -34,7 +34,7 @@ from mm2.kafka.errors import KafkaFailure
 
 log = structlog.get_logger(__name__)
 
-_CLAIM_AGAIN_S: Final = 0.25
+_CLAIM_RETRY_S: Final = 0.25
 
 
 class LeaderPrivileges:
@@ -55,7 +55,7 @@ class LeaderPrivileges:
             try:
                 write()
             except PrivilegedWriteError as error:
-                log.warning("the leader could not write to the config topic and claims it again", reason=str(error))
+                log.warning("write to the config topic failed, reclaiming write privileges", reason=str(error))
                 self.fenced = True
                 raise
 
@@ -64,7 +64,7 @@ class LeaderPrivileges:
         try:
             self._store.claim_write_privileges()
         except ConnectError as error:
-            log.warning("no right to write the config topic yet", reason=str(error))
+            log.warning("write privileges for the config topic not claimed yet", reason=str(error))
             self.fenced = True
             return False
         self.fenced = False
@@ -80,7 +80,7 @@ class LeaderPrivileges:
         with self._stages.during("reclaiming write privileges for the config topic"):
             claimed = self.claim()
             if not claimed:
-                self._stopping.wait(_CLAIM_AGAIN_S)
+                self._stopping.wait(_CLAIM_RETRY_S)
             return claimed
 
 
@@ -180,7 +180,7 @@ class ZombieFencing:
             self._finish(due, done, error)
             return
         written = self._leadership.later(
-            lambda: self._record(due, done), f"writing down that older tasks of connector {due.connector} are fenced"
+            lambda: self._record(due, done), f"recording that older tasks of connector {due.connector} are fenced"
         )
         written.add_done_callback(lambda refused: self._give_up(due, done, refused))
 
@@ -298,7 +298,7 @@ class LeaderFencing:
             if error is None or isinstance(error, NotLeader | NotFound | FencingConflict):
                 return  # the next change causes a rebalance, and with it another round
             delay_s = backoff_s(attempts)
-            log.warning("older tasks not fenced", connector=name, reason=str(error), again_in_s=delay_s)
+            log.warning("older tasks not fenced", connector=name, reason=str(error), retry_in_s=delay_s)
             self._leader.later(
                 lambda: self._begin_unasked(name, attempts + 1),
                 f"fencing older tasks of connector {name}",
@@ -339,10 +339,10 @@ class LeaderFencing:
 
 
 #: How long a task waits until its predecessors are fenced; longer than a fencing round may take.
-_FENCING_PATIENCE_S = FENCING_S + 30.0
-_LOOK_S = 0.1
+_FENCING_TIMEOUT_S = FENCING_S + 30.0
+_POLL_S = 0.1
 #: HTTP results of a signed request that are retried: no response, our key is outdated, the leader has no key yet.
-_ASK_AGAIN: Final = (None, 403, 503)
+_RETRIABLE_STATUSES: Final = (None, 403, 503)
 _CONFLICT: Final = 409
 
 
@@ -389,7 +389,7 @@ class TaskOwnership:
 
     def await_fencing(self, task: ConnectorTaskId, stopping: Callable[[], bool]) -> None:
         """Wait until the task's predecessors are fenced or the task must stop. Raises ConnectError."""
-        name, deadline = task.connector, time.monotonic() + _FENCING_PATIENCE_S
+        name, deadline = task.connector, time.monotonic() + _FENCING_TIMEOUT_S
         outdated = False
         while not stopping() and self._store.is_pending_fencing(name):
             leader_url = self._group.leader_url
@@ -407,16 +407,16 @@ class TaskOwnership:
                 outdated = isinstance(error, FencingConflict) or refused == _CONFLICT
                 # The leader may have changed or be about to change; then the request goes to the new one.
                 moved = isinstance(error, NotLeader) or self._group.leader_url != leader_url
-                passing = isinstance(error, RequestRefused) and refused in _ASK_AGAIN
+                passing = isinstance(error, RequestRefused) and refused in _RETRIABLE_STATUSES
                 if not (moved or passing or outdated) or time.monotonic() > deadline:
                     raise ConnectError(f"Older tasks of connector {name} are not fenced: {error}") from error
             if time.monotonic() > deadline:
                 raise ConnectError(
                     f"Task {task} was not started: exactly-once needs older tasks of connector {name} to be fenced, and the "
-                    f"leader of group {self._group.group_id} has not written within {_FENCING_PATIENCE_S:.0f} s that it has "
-                    "done so; see the leader's log"
+                    f"leader of group {self._group.group_id} has not recorded this within {_FENCING_TIMEOUT_S:.0f} s; see the "
+                    "log of the leader"
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def confirm(self, task: ConnectorTaskId, generation: int | None, stopping: Callable[[], bool]) -> None:
         """Raises ConnectError when the task is no longer assigned to this worker or has newer configs."""
@@ -429,8 +429,8 @@ class TaskOwnership:
                     raise ConnectError(
                         f"Task {task} was not started, the config topic cannot be read: {failure}"
                     ) from failure
-                log.warning("config topic not read to its end, trying on", task_id=str(task), reason=str(failure))
-                time.sleep(_LOOK_S)
+                log.warning("config topic not read to its end, retrying", task_id=str(task), reason=str(failure))
+                time.sleep(_POLL_S)
 
         def check() -> None:
             now = self._store.snapshot().task_config_generations.get(task.connector)
@@ -440,14 +440,14 @@ class TaskOwnership:
                 raise ConnectError(f"Task {task} was not started: it is no longer assigned to this worker")
 
         # The herder's thread handles requests only while it is a member of its group.
-        wait_for(self._group.later(check, f"confirming that task {task} is still ours"), stopping)
+        wait_for(self._group.later(check, f"confirming that task {task} is still assigned to this worker"), stopping)
 
 
 def wait_for(future: Future[None], stopping: Callable[[], bool]) -> bool:
     """Wait for the future; False when the task must stop first. Raises the future's error as ConnectError."""
     while not stopping():
         try:
-            future.result(_LOOK_S)
+            future.result(_POLL_S)
         except TimeoutError:
             continue
         except KafkaFailure as failure:

@@ -147,7 +147,7 @@ class InternalRequests:
                 trust_env=False,
             )
         except httpx.HTTPError as error:
-            raise RequestRefused(f"{url} gave no answer: {error or type(error).__name__}", None) from error
+            raise RequestRefused(f"No response from {url}: {error or type(error).__name__}", None) from error
         if not response.is_success:
             raise RequestRefused(f"{url} answered {response.status_code}{_message(response)}", response.status_code)
 

@@ -64,18 +64,18 @@ class Loggers:
         number = require_level(level)
         log.info("log level changes", namespace=namespace, level=level.upper())
         if namespace.lower() == ROOT:
-            meant = _all()
+            affected = _all()
         else:
             logging.getLogger(namespace)
-            meant = [logger for logger in _all() if logger.name.startswith(namespace)]
+            affected = [logger for logger in _all() if logger.name.startswith(namespace)]
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
-            for logger in meant:
+            for logger in affected:
                 if logger.getEffectiveLevel() != number or logger.level == logging.NOTSET:
                     if logger.getEffectiveLevel() != number:
                         self._modified_ms[logger.name] = now_ms
                     logger.setLevel(number)
-        return sorted(logger.name for logger in meant)
+        return sorted(logger.name for logger in affected)
 
 
 def require_level(level: str) -> int:

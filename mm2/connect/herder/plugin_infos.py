@@ -66,7 +66,7 @@ class PluginInfos:
         try:
             version_requirement(version)
         except InvalidVersionRange as error:
-            raise BadRequest(f"{version} is no version and no range of versions: {error}") from error
+            raise BadRequest(f"{version} is neither a version nor a range of versions: {error}") from error
         kinds = (SinkConnector, SourceConnector, Converter, HeaderConverter, Transformation, Predicate)
         plugin: object = None
         # By kind, since an alias may match a connector and its task.

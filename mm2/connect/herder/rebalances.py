@@ -80,7 +80,7 @@ class AssignedWork:
         if not tasks:
             return
         with self._stages.during(f"stopping {len(tasks)} reconfigured tasks"):
-            log.info("task configs changed, tasks start again after the rebalance", tasks=[str(t) for t in tasks])
+            log.info("task configs changed, tasks restart after the rebalance", tasks=[str(t) for t in tasks])
             self._worker.stop_tasks(tasks)
         self._to_restart.update(tasks)
 
@@ -154,7 +154,7 @@ class Rebalances:
     # -- RebalanceListener
 
     def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
-        """See RebalanceListener. Work starts later, in `complete`, because starting may take time."""
+        """See WorkerRebalanceListener. Work starts later, in `complete`, because starting may take time."""
         log.info(
             "assigned",
             generation=generation,
@@ -175,7 +175,7 @@ class Rebalances:
             self._privileges.claim()
 
     def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[ConnectorTaskId]) -> None:
-        """See RebalanceListener. When this returns, everything has stopped or is cancelled."""
+        """See WorkerRebalanceListener. When this returns, everything has stopped or is cancelled."""
         log.info("revoked", connectors=list(connectors), tasks=[str(task) for task in tasks])
         self._work.revoke(connectors, tasks)
         configured = self._config_store.snapshot().connectors()
@@ -188,7 +188,7 @@ class Rebalances:
         if before is None or before == self._signed:
             return
         if self._signed:
-            log.info("internal requests between workers are signed and checked from now on")
+            log.info("internal requests between workers are now signed and verified")
         else:
             log.warning(
                 "the group's protocol was downgraded, probably since a worker with an older connect.protocol has joined; "
@@ -226,7 +226,11 @@ class Rebalances:
             return False
         offset = self._view.configs.offset
         if offset != assignment.config_offset:
-            log.info("already past the assignment's configs", mine=offset, its=assignment.config_offset)
+            log.info(
+                "config offset is ahead of the assignment's",
+                config_offset=offset,
+                assignment_offset=assignment.config_offset,
+            )
             self._member.request_rejoin("config offsets differ")
             return False
         self._work.start(assignment, eager=self._member.protocol_version == 0)

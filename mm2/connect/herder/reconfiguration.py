@@ -110,7 +110,7 @@ class TaskReconfiguration:
             self._publisher.too_many_tasks(name, error)
             self._end(name, this)
         except Exception as error:  # noqa: BLE001 - retried after any error of a plugin
-            self._try_again(name, this, error)
+            self._retry_later(name, this, error)
         else:
             stage = f"publishing {len(made)} task configs of connector {name}"
             asked = self._publisher.later(lambda: self._publish(name, this, raw, made), stage)
@@ -132,7 +132,7 @@ class TaskReconfiguration:
         try:
             written = self._publisher.publish_task_configs(name, made)
         except Exception as error:  # noqa: BLE001 - retried
-            self._try_again(name, this, error)
+            self._retry_later(name, this, error)
             return
         written.add_done_callback(lambda done: self._on_written(name, this, done))
 
@@ -143,7 +143,7 @@ class TaskReconfiguration:
     def _on_written(self, name: str, this: _Round, done: Future[None]) -> None:
         error = done.exception()
         if isinstance(error, Exception):
-            self._try_again(name, this, error)
+            self._retry_later(name, this, error)
         else:
             self._end(name, this)
 
@@ -155,19 +155,21 @@ class TaskReconfiguration:
         target = self._publisher.configs().target_state(name)
         return target is TargetState.STARTED and self._worker.is_running(name)
 
-    def _try_again(self, name: str, this: _Round, error: Exception) -> None:
+    def _retry_later(self, name: str, this: _Round, error: Exception) -> None:
         delay_s = backoff_s(this.attempts)
         old_key = isinstance(error, RequestRefused) and error.status == _FORBIDDEN and this.attempts < _KEY_TRIES
         if old_key:
-            log.debug("task configs refused, probably signed with an old key", connector=name, again_in_s=delay_s)
+            log.debug(
+                "task configs rejected, probably signed with an old session key", connector=name, retry_in_s=delay_s
+            )
         elif isinstance(error, NotLeader | RequestRefused):
-            log.warning("task configs not published", connector=name, reason=str(error), again_in_s=delay_s)
+            log.warning("task configs not published", connector=name, reason=str(error), retry_in_s=delay_s)
         elif isinstance(error, RetriableError):
-            log.info("task configs not known yet", connector=name, reason=str(error), again_in_s=delay_s)
+            log.info("task configs not known yet", connector=name, reason=str(error), retry_in_s=delay_s)
         else:
-            log.error("task configs not published", connector=name, again_in_s=delay_s, exc_info=error)
+            log.error("task configs not published", connector=name, retry_in_s=delay_s, exc_info=error)
 
-        def try_again() -> None:
+        def retry() -> None:
             with self._lock:
                 if self._rounds.get(name) is not this:
                     return
@@ -180,9 +182,7 @@ class TaskReconfiguration:
             callers, this.callers = this.callers, []
             this.attempts += 1
             this.again = False
-            this.waiting = self._publisher.later(
-                try_again, f"reconfiguring the tasks of connector {name}", delay_s=delay_s
-            )
+            this.waiting = self._publisher.later(retry, f"reconfiguring the tasks of connector {name}", delay_s=delay_s)
         for caller in callers:
             caller()
 

@@ -59,7 +59,7 @@ class Starts:
         configs = self.configs()
         raw, state = configs.connector_config(name), configs.target_state(name)
         if raw is None or state is None:
-            log.warning("a connector to be started has no config", connector=name)
+            log.warning("connector to start has no config", connector=name)
             done(NotFound(f"Connector {name} not found"))
             return
         self.reloads.schedule(name, raw)
@@ -93,7 +93,7 @@ class Starts:
         connector_raw, task_raw = configs.connector_config(task.connector), configs.task_config(task)
         state = configs.target_state(task.connector)
         if connector_raw is None or task_raw is None or state is None:
-            log.warning("a task to be started has no config", task_id=str(task))
+            log.warning("task to start has no config", task_id=str(task))
             return False
         return self.worker.start_task(
             TaskStart(
@@ -125,9 +125,9 @@ def restart_plan(request: RestartRequest, states: ConnectorStateInfo) -> Restart
     tasks = tuple(
         ConnectorTaskId(request.connector, task.id)
         for task in states.tasks
-        if request.include_tasks and _is_meant(request, task)
+        if request.include_tasks and _is_affected(request, task)
     )
-    connector = _is_meant(request, states.connector)
+    connector = _is_affected(request, states.connector)
     restarted = {task.task for task in tasks}
     return RestartPlan(
         replace(
@@ -140,7 +140,7 @@ def restart_plan(request: RestartRequest, states: ConnectorStateInfo) -> Restart
     )
 
 
-def _is_meant(request: RestartRequest, work: WorkState) -> bool:
+def _is_affected(request: RestartRequest, work: WorkState) -> bool:
     return not request.only_failed or work.state == State.FAILED
 
 
@@ -171,12 +171,12 @@ class Reloads:
         try:
             ttls = self._worker.ttls(raw)
         except Exception as error:  # noqa: BLE001 - the start fails with the same error and writes it to the status
-            log.debug("no time to live of a configuration", connector=name, reason=str(error))
+            log.debug("time to live of a configuration unknown", connector=name, reason=str(error))
             return
         if not ttls:
             return
         ttl_ms = min(ttls.values())
-        log.info("the connector restarts when its secrets expire", connector=name, in_ms=ttl_ms)
+        log.info("connector restart scheduled for the expiry of its secrets", connector=name, in_ms=ttl_ms)
         restart = self._restart(name, ttl_ms / 1000)
         with self._lock:
             self._scheduled[name] = restart
@@ -189,4 +189,4 @@ def _report(name: str, done: Future[None]) -> None:
     except CancelledError:
         return
     except Exception as error:  # noqa: BLE001 - another worker may own it by now
-        log.info("the connector was not restarted for its expired secrets", connector=name, reason=str(error))
+        log.info("connector not restarted after its secrets expired", connector=name, reason=str(error))

@@ -127,7 +127,7 @@ def _embed(
                 type_key, class_name, f"Error getting config definition from {name}: {error}"
             ) from error
         if not isinstance(found, ConfigDef):
-            raise ConfigException(type_key, class_name, f"{name} {class_name} gives no config definition")
+            raise ConfigException(type_key, class_name, f"{name} {class_name} returns no config definition")
         return found
 
     def check(_key: str, value: object) -> None:
@@ -377,9 +377,9 @@ def require_valid(infos: ConfigInfos) -> None:
     """Raises BadRequest that lists all errors."""
     if not infos.error_count:
         return
-    told = "\n".join(message for _, message in infos.errors)
+    errors = "\n".join(message for _, message in infos.errors)
     raise BadRequest(
-        f"Connector configuration is invalid and contains the following {infos.error_count} error(s):\n{told}\nYou can also find "
+        f"Connector configuration is invalid and contains the following {infos.error_count} error(s):\n{errors}\nYou can also find "
         "the above list of errors at the endpoint `/connector-plugins/{connectorType}/config/validate`"
     )
 

@@ -2,12 +2,11 @@
 
 registry     Plugins, the look-up by name, alias and version
 builtin      the plugins that ship with Kafka, under Java's names
-kinds        the kinds of plugins
-plugin       one plugin in the registry
-locations    the locations that plugin.path names
-scan         manifests and scanning
+plugin       the kinds of plugins, and one plugin in the registry
+scan         the locations that plugin.path names; manifests and scanning
 loader       modules of a plugin location, isolated from those of others
-extensions   compiled modules in plugin locations
+recommended  plugins and versions that are recommended for a connector's keys
+process      connectors and tasks in their own process
 """
 
 from mm2.connect.plugins.loader import PluginLoader

@@ -143,10 +143,10 @@ def not_loadable_twice(error: BaseException | None) -> LoadedElsewhere | None:
 
 
 ROOT: Final = "mm2_plugins"
-"""Package under whose name all isolated modules stand in ``sys.modules``."""
+"""The package that contains all isolated modules in ``sys.modules``."""
 
 SHARED: Final = frozenset({"mm2", ROOT}) | sys.stdlib_module_names
-"""Top-level names that no location may bring: with its own ``mm2`` a plugin would be no plugin of this worker."""
+"""Top-level names that are never loaded from a location: a plugin must derive from the classes of the worker's ``mm2``."""
 
 _original_import: Final = builtins.__import__
 _original_import_module: Final = importlib.import_module
@@ -199,7 +199,7 @@ class PluginLoader:
         for part in attribute.split("."):
             found = getattr(found, part)
         if not isinstance(found, type):
-            raise TypeError(f"{path} is no class")
+            raise TypeError(f"{path} is not a class")
         return found
 
     def internal_name(self, name: str) -> str:

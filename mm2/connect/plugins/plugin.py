@@ -86,7 +86,7 @@ def types_of(python_class: type[Any]) -> list[PluginType]:
 
 
 UNDEFINED = "undefined"
-"""Version of a plugin that tells none."""
+"""Version of a plugin that reports none."""
 CLASSPATH = "classpath"
 """Location of plugins that are part of the worker or of its environment."""
 
@@ -135,7 +135,7 @@ class Plugin:
         for part in attribute.split("."):
             found = getattr(found, part)
         if not isinstance(found, type):
-            raise TypeError(f"{self.path} is no class")
+            raise TypeError(f"{self.path} is not a class")
         return found
 
     @property
@@ -171,7 +171,7 @@ def version_of(python_class: type[Any], loader: PluginLoader | None) -> str:
         return UNDEFINED
     try:
         with swap(loader):
-            told = python_class().version()
+            version = python_class().version()
     except Exception:  # noqa: BLE001 - a plugin without a version is still listed
         return UNDEFINED
-    return told if isinstance(told, str) and told else UNDEFINED
+    return version if isinstance(version, str) and version else UNDEFINED

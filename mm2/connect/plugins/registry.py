@@ -73,7 +73,9 @@ class Plugins:
         Replaces an earlier class of that name. Raises ConnectError when the class is not of that kind.
         """
         if not issubclass(python_class, kind):
-            raise ConnectError(f"{python_class.__qualname__} is registered as {kind.__name__} but is none")
+            raise ConnectError(
+                f"{python_class.__qualname__} cannot be registered as {kind.__name__}: it does not derive from it"
+            )
         others = self._plugins.get(java_name, [])
         self._plugins[java_name] = [plugin for plugin in others if plugin.loader is not None or plugin.kind is not kind]
         self._add(Plugin.of_class(java_name, python_class, kind))
@@ -138,8 +140,8 @@ class Plugins:
     def _full_name(self, name: str, kind: type[Any], key: str) -> str:
         if name in self._plugins:
             return name
-        meant = self._names_of_alias(name)
-        of_kind = [full for full in meant if any(_may_be(plugin, kind) for plugin in self._plugins[full])]
+        candidates = self._names_of_alias(name)
+        of_kind = [full for full in candidates if any(_may_be(plugin, kind) for plugin in self._plugins[full])]
         if len(of_kind) > 1:
             raise ConnectError(
                 f"More than one {kind.__name__.lower()} matches alias {name} of configuration {key}. Please use full package "
@@ -344,7 +346,9 @@ def _requirement(version: str | None, key: str) -> VersionRange | None:
     try:
         return version_requirement(version)
     except InvalidVersionRange as error:
-        raise ConnectError(f"Version {version} of the class at {key} is no version and no range: {error}") from error
+        raise ConnectError(
+            f"Version {version} of the class at {key} is neither a version nor a range: {error}"
+        ) from error
 
 
 def _may_be(plugin: Plugin, kind: type[Any]) -> bool:

@@ -52,7 +52,7 @@ def plugin_locations(entries: Iterable[str]) -> list[PluginLocation]:
             for location in _locations(Path(entry).absolute()):
                 found.setdefault(location.path, location)
         except OSError as error:
-            log.warning("plugin path entry cannot be read and is ignored", entry=entry, reason=str(error))
+            log.warning("plugin path entry cannot be read, ignoring it", entry=entry, reason=str(error))
     return list(found.values())
 
 
@@ -174,7 +174,7 @@ def _manifest(place: Path) -> str:
         with zipfile.ZipFile(place) as archive:
             return archive.read(MANIFEST).decode() if MANIFEST in archive.namelist() else ""
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
-        log.warning("manifest of plugins cannot be read and is ignored", location=str(place), reason=str(error))
+        log.warning("plugin manifest cannot be read, ignoring it", location=str(place), reason=str(error))
         return ""
 
 
@@ -190,9 +190,9 @@ def _load_all(paths: Iterable[str], loader: PluginLoader | None, location: str) 
         except Exception as error:
             reason = not_loadable_twice(error)
             if reason is None:
-                log.exception("plugin cannot be loaded and is ignored", plugin=path, location=location)
+                log.exception("plugin cannot be loaded, ignoring it", plugin=path, location=location)
                 continue
-            log.warning("plugin can run in a process of its own only", plugin=path, reason=str(reason))
+            log.warning("plugin requires process isolation", plugin=path, reason=str(reason))
             described = _described(plugin, str(reason))
             if described is None:
                 continue
@@ -205,7 +205,7 @@ def _settled(plugin: Plugin) -> Plugin:
     python_class = plugin.python_class
     types = types_of(python_class)
     if not types or inspect.isabstract(python_class):
-        raise TypeError(f"{plugin.path} is no plugin that can be made")
+        raise TypeError(f"{plugin.path} is not a plugin that can be instantiated")
     plugin.types = tuple(types)
     plugin.kind = types[0].base
     return plugin
@@ -216,10 +216,10 @@ def _described(plugin: Plugin, reason: str) -> Plugin | None:
     try:
         types, version = describe(plugin)
     except Exception:
-        log.exception("plugin cannot be loaded in a process of its own either and is ignored", plugin=plugin.path)
+        log.exception("plugin cannot be loaded in its own process either, ignoring it", plugin=plugin.path)
         return None
     if not types:
-        log.warning("what a manifest names is no plugin and is ignored", plugin=plugin.path)
+        log.warning("class in a manifest is not a plugin, ignoring it", plugin=plugin.path)
         return None
     return replace(plugin, types=types, kind=types[0].base, needs_process=reason, told_version=version)
 
@@ -234,12 +234,12 @@ def _scanned(loader: PluginLoader, location: PluginLocation) -> dict[str, Plugin
             reason = not_loadable_twice(error)
             if reason is not None:
                 log.warning(
-                    "module of plugins can be loaded in a process of its own only; its plugins have to be in a manifest",
+                    "module requires process isolation; its plugins must be listed in a manifest",
                     module=name,
                     reason=str(reason),
                 )
             else:
-                log.exception("module of plugins cannot be loaded and is ignored", module=name)
+                log.exception("module cannot be loaded, ignoring its plugins", module=name)
             continue
         for thing in list(vars(module).values()):
             if isinstance(thing, type) and thing.__module__ == module.__name__:
@@ -269,7 +269,7 @@ def _sources(location: PluginLocation) -> Iterator[tuple[str, str]]:
         try:
             yield from _folder_sources(place) if place.is_dir() else _archive_sources(place)
         except (OSError, zipfile.BadZipFile) as error:
-            log.warning("plugin location cannot be read and is ignored", location=str(place), reason=str(error))
+            log.warning("plugin location cannot be read, ignoring it", location=str(place), reason=str(error))
 
 
 def _folder_sources(folder: Path) -> Iterator[tuple[str, str]]:

@@ -50,7 +50,7 @@ INTERNAL_PATHS: Final = {
     "POST": re.compile(r"(?:/[^/]+){0,3}/connectors/[^/]+/tasks"),
     "PUT": re.compile(r"(?:/[^/]+){0,3}/connectors/[^/]+/fence"),
 }
-"""By method: what workers ask of each other, which is signed instead. MirrorMaker has its flow before it."""
+"""Paths of worker-to-worker requests by method; they are signed instead. In MirrorMaker they begin with the flow."""
 _UNAUTHORIZED: Final = 401
 
 
@@ -109,7 +109,7 @@ class BasicAuth:
         if internal is None or not internal.fullmatch(path):
             user = self._credentials.allow(Headers(scope=scope).get("authorization"))
             if user is None:
-                log.debug("A request was turned away.", path=path)
+                log.debug("request rejected, invalid credentials", path=path)
                 refusal = error_answer(
                     _UNAUTHORIZED,
                     "User cannot access the resource.",
@@ -126,7 +126,7 @@ def load_credentials(configs: Mapping[str, str]) -> Credentials:
     location = configs.get(LOGIN_CONFIG_KEY) or login_config_of(os.environ.get("KAFKA_OPTS", ""))
     if not location:
         raise ConfigException(
-            f"BasicAuthSecurityRestExtension needs a login configuration: name its file in {LOGIN_CONFIG_KEY}, or in the "
+            f"BasicAuthSecurityRestExtension needs a login configuration: set {LOGIN_CONFIG_KEY} to its file, or in the "
             f"environment as KAFKA_OPTS=-D{LOGIN_CONFIG_KEY}=FILE."
         )
     text = _read(LOGIN_CONFIG_KEY, location)
@@ -139,14 +139,14 @@ def load_credentials(configs: Mapping[str, str]) -> Credentials:
         raise ConfigException(LOGIN_CONFIG_KEY, location, f"entry {_ENTRY}: {error}") from None
     if entry.module.rpartition(".")[2] != LOGIN_MODULE.rpartition(".")[2]:
         raise ConfigException(
-            LOGIN_CONFIG_KEY, location, f"entry {_ENTRY}: the only login module that is known here is {LOGIN_MODULE}"
+            LOGIN_CONFIG_KEY, location, f"entry {_ENTRY}: the only supported login module is {LOGIN_MODULE}"
         )
     file = entry.options.get("file", "").strip()
     if not file:
         raise ConfigException(LOGIN_CONFIG_KEY, location, f'entry {_ENTRY}: the option file="…" is missing')
     passwords = parse_properties(_read(f"file of {_ENTRY}", file), source=file)
     if not passwords:
-        log.warning("The file of credentials is empty: everybody may use the REST interface.", file=file)
+        log.warning("credentials file is empty, all requests are accepted", file=file)
     return Credentials(dict(passwords))
 
 

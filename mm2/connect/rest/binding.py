@@ -84,7 +84,7 @@ class Binding:
         )
         if self.advertised_host == "0.0.0.0":  # noqa: S104 - a warning about it
             log.warning(
-                "Other workers are told to come to 0.0.0.0, which leads them to themselves; set rest.advertised.host.name."
+                "advertised address is 0.0.0.0, which other workers cannot reach; set rest.advertised.host.name"
             )
 
     @property

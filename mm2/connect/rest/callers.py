@@ -101,15 +101,15 @@ class CallerCheck:
         if self._is_loopback and not is_own_name:
             raise RestFailure(
                 _MISDIRECTED,
-                f"This server is not known as {authority!r}. It can be asked from its own machine only; a proxy there may "
-                "pass on names that rest.advertised.host.name or access.control.allow.origin have.",
+                f"The host name {authority!r} is not allowed. This listener accepts requests from its own machine only; "
+                "a proxy must use a name in rest.advertised.host.name or access.control.allow.origin.",
             )
         is_foreign = self._is_foreign(headers, authority)
         if is_foreign and (scope["type"] == "websocket" or scope["method"] not in _SAFE):
             raise RestFailure(
                 _FORBIDDEN,
-                f"The origin {headers.get('origin', 'of this request')!r} may not do this here; "
-                "access.control.allow.origin would let it.",
+                f"The origin {headers.get('origin', 'of this request')!r} is not allowed to send this request; "
+                "it can be allowed in access.control.allow.origin.",
             )
 
         async def send_checked(message: Message) -> None:
@@ -135,7 +135,7 @@ class CallerCheck:
 
 def _set_headers(headers: MutableHeaders, *, is_foreign: bool) -> None:
     if is_foreign and "access-control-allow-origin" in headers:
-        # Some library's own header for allowed readers; CrossOrigin, which comes after this, sets ours.
+        # Remove the header of other libraries; CrossOrigin, which runs afterwards, sets the configured one.
         del headers["access-control-allow-origin"]
     if headers.get("content-type", "").startswith("text/html"):
         for name, value in _PAGE_HEADERS.items():

@@ -94,7 +94,7 @@ def _expanded(herder: Herder, names: list[str], expansions: list[str]) -> dict[s
                     case "info":
                         details["info"] = herder.known_connector_info(name).to_json()
                     case _:
-                        log.info("Nothing is known by the name of this expansion.", expand=expansion)
+                        log.info("unknown expansion ignored", expand=expansion)
         except NotFound:
             continue  # deleted meanwhile, or no status yet
         answer[name] = details

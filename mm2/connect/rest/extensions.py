@@ -182,7 +182,7 @@ def load_extensions(
     for name in names:
         extension = finder.new(name, ConnectRestExtension, key="rest.extension.classes")
         extension.configure(dict(configs))
-        log.info("REST extension added.", extension=name, version=extension.version())
+        log.info("REST extension added", extension=name, version=extension.version())
         made.append(extension)
     return tuple(made)
 
@@ -193,7 +193,7 @@ def close_extensions(extensions: tuple[ConnectRestExtension, ...]) -> None:
         try:
             extension.close()
         except Exception:
-            log.exception("A REST extension could not be closed.", extension=type(extension).__name__)
+            log.exception("REST extension could not be closed", extension=type(extension).__name__)
 
 
 def _state(state: WorkState) -> tuple[str, str, str | None]:

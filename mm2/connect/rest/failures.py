@@ -46,7 +46,7 @@ class JsonAnswer(Response):
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode("ascii")
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def failure_answer(error: BaseException) -> Response:
@@ -55,7 +55,7 @@ def failure_answer(error: BaseException) -> Response:
         return error_answer(error.status, str(error), error.headers)
     if isinstance(error, RequestError):
         return error_answer(error.status, str(error))
-    log.error("A REST request failed.", exc_info=error)
+    log.error("REST request failed", exc_info=error)
     return error_answer(SERVER_ERROR, str(error) or type(error).__name__)
 
 

@@ -69,16 +69,16 @@ class RestClient:
             ) as client:
                 response = await client.request(method, url, headers=sent, content=body or None)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            log.warning("The worker that a request is passed on to is not there.", url=url, reason=str(error))
+            log.warning("request not forwarded, the target worker is unreachable", url=url, reason=str(error))
             raise RestFailure(
                 _CONFLICT,
-                "Cannot complete request momentarily because the worker that has to do it does not answer at "
+                "Cannot complete request momentarily because the worker that must handle it is not responding at "
                 f"{url.partition('?')[0]}, likely because it has just stopped and a rebalance will follow.",
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL, ConfigException) as error:
-            log.exception("A request could not be passed on.", url=url)
-            said = str(error) or type(error).__name__
-            raise RestFailure(SERVER_ERROR, f"IO Error trying to forward REST request: {said}") from error
+            log.exception("request could not be forwarded", url=url)
+            message = str(error) or type(error).__name__
+            raise RestFailure(SERVER_ERROR, f"IO Error trying to forward REST request: {message}") from error
         return _understood(response)
 
 
@@ -91,13 +91,13 @@ def _understood(response: httpx.Response) -> RemoteAnswer:
         answer = None
         if response.is_success:
             raise RestFailure(
-                SERVER_ERROR, "Error trying to forward REST request: the other worker's answer is no JSON"
+                SERVER_ERROR, "Error trying to forward REST request: the other worker's response is not valid JSON"
             ) from None
     if response.is_success:
         return RemoteAnswer(response.status_code, answer)
     if response.is_error:
-        said = answer.get("message") if isinstance(answer, Mapping) else None
-        raise RestFailure(response.status_code, said or f"HTTP {response.status_code} {response.reason_phrase}")
+        message = answer.get("message") if isinstance(answer, Mapping) else None
+        raise RestFailure(response.status_code, message or f"HTTP {response.status_code} {response.reason_phrase}")
     raise RestFailure(SERVER_ERROR, f"Unexpected status code when handling forwarded request: {response.status_code}")
 
 
@@ -154,7 +154,7 @@ class Requests:
             forward = java_bool(request.query_params.get("forward"), None)
             if forward is False:
                 log.warning(
-                    "A request did not find the worker that can do it within two hops.",
+                    "request not forwarded, it has been forwarded twice",
                     method=request.method,
                     path=request.url.path,
                 )
@@ -169,7 +169,7 @@ class Requests:
                     "underway.",
                 ) from elsewhere
             url = forwarded_url(str(elsewhere.forward_url), request.scope, recursive=forward is None)
-            log.debug("A request is passed on.", method=request.method, url=url)
+            log.debug("forwarding request", method=request.method, url=url)
             return await self._client.request(request.method, url, request.headers, await request.body())
 
     async def _outcome(self, future: Future[T], timeout_s: float | None = None) -> T:
@@ -177,13 +177,13 @@ class Requests:
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
 
-        def tell(_: Future[T]) -> None:
+        def wake(_: Future[T]) -> None:
             try:
                 loop.call_soon_threadsafe(done.set)
             except RuntimeError:  # the server has stopped meanwhile
-                log.debug("A herder answered when nobody was left to hear it.")
+                log.debug("herder responded after the request had ended")
 
-        future.add_done_callback(tell)
+        future.add_done_callback(wake)
         try:
             await asyncio.wait_for(done.wait(), self.timeout_s if timeout_s is None else timeout_s)
         except TimeoutError:

@@ -58,8 +58,8 @@ class AccessLog:
         try:
             await self._app(scope, receive, counting)
         finally:
-            say = log.debug if is_routine(scope, status) else log.info
-            say(request_line(scope, status, sent_bytes, int((time.monotonic() - began_s) * 1000)), logger=LOGGER)
+            write = log.debug if is_routine(scope, status) else log.info
+            write(request_line(scope, status, sent_bytes, int((time.monotonic() - began_s) * 1000)), logger=LOGGER)
 
 
 def is_routine(scope: Mapping[str, Any], status: int) -> bool:

@@ -27,17 +27,17 @@ def _object_of(properties: Mapping[str, Any], required: Iterable[str] | None = N
 
 #: The reason for each error status of the REST API.
 REASONS: Final = {
-    400: "The request or the configuration in it is wrong.",
-    403: "Switched off at this worker, or a wrong signature.",
-    404: "There is no such connector, task, plugin, logger or status.",
-    405: "Not with this method.",
-    406: "Answers are JSON.",
-    408: "The body did not come in time.",
-    409: "Not right now: it exists, or the workers are about to rebalance.",
-    413: "The body is too large.",
-    415: "Bodies are JSON.",
-    500: "The body is malformed, the herder did not answer in time, or the connector failed.",
-    503: "The worker has not started up that far.",
+    400: "The request or the configuration in it is invalid.",
+    403: "The feature is disabled on this worker, or the signature is invalid.",
+    404: "The connector, task, plugin, logger or status does not exist.",
+    405: "The resource does not support this method.",
+    406: "The client does not accept JSON.",
+    408: "The request body was not received in time.",
+    409: "The connector already exists, or a rebalance is expected.",
+    413: "The request body is too large.",
+    415: "The request body is not JSON.",
+    500: "The body is malformed, the herder did not respond in time, or the connector failed.",
+    503: "The worker is still starting.",
 }
 
 
@@ -126,8 +126,8 @@ def page_of(description: dict[str, Any]) -> str:
             parts.append(f"<h2><span class=m>{method.upper()}</span> <code>{html.escape(path)}</code></h2>")
             parts.append(f"<p>{html.escape(operation.get('description', ''))}</p><dl>")
             for parameter in operation.get("parameters", ()):
-                said = html.escape(parameter.get("description") or parameter["in"])
-                parts.append(f"<dt><code>{html.escape(parameter['name'])}</code></dt><dd>{said}</dd>")
+                text = html.escape(parameter.get("description") or parameter["in"])
+                parts.append(f"<dt><code>{html.escape(parameter['name'])}</code></dt><dd>{text}</dd>")
             for status, answer in sorted(operation["responses"].items()):
                 parts.append(f"<dt>{html.escape(status)}</dt><dd>{html.escape(answer.get('description', ''))}</dd>")
             parts.append("</dl>")

@@ -48,11 +48,11 @@ class Guard:
             nonlocal read_bytes, complete
             if complete:  # the next message is the end of the connection, which has no time limit
                 return await receive()
-            patience_s = min(limits.idle_timeout_s, deadline_s - asyncio.get_running_loop().time())
+            timeout_s = min(limits.idle_timeout_s, deadline_s - asyncio.get_running_loop().time())
             try:
-                message = await asyncio.wait_for(receive(), max(0.0, patience_s))
+                message = await asyncio.wait_for(receive(), max(0.0, timeout_s))
             except TimeoutError:
-                raise RestFailure(_REQUEST_TIMEOUT, "The body of the request did not come in time", _CLOSE) from None
+                raise RestFailure(_REQUEST_TIMEOUT, "The request body was not received in time", _CLOSE) from None
             read_bytes += len(message.get("body", b""))
             if read_bytes > limits.max_body_bytes:
                 raise self._too_large()
@@ -75,12 +75,12 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - the outermost handler
             if started:
                 # The application has already responded, or the rest of its response is lost.
-                log.debug("What was raised came after the answer.", reason=repr(error))
+                log.debug("exception after the response had started", reason=repr(error))
                 return
             await failure_answer(error)(scope, receive, watched_send)
 
     def _too_large(self) -> RestFailure:
-        sentence = f"The body of the request is larger than rest.request.max.bytes = {self._limits.max_body_bytes}"
+        sentence = f"The request body is larger than rest.request.max.bytes = {self._limits.max_body_bytes}"
         return RestFailure(_PAYLOAD_TOO_LARGE, sentence, _CLOSE)
 
 
@@ -89,7 +89,7 @@ MAX_HEADER_BYTES: Final = 8 * 1024
 #: Of messages on a WebSocket.
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
 #: Time for a client to end its side of a TLS connection when the server stops. asyncio would wait for 30 s.
-_GOODBYE_S: Final = 1.0
+_TLS_CLOSE_TIMEOUT_S: Final = 1.0
 
 
 def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
@@ -107,7 +107,7 @@ def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
             self._await_bytes()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._forget()
+            self._cancel_timer()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -118,17 +118,17 @@ def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
             if self.conn.their_state is h11.IDLE:
                 self._await_bytes()
             else:
-                self._forget()
+                self._cancel_timer()
 
         def shutdown(self) -> None:
             super().shutdown()
             self._is_ending = True
-            _cut_off_soon(self.loop, self.transport)
+            _abort_later(self.loop, self.transport)
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
             if self._is_ending:
-                _cut_off_soon(self.loop, self.transport)
+                _abort_later(self.loop, self.transport)
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -136,14 +136,14 @@ def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self._forget()
+            self._cancel_timer()
 
         def send_400_response(self, msg: str) -> None:
             # When the error is in the body, a response may have been started already.
             if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE} or self.transport.is_closing():
                 self.transport.close()
                 return
-            answer = error_answer(400, "Bad Request: this is not HTTP as RFC 9112 has it.")
+            answer = error_answer(400, "Bad Request: the request is not valid HTTP (RFC 9112).")
             headers = [*answer.raw_headers, (b"connection", b"close")]
             for event in (
                 h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
@@ -159,10 +159,10 @@ def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
             )
 
         def _await_bytes(self) -> None:
-            self._forget()
+            self._cancel_timer()
             self._stalled = self.loop.call_later(idle_timeout_s, self.transport.abort)
 
-        def _forget(self) -> None:
+        def _cancel_timer(self) -> None:
             if self._stalled is not None:
                 self._stalled.cancel()
                 self._stalled = None
@@ -177,7 +177,7 @@ def websocket_protocol(*args: Any, **kwargs: Any) -> asyncio.Protocol:
     class RefusingProtocol(WebSocketsSansIOProtocol):
         def shutdown(self) -> None:
             super().shutdown()
-            _cut_off_soon(self.loop, self.transport)
+            _abort_later(self.loop, self.transport)
 
         async def send(self, message: Any) -> None:
             await super().send(message)
@@ -187,10 +187,10 @@ def websocket_protocol(*args: Any, **kwargs: Any) -> asyncio.Protocol:
     return RefusingProtocol(*args, **kwargs)
 
 
-def _cut_off_soon(loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
+def _abort_later(loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
     # Without TLS there is no need to wait for the client. Data that is still to be sent keeps its time.
     if transport.is_closing() and transport.get_extra_info("ssl_object") is not None:
-        loop.call_later(_GOODBYE_S, transport.abort)
+        loop.call_later(_TLS_CLOSE_TIMEOUT_S, transport.abort)
 
 
 _NO_REQUEST: Final[dict[str, Any]] = {

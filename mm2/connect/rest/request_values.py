@@ -52,7 +52,7 @@ def java_bool(text: str | None, default: bool | None) -> bool | None:
 Name = Annotated[str, Path(), AfterValidator(urllib.parse.unquote)]
 TaskNumber = Annotated[str, Path(json_schema_extra={"pattern": "^[0-9]{1,9}$"}), AfterValidator(urllib.parse.unquote)]
 Flag = Annotated[str | None, Query(json_schema_extra={"enum": ["true", "false"]})]
-FORWARD_DOC: Final = "Between workers: whether the one that is asked may pass the request on."
+FORWARD_DOC: Final = "Between workers: whether the receiving worker may forward the request."
 Forward = Annotated[str | None, Query(description=FORWARD_DOC, json_schema_extra={"enum": ["true", "false"]})]
 
 
@@ -89,13 +89,15 @@ def parse_json(body: bytes, *, numbers_as_text: bool = False) -> Any:
         )
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as error:
-        raise MalformedBody(f"The body is no JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+        raise MalformedBody(
+            f"The body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from None
     except UnicodeError:
-        raise MalformedBody("The body holds bytes or escapes that are no Unicode text") from None
+        raise MalformedBody("The body contains bytes or escapes that are not Unicode text") from None
     except RecursionError:
         raise MalformedBody("The body is nested too deeply") from None
     except ValueError as error:
-        raise MalformedBody(f"The body holds a number that cannot be read: {error}") from None
+        raise MalformedBody(f"The body contains a number that cannot be parsed: {error}") from None
     return value
 
 
@@ -106,7 +108,7 @@ class _Number(str):
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise MalformedBody(f"The body is no JSON: {name} is no number there")
+    raise MalformedBody(f"The body is not valid JSON: {name} is not a number")
 
 
 def parse_create_request(body: bytes) -> CreateConnectorRequest:
@@ -168,11 +170,11 @@ def _text(value: Any, what: str) -> str | None:
 
 
 def _initial_state(value: Any) -> TargetState | None:
-    word = _text(value, "initial_state")
-    if word is None:
+    state = _text(value, "initial_state")
+    if state is None:
         return None
     try:
-        return INITIAL_STATES[word.upper()]
+        return INITIAL_STATES[state.upper()]
     except KeyError:
         raise MalformedBody(f"Unknown initial_state; it is one of {', '.join(INITIAL_STATES)}") from None
 

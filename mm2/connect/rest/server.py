@@ -35,7 +35,7 @@ class Switch:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI. Raises RestFailure 503 until the application is set."""
         if self.target is None:
-            raise RestFailure(_STARTING, "The worker is starting; its resources are not there yet.")
+            raise RestFailure(_STARTING, "The worker is starting; its resources are not available yet.")
         await self.target(scope, receive, send)
 
 
@@ -49,21 +49,21 @@ class _CalmServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._told = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
     def end(self) -> None:
         """Request a stop; any thread."""
         self.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has already ended
-                self._loop.call_soon_threadsafe(self._told.set)
+                self._loop.call_soon_threadsafe(self._stop_requested.set)
 
     async def main_loop(self) -> None:
         """See uvicorn."""
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._told.wait(), 1.0)
+                await asyncio.wait_for(self._stop_requested.wait(), 1.0)
 
 
 class RestServer:

@@ -58,7 +58,7 @@ class Listener:
         except OSError as error:
             reason = error.strerror or str(error)
             if error.errno == errno.EADDRINUSE:  # Python's message for it repeats the address
-                reason = f"{os.strerror(error.errno)}; name another port in listeners, or 0 for any that is free"
+                reason = f"{os.strerror(error.errno)}; set another port in listeners, or 0 for any free port"
             raise OSError(error.errno, f"Cannot listen on {self}: {reason}") from error
         # Accepted connections inherit TCP_NODELAY. asyncio sets it only on sockets that declare the TCP protocol, which
         # these do not. Without it the body of a response waits 40 ms for the acknowledgement of its header.

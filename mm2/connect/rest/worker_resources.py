@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: The Kafka version whose behaviour this is; tools check it before they use newer features.
+#: The Kafka version that this worker is compatible with; tools check it before they use newer features.
 KAFKA_VERSION: Final = "4.3.0"
 
 
@@ -64,7 +64,7 @@ def root_router(herder: Herder, requests: Requests, health_timeout_s: float) -> 
         responses=refusals()
         | {
             503: {"model": HealthInfo, "description": "The worker is starting."},
-            500: {"model": HealthInfo, "description": "The herder does not answer."},
+            500: {"model": HealthInfo, "description": "The herder does not respond."},
         },
     )
     async def health() -> Response:
@@ -145,7 +145,7 @@ def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
     @router.put(
         "/{logger}",
         response_model=list[str],
-        responses=refusals(404, 408, 413, 415, 500) | {204: {"description": "All workers have been told."}},
+        responses=refusals(404, 408, 413, 415, 500) | {204: {"description": "The level is set on all workers."}},
         openapi_extra=json_body(SET_LEVEL),
     )
     async def set_level(logger: Name, request: Request, scope: Scope = None) -> Response:
@@ -159,7 +159,7 @@ def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
             await requests.complete(herder.set_cluster_logger_level, logger, level)
             return Response(status_code=204)
         if scope is None or scope.lower() != _WORKER:
-            log.warning("A logger's level is set at this worker only; no other scope was asked for.", scope=scope)
+            log.warning("logger level set on this worker only, unknown or missing scope", scope=scope)
         return JsonAnswer(await requests.ask(herder.set_worker_logger_level, logger, level))
 
     return router

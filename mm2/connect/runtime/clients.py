@@ -63,7 +63,7 @@ class ClientProps:
         made = self._producer(connector, props, connector_class, client_id=client_id)
         if made["enable.idempotence"].strip().lower() == "true":
             log.warning(
-                "a producer without transactions is not idempotent here; a retry may write a record twice",
+                "enable.idempotence has no effect without transactions; a retry may duplicate a record",
                 connector=connector,
                 key="enable.idempotence",
             )
@@ -147,7 +147,7 @@ def _forced(props: Mapping[str, str], forced: Mapping[str, str]) -> dict[str, st
     for key, value in forced.items():
         given = props.get(key)
         if given is not None and given.strip().lower() != value.lower():
-            log.warning("this client setting cannot be changed with exactly-once", key=key, ignored=given)
+            log.warning("client setting ignored, exactly-once requires another value", key=key, ignored=given)
     return {**props, **forced}
 
 

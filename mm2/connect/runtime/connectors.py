@@ -161,7 +161,7 @@ class WorkerConnector:
     def fail(self, error: Exception) -> None:
         """Fail the connector after its own error report."""
         if not self._cancelled:
-            log.error("connector reports an error", connector=self.name, exc_info=error)
+            log.error("connector reported an error", connector=self.name, exc_info=error)
             self._listener.on_failure(self.name, error, self.version)
 
     def shutdown(self) -> None:

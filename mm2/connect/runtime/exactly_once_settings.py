@@ -107,11 +107,11 @@ def _unsupported(connector: Connector, props: Mapping[str, str]) -> str | None:
     try:
         answer = connector.exactly_once_support(props) if isinstance(connector, SourceConnector) else False
     except Exception as error:
-        log.exception("a connector could not say whether it supports exactly-once")
-        return f"The connector failed when it was asked whether it supports exactly-once: {_told(error)}"
+        log.exception("connector failed to report whether it supports exactly-once")
+        return f"The connector failed to report whether it supports exactly-once: {_described(error)}"
     if answer is None:
         return (
-            "The connector does not say whether it supports exactly-once. See its documentation; with the value "
+            "The connector does not report whether it supports exactly-once. See its documentation; with the value "
             "requested it is created without this check"
         )
     return None if answer else "The connector does not support exactly-once with this configuration"
@@ -121,10 +121,10 @@ def _unbounded(connector: Connector, props: Mapping[str, str]) -> str | None:
     try:
         able = isinstance(connector, SourceConnector) and connector.can_define_transaction_boundaries(props)
     except Exception as error:
-        log.exception("a connector could not say whether it defines transaction boundaries")
-        return f"The connector failed when it was asked whether it can define transaction boundaries: {_told(error)}"
+        log.exception("connector failed to report whether it defines transaction boundaries")
+        return f"The connector failed to report whether it can define transaction boundaries: {_described(error)}"
     return None if able else "The connector cannot define transaction boundaries with this configuration"
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return str(error).strip() or f"{type(error).__name__}, see the log of the worker"

@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 OnSent = Callable[[RecordMetadata | None, KafkaFailure | None], None]
 
 _COUNT_AGE_S: Final = 300.0
-_LOOK_S: Final = 0.2
+_POLL_S: Final = 0.2
 #: Errors for which a broker rejects a whole batch because of a single record.
 _OF_ONE: Final = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP}
 _RECORD_BYTES: Final = 70  # more than the overhead of a record
@@ -186,7 +186,7 @@ class RecordSender:
         with self._changed:
             while self._bytes and self._bytes + item.size > self._settings.buffer_bytes:
                 self._check_block(blocked_from_s, give_up, "there is no room in the buffer")
-                self._changed.wait(_LOOK_S)
+                self._changed.wait(_POLL_S)
             if self._closed:
                 raise DisconnectedFailure("The producer is closed.")
             if not self._enqueue((item,)):
@@ -259,7 +259,7 @@ class RecordSender:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             while self._pending:
-                left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+                left = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
                 if left <= 0 or give_up():
                     return False
                 self._changed.wait(left)
@@ -289,7 +289,7 @@ class RecordSender:
                 if not self._may_pass(failure) and not gone:
                     raise
                 if failures == 0:
-                    log.warning("a topic cannot be written to yet", topic=topic, reason=str(failure))
+                    log.warning("topic cannot be written to yet", topic=topic, reason=str(failure))
                 self._check_block(blocked_from_s, give_up, str(failure))
                 with self._changed:
                     self._changed.wait(self._backoff.delay_s(failures))
@@ -366,7 +366,7 @@ class RecordSender:
         records = [item.record for item in items]
         if not self._is_ours():
             given_up = DisconnectedFailure(
-                f"Records for {tp} are not written, since the task may run on another worker."
+                f"Records for {tp} were not written, because the task may run on another worker."
             )
             self._settle(items, None, given_up)
             return
@@ -409,7 +409,7 @@ class RecordSender:
         with self._changed:
             queue = self._queues[tp]
             if queue.failures in {0, 10}:
-                log.warning("records cannot be written at the moment", partition=str(tp), reason=str(failure))
+                log.warning("records cannot be written, retrying", partition=str(tp), reason=str(failure))
             queue.items.extendleft(reversed(items))
             queue.retry_at_s = now + self._backoff.delay_s(queue.failures)
             queue.failures += 1
@@ -425,7 +425,7 @@ class RecordSender:
             try:
                 on_settled(together, None if written is None else Sent(written, places), failure)
             except Exception:
-                log.exception("what comes after a record was sent failed")
+                log.exception("callback of a sent record failed")
             first = places.stop
         with self._changed:
             if failure is not None:

@@ -326,9 +326,7 @@ class _Building:
         elsewhere = _servers(producer_props) != _servers(self._worker_props)
         if not self._shared_store.topic:
             if named:
-                log.warning(
-                    "offsets.storage.topic is of no use where offsets are kept in a file", task_id=str(self._id)
-                )
+                log.warning("offsets.storage.topic ignored, offsets are stored in a file", task_id=str(self._id))
             return self._shared_store, False, []
         if task.produces_by_itself and (named or (elsewhere and self._exactly_once)):
             raise ConnectError(

@@ -129,7 +129,9 @@ class TopicCreation:
         if isinstance(outcome, BrokerFailure) and outcome.code == ErrorCode.TOPIC_ALREADY_EXISTS:
             return
         if _not_allowed(outcome):
-            log.warning("not allowed to create a topic; the brokers may do it", topic=topic, reason=str(outcome))
+            log.warning(
+                "not authorized to create the topic; the brokers may create it", topic=topic, reason=str(outcome)
+            )
             return
         raise _error(topic, "created", outcome)
 

@@ -76,7 +76,7 @@ class TransformationChain:
                 try:
                     plugin.close()
                 except Exception:
-                    log.exception("a transformation or predicate could not be closed", transformation=stage.alias)
+                    log.exception("transformation or predicate could not be closed", transformation=stage.alias)
 
 
 def build_stages(

@@ -94,7 +94,7 @@ __all__ = ["CONNECTOR_STOP_S", "FENCING_S", "TASK_CLASS", "TaskStart", "TooManyT
 CONNECTOR_STOP_S = 5.0
 #: Timeout for fencing a connector's older tasks, as in Java.
 FENCING_S = 90.0
-_FENCE_AGAIN_S = 0.5
+_FENCE_RETRY_S = 0.5
 _COPIED_TO_TASKS = ("topics", "topics.regex")
 
 
@@ -168,7 +168,11 @@ class Worker:
         """Stop all connectors and tasks that still run, then the offset store."""
         connectors, tasks = self.connector_names(), self.task_ids()
         if connectors or tasks:
-            log.warning("still running at stop", connectors=sorted(connectors), tasks=sorted(map(str, tasks)))
+            log.warning(
+                "connectors or tasks still running at shutdown",
+                connectors=sorted(connectors),
+                tasks=sorted(map(str, tasks)),
+            )
             self.stop_connectors(connectors)
             self.stop_tasks(tasks)
         self._stopping.set()
@@ -389,7 +393,7 @@ class Worker:
                         f"the first is {key}): {failure}"
                     ) from failure
                 ids = list(failed)
-                self._stopping.wait(_FENCE_AGAIN_S)
+                self._stopping.wait(_FENCE_RETRY_S)
         finally:
             cluster.close()
 

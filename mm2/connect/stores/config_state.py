@@ -173,7 +173,7 @@ class ConfigListener(Protocol):
         """A logger's level must change on every worker."""
 
 
-class _Refused(Exception):
+class _InvalidRecord(Exception):
     """A record whose value is invalid; it is logged and skipped."""
 
 
@@ -243,9 +243,9 @@ class ConfigFold:
             with self._lock:
                 self._offset = offset + 1
                 event = self._dispatch(name, parsed)
-        except _Refused as refused:
+        except _InvalidRecord as refused:
             # Values may contain secrets: describe only the error.
-            log.warning("config record refused", key=name, offset=offset, reason=str(refused))
+            log.warning("config record rejected", key=name, offset=offset, reason=str(refused))
             return
         if event is not None and self._listener is not None:
             event(self._listener)
@@ -264,18 +264,18 @@ class ConfigFold:
         ):
             if key.startswith(prefix):
                 return handle(key[len(prefix) :], value)
-        raise _Refused("unknown key")
+        raise _InvalidRecord("unknown key")
 
     def _connector_record(self, connector: str, value: Any) -> Callable[[ConfigListener], None]:
         tables = self._tables
         if value is None:
-            self._forget(connector)
+            self._remove_connector(connector)
             return lambda listener: listener.on_connector_config_remove(connector)
         tables.connector_configs[connector] = _read_properties(value)
         tables.target_states.setdefault(connector, TargetState.STARTED)
         return lambda listener: listener.on_connector_config_update(connector)
 
-    def _forget(self, connector: str) -> None:
+    def _remove_connector(self, connector: str) -> None:
         tables = self._tables
         tables.connector_configs.pop(connector, None)
         tables.task_counts.pop(connector, None)
@@ -287,9 +287,9 @@ class ConfigFold:
     def _task_record(self, rest: str, value: Any) -> None:
         connector, dash, number = rest.rpartition("-")
         if not dash or not number.isascii() or not number.isdigit():
-            raise _Refused("the key names no task")
+            raise _InvalidRecord("the key does not name a task")
         if value is None:
-            raise _Refused("a task config is unexpectedly null")
+            raise _InvalidRecord("a task config is unexpectedly null")
         self._tables.deferred.setdefault(connector, {})[ConnectorTaskId(connector, int(number))] = _read_properties(
             value
         )
@@ -298,7 +298,7 @@ class ConfigFold:
         tables = self._tables
         if connector not in tables.connector_configs:
             # The connector was deleted, and compaction removed both its config and the tombstone.
-            self._forget(connector)
+            self._remove_connector(connector)
             return None
         count = _integer(value, "tasks")
         deferred = tables.deferred.get(connector)
@@ -333,7 +333,7 @@ class ConfigFold:
         if not isinstance(text, str):
             text = fields.get("state")
         if not isinstance(text, str) or text not in TargetState.__members__:
-            raise _Refused("neither state.v2 nor state is a target state")
+            raise _InvalidRecord("neither state.v2 nor state is a target state")
         state = TargetState(text)
         changed = states.get(connector) != state
         states[connector] = state
@@ -347,11 +347,11 @@ class ConfigFold:
 
     def _session_key_record(self, value: Any) -> Callable[[ConfigListener], None] | None:
         if value is None:
-            raise _Refused("a session key is unexpectedly null")
+            raise _InvalidRecord("a session key is unexpectedly null")
         try:
             key = SessionKey.from_json(value)
         except ConnectError as error:
-            raise _Refused(str(error)) from error
+            raise _InvalidRecord(str(error)) from error
         self._session_key = key
         return lambda listener: listener.on_session_key_update(key)
 
@@ -367,20 +367,20 @@ class ConfigFold:
     def _logger_record(self, namespace: str, value: Any) -> Callable[[ConfigListener], None]:
         level = _map(value).get("level")
         if not isinstance(level, str):
-            raise _Refused("a logger's level must be a string")
+            raise _InvalidRecord("a logger's level must be a string")
         return lambda listener: listener.on_logging_level_update(namespace, level)
 
 
 def _map(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _Refused(f"a map was expected, not {type(value).__name__}")
+        raise _InvalidRecord(f"a map was expected, not {type(value).__name__}")
     return value
 
 
 def _read_properties(value: Any) -> Props:
     properties = _map(value).get("properties")
     if not isinstance(properties, dict):
-        raise _Refused("field 'properties' must be a map")
+        raise _InvalidRecord("field 'properties' must be a map")
     return {
         key: None if item is None else item if isinstance(item, str) else str(item) for key, item in properties.items()
     }
@@ -389,5 +389,5 @@ def _read_properties(value: Any) -> Props:
 def _integer(value: Any, name: str) -> int:
     number = _map(value).get(name)
     if not isinstance(number, int) or isinstance(number, bool):
-        raise _Refused(f"field {name!r} must be an integer")
+        raise _InvalidRecord(f"field {name!r} must be an integer")
     return number

@@ -28,7 +28,7 @@ _ALREADY_EXISTS = 36
 _INVALID_REPLICATION_FACTOR = 38
 _UNKNOWN_TOPIC = 3
 # A broker's error codes for missing permissions: then, as in Java, the topic is used without validation.
-_NOT_OURS_TO_SEE = {29, 31, 35}
+_NOT_AUTHORIZED_OR_SUPPORTED = {29, 31, 35}
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,11 @@ class InternalTopic:
         extra = config.storage_topic_settings(prefix)
         ignored = extra.pop(_CLEANUP_POLICY, _COMPACT)
         if ignored.strip() != _COMPACT:
-            log.warning("this topic is always compacted", key=f"{prefix}{_CLEANUP_POLICY}", ignored=ignored)
+            log.warning(
+                "cleanup policy ignored, the topic is always compacted",
+                key=f"{prefix}{_CLEANUP_POLICY}",
+                ignored=ignored,
+            )
         partitions_key = f"{prefix}partitions"
         partitions = config.int(partitions_key) if partitions_key in config.values else 1
         extra.pop("partitions", None)
@@ -110,7 +114,7 @@ def ensure(
             if not passing or time.monotonic() + wait_s > deadline or stopping.wait(wait_s):
                 raise ConnectError(reason) from failure
             if failures in {0, 5}:
-                log.warning("internal topic cannot be created yet, trying on", reason=reason)
+                log.warning("internal topic cannot be created yet, retrying", reason=reason)
 
 
 def _describe(admin: Admin, name: str) -> TopicInfo | None:
@@ -138,7 +142,7 @@ def check(admin: Admin, topic: InternalTopic, info: TopicInfo, cluster: str, *, 
             f"but it has {len(info.partitions)} on cluster {cluster}"
         )
     found = admin.describe_configs([topic.name])[topic.name]
-    if isinstance(found, BrokerFailure) and found.code in _NOT_OURS_TO_SEE:
+    if isinstance(found, BrokerFailure) and found.code in _NOT_AUTHORIZED_OR_SUPPORTED:
         log.info("cleanup policy not checked", topic=topic.name, reason=str(found))
         return
     if isinstance(found, KafkaFailure):

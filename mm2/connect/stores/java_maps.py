@@ -1,13 +1,11 @@
-"""The iteration order of java.util.HashMap for string keys.
+"""Maps as Java writes them: the iteration order of java.util.HashMap, and the offsets file of a standalone worker.
 
 Java Connect serializes maps in the iteration order of its HashMaps, and offsets are looked up by the *bytes* of their
 serialized key. Programs that share an offsets topic with Java must write the same order.
 
-
-A ``HashMap<byte[], byte[]>`` as Java serializes it: the offsets file of Java's standalone worker.
-
-A general reader of Java objects (javaobj-py3) creates any class that a file names. This module reads and writes a
-single shape and rejects everything else. The file can be used by Java and by this project in turn.
+The offsets file is a serialized ``HashMap<byte[], byte[]>``. A general reader of Java objects (javaobj-py3) creates any
+class that a file names. This module reads and writes a single shape and rejects everything else. The file can be used
+by Java and by this project in turn.
 
 ==== the stream (Java Object Serialization Specification, 6.4.2) ====
 ac ed 00 05                                        magic, version
@@ -117,7 +115,7 @@ class _JavaStreamReader:
 
     def whole_map(self) -> dict[bytes | None, bytes | None]:
         self._expect(_HEADER, "it does not begin as a serialised Java object")
-        self._expect(bytes([_OBJECT, _CLASS]) + _HASH_MAP, "the object in it is no java.util.HashMap")
+        self._expect(bytes([_OBJECT, _CLASS]) + _HASH_MAP, "the object in it is not a java.util.HashMap")
         self._take(8)
         self._expect(bytes([_BLOCK, 8]), "its map has no size")
         self._int()
@@ -140,17 +138,17 @@ class _JavaStreamReader:
         if kind == _REFERENCE:
             place = self._int() - _ARRAY_CLASS_HANDLE - 1
             if not 0 <= place < len(self._arrays):
-                raise JavaFileError(f"it refers to something unknown at byte {self._at}")
+                raise JavaFileError(f"it contains an unknown reference at byte {self._at}")
             return self._arrays[place]
         if kind != _ARRAY:
-            raise JavaFileError(f"its map holds something else than byte arrays at byte {self._at}")
+            raise JavaFileError(f"its map contains something other than byte arrays at byte {self._at}")
         if self._class_known:
             self._expect(
                 bytes([_REFERENCE]) + _INT.pack(_ARRAY_CLASS_HANDLE),
-                "its map holds arrays of something else than bytes",
+                "its map contains arrays of another type",
             )
         else:
-            self._expect(bytes([_CLASS]) + _BYTE_ARRAY, "its map holds arrays of something else than bytes")
+            self._expect(bytes([_CLASS]) + _BYTE_ARRAY, "its map contains arrays of another type")
             self._class_known = True
         length = self._int()
         if length < 0:

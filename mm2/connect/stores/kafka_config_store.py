@@ -135,7 +135,7 @@ class KafkaConfigStore(ConfigStore):
             except KafkaFailure as failure:
                 self._leader_producer = None
                 raise ConnectError(
-                    f"The leader cannot make itself the only writer of the config topic {self._log.name} of cluster "
+                    f"The leader cannot claim write privileges for the config topic {self._log.name} of cluster "
                     f"{self._log.cluster.name}: {failure}"
                 ) from failure
 

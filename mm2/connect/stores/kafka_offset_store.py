@@ -192,7 +192,9 @@ class ConnectorOffsetStore(OffsetStore):
             return
         deadline = time.monotonic() + timeout_s
         if not self._sharing.acquire(timeout=timeout_s):
-            raise ConnectError(f"Offsets of connector {connector} were not removed: copies to the worker's topic hang")
+            raise ConnectError(
+                f"Offsets of connector {connector} were not removed: copying to the worker's topic has not finished"
+            )
         try:
             with self._news:
                 for partition, _ in removed:

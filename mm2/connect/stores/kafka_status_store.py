@@ -170,7 +170,7 @@ class KafkaStatusStore(StatusStore):
                 topic=self._log.name,
                 cluster=self._log.cluster.name,
                 count=len(batch),
-                again=not failure.is_final,
+                retry=not failure.is_final,
                 reason=str(failure),
             )
             return [] if failure.is_final else list(batch)

@@ -23,7 +23,7 @@ from mm2.kafka.log import LogProgress
 
 log = structlog.get_logger(__name__)
 
-_AGAIN_S = 1.0
+_RETRY_S = 1.0
 
 #: A source partition with its offset; None means "no offset" and removes an existing one.
 SourceOffset = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
@@ -123,8 +123,8 @@ class ConnectorOffsetReader:
                 cause = error.__cause__
                 if not isinstance(cause, KafkaFailure) or not cause.retriable or self._closed.is_set():
                     raise
-                log.warning("source offsets cannot be read, trying on", connector=self._connector, reason=str(error))
-                self._closed.wait(_AGAIN_S)
+                log.warning("source offsets cannot be read, retrying", connector=self._connector, reason=str(error))
+                self._closed.wait(_RETRY_S)
                 continue
             if self._closed.is_set():
                 raise ConnectError("The offset reader was closed while offsets were read: the task was cancelled")
@@ -206,8 +206,8 @@ class FileOffsetStore(MemoryOffsetStore):
             values = load_map(data) if data else {}
         except JavaFileError as error:
             raise ConnectError(
-                f"The file {self._path} ({_KEY}) holds no source offsets as a standalone worker writes them: {error}. "
-                "Name another file, or remove this one to read all sources from their beginning"
+                f"The file {self._path} ({_KEY}) is not an offsets file of a standalone worker: {error}. "
+                "Set another file, or remove this one to read all sources from the beginning"
             ) from error
         self._table.update({key: value for key, value in values.items() if key is not None and value is not None})
         log.info("source offsets loaded", file=str(self._path), offsets=len(self._table))

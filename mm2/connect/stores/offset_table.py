@@ -135,7 +135,7 @@ class OffsetTable:
             connector = _connector_of(key)
             if connector is None:
                 if key in self._values:
-                    log.warning("offset record with a foreign key", key=repr(key[:200]))
+                    log.warning("offset record with an unknown key", key=repr(key[:200]))
                 continue
             keys = self._keys.setdefault(connector, set())
             if key in self._values:

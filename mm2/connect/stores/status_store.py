@@ -212,7 +212,7 @@ class StatusFold:
     def _task_record(self, rest: str, value: Any) -> None:
         connector, dash, number = rest.rpartition("-")
         if not dash:
-            raise ValueError(f"{rest} names no task")
+            raise ValueError(f"{rest} does not name a task")
         task = ConnectorTaskId(connector, int(number))
         with self.lock:
             if value is None:
@@ -236,7 +236,7 @@ class StatusFold:
     def _topic_record(self, rest: str, value: Any) -> None:
         topic, found, connector = rest.partition(_TOPIC_SEPARATOR)
         if not found or not topic or not connector:
-            raise ValueError(f"{rest} names no topic and connector")
+            raise ValueError(f"{rest} does not name a topic and a connector")
         with self.lock:
             topics = self._tables.topics.setdefault(connector, {})
             if value is None:

@@ -131,7 +131,7 @@ def with_replace_null(definition: ConfigDef) -> ConfigDef:
         ConfigType.BOOLEAN,
         True,
         importance=Importance.MEDIUM,
-        doc="Whether the default of a field takes the place of null.",
+        doc="Whether null values of fields with a default are replaced by the default.",
     )
 
 

@@ -175,7 +175,9 @@ def _type_of(schema: Schema | None, value: Any) -> Type:
         return Type.ARRAY if isinstance(value, list | tuple) else Type.MAP
     inferred = infer_schema(value)
     if inferred is None:
-        raise DataError(f"Cast transformation was passed a value of type {type(value).__name__}, which Connect has not")
+        raise DataError(
+            f"Cast transformation was passed a value of type {type(value).__name__}, which is not a Connect type"
+        )
     return inferred.type
 
 

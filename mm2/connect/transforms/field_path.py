@@ -25,8 +25,8 @@ def with_field_syntax(definition: ConfigDef) -> ConfigDef:
         "V1",
         one_of_any_case("V1", "V2"),
         importance=Importance.HIGH,
-        doc="How fields are named. V1: by their names, at the top. V2: also nested ones, with dots between names; a "
-        "name with dots in it stands between backticks, as in `foo.bar`.baz.",
+        doc="Syntax of field names. V1: names of top-level fields. V2: dots separate the names of nested fields; a name "
+        "that contains dots is enclosed in backticks, as in `foo.bar`.baz.",
     )
 
 

@@ -42,7 +42,7 @@ class ExtractField(PartTransformation):
 
     CONFIG = with_field_syntax(
         with_replace_null(
-            ConfigDef().define(FIELD, ConfigType.STRING, importance=Importance.MEDIUM, doc="The field to take.")
+            ConfigDef().define(FIELD, ConfigType.STRING, importance=Importance.MEDIUM, doc="The field to extract.")
         )
     )
 
@@ -77,7 +77,10 @@ class HoistField(PartTransformation):
     """The key or value becomes the only field of a struct, or the only entry of a map."""
 
     CONFIG = ConfigDef().define(
-        FIELD, ConfigType.STRING, importance=Importance.MEDIUM, doc="The name of the field that holds it."
+        FIELD,
+        ConfigType.STRING,
+        importance=Importance.MEDIUM,
+        doc="The name of the field that contains the key or value.",
     )
 
     def _configured(self, settings: AbstractConfig) -> None:
@@ -281,7 +284,7 @@ class ReplaceField(PartTransformation):
             [],
             distinct(),
             importance=Importance.MEDIUM,
-            doc="Fields to leave out, even if they are included.",
+            doc="Fields to exclude, even if they are included.",
         )
         .define(
             INCLUDE,
@@ -289,7 +292,7 @@ class ReplaceField(PartTransformation):
             [],
             distinct(),
             importance=Importance.MEDIUM,
-            doc="Fields that stay; all of them when none is named.",
+            doc="Fields to include; by default all.",
         )
         .define(
             RENAMES,
@@ -297,7 +300,7 @@ class ReplaceField(PartTransformation):
             [],
             Check(_check_renames, "list of colon-delimited pairs, e.g. <code>foo:bar,abc:xyz</code>"),
             importance=Importance.MEDIUM,
-            doc="Pairs old:new of names.",
+            doc="Pairs old:new of field names.",
         )
     )
 
@@ -353,7 +356,7 @@ class Flatten(PartTransformation):
     """Moves nested fields to the top level with the names of their path, joined; arrays are not changed."""
 
     CONFIG = ConfigDef().define(
-        DELIMITER, ConfigType.STRING, ".", importance=Importance.MEDIUM, doc="What stands between the joined names."
+        DELIMITER, ConfigType.STRING, ".", importance=Importance.MEDIUM, doc="Separator between the joined names."
     )
 
     def _configured(self, settings: AbstractConfig) -> None:
@@ -465,7 +468,7 @@ class ValueToKey(PartTransformation):
             ConfigType.LIST,
             validator=distinct(empty_allowed=False),
             importance=Importance.HIGH,
-            doc="Fields of the value that make the key.",
+            doc="Fields of the value that form the key.",
         )
     )
 

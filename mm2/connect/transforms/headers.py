@@ -46,14 +46,14 @@ class HeaderFrom(PartTransformation):
             Type.LIST,
             validator=non_empty_list(),
             importance=Importance.HIGH,
-            doc="Headers to put them into, as many as there are fields, in their order.",
+            doc="Names of the headers, one for each field, in the same order.",
         )
         .define(
             OPERATION,
             Type.STRING,
             validator=one_of(MOVE, COPY),
             importance=Importance.HIGH,
-            doc="Whether the fields are gone afterwards (move) or stay (copy).",
+            doc="Whether the fields are removed (move) or kept (copy).",
         )
     )
 
@@ -62,7 +62,7 @@ class HeaderFrom(PartTransformation):
         if len(self._fields) != len(self._names):
             raise ConfigException(f"'{FIELDS}' config must have the same number of elements as '{HEADERS}' config.")
         self._operation = settings.str(OPERATION)
-        self._left_schema: Callable[[Schema], Schema] = remembering(self._left)
+        self._remaining_schema: Callable[[Schema], Schema] = remembering(self._remaining)
 
     def apply(self, record: Record) -> Record | None:
         value, schema = self._value_of(record), self._schema_of(record)
@@ -80,7 +80,7 @@ class HeaderFrom(PartTransformation):
         headers = self._with_fields(headers, struct, schema)
         if self._operation == COPY:
             return self._changed(record, schema, struct, headers=headers)
-        left = Struct(self._left_schema(schema))
+        left = Struct(self._remaining_schema(schema))
         for each in left.schema.fields:
             left.put(each.name, self._field_value(struct, each))
         return self._changed(record, left.schema, left, headers=headers)
@@ -95,7 +95,7 @@ class HeaderFrom(PartTransformation):
             headers = headers.with_header(header, value, field.schema)
         return headers
 
-    def _left(self, schema: Schema) -> Schema:
+    def _remaining(self, schema: Schema) -> Schema:
         builder = SchemaBuilder.like(schema, SchemaType.STRUCT)
         for field in schema.fields:
             if field.name not in self._fields:

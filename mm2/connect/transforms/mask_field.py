@@ -40,7 +40,7 @@ class MaskField(PartTransformation):
             None,
             non_empty(),
             importance=Importance.LOW,
-            doc="What all the fields shall hold instead; for numbers and strings only.",
+            doc="Replacement for the values of all fields; for numbers and strings only.",
         )
     )
 

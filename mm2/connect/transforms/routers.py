@@ -69,7 +69,7 @@ class RegexRouter(Configured, Transformation):
             ConfigType.STRING,
             validator=regular_expression(),
             importance=Importance.HIGH,
-            doc="What topics have to match.",
+            doc="The pattern that topics must match.",
         )
         .define(REPLACEMENT, ConfigType.STRING, importance=Importance.HIGH, doc="The new topic; $1 is the first group.")
     )
@@ -99,14 +99,14 @@ class TimestampRouter(Configured, Transformation):
             ConfigType.STRING,
             "${topic}-${timestamp}",
             importance=Importance.HIGH,
-            doc="The new topic, with <code>${topic}</code> and <code>${timestamp}</code> in it.",
+            doc="The new topic; it may contain <code>${topic}</code> and <code>${timestamp}</code>.",
         )
         .define(
             TIMESTAMP_FORMAT,
             ConfigType.STRING,
             "yyyyMMdd",
             importance=Importance.HIGH,
-            doc="How the timestamp is written, in the patterns of <code>java.text.SimpleDateFormat</code>.",
+            doc="Format of the timestamp, a pattern of <code>java.text.SimpleDateFormat</code>.",
         )
     )
 

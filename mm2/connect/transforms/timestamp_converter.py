@@ -52,21 +52,21 @@ class TimestampConverter(PartTransformation):
             ConfigType.STRING,
             "",
             importance=Importance.HIGH,
-            doc="The field with the time; empty when the whole key or value is one.",
+            doc="The field with the timestamp; empty if the whole key or value is a timestamp.",
         )
         .define(
             TARGET_TYPE,
             ConfigType.STRING,
             validator=one_of(*_SCHEMAS),
             importance=Importance.HIGH,
-            doc="What it shall become: string, unix, Date, Time or Timestamp.",
+            doc="The target type: string, unix, Date, Time or Timestamp.",
         )
         .define(
             FORMAT,
             ConfigType.STRING,
             "",
             importance=Importance.MEDIUM,
-            doc="How text is read and written, in the patterns of <code>java.text.SimpleDateFormat</code>.",
+            doc="Format of text that is read or written, a pattern of <code>java.text.SimpleDateFormat</code>.",
         )
         .define(
             UNIX_PRECISION,
@@ -74,7 +74,7 @@ class TimestampConverter(PartTransformation):
             "milliseconds",
             one_of("nanoseconds", "microseconds", "milliseconds", "seconds"),
             importance=Importance.LOW,
-            doc="The unit of Unix time that is read or written. What is below a millisecond gets lost.",
+            doc="The unit of Unix time that is read or written. Fractions of a millisecond are lost.",
         )
     )
 
@@ -97,7 +97,7 @@ class TimestampConverter(PartTransformation):
         except DatePatternError as error:
             raise ConfigException(FORMAT, pattern, f"not a pattern of SimpleDateFormat: {error}") from error
         if self._target != "string" and not compiled.can_parse:
-            raise ConfigException(FORMAT, pattern, "dates that are told by weeks cannot be read")
+            raise ConfigException(FORMAT, pattern, "dates with week fields cannot be parsed")
         return compiled
 
     def apply(self, record: Record) -> Record | None:

@@ -377,7 +377,7 @@ def test_a_source_that_does_not_let_us_in_is_told_in_a_sentence(site: Site, wron
     site.process.eventually(lambda: any(re.search(SENTENCES[wrong], sentence) for sentence in told()))
     time.sleep(3)  # it is tried again meanwhile
     # Not at each try. Only on a busy machine it is told again: behind a time-out, or when the worker has lost its session.
-    begun = 1 + len(site.process.lines(event="the session has ended", flow=f"{wrong}->plainB"))
+    begun = 1 + len(site.process.lines(event="group session expired", flow=f"{wrong}->plainB"))
     assert max(Counter(told()).values()) <= 1 + begun
 
 

@@ -107,7 +107,7 @@ def test_a_file_that_was_cut_off_is_told_of_and_read_on_when_it_is_long_enough(
     task = source(file, {"position": 10})
     threading.Timer(0.1, task._stopping.set).start()
     assert task.poll() is None
-    assert "shorter than what was read" in capsys.readouterr().out
+    assert "shorter than the stored position" in capsys.readouterr().out
     task._stopping.clear()
     file.write_text("0123456789new\n")
     assert polled(task) == [("new", 14)]

@@ -15,7 +15,7 @@ from mm2.connect.errors import BadRequest, NotFound, NotLeader
 from mm2.connect.group.protocol import NO_ERROR, URL_NOT_USED, WorkerAssignment
 from mm2.connect.herder import base as base_module
 from mm2.connect.herder import config_view as view_module
-from mm2.connect.herder import fencing as ownership_module
+from mm2.connect.herder import fencing as fencing_module
 from mm2.connect.herder import requests as requests_module
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.herder.interface import timed_out
@@ -157,7 +157,7 @@ def follower(monkeypatch: pytest.MonkeyPatch, leader_url: str, **answers: object
 
     monkeypatch.setattr(instance._internal_requests, "fence", fence)
     monkeypatch.setattr(instance._config_store, "is_pending_fencing", lambda _name: pending[0])
-    monkeypatch.setattr(ownership_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(fencing_module, "_POLL_S", 0.01)
     return instance
 
 
@@ -184,7 +184,7 @@ def test_a_task_whose_configs_are_out_of_date_waits_for_its_end(monkeypatch: pyt
 
 
 def test_without_rest_a_task_waits_for_the_record_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership_module, "_FENCING_PATIENCE_S", 0.05)
+    monkeypatch.setattr(fencing_module, "_FENCING_TIMEOUT_S", 0.05)
     instance = follower(monkeypatch, URL_NOT_USED)
     with pytest.raises(ConnectError, match="Task c-0 was not started: exactly-once needs older tasks of connector c"):
         instance._ownership.await_fencing(TASK, never)

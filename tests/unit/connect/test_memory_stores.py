@@ -178,7 +178,7 @@ def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
         (dump_map({b"k": b"v"})[:-1], "is cut off after"),
         (dump_map({b"k": b"v"})[:40], "is cut off after 40 bytes"),
         (dump_map({b"k": b"v"}) + b"x", "1 bytes follow its end"),
-        (dump_map({}).replace(b"HashMap", b"HashSet"), "is no java.util.HashMap"),
+        (dump_map({}).replace(b"HashMap", b"HashSet"), "is not a java.util.HashMap"),
     ],
 )
 def test_any_other_file_is_refused(tmp_path: Path, data: bytes, why: str) -> None:

@@ -32,7 +32,7 @@ class Store:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_store, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(offset_store, "_RETRY_S", 0.01)
 
 
 def reader(store: Store) -> ConnectorOffsetReader:

@@ -143,7 +143,7 @@ def test_classes_of_elsewhere_are_not_found(two: tuple[PluginLoader, PluginLoade
         two[0].load_class("structlog.BoundLogger")
     with pytest.raises(AttributeError):
         two[0].load_class("acme.plugin.Absent")
-    with pytest.raises(TypeError, match="no class"):
+    with pytest.raises(TypeError, match="not a class"):
         two[0].load_class("acme.plugin.VERSION")
 
 

@@ -447,7 +447,7 @@ def test_a_definition_comes_through_without_its_code() -> None:
 
 def test_what_cannot_be_told_is_named_and_harms_nothing() -> None:
     encoding, decoding = Encoding(), Decoding()
-    with pytest.raises(TypeError, match="a lock is no value of the plugin API"):
+    with pytest.raises(TypeError, match="a lock is not a value of the plugin API"):
         encoding.encode([SCHEMA, threading.Lock()])
     assert decoding.decode(encoding.encode(SCHEMA)) == SCHEMA
     error = decoding.decode(encoding.encode(ConfigException("k", 1, "Too small")))

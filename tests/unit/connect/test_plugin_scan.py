@@ -57,7 +57,9 @@ def test_a_version_that_is_not_there_is_refused_with_those_that_are(tmp_path: Pa
         "Plugin acme.convert.AcmeConverter not found that matches the version range [3,), available versions: [1.0]"
     )
     assert raised.value.available == ["1.0"]
-    with pytest.raises(ConnectError, match=r"Version \[3 of the class at key\.converter is no version and no range"):
+    with pytest.raises(
+        ConnectError, match=r"Version \[3 of the class at key\.converter is neither a version nor a range"
+    ):
         plugins.new("Acme", Converter, key="key.converter", version="[3")
 
 
@@ -133,7 +135,7 @@ def test_a_bad_plugin_does_not_touch_the_others(tmp_path: Path) -> None:
     with capture_logs() as logs:
         _, listing = found({"plugin.path": str(tmp_path)})
     assert listing == [ACME_10]
-    assert {log.get("plugin") for log in logs if log["event"] == "plugin cannot be loaded and is ignored"} == {
+    assert {log.get("plugin") for log in logs if log["event"] == "plugin cannot be loaded, ignoring it"} == {
         "broken:X",
         "nowhere:Y",
         "worse:Z",

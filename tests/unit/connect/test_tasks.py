@@ -210,4 +210,4 @@ def test_records_of_a_task_that_says_it_produces_by_itself_are_refused() -> None
     running = worker_task(task, heard, Guard().as_guard())
     running.start()
     assert running.await_stop(10)
-    assert "produces by itself" in str(running.failure)
+    assert "produces records itself" in str(running.failure)

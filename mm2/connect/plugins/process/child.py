@@ -213,7 +213,7 @@ class _Child:
 
     def _expect(self, kind: type[Any]) -> Any:
         if not isinstance(self._plugin, kind):
-            raise TypeError(f"{type(self._plugin).__qualname__} is no {kind.__name__}")
+            raise TypeError(f"{type(self._plugin).__qualname__} is not a {kind.__name__}")
         return self._plugin
 
 
@@ -223,7 +223,7 @@ def _class_of(path: str) -> type[Any]:
     for part in attribute.split("."):
         found = getattr(found, part)
     if not isinstance(found, type):
-        raise TypeError(f"{path} is no class")
+        raise TypeError(f"{path} is not a class")
     return found
 
 
@@ -238,7 +238,7 @@ def _place(record: SourceRecord | None, records: list[SourceRecord] | None) -> i
     for place, found in enumerate(records or ()):
         if found is record:
             return place
-    raise ValueError("A transaction shall end behind a record that this poll does not return")
+    raise ValueError("The transaction boundary is at a record that this poll does not return")
 
 
 def main() -> None:

@@ -60,7 +60,7 @@ class FrameSocket:
         except ValueError as error:
             raise PeerGone(f"a message that cannot be read: {error}") from error
         if not isinstance(message, list):
-            raise PeerGone("a message of another kind")
+            raise PeerGone("a message of an unknown kind")
         return message
 
     def _read(self, size: int) -> bytes:
@@ -82,7 +82,7 @@ class FrameSocket:
             self._socket.close()
 
 
-CALL, RETURN, RAISE, TELL = "call", "return", "raise", "tell"
+CALL, RETURN, RAISE, NOTIFY = "call", "return", "raise", "notify"
 
 Handler = Callable[[str, list[Any]], Any]
 """Answers a call by name with its arguments."""
@@ -136,9 +136,9 @@ class Peer:
                 raise rest[0]
             self._serve(number, rest[0], rest[1])
 
-    def tell(self, method: str, *args: Any) -> None:
+    def notify(self, method: str, *args: Any) -> None:
         """Send a message that needs no answer. Raises PeerGone."""
-        self._send([-1, TELL, method, list(args)])
+        self._send([-1, NOTIFY, method, list(args)])
 
     def join(self) -> None:
         """Wait until the other side has ended."""
@@ -171,7 +171,7 @@ class Peer:
         except PeerGone as error:
             self._gone = str(error)
         except Exception as error:
-            log.exception("conversation with a plugin's process is broken", peer=self._name)
+            log.exception("connection to a plugin process failed", peer=self._name)
             self._gone = str(error)
         with self._changing:
             inboxes = list(self._inboxes.values())
@@ -181,7 +181,7 @@ class Peer:
 
     def _deliver(self, message: list[Any]) -> None:
         number, kind, *rest = message
-        if kind == TELL:
+        if kind == NOTIFY:
             self._handler(rest[0], rest[1])
             return
         with self._changing:

@@ -44,8 +44,8 @@ from mm2.kafka.producer import RecordMetadata
 log = structlog.get_logger(__name__)
 
 _END_S: Final = 5.0
-"""How long a process may take to end when it is told to."""
-_LAST_WORDS: Final = 5
+"""Time for a process to end after it was requested to, in seconds."""
+_LAST_LINES: Final = 5
 
 
 class PluginProcess:
@@ -54,7 +54,7 @@ class PluginProcess:
     def __init__(self, name: str, handler: Handler) -> None:
         """``name`` is the plugin's name in messages. Raises ConnectError when the process cannot be created."""
         self.name = name
-        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._closed = False
         ours, theirs = socket.socketpair()
         with theirs:
@@ -71,7 +71,7 @@ class PluginProcess:
                 )
             except OSError as error:
                 ours.close()
-                raise ConnectError(f"No process could be made for plugin {name}: {error}") from error
+                raise ConnectError(f"The process of plugin {name} could not be started: {error}") from error
         self._peer = Peer(FrameSocket(ours), handler, name=f"plugin-{self._process.pid}", first=0, on_end=self._ended)
         output = self._process.stdout
         if output is not None:
@@ -90,10 +90,10 @@ class PluginProcess:
         except PeerGone as error:
             raise ConnectError(self.death()) from error
 
-    def tell(self, method: str, *args: Any) -> None:
+    def notify(self, method: str, *args: Any) -> None:
         """Send a message without waiting for an answer, if the process is alive."""
         try:
-            self._peer.tell(method, *args)
+            self._peer.notify(method, *args)
         except PeerGone:
             return
 
@@ -104,10 +104,10 @@ class PluginProcess:
         try:
             code = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
-            return f"The process {self.pid} of plugin {self.name} does not answer any more"
+            return f"The process {self.pid} of plugin {self.name} does not respond"
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        words = f"; its last output: {' | '.join(self._last_words)}" if self._last_words else ""
-        return f"The process {self.pid} of plugin {self.name} {how}{words}"
+        output = f"; its last output: {' | '.join(self._last_lines)}" if self._last_lines else ""
+        return f"The process {self.pid} of plugin {self.name} {how}{output}"
 
     def close(self) -> None:
         """End the process; kill it when it does not exit by itself."""
@@ -116,7 +116,7 @@ class PluginProcess:
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
-            log.warning("process of a plugin does not end and is killed", plugin=self.name, pid=self.pid)
+            log.warning("plugin process did not exit in time, killing it", plugin=self.name, pid=self.pid)
             self._process.kill()
             self._process.wait()
 
@@ -128,8 +128,8 @@ class PluginProcess:
         with output:
             for line in output:
                 text = line.decode(errors="replace").rstrip()
-                self._last_words.append(text)
-                log.info("output of a plugin's process", plugin=self.name, pid=self.pid, line=text)
+                self._last_lines.append(text)
+                log.info("output of a plugin process", plugin=self.name, pid=self.pid, line=text)
 
 
 class _Remote:
@@ -177,7 +177,7 @@ def _weakly(remote: _Remote) -> Handler:
     def answer(method: str, args: list[Any]) -> Any:
         found = reference()
         if found is None:
-            raise ConnectError("The worker has forgotten this plugin")
+            raise ConnectError("The worker no longer uses this plugin")
         return found.answer(method, args)
 
     return answer
@@ -224,7 +224,7 @@ class _RemoteConnector(_Remote, Connector):
                 return self.context.stored_task_configs()
             case "raise_error":
                 return self.context.raise_error(args[0])
-        raise ConnectError(f"A connector cannot ask for {method}")
+        raise ConnectError(f"A connector cannot call {method}")
 
 
 class RemoteSourceConnector(_RemoteConnector, SourceConnector):
@@ -275,8 +275,8 @@ class RemoteSourceTask(_RemoteTask, SourceTask):
         super().initialize(ctx)
         if self._facts["produces_by_itself"]:
             raise ConnectError(
-                f"Task {self.plugin_name} writes to Kafka by itself and needs the worker's process: plugin.isolation=process "
-                "is not for it"
+                f"Task {self.plugin_name} writes to Kafka by itself and needs the worker's process: it does not support "
+                "plugin.isolation=process"
             )
         transactions = ctx.transaction_context is not None
         self._process.call(
@@ -323,7 +323,7 @@ class RemoteSourceTask(_RemoteTask, SourceTask):
                 return self.context.report(args[0])
             case "confirm_ownership":
                 return self.context.confirm_ownership()
-        raise ConnectError(f"A source task cannot ask for {method}")
+        raise ConnectError(f"A source task cannot call {method}")
 
 
 class RemoteSinkTask(_RemoteTask, SinkTask):
@@ -368,15 +368,15 @@ class RemoteSinkTask(_RemoteTask, SinkTask):
                 return self.context.resume(*args[0])
             case "offset" | "timeout" | "request_commit":
                 return getattr(self.context, method)(*args)
-        raise ConnectError(f"A sink task cannot ask for {method}")
+        raise ConnectError(f"A sink task cannot call {method}")
 
     def _report(self, number: int, record: SinkRecord, error: BaseException) -> None:
         if self._reporter is None:
-            raise ConnectError("There is no reporter of errant records")
+            raise ConnectError("Errant records cannot be reported: no reporter is configured")
         process = self._process
 
         def settled(future: Future[None]) -> None:
-            process.tell("settle", number, future.exception())
+            process.notify("settle", number, future.exception())
 
         self._reporter.report(record, error).add_done_callback(settled)
 
@@ -408,14 +408,14 @@ def describe(plugin: Plugin) -> tuple[tuple[PluginType, ...], str]:
     loader = plugin.loader
     process = PluginProcess(plugin.name, _no_answer)
     try:
-        told = process.call("describe", plugin.path, [] if loader is None else loader.paths)
+        described = process.call("describe", plugin.path, [] if loader is None else loader.paths)
     finally:
         process.close()
-    return tuple(PluginType(name) for name in told["types"]), str(told["version"])
+    return tuple(PluginType(name) for name in described["types"]), str(described["version"])
 
 
 def _no_answer(method: str, _args: list[Any]) -> Any:
-    raise ConnectError(f"Nobody answers {method} while plugins are looked for")
+    raise ConnectError(f"{method} cannot be called during plugin discovery")
 
 
 def _with_colon(name: str) -> str:

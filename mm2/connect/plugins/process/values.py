@@ -1,4 +1,4 @@
-"""Encoding of plugin API values for another process: CBOR, with one tag of our own for values that are not plain.
+"""Encoding of plugin API values for another process: CBOR, with one private tag for values that are not plain.
 
 A schema is encoded once and referenced by its number afterwards, since millions of records share one. Both sides number
 schemas alike: messages are read in the order in which they were written.
@@ -85,42 +85,44 @@ class Encoding:
         """Raises TypeError for a value that cannot be encoded; the schema numbers then stay unchanged."""
         known = dict(self._schemas)
         try:
-            return cbor2.dumps(self._told(value))
+            return cbor2.dumps(self._encoded(value))
         except Exception as error:
             self._schemas = known
-            raise TypeError(f"It cannot be told to another process: {error}") from error
+            raise TypeError(f"It cannot be sent to another process: {error}") from error
 
-    def _told(self, value: Any) -> Any:
+    def _encoded(self, value: Any) -> Any:
         if type(value) in _PLAIN:
             return value
         if type(value) is list:
-            return [self._told(item) for item in value]
+            return [self._encoded(item) for item in value]
         if isinstance(value, Mapping):
             if all(type(key) is str for key in value):
-                return {key: self._told(item) for key, item in value.items()}
-            return _tag("map", [[self._told(key), self._told(item)] for key, item in value.items()])
+                return {key: self._encoded(item) for key, item in value.items()}
+            return _tag("map", [[self._encoded(key), self._encoded(item)] for key, item in value.items()])
         if isinstance(value, Schema):
             return self._schema(value)
         if isinstance(value, Struct):
-            return _tag("struct", self._told(value.schema), [self._told(item) for _, item in value.items()])
+            return _tag("struct", self._encoded(value.schema), [self._encoded(item) for _, item in value.items()])
         if isinstance(value, Headers):
-            return _tag("headers", [[each.key, self._told(each.value), self._told(each.schema)] for each in value])
+            return _tag(
+                "headers", [[each.key, self._encoded(each.value), self._encoded(each.schema)] for each in value]
+            )
         if isinstance(value, TopicPartition):
             return _tag("partition", *value)
         if type(value).__name__ in _DATA_CLASSES and type(value) is _DATA_CLASSES[type(value).__name__]:
-            parts = [self._told(getattr(value, field.name)) for field in dataclass_fields(value)]
+            parts = [self._encoded(getattr(value, field.name)) for field in dataclass_fields(value)]
             return _tag(type(value).__name__, *parts)
         if isinstance(value, ConfigDef):
-            return _tag("definition", [self._told(_row(key)) for key in value.keys.values()])
+            return _tag("definition", [self._encoded(_row(key)) for key in value.keys.values()])
         if isinstance(value, BaseException):
-            return _tag("error", *self._told(_error_parts(value)))
+            return _tag("error", *self._encoded(_error_parts(value)))
         if isinstance(value, tuple):
-            return _tag("tuple", *(self._told(item) for item in value))
+            return _tag("tuple", *(self._encoded(item) for item in value))
         if isinstance(value, AbstractSet):
-            return _tag("set", *(self._told(item) for item in value))
+            return _tag("set", *(self._encoded(item) for item in value))
         if isinstance(value, bytearray | memoryview):
             return bytes(value)
-        return _told_simply(value)
+        return _encoded_scalar(value)
 
     def _schema(self, schema: Schema) -> Any:
         known = self._schemas.get(id(schema))
@@ -135,14 +137,14 @@ class Encoding:
             number,
             schema.type.value,
             schema.optional,
-            self._told(schema.default),
+            self._encoded(schema.default),
             schema.name,
             schema.version,
             schema.doc,
             dict(schema.parameters),
-            [[field.name, field.index, self._told(field.schema)] for field in schema.fields],
-            self._told(schema.key_schema),
-            self._told(schema.value_schema),
+            [[field.name, field.index, self._encoded(field.schema)] for field in schema.fields],
+            self._encoded(schema.key_schema),
+            self._encoded(schema.value_schema),
         )
 
 
@@ -237,7 +239,7 @@ def _tag(kind: str, *parts: Any) -> cbor2.CBORTag:
     return cbor2.CBORTag(_TAG, [kind, *parts])
 
 
-def _told_simply(value: Any) -> Any:
+def _encoded_scalar(value: Any) -> Any:
     if isinstance(value, Decimal):
         return _tag("decimal", str(value))
     if isinstance(value, dt.datetime):
@@ -261,7 +263,7 @@ def _told_simply(value: Any) -> Any:
         return int(value)
     if isinstance(value, float):
         return float(value)
-    raise TypeError(f"a {type(value).__qualname__} is no value of the plugin API")
+    raise TypeError(f"a {type(value).__qualname__} is not a value of the plugin API")
 
 
 def _row(key: ConfigKey) -> list[Any]:

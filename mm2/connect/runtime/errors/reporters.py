@@ -39,7 +39,7 @@ from mm2.kafka.structs import NewTopic, TopicPartition
 log = structlog.get_logger(__name__)
 
 
-class ReportsUnderWay:
+class PendingReports:
     """Reports by the partition that a record was consumed from. Thread-safe."""
 
     def __init__(self) -> None:
@@ -258,7 +258,7 @@ _SINK_TASK: Final = "org.apache.kafka.connect.sink.SinkTask"
 class WorkerErrantRecordReporter:
     """``original`` returns the consumed record; ``rebuild`` creates one for a record that the task has made itself.
 
-    Reports are added to ``under_way`` until they are complete.
+    Reports are added to ``pending`` until they are complete.
     """
 
     def __init__(
@@ -267,12 +267,12 @@ class WorkerErrantRecordReporter:
         *,
         original: Callable[[SinkRecord], ConsumerRecord | None],
         rebuild: Callable[[SinkRecord], ConsumerRecord],
-        under_way: ReportsUnderWay,
+        pending: PendingReports,
     ) -> None:
         self._operator = operator
         self._original = original
         self._rebuild = rebuild
-        self._under_way = under_way
+        self._pending_reports = pending
         self._lock = threading.Lock()
         self._first_error: BaseException | None = None
 
@@ -283,7 +283,7 @@ class WorkerErrantRecordReporter:
             self._first_error = self._first_error or error
         future = self._operator.execute_failed(ProcessingContext(read), ProcessingStage.TASK_PUT, _SINK_TASK, error)
         if not future.done():
-            self._under_way.add(read.topic_partition, future)
+            self._pending_reports.add(read.topic_partition, future)
         return future
 
     def raise_error(self) -> None:

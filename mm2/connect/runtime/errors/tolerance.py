@@ -236,7 +236,7 @@ class RetryWithToleranceOperator(Generic[T]):
             try:
                 reporter.close()
             except Exception:
-                log.exception("an error reporter could not be closed")
+                log.exception("error reporter could not be closed")
         self._reporters.clear()
 
     def abandon(self) -> None:
@@ -290,10 +290,10 @@ class RetryWithToleranceOperator(Generic[T]):
             self._counters.last_error_ms = int(time.time() * 1000)
 
     def _report(self, context: ProcessingContext[T]) -> Future[None]:
-        under_way = [future for reporter in self._reporters if (future := reporter.report(context)) is not None]
-        if len(under_way) == 1:
-            return under_way[0]
+        pending = [future for reporter in self._reporters if (future := reporter.report(context)) is not None]
+        if len(pending) == 1:
+            return pending[0]
         all_done: Future[None] = Future()
-        wait(under_way)
+        wait(pending)
         all_done.set_result(None)
         return all_done

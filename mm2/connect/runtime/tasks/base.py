@@ -49,7 +49,7 @@ class Converters:
             try:
                 converter.close()
             except Exception:
-                log.exception("a converter could not be closed", converter=type(converter).__qualname__)
+                log.exception("converter could not be closed", converter=type(converter).__qualname__)
 
 
 @dataclass(frozen=True)
@@ -192,9 +192,9 @@ class WorkerTask(ABC):
         except BaseException as error:  # noqa: BLE001 - any exception of a task is its failure
             self.failure = error
             if self._cancelled:
-                self._log.warning("the abandoned task ended with an error", reason=repr(error))
+                self._log.warning("abandoned task ended with an error", reason=repr(error))
             else:
-                self._log.exception("the task failed and will not recover until it is restarted")
+                self._log.exception("task failed and will not recover until it is restarted")
                 self.counters.enter("failed")
                 self._listener.on_failure(self.id, error, self.version)
         else:
@@ -245,7 +245,7 @@ class WorkerTask(ABC):
         This may be so after this process was frozen, for example.
         """
         if not self._cancelled and not self._is_ours():
-            self._log.warning("the task is given up, since it may run on another worker")
+            self._log.warning("task abandoned, it may run on another worker")
             self._cancelled = True
             self._stop_asked.set()
         return self._cancelled

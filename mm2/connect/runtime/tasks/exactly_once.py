@@ -123,9 +123,9 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         self._boundaries = boundaries
         #: Newest offset of each partition since the last commit; kept when a transaction is aborted.
         self._offsets: _SourceOffsets = {}
-        self._told_lock = threading.Lock()
+        self._outcomes_lock = threading.Lock()
         #: Records since the last commit in order, each with its metadata once it is acknowledged.
-        self._to_tell: dict[int, tuple[SourceRecord, RecordMetadata | None]] = {}
+        self._outcomes: dict[int, tuple[SourceRecord, RecordMetadata | None]] = {}
         self._records = 0
         self._committed_s = time.monotonic()
 
@@ -137,15 +137,15 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         by_interval = self._transactions.boundary is Boundary.INTERVAL
         if by_interval and self._transactions.interval_ms >= self._transactions.timeout_ms:
             self._log.warning(
-                "transactions last as long as their timeout or longer and will be aborted; raise "
-                "producer.override.transaction.timeout.ms or lower transaction.boundary.interval.ms",
+                "the transaction interval is not shorter than the transaction timeout, transactions will be aborted; increase "
+                "producer.override.transaction.timeout.ms or decrease transaction.boundary.interval.ms",
                 interval_ms=self._transactions.interval_ms,
                 timeout_ms=self._transactions.timeout_ms,
             )
         try:
             self._transactional.init()
         except KafkaFailure as failure:
-            raise ConnectError(f"Task {self.id} cannot begin to write in transactions: {failure}") from failure
+            raise ConnectError(f"Task {self.id} cannot initialize its transactional producer: {failure}") from failure
 
     def _enter_loop(self) -> None:
         self._committed_s = time.monotonic()
@@ -168,8 +168,8 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
             )
         self._raise_failure()
         self._begin()
-        with self._told_lock:
-            self._to_tell[id(record)] = (record, None)
+        with self._outcomes_lock:
+            self._outcomes[id(record)] = (record, None)
         return None
 
     def _sends_together(self, topic: str) -> bool:
@@ -180,14 +180,14 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         self._raise_failure()
         self._begin()
         if self._listens:
-            with self._told_lock:
-                self._to_tell.update((id(one.record), (one.record, None)) for one in submitted)
+            with self._outcomes_lock:
+                self._outcomes.update((id(one.record), (one.record, None)) for one in submitted)
 
     def _run_sent(self, submitted: Sequence[Submitted], sent: Sent) -> None:
         if self._listens:
-            with self._told_lock:
+            with self._outcomes_lock:
                 for one, metadata in zip(submitted, sent.metadata(), strict=True):
-                    self._to_tell[id(one.record)] = (one.record, metadata)
+                    self._outcomes[id(one.record)] = (one.record, metadata)
 
     def _begin(self) -> None:
         # No record is in flight: between two transactions the sender is idle.
@@ -203,13 +203,13 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         self._end_behind(record)
 
     def _dropped(self, record: SourceRecord) -> None:
-        with self._told_lock:
-            self._to_tell[id(record)] = (record, None)
+        with self._outcomes_lock:
+            self._outcomes[id(record)] = (record, None)
         self._end_behind(record)
 
     def _sent(self, record: SourceRecord, submitted: Submitted | None, metadata: RecordMetadata) -> None:
-        with self._told_lock:
-            self._to_tell[id(record)] = (record, metadata)
+        with self._outcomes_lock:
+            self._outcomes[id(record)] = (record, metadata)
 
     def _send_failed(
         self, context: ProcessingContext[SourceRecord], submitted: Submitted | None, failure: KafkaFailure
@@ -281,7 +281,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         try:
             self._transactional.abort()
         except KafkaFailure as refused:
-            self._log.warning("open transaction not aborted at the end", reason=str(refused))
+            self._log.warning("open transaction not aborted when the task ended", reason=str(refused))
 
     def _abort(self, what: str) -> None:
         if not self._transactional.in_transaction:
@@ -309,11 +309,11 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
             self.counters.committed(time.monotonic() - began_s, failed=True)
             raise
         self.counters.committed(time.monotonic() - began_s)
-        with self._told_lock:
-            told, self._to_tell = self._to_tell, {}
-        for record, metadata in told.values():
-            self._tell(record, metadata)
-        self._tell_commit()
+        with self._outcomes_lock:
+            outcomes, self._outcomes = self._outcomes, {}
+        for record, metadata in outcomes.values():
+            self._notify_record(record, metadata)
+        self._notify_commit()
 
     def _end_transaction(self) -> None:
         self._sender.flush(give_up=lambda: self._cancelled or self._sender.failure is not None)

@@ -26,7 +26,7 @@ from mm2.connect.api import (
 )
 from mm2.connect.data.record import NO_HEADERS, Header
 from mm2.connect.data.schema import SchemaAndValue
-from mm2.connect.runtime.errors.reporters import ReportsUnderWay, WorkerErrantRecordReporter
+from mm2.connect.runtime.errors.reporters import PendingReports, WorkerErrantRecordReporter
 from mm2.connect.runtime.errors.tolerance import Failed, Interrupted, ProcessingContext, ProcessingStage
 from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
 from mm2.connect.runtime.tasks.sink_context import WorkerSinkTaskContext
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _NO_TIMESTAMP: Final = -1
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 
@@ -115,10 +115,10 @@ class WorkerSinkTask(WorkerTask):
         self._commit_timeout_s = setup.commit_timeout_ms / 1000
         assert equipment.counters.sink is not None  # noqa: S101 - made so by the worker
         self._figures = equipment.counters.sink
-        self._under_way = ReportsUnderWay()
+        self._pending_reports = PendingReports()
         self._reporter = (
             WorkerErrantRecordReporter(
-                self._operator, original=_original_of, rebuild=self._rebuilt, under_way=self._under_way
+                self._operator, original=_original_of, rebuild=self._rebuilt, pending=self._pending_reports
             )
             if setup.reports_errors
             else None
@@ -213,7 +213,7 @@ class WorkerSinkTask(WorkerTask):
         except Exception:
             if not failed:
                 raise
-            self._log.exception("partitions of the failed task could not be closed in peace")
+            self._log.exception("partitions of the failed task could not be closed")
 
     def _close(self, *, failed: bool) -> None:
         self._plugin_stopped = True
@@ -244,7 +244,7 @@ class WorkerSinkTask(WorkerTask):
         except KafkaFailure as failure:
             if self._cancelled:
                 return  # its connections were closed
-            raise ConnectError(f"Task {self.id} cannot go on reading: {failure}") from failure
+            raise ConnectError(f"Task {self.id} cannot continue reading: {failure}") from failure
         self._figures.read += len(records)
         if self._is_stopping and not records:
             return
@@ -314,7 +314,7 @@ class WorkerSinkTask(WorkerTask):
     def _noted(self, context: ProcessingContext[ConsumerRecord], converted: SinkRecord | None) -> SinkRecord | None:
         """Return ``converted``; if its error report is incomplete, commits of later offsets wait for the report."""
         if converted is None and context.reported is not None and not context.reported.done():
-            self._under_way.add(context.original.topic_partition, context.reported)
+            self._pending_reports.add(context.original.topic_partition, context.reported)
         return converted
 
     def _made(
@@ -360,13 +360,13 @@ class WorkerSinkTask(WorkerTask):
         self._figures.sent += len(batch)
         self.counters.batch.add(len(batch))
         self._current.update(self._batch_offsets)
-        self._forget_batch()
+        self._drop_batch()
         if self._paused_for_redelivery:
             self._paused_for_redelivery = False
             if not self._shall_pause:
                 self._resume_all()
 
-    def _forget_batch(self) -> None:
+    def _drop_batch(self) -> None:
         self._batch_offsets.clear()
         self._batch.clear()
 
@@ -410,7 +410,7 @@ class WorkerSinkTask(WorkerTask):
         """The consumer's starting position; waits while brokers are unreachable."""
         while True:
             try:
-                return self._consumer.position(tp, _LOOK_S)
+                return self._consumer.position(tp, _POLL_S)
             except TimeoutFailure:
                 if self._is_stopping:
                     raise _Stopping from None
@@ -444,7 +444,7 @@ class WorkerSinkTask(WorkerTask):
             self._commit(time.monotonic(), partitions, closing=True)
         else:
             self.task.close(sorted(partitions))
-        self._under_way.forget(partitions)
+        self._pending_reports.forget(partitions)
         for tp in partitions:
             self._current.pop(tp, None)
             self._last_committed.pop(tp, None)
@@ -455,9 +455,9 @@ class WorkerSinkTask(WorkerTask):
     def _commit(self, now: float, partitions: Collection[TopicPartition], *, closing: bool) -> None:
         """Commit the offsets that the task allows; ``closing``: the partitions are revoked afterwards."""
         # Committing past a record that is not yet written to the dead letter queue could lose it.
-        held_up = self._under_way.wait_for(partitions, self._commit_timeout_s)
-        if held_up:
-            self._log.warning("offsets wait for dead letters that are not written yet", partitions=_names(held_up))
+        incomplete = self._pending_reports.wait_for(partitions, self._commit_timeout_s)
+        if incomplete:
+            self._log.warning("offset commit waits for dead letters", partitions=_names(incomplete))
         offsets = {tp: offset for tp, offset in self._current.items() if tp in partitions}
         if not offsets:
             return
@@ -471,12 +471,12 @@ class WorkerSinkTask(WorkerTask):
         if provided is None:
             return
         to_commit = self._committable(provided, offsets, committed)
-        to_commit |= {tp: offset for tp, offset in committed.items() if tp in held_up}
+        to_commit |= {tp: offset for tp, offset in committed.items() if tp in incomplete}
         if not provided or to_commit == committed:
             self._log.debug("nothing to commit", sequence=sequence)
             self._committed(sequence, None, None)
         elif self._cancelled:
-            self._log.info("no final commit of offsets, as the task has been cancelled")
+            self._log.info("no final offset commit, the task was cancelled")
         elif closing:
             self._commit_and_wait(sequence, to_commit)
         else:
@@ -542,7 +542,7 @@ class WorkerSinkTask(WorkerTask):
     def _committed(self, sequence: int, error: BaseException | None, offsets: Offsets | None) -> None:
         """A commit has completed or failed; the result is ignored if a newer commit was started."""
         if sequence != self._commit_sequence:
-            self._log.debug("commit came too late", sequence=sequence, newest=self._commit_sequence)
+            self._log.debug("commit response is outdated", sequence=sequence, newest=self._commit_sequence)
             self._figures.commits_skipped += 1
             return
         took_s = time.monotonic() - self._commit_began_s

@@ -270,7 +270,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         try:
             records = self.task.poll()
         except RetriableError as error:
-            self._log.warning("poll failed and is tried again", reason=str(error))
+            self._log.warning("poll failed, retrying", reason=str(error))
             records = None
             began_s = time.monotonic()
         finally:
@@ -391,7 +391,7 @@ class AbstractWorkerSourceTask(WorkerTask):
                 return True
             if self._cancelled:
                 raise ConnectError("cancelled while records were being written") from error
-            self._log.warning("record not sent, trying again after a while", topic=transformed.topic, reason=str(error))
+            self._log.warning("record not sent, retrying", topic=transformed.topic, reason=str(error))
             self._not_sent(submitted)
             return False
         self._dispatched(record)
@@ -480,7 +480,7 @@ class AbstractWorkerSourceTask(WorkerTask):
             return None
         return Record(key, value, tuple(headers), _producible_timestamp(record))
 
-    def _tell(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+    def _notify_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
         if not self._listens:
             return
         try:
@@ -489,7 +489,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         except Exception:  # noqa: BLE001 - as in Java, this never fails a task
             self._log.exception("commit_record() of the task failed")
 
-    def _tell_commit(self) -> None:
+    def _notify_commit(self) -> None:
         try:
             self.task.commit()
         except Exception:  # noqa: BLE001 - as in Java, this never fails a task
@@ -552,7 +552,7 @@ def _producible_timestamp(record: SourceRecord) -> int | None:
 
 
 def _unknown_failure() -> KafkaFailure:
-    return KafkaFailure("not written, and nobody knows why")
+    return KafkaFailure("not written, reason unknown")
 
 
 class WorkerSourceTask(AbstractWorkerSourceTask):
@@ -587,12 +587,12 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
                 self._uncommitted.clear()
         self.counters.committed(time.monotonic() - began_s)
         with self._as_plugin():
-            self._tell_commit()
+            self._notify_commit()
         return True
 
     def _final_commit(self, *, failed: bool) -> None:
         if not self._submitted.await_all(self._flush_timeout_s):
-            self._log.warning("records were still on their way when the task ended", timeout_s=self._flush_timeout_s)
+            self._log.warning("records not acknowledged when the task ended", timeout_s=self._flush_timeout_s)
         self.commit_offsets()
 
     def _before_poll(self) -> None:
@@ -605,7 +605,7 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
     def _before_send(self, record: SourceRecord, topic: str) -> Submitted | None:
         if self._guard is not None:
             raise ConnectError(
-                f"Task {self.id} returned records, but says that it produces by itself: with exactly-once they could not "
+                f"Task {self.id} returned records, but declares that it produces records itself: with exactly-once they cannot "
                 "be written in its transactions"
             )
         self._raise_send_error()
@@ -625,16 +625,16 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
     def _run_sent(self, submitted: Sequence[Submitted], sent: Sent) -> None:
         if self._listens:
             for one, metadata in zip(submitted, sent.metadata(), strict=True):
-                self._tell(one.record, metadata)
+                self._notify_record(one.record, metadata)
         self._submitted.ack(*submitted)
 
     def _sent(self, record: SourceRecord, submitted: Submitted | None, metadata: RecordMetadata) -> None:
-        self._tell(record, metadata)
+        self._notify_record(record, metadata)
         if submitted is not None:
             self._submitted.ack(submitted)
 
     def _dropped(self, record: SourceRecord) -> None:
-        self._tell(record, None)
+        self._notify_record(record, None)
 
     def _send_failed(
         self, context: ProcessingContext[SourceRecord], submitted: Submitted | None, failure: KafkaFailure
@@ -646,7 +646,7 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
         if self._operator.tolerance.tolerates_all:
             # Report and skip the record, and count its offset; the next record may succeed.
             self._operator.execute_failed(context, ProcessingStage.KAFKA_PRODUCE, _PRODUCER, failure)
-            self._tell(record, None)
+            self._notify_record(record, None)
             if submitted is not None:
                 self._submitted.ack(submitted)
             return
