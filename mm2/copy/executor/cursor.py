@@ -253,8 +253,8 @@ class Cursor:
 
     @property
     def stuck(self) -> bool:
-        """Whether the target rejects it, or it is suspended or paused: it need not be polled often."""
-        return self.suspended or self.paused is not None or self.outbox.refused
+        """Whether the target rejects it, or it is suspended, paused or stopped: it need not be polled often."""
+        return self.suspended or self.paused is not None or self.outbox.refused or self.outbox.stopped
 
     @property
     def behind(self) -> bool:

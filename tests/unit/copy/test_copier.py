@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mm2.copy import channel
-from mm2.copy.executor.copier import Copier
+from mm2.copy.executor.copier import ROOM_BYTES, Copier
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.positions import Commit
 from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, Session, Start
@@ -257,3 +257,15 @@ def test_what_was_read_is_sent_after_a_reason_on_the_source_only(at_source: bool
     assert (bench.outbox.stopped, removed) == (stopped, [bench.cursor.partition])
     bench.cursor.fail(PartitionState.INCONSISTENT, "contradiction")
     assert bench.outbox.stopped
+
+
+def test_unsent_batches_of_a_stopped_partition_do_not_keep_others_from_being_read() -> None:
+    own = Copier(ASSIGNMENT, 0)
+    own._source = cast(Any, SimpleNamespace(remove=lambda _: None))
+    bench = Bench()
+    bench.cursor.owner = own
+    own._cursors[bench.cursor.partition] = bench.cursor
+    bench.cursor.waiting_bytes = ROOM_BYTES
+    assert not own._has_room()
+    bench.cursor.fail(PartitionState.INCONSISTENT, "contradiction")
+    assert own._has_room()
