@@ -13,9 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import structlog
+
+from mm2.copy.executor.cursor import QUARANTINED, Cursor, SourceRange
 from mm2.copy.executor.outbox import OutgoingBatch, outgoing_of
 from mm2.copy.executor.sink import Sink
-from mm2.kafka.records.record import Record
+from mm2.copy.executor.source import Source
+from mm2.kafka.errors import CorruptBatch, KafkaFailure
+from mm2.kafka.records.batch import BatchView, unpatched
+from mm2.kafka.records.record import Record, decode_batch
 from mm2.kafka.structs import TopicPartition
 
 
@@ -57,3 +63,99 @@ class DeadLetters:
             "mm2.form": form,
         }
         return tuple((name, str(value).encode()) for name, value in rows.items())
+
+
+class Quarantine:
+    """Writes what cannot be copied to the dead letter topic, and keeps each partition blocked until it is there.
+
+    ``then(cursor, call)`` writes a cursor's ledger entry and calls ``call``.
+    """
+
+    def __init__(
+        self,
+        letters: DeadLetters,
+        source: Source,
+        sink: Sink,
+        then: Callable[[Cursor, Callable[[], None]], None],
+    ) -> None:
+        self._letters = letters
+        self._source = source
+        self._sink = sink
+        self._then = then
+        self._log = structlog.get_logger(__name__)
+
+    @property
+    def last_error(self) -> KafkaFailure | None:
+        """Why the dead letter topic cannot be written at the moment."""
+        return self._letters.outbox.last_error
+
+    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
+        """Write a corrupt batch of the source; False when its offsets are not known."""
+        header = view.header
+        if header is None:
+            return False
+        after = max(header.last_offset + 1, cursor.offset)
+        self._log.error(
+            "corrupt batch written to the dead letter topic", partition=str(cursor.partition), error=str(error)
+        )
+        cursor.suspended = True
+        cursor.dead_letter_outbox = self._letters.outbox
+
+        def written() -> None:
+            cursor.finish_quarantine()
+            # The position may pass it only when all previous records are acknowledged.
+            cursor.when_idle(lambda: self._after(cursor, release=True))
+
+        self._letters.batch(cursor.partition, header.base_offset, after - 1, view.data, str(error), written)
+        return True
+
+    def too_large(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
+        """Write a record that the target never accepts."""
+        header = outgoing.header
+        if outgoing.count != 1:
+            return False
+        records = decode_batch(BatchView(header, header.base_offset, 2, outgoing.data))
+        reason = f"{cursor.spec.target} does not accept a record of {len(outgoing.data)} bytes"
+        self._log.error("record written to the dead letter topic", partition=str(cursor.partition), reason=reason)
+        offset = next(entry.runs())[0]
+        self._letters.record(cursor.partition, offset, records[0], reason, self._set_aside(cursor, entry))
+        return True
+
+    def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
+        """Write a batch that the target rejects because of its content."""
+        self._log.error(
+            "malformed batch written to the dead letter topic", partition=str(cursor.partition), error=str(error)
+        )
+        raw = memoryview(unpatched(outgoing.data, outgoing.header))
+        written = self._set_aside(cursor, entry)
+        self._letters.batch(cursor.partition, entry.first, entry.next_offset - 1, raw, str(error), written)
+        return True
+
+    def _set_aside(self, cursor: Cursor, entry: SourceRange) -> Callable[[], None]:
+        """Block the partition until its rejected batch is in the dead letter topic. The returned function ends that."""
+        cursor.dead_letter_outbox = self._letters.outbox
+        cursor.outbox.refused = False
+        cursor.outbox.paused = cursor.outbox.quarantining = True
+
+        def written() -> None:
+            cursor.outbox.quarantining = False
+            if cursor.outbox.queue:  # otherwise the successor writes it to the dead letter topic again
+                cursor.outbox.last_error = None
+                cursor.quarantine(entry, QUARANTINED)
+                self._after(cursor, release=False)
+
+        return written
+
+    def _after(self, cursor: Cursor, *, release: bool) -> None:
+        """Send nothing after a dead letter before the ledger has it; otherwise a successor would count it.
+
+        ``release``: the cursor was suspended for it. Otherwise it may be suspended because it is about to move.
+        """
+        cursor.dead_letter_outbox = None
+
+        def known() -> None:
+            cursor.suspended = cursor.suspended and not release
+            self._sink.end_pause(cursor.outbox)
+            self._source.resume()
+
+        self._then(cursor, known)

@@ -163,7 +163,7 @@ class Positions:
         self._partitions = partitions
         self._connector = connector
         self._source_alias = source_alias
-        self._on_committed = on_committed
+        self.on_committed = on_committed
         self._keys: dict[TopicPartition, tuple[bytes, int]] = {}
         self._under_way: set[TopicPartition] = set()
         if ledger is not None and offsets is not None:
@@ -303,7 +303,7 @@ class Positions:
 
     def _finish(self, entry: LedgerEntry) -> None:
         self._under_way.discard(entry.source)
-        self._on_committed(entry.source, entry)
+        self.on_committed(entry.source, entry)
 
     def _key(self, source: TopicPartition) -> tuple[bytes, int]:
         found = self._keys.get(source)

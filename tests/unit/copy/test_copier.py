@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mm2.copy import channel
+from mm2.copy.executor.commits import Commits, TransactionCommits
 from mm2.copy.executor.copier import ROOM_BYTES, Copier
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.positions import Commit
@@ -114,14 +115,11 @@ def test_an_internal_error_is_logged_with_its_traceback_and_ends_the_micro_batch
 def test_positions_are_not_committed_after_the_lease_has_expired(unanswered_s: float, commits: bool) -> None:
     committed: list[int] = []
 
-    def commit(*, ending: bool = False) -> None:
-        committed.append(ending)
-
     async def run() -> None:
         own = Copier(ASSIGNMENT, 0)
         own._link._renewed_at, own._link.drain_s = channel.now_s() - unanswered_s, 0.01
-        own._commit = commit  # type: ignore[method-assign]
-        own._positions = cast(Any, type("Idle", (), {"idle": True}))
+        commits = SimpleNamespace(commit=lambda *, ending: committed.append(ending), is_complete=True)
+        own._commits = cast(Any, commits)
         await own._drain()
 
     asyncio.run(run())
@@ -146,7 +144,7 @@ def test_a_pause_message_replaces_all_pauses_and_the_source_reconsiders() -> Non
     one, two, source = Paused(), Paused(), Source()
     copier = Copier(ASSIGNMENT, 0)
     copier._source = cast(Any, source)
-    copier._cursors = cast(Any, {TopicPartition("t", 0): one, TopicPartition("t", 1): two})
+    copier._cursors.update(cast(Any, {TopicPartition("t", 0): one, TopicPartition("t", 1): two}))
     two.paused = "by an earlier message"
     copier._on_message({"type": "pause", "partitions": [["t", 0, "paused by ann", 5], ["another lane's", 0, "", 0]]})
     assert (one.paused, two.paused) == (("paused by ann", 5), None)
@@ -154,8 +152,8 @@ def test_a_pause_message_replaces_all_pauses_and_the_source_reconsiders() -> Non
     assert (one.paused, source.asked) == (None, [*copier._cursors] * 2)
 
 
-class Commits:
-    """Commits to the ledger; ``committed`` is the position of each in Connect's offsets topic."""
+class Entries:
+    """The entries that are committed to the ledger; ``committed`` is the position of each in Connect's offsets topic."""
 
     idle = True
 
@@ -176,19 +174,25 @@ class Commits:
 def test_between_transactions_the_ledger_gets_unmoved_partitions_once_and_no_moving_ones() -> None:
     bench = Bench(10, target=100, records=5)
     bench.cursor.known_end = 10  # a predecessor has heard of it, nothing was fetched since
-    commits = Commits({bench.cursor.partition: 10})
-    copier = Copier(ASSIGNMENT, 0)
-    copier._cursors = {bench.cursor.partition: bench.cursor}
-    copier._positions = cast(Any, commits)
-    copier._sink = cast(Any, SimpleNamespace(topic_ids={}))
-    copier._opening = cast(Any, SimpleNamespace(sessions={}))
+    written = Entries({bench.cursor.partition: 10})
+    commits = TransactionCommits(
+        DriverLink(ASSIGNMENT, 0, 8),
+        {bench.cursor.partition: bench.cursor},
+        cast(Any, written),
+        None,
+        None,
+        cast(Any, SimpleNamespace(topic_ids={})),
+        {},
+        None,
+        lambda _cursor, _copied: None,
+    )
     bench.cursor.pause("paused by ann", 5)
-    copier._commit_unmoved()
-    assert not commits.entries, "there is no ledger"
-    copier._ledger = cast(Any, object())
-    copier._commit_unmoved()
-    copier._commit_unmoved()
-    (shown,) = commits.entries
+    commits.commit_unmoved()
+    assert not written.entries, "there is no ledger"
+    commits._ledger = cast(Any, object())
+    commits.commit_unmoved()
+    commits.commit_unmoved()
+    (shown,) = written.entries
     assert (shown.mark, shown.condition, shown.before) == (
         Mark(10, 100, 5),
         PartitionCondition("PAUSED", "paused by ann", 10, 5),
@@ -198,8 +202,8 @@ def test_between_transactions_the_ledger_gets_unmoved_partitions_once_and_no_mov
     bench.cursor.paused = None
     bench.fetch(batch(10, 3))
     bench.ack(101)  # in a transaction that is still open
-    copier._commit_unmoved()
-    assert len(commits.entries) == 1, "its own transaction will write it"
+    commits.commit_unmoved()
+    assert len(written.entries) == 1, "its own transaction will write it"
 
 
 def test_a_hand_off_after_a_look_up_is_clean_only_after_an_acknowledgement() -> None:
@@ -208,7 +212,7 @@ def test_a_hand_off_after_a_look_up_is_clean_only_after_an_acknowledgement() -> 
     tp, outbox = bench.cursor.partition, bench.outbox
     copier = Copier(ASSIGNMENT, 0)
     copier._spec = cast(Any, SimpleNamespace(ledger_topic="ledger", transactions=None))
-    copier._cursors = {tp: bench.cursor}
+    copier._cursors[tp] = bench.cursor
     positions = {
         "is_entered": lambda _: True,
         "committed": {tp: 10},
@@ -216,10 +220,18 @@ def test_a_hand_off_after_a_look_up_is_clean_only_after_an_acknowledgement() -> 
         "lease": lambda _: Lease(5, 1),
     }
     copier._positions = cast(Any, SimpleNamespace(**positions))
-    copier._ledger = cast(Any, object())
-    copier._sink = cast(Any, SimpleNamespace(topic_ids={}))
     session = Session(ProducerIdentity(9, 0), Mark(5, 95, 0))
     copier._opening = cast(Any, SimpleNamespace(sessions={tp: session}))
+    copier._commits = Commits(
+        copier._cursors,
+        copier._positions,
+        cast(Any, object()),
+        "ledger",
+        cast(Any, SimpleNamespace(topic_ids={})),
+        {tp: session},
+        None,
+        lambda _cursor, _copied: None,
+    )
 
     def starts() -> list[tuple[bool, int]]:
         return [(start.clean, start.seen) for _, _, row in copier._starts() for start in [Start.from_json(row)]]
@@ -235,15 +247,20 @@ def test_a_hand_off_after_a_look_up_is_clean_only_after_an_acknowledgement() -> 
 
 @pytest.mark.parametrize(("code", "waits"), [(-1, True), (5, True), (19, True), (29, False), (3, False)])
 def test_only_a_deleted_or_permanently_rejecting_ledger_is_abandoned(code: int, waits: bool) -> None:
-    copier = Copier(ASSIGNMENT, 0)
     outbox = SimpleNamespace(refused=True, last_error=BrokerFailure.of(code), idle=False)
-    copier._ledger = ledger = cast(Any, SimpleNamespace(outboxes=[outbox]))
-    copier._ledger_unavailable_s = time.monotonic() - 60
-    copier._spec = cast(Any, SimpleNamespace(ledger_topic="ledger"))
-    copier._sink = cast(Any, SimpleNamespace(failure=None))
-    copier._positions = cast(Any, SimpleNamespace(without_ledger=lambda: None))
-    copier._watch_ledger()
-    assert (copier._ledger is ledger) is waits
+    commits = Commits(
+        {},
+        cast(Any, SimpleNamespace(without_ledger=lambda: None, flush=lambda: None)),
+        cast(Any, SimpleNamespace(outboxes=[outbox])),
+        "ledger",
+        cast(Any, SimpleNamespace(failure=None)),
+        {},
+        None,
+        lambda _cursor, _copied: None,
+    )
+    commits._ledger_unavailable_s = time.monotonic() - 60
+    commits.commit()
+    assert commits.has_ledger is waits
 
 
 @pytest.mark.parametrize(("at_source", "stopped"), [(True, False), (False, True)])

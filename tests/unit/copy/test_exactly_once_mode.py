@@ -15,6 +15,7 @@ from mm2.config.worker_keys import WorkerConfig
 from mm2.connect import node
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
+from mm2.copy.executor.commits import TransactionCommits
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.outbox import Outbox
@@ -111,13 +112,23 @@ class Scene:
         self.positions = Positions({TP: 100})
         self.coordinator = Coordinator()
         self.copier = copier = Copier(Assignment("b", "localhost", 1, "00"), 0)
-        copier._cursors = {TP: self.cursor}
+        copier._cursors[TP] = self.cursor
         copier._positions = cast(Any, self.positions)
-        copier._ledger = cast(Any, object())
         copier._sink = cast(Any, SimpleNamespace(topic_ids={}))
         copier._source = cast(Any, self)
-        copier._opening = cast(Any, SimpleNamespace(sessions={}))
-        copier._commit_unmoved()
+        ledger: Any = object()
+        copier._commits = self.commits = TransactionCommits(
+            copier._link,
+            copier._cursors,
+            copier._positions,
+            ledger,
+            "ledger",
+            copier._sink,
+            {},
+            None,
+            copier._reports.arrived,
+        )
+        self.commits.commit_unmoved()
         self.cursor.owner.acked = copier.acked  # type: ignore[method-assign]
         self.sent: list[int] = []
         sink = SimpleNamespace(hold=lambda **_: None, put=self._put, outbox=self._outbox)
@@ -126,15 +137,14 @@ class Scene:
         )
         self.transactions._client = cast(Any, self.coordinator)
         self.transactions._identity = ProducerIdentity(1, 0)
-        self.transactions.begin([self.bench.outbox])
-        copier._transactions = self.transactions
+        self.commits.begin(self.transactions)
         copier._losses = self.losses = Losses(
             losses_bench.COPY,
             cast(Any, self),
             cast(Any, None),
             cast(Any, SimpleNamespace(sessions={})),
             self._call,
-            copier._commit_then,
+            self.commits.then,
         )
 
     def resume(self) -> None:
@@ -167,7 +177,7 @@ class Scene:
     def commit(self, fails: KafkaFailure | None = None) -> None:
         """The next transaction; with ``fails`` the executor dies before it is committed."""
         self.coordinator.fails = fails
-        asyncio.run(self.copier._commit_transaction())
+        asyncio.run(self.commits.commit_transaction())
         assert (self.copier._link.reason == "") == (fails is None)
 
     def successor(self) -> Start:
@@ -216,7 +226,7 @@ def test_a_position_of_the_old_topic_is_not_taken_for_one_of_the_new() -> None:
 def test_nor_is_it_where_the_ledger_knew_nothing_of_the_position() -> None:
     """Java has copied up to 100, or a user has set the position."""
     scene = Scene()
-    scene.copier._previous_commits[TP] = PreviousCommit(Mark(100, -1, 0), {}, 0, (0, 0, 0), 0)
+    scene.commits._previous[TP] = PreviousCommit(Mark(100, -1, 0), {}, 0, (0, 0, 0), 0)
     scene.positions.entries.clear()
     scene.copier.source_recreated(scene.cursor, "new")
     scene.commit(fails=COORDINATOR_ERROR)
@@ -242,7 +252,7 @@ def test_a_user_may_set_the_position_back_to_that_of_the_old_topic() -> None:
     scene = Scene()
     scene.copier.source_recreated(scene.cursor, "new")
     scene.commit()
-    scene.copier._commit_unmoved()
+    scene.commits.commit_unmoved()
     scene.positions.committed[TP] = 100
     start = scene.successor()
     assert (start.position, start.moved) == (100, True)
@@ -255,7 +265,7 @@ def test_the_beginning_of_an_empty_log_is_kept_when_its_first_transaction_is_abo
     scene.positions.committed[TP] = None
     scene.positions.entries.clear()
     scene.cursor.begin(Mark(0, -1, 0))
-    scene.copier._commit_unmoved()
+    scene.commits.commit_unmoved()
     assert scene.successor().position == 0
     scene.copy(300, 5)
     scene.commit(fails=COORDINATOR_ERROR)
@@ -337,7 +347,7 @@ def test_a_transaction_that_can_never_be_committed_is_given_up() -> None:
 
     async def run() -> None:
         async with asyncio.timeout(3):  # before the lease ends, which the driver renews
-            await scene.copier._commit_transaction()
+            await scene.commits.commit_transaction()
 
     asyncio.run(run())
     assert scene.coordinator.ended == []
@@ -363,7 +373,7 @@ def test_an_offsets_topic_that_rejects_positions_is_reported_and_awaited_until_t
 
     async def run() -> None:
         async with asyncio.timeout(3):  # before the lease ends, which the driver renews
-            await scene.copier._commit_transaction()
+            await scene.commits.commit_transaction()
 
     asyncio.run(run())
     assert scene.copier._failure().startswith("writing to offsets-0")
@@ -388,7 +398,6 @@ def test_a_transaction_with_unanswered_batches_is_left_to_the_successor(unanswer
 def test_no_second_transaction_follows_one_that_takes_longer_than_the_stop() -> None:
     scene = Scene()
     scene.copier._link.drain_s = 0.02
-    scene.copier._report = lambda: None  # type: ignore[method-assign]
     scene.copy(300, 5)
     began = asyncio.Event()
 
@@ -398,14 +407,14 @@ def test_no_second_transaction_follows_one_that_takes_longer_than_the_stop() -> 
 
     async def run() -> None:
         scene.transactions._call = end
-        committing = asyncio.get_running_loop().create_task(scene.copier._commit_transaction())
+        committing = asyncio.get_running_loop().create_task(scene.commits.commit_transaction())
         await began.wait()
-        await scene.copier._finish_commit(committing)
+        await scene.commits.finish(committing, lambda: None, 0.01)
         scene.transactions._call = scene._call
         scene.copier._link.stop_requested = True
-        scene.copier._arrived.append(cast(Any, (scene.cursor, None, 0)))
+        scene.commits._in_transaction.append(cast(Any, (scene.cursor, None, 0)))
         entries = len(scene.positions.entries)
-        await scene.copier._last_transaction(0.0)
+        await scene.commits.end_last(0.0)
         assert len(scene.positions.entries) == entries
         assert scene.coordinator.ended == []
 
