@@ -8,50 +8,39 @@ requests in flight, commit, report the final positions. Nothing is written after
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import structlog
 
 from mm2.copy import channel
 from mm2.copy.executor.commits import Commits, TransactionCommits
-from mm2.copy.executor.cursor import MISSING, Cursor, SourceRange
+from mm2.copy.executor.cursor import MISSING, Cursor
 from mm2.copy.executor.dead_letters import DeadLetters, Quarantine
-from mm2.copy.executor.discovery import connections_per_broker, partition_count, producer_expiration_ms, uncompacted
+from mm2.copy.executor.discovery import partition_count, producer_expiration_ms, uncompacted
+from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.opening import Opening
-from mm2.copy.executor.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.outbox import Outbox
+from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.positions import SEEN_AFTER_S, PendingRecords, Positions
 from mm2.copy.executor.reports import Reports
 from mm2.copy.executor.sink import Sink
-from mm2.copy.executor.source import FetchLimits, Source
-from mm2.copy.executor.syncs import Syncs
-from mm2.copy.executor.throttle import Throttle
 from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.session import Lease, Start
 from mm2.copy.spec import Assignment
-from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
-from mm2.kafka.records.batch import BatchView
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
-from mm2.kafka.wire.channel import BufferPool
 
 ROOM_BYTES: Final = 48 << 20
 DRAIN_TIMEOUT_S: Final = 8.0
 _PREPARE_TIMEOUT_S: Final = 5.0
-_CALL_THREADS: Final = 4
 _CLOCK_WARN_MS: Final = 2_000
-#: Other producers may write to a remote topic continuously, so not every gap is read.
-_SEARCH_INTERVAL_S: Final = 10.0
 _POLL_S: Final = 0.001
 _FINISH_POLL_S: Final = 0.25
 _TRANSACTION_POLL_S: Final = 0.005
@@ -61,17 +50,11 @@ class Copier:
     """Copies the partitions of one lane for one micro-batch."""
 
     def __init__(self, assignment: Assignment, attempt: int) -> None:
-        self._assignment = assignment
         self._link = DriverLink(assignment, attempt, DRAIN_TIMEOUT_S)
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._reports = Reports(self._link, self._cursors)
-        self.tally = self._reports.tally
-        self._syncs: Syncs | None = None
         self._quarantine: Quarantine | None = None
         self._learning: asyncio.Task[None] | None = None
-        self._searched: dict[
-            TopicPartition, float
-        ] = {}  # when the target was last searched for own batches (monotonic)
         self._log = structlog.get_logger(__name__)
 
     @property
@@ -100,120 +83,56 @@ class Copier:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_loop_error)
         link.forward_logs()
-        # A bound logger keeps the configuration at the time of `bind`.
-        self._log = structlog.get_logger(__name__).bind(batch=self._assignment.batch, flow=spec.flow)
-        self._background = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="copier")
-        self._source_cluster = Cluster(spec.source, name=spec.source_alias)
-        self._target_cluster = Cluster(spec.target, name=spec.target_alias)
-        clusters = [self._source_cluster, self._target_cluster]
+        self._endpoints = endpoints = Endpoints(spec)
+        self._call = endpoints.call
         final: dict[str, Any] = {"type": "final", "reason": "", "partitions": [], "starts": []}
-        open_sides: list[Source | Sink] = []
         try:
-            source, sinks = await self._connected(loop, clusters)
+            await endpoints.open(
+                room=self._has_room,
+                look_up=self._look_up if self._with_sessions else None,
+                on_lost=self._producer_lost,
+                may_send=link.may_write,
+            )
+            self._source, self._sink = endpoints.source, endpoints.sink
+            self._events = PartitionEvents(link, self._source, self._sink, self._cursors, self._reports.tally)
             link.on_message = self._on_message
-            open_sides += [source, *sinks]
             if await self._prepared():
                 link.send({"type": "ready"})
                 if await link.until_stop(link.lease) and await self._begun():
                     # Objects created so far are permanent; exclude them from garbage collection.
                     gc.freeze()
                     await self._work()
-                    source.close()
+                    self._source.close()
                     await self._drain()
             final["reason"] = link.reason
             final["partitions"] = [cursor.progress().to_row() for cursor in self._cursors.values()]
             final["starts"] = self._starts()
-            final["tally"] = self.tally.to_json()
+            final["tally"] = self._reports.tally.to_json()
             link.send(final)
             await link.flush(2)
         finally:
-            for side in open_sides:
-                side.close()
-            self._background.shutdown(wait=False, cancel_futures=True)
-            for cluster in clusters:
-                cluster.close()
+            endpoints.close()
         return link.reason
 
     # -- starting --------------------------------------------------------------------------------------------------
-
-    async def _connected(
-        self, loop: asyncio.AbstractEventLoop, clusters: list[Cluster]
-    ) -> tuple[Source, tuple[Sink, ...]]:
-        """Source and sinks, with the number of connections per broker that the round-trip time requires."""
-        spec = self._spec
-        pool = BufferPool()
-        source_connections, target_connections = await asyncio.gather(
-            *(self._connections_to(cluster) for cluster in clusters)
-        )
-        limits = FetchLimits(spec.fetch_max_bytes, spec.fetch_partition_bytes, spec.fetch_max_wait_ms)
-        self._throttle = Throttle(spec.throttle, spec.throttle_topics)
-        self._source = source = Source(
-            self._source_cluster,
-            loop,
-            self._background,
-            pool,
-            limits,
-            read_committed=spec.read_committed,
-            room=self._has_room,
-            throttle=self._throttle,
-            connections=source_connections,
-        )
-        self._sink = sink = Sink(
-            self._target_cluster,
-            loop,
-            self._background,
-            pool,
-            connections=target_connections,
-            look_up=self._look_up if self._with_sessions else None,
-            on_lost=self._producer_lost,
-            may_send=self._link.may_write,
-        )
-        others: list[Sink] = []
-
-        def sink_of(settings: ClientSettings | None, name: str) -> tuple[Cluster, Sink]:
-            """The target's sink, unless this is another cluster."""
-            if settings is None or settings.bootstrap == spec.target.bootstrap:
-                return self._target_cluster, sink
-            clusters.append(Cluster(settings, name=name))
-            others.append(Sink(clusters[-1], loop, self._background, pool, may_send=self._link.may_write))
-            return clusters[-1], others[-1]
-
-        self._offsets_cluster, self._offsets_sink = sink_of(spec.offsets, "worker")
-        if spec.syncs is not None:
-            _, sync_sink = sink_of(spec.syncs.settings, spec.source_alias)
-            self._syncs = Syncs(sync_sink, spec.syncs.topic, spec.syncs.lag_max)
-        return source, (sink, *others)
 
     @property
     def _with_sessions(self) -> bool:
         return self._spec.ledger_topic is not None and self._spec.transactions is None
 
-    async def _connections_to(self, cluster: Cluster) -> int:
-        """The number of connections to each broker; one when the round trip cannot be measured now."""
-        try:
-            found: int = await asyncio.wait_for(self._call(connections_per_broker, cluster), _PREPARE_TIMEOUT_S)
-        except (TimeoutError, KafkaFailure) as error:
-            self._log.info("round trip to cluster could not be measured", cluster=cluster.name, error=str(error))
-            return 1
-        return found
-
     async def _prepared(self) -> bool:
         """Open what does not need the lease: leaders, internal topics. Retries until it succeeds; False at the stop."""
-        spec, sink = self._spec, self._sink
+        spec, sink, endpoints = self._spec, self._sink, self._endpoints
         for part in spec.partitions:
             outbox = sink.outbox(part.target, idempotent=True, transactional=spec.transactions is not None)
-            cursor = self._cursors[part.source] = Cursor(part, outbox, self, spec.read_committed)
+            cursor = self._cursors[part.source] = Cursor(part, outbox, self._events, spec.read_committed)
             cursor.suspended = True  # until its start position is known: an early end must not report a position
-            outbox.on_refused = cursor.refused
-            outbox.on_recreated = functools.partial(self._target_recreated, cursor)
-            outbox.on_truncated = functools.partial(self._target_truncated, cursor)
-            outbox.on_inconsistent = functools.partial(cursor.fail, PartitionState.INCONSISTENT)
-            outbox.on_uncertain = functools.partial(setattr, cursor, "note")
+            self._events.own(cursor)
         since = time.monotonic()
         while not self._link.stop.is_set():
             try:
                 await sink.find_leaders(part.remote_topic for part in spec.partitions)
-                offsets_partitions = await self._call(partition_count, self._offsets_cluster, spec.offsets_topic)
+                offsets_partitions = await self._call(partition_count, endpoints.offsets_cluster, spec.offsets_topic)
             except KafkaFailure as error:
                 # A broker that has just started loads its transaction state; report only errors that last.
                 if not error.retriable or time.monotonic() - since > _PREPARE_TIMEOUT_S:
@@ -227,21 +146,22 @@ class Copier:
                 self._link,
                 self._source,
                 sink,
-                self._source_cluster,
-                self._target_cluster,
+                endpoints.source_cluster,
+                endpoints.target_cluster,
                 self._cursors,
                 self._call,
                 self._commit_then,
-                self._target_truncated,
+                self._events.target_truncated,
             )
             self._commits = self._make_commits(offsets_partitions)
             self._opening.check_rights()
             self._learning = asyncio.get_running_loop().create_task(self._learn_expiration())
-            source_admin = Admin(self._source_cluster)
-            self._losses = Losses(spec, self._source, source_admin, self._opening, self._call, self._commit_then)
+            source_admin = Admin(endpoints.source_cluster)
+            losses = Losses(spec, self._source, source_admin, self._opening, self._call, self._commits.then)
             if spec.dead_letter_topic is not None:
                 letters = DeadLetters(sink, spec.dead_letter_topic, spec.flow)
-                self._quarantine = Quarantine(letters, self._source, sink, self._commit_then)
+                self._quarantine = Quarantine(letters, self._source, sink, self._commits.then)
+            self._events.attach(self._opening, losses, self._commits, self._quarantine)
             return True
         return False
 
@@ -251,7 +171,7 @@ class Copier:
             return
         try:
             expiration_ms = await asyncio.wait_for(
-                self._call(producer_expiration_ms, self._target_cluster), _PREPARE_TIMEOUT_S
+                self._call(producer_expiration_ms, self._endpoints.target_cluster), _PREPARE_TIMEOUT_S
             )
         except (
             TimeoutError,
@@ -281,7 +201,7 @@ class Copier:
         compacted.
         """
         topics = {part.topic for part in self._spec.partitions}
-        found = await self._call(uncompacted, self._source_cluster, topics)
+        found = await self._call(uncompacted, self._endpoints.source_cluster, topics)
         for cursor in self._cursors.values():
             if cursor.spec.topic in found:
                 cursor.hole_reason = MISSING
@@ -296,7 +216,7 @@ class Copier:
 
         ledger = None if spec.ledger_topic is None else stage(self._sink, spec.ledger_topic)
         self._positions = Positions(
-            stage(self._offsets_sink, spec.offsets_topic) if spec.transactions is None else None,
+            stage(self._endpoints.offsets_sink, spec.offsets_topic) if spec.transactions is None else None,
             ledger,
             partitions=offsets_partitions,
             connector=spec.connector,
@@ -306,8 +226,8 @@ class Copier:
         )
         shared = self._cursors, self._positions, ledger, spec.ledger_topic, self._sink, self._opening.sessions
         if spec.transactions is None:
-            return Commits(*shared, self._syncs, self._reports.arrived)
-        return TransactionCommits(self._link, *shared, self._syncs, self._reports.arrived)
+            return Commits(*shared, self._endpoints.syncs, self._reports.arrived)
+        return TransactionCommits(self._link, *shared, self._endpoints.syncs, self._reports.arrived)
 
     async def _begun(self) -> bool:
         """Take over from the predecessor and start every partition at its position; False at the stop."""
@@ -329,7 +249,7 @@ class Copier:
         spec, link = self._spec, self._link
         while spec.transactions is not None:
             transactions = TaskTransactions(
-                self._target_cluster,
+                self._endpoints.target_cluster,
                 spec.transactions,
                 self._sink,
                 spec.offsets_topic,
@@ -374,122 +294,14 @@ class Copier:
             self._commits.start(tp, start)
         self._opening.begin(starts)
 
-    # -- copying: calls by cursors (`Owner`) --------------------------------------------------------------------------
-
-    def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
-        """Send a batch."""
-        self._sink.put(outbox, outgoing)
-
-    def acked(self, cursor: Cursor, entry: SourceRange, last: int) -> None:
-        """The target has acknowledged records."""
-        self._commits.acked(cursor, entry, last)
-        self._source.resume()
-
-    def unreadable(self, cursor: Cursor, failure: BrokerFailure) -> None:
-        """The source rejects reads of the partition."""
-        self._commits.remember_source(cursor)
-        self._losses.unreadable(cursor, failure)
-
-    def stopped(self, cursor: Cursor) -> None:
-        """The partition has stopped."""
-        if not cursor.stopped_at_source:
-            cursor.outbox.stopped = True
-        self._source.remove(cursor.partition)
-        condition = cursor.stop_condition
-        if condition is not None:
-            self._log.error(
-                "partition stopped",
-                partition=str(cursor.partition),
-                state=str(condition.state),
-                reason=condition.reason,
-            )
-
-    def source_recreated(self, cursor: Cursor, topic_id: str) -> None:
-        """The source topic was recreated."""
-        self._commits.remember_source(cursor)
-        self._losses.source_recreated(cursor, topic_id)
-
-    def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
-        """The source log was truncated."""
-        self._commits.remember_source(cursor)
-        self._losses.diverged(cursor, epoch, end_offset)
-
-    def unvalidated(self, cursor: Cursor) -> None:
-        """The position has to be validated before it is read."""
-        self._commits.remember_source(cursor)
-        self._losses.validate(cursor)
-
-    def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
-        """Records that a predecessor copied are no longer on the source."""
-        self._losses.replaced(cursor, first, records, exact=exact)
-
-    def deleted(self, cursor: Cursor, first: int, after: int) -> None:
-        """The source deleted records before they were copied."""
-        self._losses.deleted(cursor, first, after)
-
-    def finished(self, cursor: Cursor) -> None:
-        """The records of a session with other rules have been skipped."""
-        self._opening.open_next(cursor)
-
-    def uncertain(self, cursor: Cursor) -> None:
-        """The records on the target have to be compared with the source."""
-        self._opening.match(cursor)
-
-    def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
-        """The target assigned an offset twice."""
-        self._losses.target_went_back(cursor, base_offset)
-
-    def target_gap(self, cursor: Cursor, first: int, end: int) -> None:
-        """The target has records that were not acknowledged to this producer."""
-        now = time.monotonic()
-        if self._with_sessions and now - self._searched.get(cursor.partition, 0.0) > _SEARCH_INTERVAL_S:
-            self._searched[cursor.partition] = now
-            self._opening.search_gap(cursor, first, end)
-
-    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
-        """Write a corrupt batch to the dead letter topic."""
-        return self._quarantine is not None and self._quarantine.corrupt(cursor, view, error)
-
-    def too_large(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
-        """Write a record that the target never accepts to the dead letter topic."""
-        return self._quarantine is not None and self._quarantine.too_large(cursor, entry, outgoing)
-
-    def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
-        """Write a batch that the target rejects because of its content to the dead letter topic."""
-        return self._quarantine is not None and self._quarantine.malformed(cursor, entry, outgoing, error)
-
     def _commit_then(self, cursor: Cursor, call: Callable[[], None]) -> None:
         self._commits.then(cursor, call)
 
-    def _target_recreated(self, cursor: Cursor) -> None:
-        self._losses.target_recreated(cursor)
-
-    def _target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
-        self._losses.target_truncated(cursor, records, end)
+    def _producer_lost(self, outbox: Outbox, failure: KafkaFailure) -> None:
+        self._events.producer_lost(outbox, failure)
 
     async def _look_up(self, questions: Any) -> Any:
         return await self._opening.look_up(questions)
-
-    def _producer_lost(self, outbox: Outbox, failure: KafkaFailure) -> None:
-        """The target's state of the producer contradicts ours: another process writes with its id, or the target
-        forgot it.
-        """
-        if self._spec.transactions is not None:
-            self._link.end(f"the transaction failed: {failure}")
-            return
-        cursor = next((cursor for cursor in self._cursors.values() if cursor.outbox is outbox), None)
-        if cursor is None:
-            return
-        if not outbox.looked_up:
-            # Without a look-up the progress is unknown; a new producer resends.
-            self._log.warning("the target forgot the producer id; using a new one", partition=str(outbox.partition))
-            cursor.note = "at least once: the target forgot the producer id"
-            cursor.outbox.queue.clear()
-            cursor.outbox.failures = 0
-            cursor.outbox.paused = False
-            self._opening.open_again(cursor, cursor.mark)
-            return
-        self._link.end(f"{outbox.partition}: {failure}; the next micro-batch looks up the progress on the target")
 
     # -- copying -----------------------------------------------------------------------------------------------------
 
@@ -529,7 +341,7 @@ class Copier:
 
     def _on_message(self, message: dict[str, Any]) -> None:
         if message["type"] == "throttle":
-            self._throttle.set(float(message["rate"]), dict(message["topics"]))
+            self._endpoints.throttle.set(float(message["rate"]), dict(message["topics"]))
             self._source.resume()
         elif message["type"] == "pause":
             self._pause(message["partitions"])
@@ -557,12 +369,12 @@ class Copier:
         self._reports.report(self._failure())
 
     def _failure(self) -> str:
-        failures = [self._source.failure, self._sink.failure, self._offsets_sink.failure]
+        failures = [self._source.failure, self._sink.failure, self._endpoints.offsets_sink.failure]
         errors = [outbox.last_error for outbox in self._positions.outboxes]
         if isinstance(self._commits, TransactionCommits):
             errors += self._commits.errors
-        if self._syncs is not None:
-            errors.append(self._syncs.outbox.last_error)
+        if self._endpoints.syncs is not None:
+            errors.append(self._endpoints.syncs.outbox.last_error)
         errors.append(self._dead_letter_error())
         return next((str(failure) for failure in (*failures, *errors) if failure is not None), "")
 
@@ -644,6 +456,3 @@ class Copier:
     def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An error in a callback."""
         self._link.fail(context.get("exception"), context["message"])
-
-    async def _call(self, call: Any, *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._background, lambda: call(*args))

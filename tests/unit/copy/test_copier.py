@@ -15,10 +15,12 @@ from mm2.copy import channel
 from mm2.copy.executor.commits import Commits, TransactionCommits
 from mm2.copy.executor.copier import ROOM_BYTES, Copier
 from mm2.copy.executor.link import DriverLink
+from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.positions import Commit
 from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, Session, Start
 from mm2.copy.spec import Assignment
 from mm2.copy.states import PartitionState
+from mm2.copy.tally import Tally
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from tests.unit.copy.batches import Bench, batch
@@ -263,13 +265,17 @@ def test_only_a_deleted_or_permanently_rejecting_ledger_is_abandoned(code: int, 
     assert commits.has_ledger is waits
 
 
+def events_of(removed: list[TopicPartition]) -> PartitionEvents:
+    """``removed``: partitions that are no longer read."""
+    source: Any = SimpleNamespace(remove=removed.append)
+    return PartitionEvents(DriverLink(ASSIGNMENT, 0, 8), source, cast(Any, None), {}, Tally())
+
+
 @pytest.mark.parametrize(("at_source", "stopped"), [(True, False), (False, True)])
 def test_what_was_read_is_sent_after_a_reason_on_the_source_only(at_source: bool, stopped: bool) -> None:
-    own = Copier(ASSIGNMENT, 0)
     removed: list[TopicPartition] = []
-    own._source = cast(Any, SimpleNamespace(remove=removed.append))
     bench = Bench()
-    bench.cursor.owner = own
+    bench.cursor.owner = events_of(removed)
     bench.cursor.fail(PartitionState.LOST_RANGE, "deleted", at_source=at_source)
     assert (bench.outbox.stopped, removed) == (stopped, [bench.cursor.partition])
     bench.cursor.fail(PartitionState.INCONSISTENT, "contradiction")
@@ -278,9 +284,8 @@ def test_what_was_read_is_sent_after_a_reason_on_the_source_only(at_source: bool
 
 def test_unsent_batches_of_a_stopped_partition_do_not_keep_others_from_being_read() -> None:
     own = Copier(ASSIGNMENT, 0)
-    own._source = cast(Any, SimpleNamespace(remove=lambda _: None))
     bench = Bench()
-    bench.cursor.owner = own
+    bench.cursor.owner = events_of([])
     own._cursors[bench.cursor.partition] = bench.cursor
     bench.cursor.waiting_bytes = ROOM_BYTES
     assert not own._has_room()

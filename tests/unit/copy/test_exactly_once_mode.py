@@ -19,12 +19,14 @@ from mm2.copy.executor.commits import TransactionCommits
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.outbox import Outbox
+from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.source import Source, _Intake
 from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.session import Lease, LedgerEntry, Mark, PreviousCommit, Session, SourceState, Start
 from mm2.copy.spec import Assignment, TransactionsSpec
 from mm2.copy.states import PartitionState
+from mm2.copy.tally import Tally
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog
 from mm2.kafka.reader import BatchReader
@@ -129,7 +131,6 @@ class Scene:
             copier._reports.arrived,
         )
         self.commits.commit_unmoved()
-        self.cursor.owner.acked = copier.acked  # type: ignore[method-assign]
         self.sent: list[int] = []
         sink = SimpleNamespace(hold=lambda **_: None, put=self._put, outbox=self._outbox)
         self.transactions = TaskTransactions(
@@ -138,7 +139,7 @@ class Scene:
         self.transactions._client = cast(Any, self.coordinator)
         self.transactions._identity = ProducerIdentity(1, 0)
         self.commits.begin(self.transactions)
-        copier._losses = self.losses = Losses(
+        self.losses = Losses(
             losses_bench.COPY,
             cast(Any, self),
             cast(Any, None),
@@ -146,6 +147,10 @@ class Scene:
             self._call,
             self.commits.then,
         )
+        nothing: Any = None
+        self.events = PartitionEvents(copier._link, copier._source, nothing, copier._cursors, Tally())
+        self.events.attach(nothing, self.losses, self.commits, None)
+        self.cursor.owner.acked = self.events.acked  # type: ignore[method-assign]
 
     def resume(self) -> None:
         """Nothing is fetched here."""
@@ -202,7 +207,7 @@ def _finds_the_new_topic(start: Start) -> bool:
 
 def test_a_topic_that_was_created_again_is_copied_where_no_other_partition_has_something_to_commit() -> None:
     scene = Scene()
-    scene.copier.source_recreated(scene.cursor, "new")
+    scene.events.source_recreated(scene.cursor, "new")
     assert (scene.cursor.offset, scene.cursor.suspended) == (0, True)
     scene.commit()
     assert not scene.cursor.suspended
@@ -214,7 +219,7 @@ def test_a_topic_that_was_created_again_is_copied_where_no_other_partition_has_s
 
 def test_a_position_of_the_old_topic_is_not_taken_for_one_of_the_new() -> None:
     scene = Scene()
-    scene.copier.source_recreated(scene.cursor, "new")
+    scene.events.source_recreated(scene.cursor, "new")
     scene.commit(fails=COORDINATOR_ERROR)
     start = scene.successor()
     assert start.position == 100
@@ -228,7 +233,7 @@ def test_nor_is_it_where_the_ledger_knew_nothing_of_the_position() -> None:
     scene = Scene()
     scene.commits._previous[TP] = PreviousCommit(Mark(100, -1, 0), {}, 0, (0, 0, 0), 0)
     scene.positions.entries.clear()
-    scene.copier.source_recreated(scene.cursor, "new")
+    scene.events.source_recreated(scene.cursor, "new")
     scene.commit(fails=COORDINATOR_ERROR)
     assert _finds_the_new_topic(scene.successor())
 
@@ -238,7 +243,7 @@ def test_nor_is_it_where_the_ledger_knew_nothing_of_the_position() -> None:
 def test_records_of_the_new_topic_count_when_they_are_committed(count: int, committed: bool) -> None:
     """Also where the new topic's position is the one that the old topic had."""
     scene = Scene()
-    scene.copier.source_recreated(scene.cursor, "new")
+    scene.events.source_recreated(scene.cursor, "new")
     scene.coordinator.records = 1  # of another partition of this task
     scene.commit()
     scene.copy(300, count)
@@ -250,7 +255,7 @@ def test_records_of_the_new_topic_count_when_they_are_committed(count: int, comm
 
 def test_a_user_may_set_the_position_back_to_that_of_the_old_topic() -> None:
     scene = Scene()
-    scene.copier.source_recreated(scene.cursor, "new")
+    scene.events.source_recreated(scene.cursor, "new")
     scene.commit()
     scene.commits.commit_unmoved()
     scene.positions.committed[TP] = 100
@@ -277,7 +282,7 @@ def test_the_beginning_of_an_empty_log_is_kept_when_its_first_transaction_is_abo
 
 def test_a_truncated_log_is_known_again_after_a_crash() -> None:
     scene = Scene()
-    scene.copier.diverged(scene.cursor, 2, 50)
+    scene.events.diverged(scene.cursor, 2, 50)
     scene.commit(fails=COORDINATOR_ERROR)
     start = scene.successor()
     assert start.entry is not None
@@ -286,7 +291,7 @@ def test_a_truncated_log_is_known_again_after_a_crash() -> None:
 
 def test_a_log_that_was_cut_at_the_committed_position_needs_no_transaction() -> None:
     scene = Scene()
-    scene.copier.diverged(scene.cursor, 2, 100)
+    scene.events.diverged(scene.cursor, 2, 100)
     assert scene.cursor.suspended
     scene.commit()
     assert (scene.cursor.suspended, scene.coordinator.ended, scene.sent) == (False, [], [])
@@ -358,9 +363,8 @@ def test_an_offsets_topic_that_rejects_positions_is_reported_and_awaited_until_t
     scene = Scene()
     scene.transactions._spec = TransactionsSpec("id", timeout_ms=20)
     well = SimpleNamespace(failure=None)
-    scene.copier._offsets_sink = cast(Any, well)
-    scene.copier._source = cast(Any, SimpleNamespace(failure=None, resume=lambda: None))
-    scene.copier._sink = cast(Any, SimpleNamespace(failure=None, topic_ids={}))
+    scene.copier._endpoints = cast(Any, SimpleNamespace(offsets_sink=well, syncs=None))
+    scene.copier._source = scene.copier._sink = cast(Any, well)
     cast(Any, scene.positions).outboxes = []
 
     def refuse(outbox: Outbox, outgoing: Any) -> None:

@@ -1,0 +1,174 @@
+"""What is done about the events of cursors and outboxes: stopped partitions, changed logs, lost producers, dead letters."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from mm2.copy.executor.commits import Commits
+from mm2.copy.executor.cursor import Cursor, SourceRange
+from mm2.copy.executor.dead_letters import Quarantine
+from mm2.copy.executor.link import DriverLink
+from mm2.copy.executor.losses import Losses
+from mm2.copy.executor.opening import Opening
+from mm2.copy.executor.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.sink import Sink
+from mm2.copy.executor.source import Source
+from mm2.copy.states import PartitionState
+from mm2.copy.tally import Tally
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
+from mm2.kafka.records.batch import BatchView
+from mm2.kafka.structs import TopicPartition
+
+#: Other producers may write to a remote topic continuously, so not every gap is read.
+_SEARCH_INTERVAL_S: Final = 10.0
+
+
+class PartitionEvents:
+    """The `Owner` of all cursors of a micro-batch. `attach` completes it, before anything is read or written."""
+
+    def __init__(
+        self, link: DriverLink, source: Source, sink: Sink, cursors: Mapping[TopicPartition, Cursor], tally: Tally
+    ) -> None:
+        self._link = link
+        self._source = source
+        self._sink = sink
+        self._cursors = cursors
+        self.tally = tally
+        self._searched: dict[TopicPartition, float] = {}  # when the target was searched for own batches (monotonic)
+        self._log = structlog.get_logger(__name__)
+
+    def attach(self, opening: Opening, losses: Losses, commits: Commits, quarantine: Quarantine | None) -> None:
+        """``quarantine`` None: there is no dead letter topic."""
+        self._opening = opening
+        self._losses = losses
+        self._commits = commits
+        self._quarantine = quarantine
+
+    def own(self, cursor: Cursor) -> None:
+        """Receive the events of this cursor's outbox."""
+        outbox = cursor.outbox
+        outbox.on_refused = cursor.refused
+        outbox.on_recreated = lambda: self._losses.target_recreated(cursor)
+        outbox.on_truncated = functools.partial(self.target_truncated, cursor)
+        outbox.on_inconsistent = functools.partial(cursor.fail, PartitionState.INCONSISTENT)
+        outbox.on_uncertain = functools.partial(setattr, cursor, "note")
+
+    # -- copying
+
+    def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
+        """Send a batch."""
+        self._sink.put(outbox, outgoing)
+
+    def acked(self, cursor: Cursor, entry: SourceRange, last: int) -> None:
+        """The target has acknowledged records."""
+        self._commits.acked(cursor, entry, last)
+        self._source.resume()
+
+    def stopped(self, cursor: Cursor) -> None:
+        """The partition has stopped."""
+        if not cursor.stopped_at_source:
+            cursor.outbox.stopped = True
+        self._source.remove(cursor.partition)
+        condition = cursor.stop_condition
+        if condition is not None:
+            self._log.error(
+                "partition stopped",
+                partition=str(cursor.partition),
+                state=str(condition.state),
+                reason=condition.reason,
+            )
+
+    # -- source
+
+    def unreadable(self, cursor: Cursor, failure: BrokerFailure) -> None:
+        """The source rejects reads of the partition."""
+        self._commits.remember_source(cursor)
+        self._losses.unreadable(cursor, failure)
+
+    def source_recreated(self, cursor: Cursor, topic_id: str) -> None:
+        """The source topic was recreated."""
+        self._commits.remember_source(cursor)
+        self._losses.source_recreated(cursor, topic_id)
+
+    def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
+        """The source log was truncated."""
+        self._commits.remember_source(cursor)
+        self._losses.diverged(cursor, epoch, end_offset)
+
+    def unvalidated(self, cursor: Cursor) -> None:
+        """The position has to be validated before it is read."""
+        self._commits.remember_source(cursor)
+        self._losses.validate(cursor)
+
+    def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
+        """Records that a predecessor copied are no longer on the source."""
+        self._losses.replaced(cursor, first, records, exact=exact)
+
+    def deleted(self, cursor: Cursor, first: int, after: int) -> None:
+        """The source deleted records before they were copied."""
+        self._losses.deleted(cursor, first, after)
+
+    def finished(self, cursor: Cursor) -> None:
+        """The records of a session with other rules have been skipped."""
+        self._opening.open_next(cursor)
+
+    def uncertain(self, cursor: Cursor) -> None:
+        """The records on the target have to be compared with the source."""
+        self._opening.match(cursor)
+
+    # -- target
+
+    def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
+        """The target assigned an offset twice."""
+        self._losses.target_went_back(cursor, base_offset)
+
+    def target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
+        """The target lost acknowledged records."""
+        self._losses.target_truncated(cursor, records, end)
+
+    def target_gap(self, cursor: Cursor, first: int, end: int) -> None:
+        """The target has records that were not acknowledged to this producer."""
+        now = time.monotonic()
+        if self._opening.with_sessions and now - self._searched.get(cursor.partition, 0.0) > _SEARCH_INTERVAL_S:
+            self._searched[cursor.partition] = now
+            self._opening.search_gap(cursor, first, end)
+
+    def producer_lost(self, outbox: Outbox, failure: KafkaFailure) -> None:
+        """The target's state of the producer contradicts ours: another process writes with its id, or the target
+        forgot it.
+        """
+        if outbox.transactional:
+            self._link.end(f"the transaction failed: {failure}")
+            return
+        cursor = next((cursor for cursor in self._cursors.values() if cursor.outbox is outbox), None)
+        if cursor is None:
+            return
+        if not outbox.looked_up:
+            # Without a look-up the progress is unknown; a new producer resends.
+            self._log.warning("the target forgot the producer id; using a new one", partition=str(outbox.partition))
+            cursor.note = "at least once: the target forgot the producer id"
+            cursor.outbox.queue.clear()
+            cursor.outbox.failures = 0
+            cursor.outbox.paused = False
+            self._opening.open_again(cursor, cursor.mark)
+            return
+        self._link.end(f"{outbox.partition}: {failure}; the next micro-batch looks up the progress on the target")
+
+    # -- dead letters
+
+    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
+        """Write a corrupt batch to the dead letter topic."""
+        return self._quarantine is not None and self._quarantine.corrupt(cursor, view, error)
+
+    def too_large(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
+        """Write a record that the target never accepts to the dead letter topic."""
+        return self._quarantine is not None and self._quarantine.too_large(cursor, entry, outgoing)
+
+    def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
+        """Write a batch that the target rejects because of its content to the dead letter topic."""
+        return self._quarantine is not None and self._quarantine.malformed(cursor, entry, outgoing, error)
