@@ -483,13 +483,17 @@ class Scenario:
             place = (OFFSETS, partition_for(key, 2))
             leader = self.target.leader_replica(place)
             seen = self.oracle.seen[index]
-            if any(self.driver.grant_of(process) for process in self.driver.alive()):
-                return True
-            if not seen.verified or index in self.oracle.excuses.resets or index in self.oracle.excuses.source_cut:
-                return True
-            expected = [offset for offset, _ in self.oracle.expected(index) if offset < seen.verified]
-            if leader is None or len(expected) < 4:
-                return True
+            if not written:  # otherwise its outcome is awaited: it may take effect although it was not acknowledged yet
+                if any(self.driver.grant_of(process) for process in self.driver.alive()):
+                    return True
+                if not seen.verified or index in self.oracle.excuses.resets or index in self.oracle.excuses.source_cut:
+                    return True
+                expected = [offset for offset, _ in self.oracle.expected(index) if offset < seen.verified]
+                if leader is None or len(expected) < 4:
+                    return True
+                position[:] = position or [self.world.random.choice(expected[1:-2])]
+            if leader is None:
+                return False
             if written and any(batch.data == written[1] for batch in leader.read(written[0], leader.high_watermark, 1)):
                 self.world.say("the position is acknowledged", partition=index, position=position[0])
                 self.oracle.excuses.resets.setdefault(index, []).append(position[0])
@@ -498,7 +502,6 @@ class Scenario:
                 return False
             broker = self.target.brokers[leader.broker]
             if leader.leads and len(leader.isr) > 1 and broker.alive and not broker.stalled:
-                position[:] = position or [self.world.random.choice(expected[1:-2])]
                 self.world.say("a user resets a position", partition=index, position=position[0])
                 record = Record(key, offset_value(position[0]), (), int(self.world.wall() * 1000))
                 batch = batch_at(memoryview(encode_batch([record])), leader.end, leader.epoch)
