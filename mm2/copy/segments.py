@@ -128,17 +128,34 @@ class SegmentChunk:
         return chunk
 
 
+class UnwrittenChunks(NamedTuple):
+    """Chunks that differ from those in the ledger, oldest first, and the numbers of chunks to be deleted from it."""
+
+    changed: tuple[SegmentChunk, ...] = ()
+    forgotten: tuple[int, ...] = ()
+
+
 class Trail:
     """The history of one partition's copying: totals of all gaps, and the newest segments and gaps.
 
-    ``chunk`` is the last chunk of the predecessor. ``take_changed`` returns the chunks to be written. The last
-    segment is open: it reaches to the partition's mark.
+    ``chunk`` is the last chunk of the predecessor, ``unwritten`` are the changes that it did not get into the ledger.
+    ``take_changed`` returns the chunks to be written. The last segment is open: it reaches to the partition's mark.
     """
 
-    def __init__(self, chunk: SegmentChunk | None = None, gaps: dict[str, int] | None = None) -> None:
-        self._chunks: deque[SegmentChunk] = deque([chunk or SegmentChunk(0)], maxlen=CHUNKS_KEPT)
-        self._changed: set[int] = set()
-        self._forgotten: list[int] = []
+    def __init__(
+        self,
+        chunk: SegmentChunk | None = None,
+        gaps: dict[str, int] | None = None,
+        unwritten: UnwrittenChunks | None = None,
+    ) -> None:
+        chunk, unwritten = chunk or SegmentChunk(0), unwritten or UnwrittenChunks()
+        earlier = [one for one in unwritten.changed if one.number < chunk.number]
+        self._chunks: deque[SegmentChunk] = deque([*earlier, chunk], maxlen=CHUNKS_KEPT)
+        self._changed = {one.number for one in unwritten.changed}
+        self._forgotten = list(unwritten.forgotten)
+        # Taken to be written, but not known to be in the ledger.
+        self._in_flight: set[int] = set()
+        self._forgotten_in_flight: list[int] = []
         self.gaps: dict[str, int] = dict(gaps or {})
 
     @property
@@ -199,16 +216,30 @@ class Trail:
         if self.newest.segments:
             self._changed.add(self.newest.number)
 
-    def take_changed(self) -> tuple[list[SegmentChunk], list[int]]:
-        """Copies of the chunks that changed since the last call, and the numbers of chunks to be deleted."""
-        changed = [
+    def take_changed(self) -> UnwrittenChunks:
+        """Copies of the chunks that changed since the last call."""
+        taken = self._copies(self._changed, self._forgotten)
+        self._in_flight |= self._changed
+        self._forgotten_in_flight += self._forgotten
+        self._changed, self._forgotten = set(), []
+        return taken
+
+    def written(self) -> None:
+        """Everything that was taken is in the ledger."""
+        self._in_flight.clear()
+        self._forgotten_in_flight.clear()
+
+    def unwritten(self) -> UnwrittenChunks:
+        """Copies of the chunks whose last change is not known to be in the ledger."""
+        return self._copies(self._changed | self._in_flight, [*self._forgotten_in_flight, *self._forgotten])
+
+    def _copies(self, numbers: set[int], forgotten: Sequence[int]) -> UnwrittenChunks:
+        changed = (
             SegmentChunk(chunk.number, list(chunk.segments), list(chunk.gaps), list(chunk.cuts))
             for chunk in self._chunks
-            if chunk.number in self._changed
-        ]
-        forgotten, self._forgotten = self._forgotten, []
-        self._changed.clear()
-        return changed, forgotten
+            if chunk.number in numbers
+        )
+        return UnwrittenChunks(tuple(changed), tuple(forgotten))
 
     def source_of(self, target: int) -> int | None:
         """The source offset of the record at a target offset, if it is in a kept segment."""

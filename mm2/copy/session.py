@@ -30,7 +30,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
-from mm2.copy.segments import SegmentChunk
+from mm2.copy.segments import SegmentChunk, UnwrittenChunks
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 SEQUENCES: Final = 1 << 31
@@ -395,7 +395,7 @@ class Start:
     ``entry`` is the known state of the partition; its session is None when a new one has to begin. ``chunk`` is the
     newest of its trail. ``clean``: nothing was written in this session since the entry's mark. ``moved``: the
     position is not the one in the ledger. ``seen`` is that of `PositionHeader`, for the entries of the new lease
-    holder.
+    holder. ``unwritten`` are changes of the trail that the predecessor handed over without an acknowledged commit.
     """
 
     position: int | None
@@ -405,17 +405,20 @@ class Start:
     clean: bool = False
     moved: bool = False
     seen: int = -1
+    unwritten: UnwrittenChunks = UnwrittenChunks()  # noqa: RUF009  (immutable)
 
     def to_json(self) -> list[Any]:
         """For the progress channel."""
         entry = None if self.entry is None else [self.entry.topic, self.entry.partition, self.entry.to_json()]
         chunk = None if self.chunk is None else [self.chunk.number, self.chunk.to_json()]
-        return [self.position, self.committed, entry, chunk, self.clean, self.moved, self.seen]
+        changed = [[one.number, one.to_json()] for one in self.unwritten.changed]
+        unwritten = [changed, list(self.unwritten.forgotten)]
+        return [self.position, self.committed, entry, chunk, self.clean, self.moved, self.seen, unwritten]
 
     @classmethod
     def from_json(cls, row: list[Any]) -> Self:
         """The inverse of `to_json`."""
-        position, committed, entry, chunk, clean, moved, seen = row
+        position, committed, entry, chunk, clean, moved, seen, (changed, forgotten) = row
         return cls(
             position,
             committed,
@@ -424,6 +427,7 @@ class Start:
             clean,
             moved,
             seen,
+            UnwrittenChunks(tuple(SegmentChunk.from_json(*one) for one in changed), tuple(forgotten)),
         )
 
 

@@ -142,9 +142,7 @@ def moved_without_entry(scenario: Scenario) -> None:
     scenario.oracle.excuses.source_cut.add(0)
     source.brokers[3].slow_fetch_s.pop(place, None)
     source.decide(part, 3, (3,), new_epoch=True)
-    grant = driver.last_grant
-    if not world.run(world.now + 60.0, lambda: driver.last_grant > grant):
-        raise Violation("simulation", "no hand-over")
+    _await_hand_over(scenario)
     end = _end(scenario)
     world.run(world.now + 30.0, lambda: _end(scenario) > end + 5)
     _restart(scenario)
@@ -157,6 +155,28 @@ def _moved(profile: Profile) -> None:
     profile.commit_ms = 200
     profile.batch_s = 10.0
     profile.target.lag_time_s = 2.0
+
+
+def hand_over_while_the_ledger_refuses(scenario: Scenario) -> None:
+    """A hand-over while a commit is in flight that completes a chunk of the trail and starts the next one."""
+    world, target = scenario.world, scenario.target
+    for _ in range(3):
+        world.run(world.now + 3.0)
+        _slow(target, LEDGER)
+        _await_hand_over(scenario)
+        world.run(world.now + 1.0)
+        _well(target, LEDGER)
+
+
+def _await_hand_over(scenario: Scenario) -> None:
+    grant = scenario.driver.last_grant
+    if not scenario.world.run(scenario.world.now + 60.0, lambda: scenario.driver.last_grant > grant):
+        raise Violation("simulation", "no hand-over")
+
+
+def _transactions(profile: Profile) -> None:
+    _moved(profile)
+    profile.transactions = profile.read_committed = True
 
 
 # -- a request that was handed to the channel, and not to the socket
@@ -548,6 +568,7 @@ TARGET: tuple[Schedule, ...] = (
     Schedule(lease_still_runs_doubled, _old_and_few),
     Schedule(stop_while_frozen, _old_and_few),
     Schedule(moved_without_entry, _moved),
+    Schedule(hand_over_while_the_ledger_refuses, _transactions),
     Schedule(frozen_with_full_socket, _seldom_old),
     Schedule(frozen_with_full_socket_doubled, _seldom_old),
     DEPOSED_TARGET_LEADER,

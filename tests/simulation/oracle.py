@@ -10,6 +10,7 @@ target below the high watermark.
   I4 lease           when a Produce request is handed to a socket
   I5 user's reset    at the end: the records from the reset on are there again
   I6 typed stops     at the end: a partition that does not move names a state that the faults of this run justify
+  reasons            at the end: each source offset that is not on the target has a reason in the ledger, and no other has
 =============================================================================================================
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mm2.copy.ledger import Ledger
 from mm2.copy.states import PartitionState
 from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster
@@ -254,6 +256,31 @@ class Oracle:
                     "stopped", f"{self.topic}-{index} has stopped as {state[0]}, without a fault for it: {state[1]}"
                 )
             self._compare(index)
+
+    def explain(self, stopped: dict[int, tuple[str, str]], ledger: Ledger) -> None:
+        """Holds the gaps of the ledger against what is on the target, where the source and the rules stayed the same."""
+        for index in range(self.partitions):
+            excuses = self.excuses
+            changed = index in excuses.source_cut or index in excuses.target_cut or index in excuses.resets
+            leader = self.source.leader_replica((self.topic, index))
+            if changed or excuses.aborted or index in stopped or index in self.broken or leader is None:
+                continue
+            if "note" in excuses.stops.get(index, set()):
+                continue  # without a ledger for some time
+            chunks = ledger.chunks(TopicPartition(self.topic, index))
+            gaps = [gap for chunk in chunks for gap in chunk.gaps]
+            first = 0
+            if chunks and chunks[0].number > 0:  # earlier chunks were deleted
+                first = min(row[0] for row in [*chunks[0].segments, *chunks[0].gaps])
+            explained = {offset for gap in gaps for offset in range(gap.first, gap.after) if offset >= first}
+            copied = {offset for offset, _ in self.expected(index)}
+            absent = set(range(first, leader.high_watermark)) - copied
+            if explained != absent:
+                raise Violation(
+                    "reasons",
+                    f"{self.topic}-{index}: without a reason {sorted(absent - explained)[:5]}, with one although copied "
+                    f"{sorted(explained - absent)[:5]}, chunks {[(one.number, one.extent()) for one in chunks][-4:]}",
+                )
 
     def _compare(self, index: int) -> None:
         seen = self.seen[index]

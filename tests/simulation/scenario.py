@@ -17,11 +17,12 @@ import mm2.copy.channel
 import mm2.copy.driver.batch
 import mm2.copy.driver.lane
 import mm2.copy.executor.copier
+import mm2.copy.segments
 import mm2.kafka.connection
 import mm2.kafka.flights
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.positions import offset_key, offset_value
-from mm2.copy.ledger import ledger_topic
+from mm2.copy.ledger import Ledger, ledger_topic
 from mm2.copy.spec import CopySpec, PartitionSpec
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.batch import CONTROL, TRANSACTIONAL
@@ -664,6 +665,10 @@ class Scenario:
                     f"{[(row.state, row.reason, row.position, row.high_watermark) for row in rows]}",
                 )
         self.oracle.finish(stopped)
+        ledger, written = Ledger(), self.target.leader_replica((ledger_topic("A"), 0))
+        for record in [one for batch in (written.log if written is not None else ()) for one in batch.records]:
+            ledger.apply(record.key, record.value, record.timestamp or 0)
+        self.oracle.explain(stopped, ledger)
         notes = {row.partition: row.reason for row in self.driver.progress() if "at least once" in row.reason}
         for index, note in notes.items():
             if "note" not in self.oracle.excuses.stops.get(index, set()):
@@ -711,6 +716,7 @@ def simulated(seed: int, *, echo: bool = False) -> Iterator[World]:
     route = mm2.kafka.flights._Route
     # Its default was made of the real module.
     others.append((mm2.kafka.flights, "_Route", lambda: route(running=Lock(world))))  # type: ignore[arg-type]
+    others.append((mm2.copy.segments, "CHUNK_SIZE", 20))  # so that a run fills many chunks
     dial: list[Callable[..., Any]] = []
 
     def dialled(*args: Any, **kwargs: Any) -> Any:

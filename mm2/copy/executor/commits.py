@@ -99,6 +99,7 @@ class Commits:
 
     def committed(self, source: TopicPartition, entry: LedgerEntry) -> None:
         """A commit is written."""
+        self._cursors[source].trail.written()
         waiting = self._waiting.get(source)
         if not waiting:
             return
@@ -179,8 +180,7 @@ class Commits:
 
     def _write(self, cursor: Cursor, entry: LedgerEntry) -> None:
         self._written[cursor.partition] = _state_of(cursor)
-        chunks, forgotten = cursor.trail.take_changed()
-        self._positions.commit(Commit(entry, tuple(chunks), tuple(forgotten)))
+        self._positions.commit(Commit(entry, *cursor.trail.take_changed()))
 
     def _commit_again(self, cursor: Cursor) -> None:
         self._commit_one(cursor)

@@ -403,7 +403,10 @@ class Copier:
             # Also after an unclean hand-off: otherwise a late position of this executor would count as a user's (rule C4).
             seen = self._positions.seen(tp)
             entry = self._commits.entry(cursor).replace(previous=committed, seen=seen)
-            start = Start(cursor.position, committed, entry, cursor.trail.newest, clean, seen=seen)
+            trail = cursor.trail
+            start = Start(
+                cursor.position, committed, entry, trail.newest, clean, seen=seen, unwritten=trail.unwritten()
+            )
             rows.append([tp.topic, tp.partition, start.to_json()])
         return rows
 

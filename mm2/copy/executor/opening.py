@@ -212,7 +212,7 @@ class Opening:
             self._link.fail(error)
 
     def _remember(self, cursor: Cursor, entry: LedgerEntry, start: Start) -> None:
-        cursor.trail = Trail(start.chunk, entry.gaps)
+        cursor.trail = Trail(start.chunk, entry.gaps, start.unwritten)
         cursor.retired = entry.retired
         if start.moved and self._has_another_target(entry):
             cursor.trail.restart()

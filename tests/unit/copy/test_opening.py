@@ -16,7 +16,7 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.opening import Opening, duration_ms
 from mm2.copy.executor.outbox import Outbox
 from mm2.copy.executor.target_progress import FoundBatch, InconsistentTarget, Prints, TargetProgress, fingerprint
-from mm2.copy.segments import Segment, SegmentChunk
+from mm2.copy.segments import Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.session import LedgerEntry, Lost, Mark, Session, Start, rules_of
 from mm2.copy.spec import Assignment, CopySpec, TransactionsSpec
 from mm2.copy.states import PartitionState
@@ -275,7 +275,7 @@ def test_when_it_is_copied_once_more_to_another_target_nothing_is_known_of_place
     play(scene, lambda: scene.begin(Start(30, 30, moved, SegmentChunk(6, [Segment(0, 100, 50)]), moved=True)))
     trail = scene.cursor.trail
     assert (trail.newest, trail.gaps, scene.cursor.mark) == (SegmentChunk(7), {"control": 2}, Mark(30, 0, 0))
-    assert trail.take_changed() == ([SegmentChunk(7)], list(range(7)))
+    assert trail.take_changed() == UnwrittenChunks((SegmentChunk(7),), tuple(range(7)))
     same = Scene()
     play(same, lambda: same.begin(Start(30, 30, moved, SegmentChunk(6, [Segment(0, 100, 50)]), moved=True)))
     assert same.cursor.trail.newest.segments == [Segment(0, 100, 50)], "sent back on the same one, all of it holds"

@@ -1,9 +1,11 @@
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.ledger import Key, Ledger, chunk_record, chunk_tombstone, entry_record, key_bytes, parse_key
-from mm2.copy.segments import CHUNK_SIZE, CHUNKS_KEPT, Gap, Segment, SegmentChunk, Trail
+from mm2.copy.segments import CHUNK_SIZE, CHUNKS_KEPT, Gap, Segment, SegmentChunk, Trail, UnwrittenChunks
 from mm2.copy.session import (
     SEQUENCES,
     EpochStart,
@@ -129,11 +131,11 @@ def test_only_chunks_that_changed_are_written_and_a_growing_segment_is_no_change
     trail.copied(0, 0, 1)
     assert [chunk.number for chunk in trail.take_changed()[0]] == [0]
     trail.copied(1, 1, 1)
-    assert trail.take_changed() == ([], [])
+    assert trail.take_changed() == UnwrittenChunks()
 
 
 def test_old_chunks_are_forgotten_by_a_tombstone() -> None:
-    trail, forgotten = Trail(), []
+    trail, forgotten = Trail(), list[int]()
     for index in range(CHUNK_SIZE * (CHUNKS_KEPT + 1) + 1):
         trail.copied(index * 2, index, 1)
         if index % CHUNK_SIZE == 0:
@@ -181,7 +183,7 @@ def test_a_full_chunk_is_written_with_what_its_last_segment_has_grown_to() -> No
         trail.copied(index * 2, index, 1)
     trail.take_changed()
     trail.copied(CHUNK_SIZE * 2 - 1, CHUNK_SIZE, 4)
-    assert trail.take_changed() == ([], [])
+    assert trail.take_changed() == UnwrittenChunks()
     trail.missing(CHUNK_SIZE * 2 + 3, CHUNK_SIZE * 2 + 5, "control")
     changed, _ = trail.take_changed()
     assert [(chunk.number, len(chunk.segments), len(chunk.gaps)) for chunk in changed] == [
@@ -189,6 +191,30 @@ def test_a_full_chunk_is_written_with_what_its_last_segment_has_grown_to() -> No
         (1, 0, 1),
     ]
     assert changed[0].segments[-1].records == 5
+
+
+def test_chunks_of_an_unacknowledged_commit_are_written_by_the_successor() -> None:
+    """A commit that fills a chunk and starts the next one may be in flight at a hand-off."""
+    trail = Trail()
+    for index in range(CHUNK_SIZE - 1):
+        trail.copied(index * 2, index, 1)
+    trail.take_changed()
+    trail.written()
+    assert trail.unwritten() == UnwrittenChunks()
+    trail.copied(CHUNK_SIZE * 2, CHUNK_SIZE - 1, 1)
+    trail.missing(CHUNK_SIZE * 2 + 1, CHUNK_SIZE * 2 + 2, "control")
+    trail.take_changed()
+    handed_over = Start(0, chunk=trail.newest, unwritten=trail.unwritten())
+
+    start = Start.from_json(json.loads(json.dumps(handed_over.to_json())))
+    successor = Trail(start.chunk, unwritten=start.unwritten)
+    changed, _ = successor.take_changed()
+    assert [(chunk.number, len(chunk.segments), len(chunk.gaps)) for chunk in changed] == [
+        (0, CHUNK_SIZE, 0),
+        (1, 0, 1),
+    ]
+    successor.written()
+    assert successor.unwritten() == UnwrittenChunks()
 
 
 def test_an_exactly_once_position_is_the_committed_one_wherever_the_ledger_is() -> None:
