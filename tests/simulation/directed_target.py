@@ -131,7 +131,7 @@ def stop_while_frozen(scenario: Scenario) -> None:
 
 def moved_without_entry(scenario: Scenario) -> None:
     """A holder has gone back behind a truncation and waits for the ledger; the next one takes over cleanly, copies, and dies."""
-    world, source, target, driver = scenario.world, scenario.source, scenario.target, scenario.driver
+    world, source, target = scenario.world, scenario.source, scenario.target
     place: Place = (TOPIC, 0)
     part = source.partitions[place]
     world.run(2.0)
