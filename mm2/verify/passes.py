@@ -168,7 +168,7 @@ def plan_passes(chunks: Sequence[SegmentChunk], bounds: Bounds) -> Plan:
             )
         )
     begin = max(bounds.target_start, bounds.target_first)
-    if not segments and (first < after or (bounds.goes_on and begin < bounds.target_end)):
+    if not segments and (first < after or ((bounds.whole or bounds.goes_on) and begin < bounds.target_end)):
         plan.passes.append(Pass(first, max(first, after), begin, max(begin, bounds.target_end), Route()))
     return plan
 

@@ -168,6 +168,12 @@ def test_records_of_others_behind_what_was_compared_before_are_seen_when_it_goes
     assert (one.first, one.target_first, one.target_after) == (100, 100, 153)
 
 
+def test_records_of_others_are_seen_where_nothing_was_copied_and_the_position_is_0() -> None:
+    """The next round begins behind them."""
+    (one,) = plan_passes([], Bounds(0, 0, 0, 0, 0, 2)).passes
+    assert (one.first, one.after, one.target_first, one.target_after) == (0, 0, 0, 2)
+
+
 @given(st.sets(st.integers(0, 99), max_size=20), events, st.sets(st.integers(0, 14)), st.data())
 @settings(max_examples=400)
 def test_in_rounds_each_record_of_the_target_is_compared_once_wherever_the_flow_was_sent_to(
