@@ -29,8 +29,9 @@ from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.ports import free_ports
 from tests.browser.chromium import chromium
 from tests.browser.shop import FLOW, PATIENCE_S, SOURCE, TARGET, Shop, open_shop
-from tests.integration.copy_flow import alter, create, delete_before, eventually, producer_of
+from tests.integration.copy_flow import alter, create, delete_before, producer_of
 from tests.integration.mirror_process import ROOT, MirrorProcess
+from tests.support.waiting import wait_until
 
 VIEWS = {
     "flows": "",
@@ -80,16 +81,16 @@ def living(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
             shop.break_a_connector()
             depot.kill9()
             # What has happened is seen, and what moved for it has come to rest.
-            eventually(
+            wait_until(
                 lambda: all(word in _overview(shop) for word in ("TOO_LARGE", f"{_DEPOT} has not answered")),
-                PATIENCE_S,
+                60.0,
                 why=shop.process.tail,
             )
 
         for group, count in _GROUPS.items():
             shop.commit(count, group)
         # Curves are to show a day and not a start: until a second worker is there, and its share has been handed over.
-        eventually(lambda: _is_settled(shop), PATIENCE_S * 5, why=shop.process.tail)
+        wait_until(lambda: _is_settled(shop), 300.0, why=shop.process.tail)
         yield shop.ui, happen
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +18,9 @@ from mm2.copy.ledger import Verified, ledger_topic, verified_record
 from mm2.kafka.structs import TopicPartition as Place
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.ports import free_ports
-from tests.integration.copy_flow import create, eventually, producer_of
+from tests.integration.copy_flow import create, producer_of
 from tests.integration.mirror_process import MirrorProcess, write_config
+from tests.support.waiting import PATIENCE, wait_until
 
 SOURCE, TARGET = "shop", "vault"
 FLOW = f"{SOURCE}->{TARGET}"
@@ -29,7 +29,7 @@ GROUP = "billing"
 SECRET = "correct-horse-battery"
 _BROKEN = "ArchiveSink"
 #: For brokers, a process and pages; more on a machine that is busy with other things.
-PATIENCE_S = float(os.environ.get("MM2_BROWSER_PATIENCE_S", "60"))
+PATIENCE_S = 60.0 * PATIENCE
 
 
 class Traffic:
@@ -127,13 +127,13 @@ class Shop:
             "tasks.max": "1",
         }
         # Refused with 409 while workers share out anew.
-        eventually(
+        wait_until(
             lambda: self.ask("PUT", f"/connectors/{_BROKEN}/config", json=config).is_success,
-            PATIENCE_S,
+            60.0,
             why=self.process.tail,
         )
-        eventually(
-            lambda: "FAILED" in self.ask("GET", f"/connectors/{_BROKEN}/status").text, PATIENCE_S, why=self.process.tail
+        wait_until(
+            lambda: "FAILED" in self.ask("GET", f"/connectors/{_BROKEN}/status").text, 60.0, why=self.process.tail
         )
 
 
@@ -170,7 +170,7 @@ def open_shop(folder: Path, *, topics: Sequence[str] = (), settings: Mapping[str
         try:
             shop = Shop(source, target, file, process)
             with Traffic(source):
-                eventually(lambda: shop.state("MirrorSourceConnector") == "RUNNING", PATIENCE_S, why=process.tail)
+                wait_until(lambda: shop.state("MirrorSourceConnector") == "RUNNING", 60.0, why=process.tail)
                 shop.commit(20)
                 yield shop
         finally:

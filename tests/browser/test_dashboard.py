@@ -17,7 +17,7 @@ from playwright.sync_api import BrowserContext, Locator, Page, expect
 from mm2.copy.ledger import Verified
 from mm2.kafka.structs import TopicPartition
 from tests.browser.shop import FLOW, GROUP, PATIENCE_S, SECRET, Shop
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(max(240, PATIENCE_S * 4))
 
@@ -267,7 +267,7 @@ def test_everything_is_done_by_keyboard_alone(shop: Shop, page: Page) -> None:
     expect(cancel).to_be_focused()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    eventually(lambda: shop.state(HEARTBEAT) == "PAUSED", PATIENCE_S, why=shop.process.tail)
+    wait_until(lambda: shop.state(HEARTBEAT) == "PAUSED", 60.0, why=shop.process.tail)
     assert shop.ask("PUT", f"/connectors/{HEARTBEAT}/resume").is_success
     page.goto(f"{shop.ui}partitions")
     head = page.get_by_role("button", name="Lag", exact=True)
@@ -423,7 +423,7 @@ def test_open_pages_do_not_hold_the_process_up_when_it_ends(shop: Shop, context:
 
 
 def wait_for_state(shop: Shop, name: str, state: str) -> None:
-    eventually(lambda: shop.state(name) == state, PATIENCE_S, why=shop.process.tail)
+    wait_until(lambda: shop.state(name) == state, 60.0, why=shop.process.tail)
 
 
 def font_px(part: Locator) -> float:

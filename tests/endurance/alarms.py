@@ -39,10 +39,11 @@ from mm2.sandbox.ports import free_ports
 from tests.browser.chromium import chromium
 from tests.endurance.traffic import Pace, Traffic
 from tests.faults import segments
-from tests.faults.stage import Topics, until
+from tests.faults.stage import Topics
 from tests.integration.copy_flow import producer_of
 from tests.integration.mirror_process import ROOT, MirrorProcess, ends, write_config
 from tests.integration.prometheus_server import Prometheus, prometheus
+from tests.support.waiting import wait_until
 
 TOPICS: Final = ("orders", "audit", "invoices", "clicks")
 _SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -215,7 +216,7 @@ def rig() -> Iterator[Rig]:
         stack.callback(traffic.halt)
         for topic in TOPICS[1:]:
             made.write(topic, 30)
-        until(made.is_well, "a flow that is well", _PATIENCE_S)
+        wait_until(made.is_well, _PATIENCE_S, what="a flow that is well")
         made.open_page()
         yield made
 
@@ -319,7 +320,7 @@ def play(made: Rig, row: str) -> Heard:
         time.sleep(max(0.0, injected_s + _LISTEN_S - time.time()))
         mend()
         mended_s = time.time()
-        until(made.is_well, f"{row} to be well again; there are {made.server.alerts()}", _PATIENCE_S)
+        wait_until(made.is_well, _PATIENCE_S, what=f"{row} to be well again; there are {made.server.alerts()}")
         heard.well_s = time.time() - mended_s
     finally:
         ears.stop()

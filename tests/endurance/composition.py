@@ -21,7 +21,7 @@ from mm2.sandbox.relay import Conditions
 from tests.endurance.sides import Side
 from tests.endurance.stall import DiskStall, Script
 from tests.faults.stage import Mirror, kill, members
-from tests.integration.copy_flow import PATIENCE
+from tests.support.waiting import PATIENCE
 
 
 class Victim(StrEnum):

@@ -12,7 +12,7 @@ from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.proxy import Proxy
 from tests.faults.stage import LISTENERS
-from tests.integration.copy_flow import PATIENCE
+from tests.support.waiting import PATIENCE
 
 #: From so many brokers on each side a record counts on the target when two have it.
 _REPLICATED = 3

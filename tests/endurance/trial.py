@@ -34,7 +34,7 @@ from tests.endurance.sides import Side, replication_factors, start_side
 from tests.endurance.traffic import Pace, Traffic, Transactions
 from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, judge, judge_reasons
 from tests.faults.stage import HELD_UP, Mirror, Topics
-from tests.integration.copy_flow import PATIENCE
+from tests.support.waiting import PATIENCE
 
 PLAIN, TRANSACTIONAL = "chaos", "chaos-transactions"
 PARTITIONS, TRANSACTIONAL_PARTITIONS = 4, 2

@@ -18,7 +18,8 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.cluster import LocalCluster
 from tests.faults.oracle import Place, Reader, Rows, judge
-from tests.faults.stage import Addressed, Mirror, until
+from tests.faults.stage import Addressed, Mirror
+from tests.support.waiting import wait_until
 
 MONTH_MS: Final = 30 * 24 * 3600 * 1000
 _BEGINNING: Final = -2
@@ -295,7 +296,7 @@ class Replica:
             assert self.sampler.is_running, "the sampler has ended by itself"
             return sum(self.seen.positions.values()) == self.records.sent
 
-        until(committed, f"commits of {self.topic}", patience_s, self._flow)
+        wait_until(committed, patience_s, what=f"commits of {self.topic}", why=self._flow.tail)
 
     def assert_whole(self, settle_s: float = 1.0) -> None:
         """Every record once and in order, and no position was ever ahead of the high watermark."""

@@ -9,7 +9,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from tests.endurance.growth import Growth
 from tests.endurance.traffic import Pace, Traffic
 from tests.faults.oracle import Judgment, Ledger, Place, Snapshot, judge
 from tests.integration.mirror_process import MirrorProcess, write_config
+from tests.support.waiting import wait_until
 
 LISTENERS = {"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}
 HELD_UP, GOES_ON = "Copying is held up.", "Copying goes on."
@@ -119,6 +120,10 @@ class Mirror:
         """The newest."""
         return self._processes[-1]
 
+    def tail(self) -> str:
+        """The end of the log of the newest process; empty before the first start."""
+        return self._processes[-1].tail() if self._processes else ""
+
     def start(self) -> MirrorProcess:
         """Another one; those before it may still live."""
         self._starts += 1
@@ -174,7 +179,9 @@ def mirror(
         flow.start()
         there = Topics(target)
         remote = [flow.remote(name) for name in names]
-        until(lambda: all(there.partitions(name) for name in remote), "creation of remote topics", 60, flow)
+        wait_until(
+            lambda: all(there.partitions(name) for name in remote), 60, what="creation of remote topics", why=flow.tail
+        )
         flow.process.says("Copying starts.")
         yield flow
         flow.stop()
@@ -249,18 +256,18 @@ class Topics:
         new = [NewTopic(name, partitions, config=settings, **how) for name in names if not self.partitions(name)]
         for done in self._admin.create_topics(new).values() if new else ():
             done.result(30)
-        until(lambda: all(self.partitions(name) == partitions for name in names), f"creation of {names}")
+        wait_until(lambda: all(self.partitions(name) == partitions for name in names), 30, what=f"creation of {names}")
 
     def delete(self, name: str) -> None:
         """Returns when the broker does not show it any more."""
         for done in self._admin.delete_topics([name]).values():
             done.result(30)
-        until(lambda: self.partitions(name) == 0, f"deletion of {name}")
+        wait_until(lambda: self.partitions(name) == 0, 30, what=f"deletion of {name}")
 
     def grow(self, name: str, partitions: int) -> None:
         for done in self._admin.create_partitions([NewPartitions(name, partitions)]).values():
             done.result(30)
-        until(lambda: self.partitions(name) == partitions, f"growth of {name}")
+        wait_until(lambda: self.partitions(name) == partitions, 30, what=f"growth of {name}")
 
     def delete_before(self, name: str, offsets: Mapping[int, int]) -> None:
         """Take the records before an offset away, by partition."""
@@ -352,7 +359,12 @@ class Play:
     def await_flow(self, patience_s: float = _ARRIVAL_PATIENCE_S, *, records: int = 100) -> float:
         """Waits until so many more records have arrived; after how many seconds."""
         began_s, before = time.monotonic(), self.arrived()
-        until(lambda: self.arrived() >= before + records, f"copying of {self.topic}", patience_s, self._mirror)
+        wait_until(
+            lambda: self.arrived() >= before + records,
+            patience_s,
+            what=f"copying of {self.topic}",
+            why=self._mirror.tail,
+        )
         return time.monotonic() - began_s
 
     def judge_so_far(self) -> Judgment:
@@ -396,12 +408,3 @@ class Play:
         if self._traffic is not None and source is None:
             assert judgment.source_records >= self._traffic.records, "the source does not have what it acknowledged"
         return judgment
-
-
-def until(condition: Callable[[], object], what: str, patience_s: float = 30.0, mirror: Mirror | None = None) -> None:
-    """Waits; fails with the end of the product's log."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        tail = mirror.process.tail() if mirror is not None and mirror._processes else ""
-        assert time.monotonic() < deadline, f"{what}: not within {patience_s:.0f} s\n{tail}"
-        time.sleep(0.1)

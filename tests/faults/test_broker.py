@@ -8,8 +8,9 @@ import pytest
 
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.proxy import Proxy
-from tests.faults.stage import GOES_ON, HELD_UP, Mirror, Play, Stage, Topics, until
+from tests.faults.stage import GOES_ON, HELD_UP, Mirror, Play, Stage, Topics
 from tests.faults.stage import mirror as running_mirror
+from tests.support.waiting import wait_until
 
 _RECOVERY_S = 30.0
 SHORT = {
@@ -58,9 +59,14 @@ def _freeze(play: Play, mirror: Mirror, stage: Stage, seconds: float) -> None:
         time.sleep(seconds)
         green = _green(mirror)
         stage.b.resume()
-        until(lambda: len(mirror.lines(HELD_UP)) > red, "telling that nothing is copied", 30 - min(seconds, 25), mirror)
+        wait_until(
+            lambda: len(mirror.lines(HELD_UP)) > red,
+            30 - min(seconds, 25),
+            what="telling that nothing is copied",
+            why=mirror.tail,
+        )
         play.await_flow(_RECOVERY_S)
-        until(lambda: _green(mirror) > green, "telling that it goes on", 30, mirror)
+        wait_until(lambda: _green(mirror) > green, 30, what="telling that it goes on", why=mirror.tail)
     play.judge().assert_exactly_once()
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.stage import Mirror, Play, Stage, until
+from tests.faults.stage import Mirror, Play, Stage
 from tests.faults.stage import mirror as running_mirror
 from tests.integration.copy_flow import producer_of
 from tests.integration.mirror_process import ROOT
+from tests.support.waiting import wait_until
 
 HOUR_S = 3600
 CLOCK = Path(__file__).with_name("clock")
@@ -66,7 +67,7 @@ def test_c2_records_of_a_broker_or_producer_whose_clock_is_minutes_off_are_copie
         off_ms = (10 if number % 2 else -10) * 60_000
         producer.produce(play.topic, b"%d" % number, b"k", number % 2, timestamp=now_ms + off_ms)
     assert producer.flush(30) == 0
-    until(lambda: play.arrived() == 200, "copying", 30, mirror)
+    wait_until(lambda: play.arrived() == 200, 30, what="copying", why=mirror.tail)
     play.judge().assert_exactly_once()
     for line in mirror.lines("Copied so far."):
         assert all(value >= 0 for value in line["latency_ms"]), line

@@ -11,9 +11,10 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, Snapshot, compare
-from tests.faults.stage import HELD_UP, NOTED, Addressed, Mirror, Play, Stage, Topics, kill, members, until
+from tests.faults.stage import HELD_UP, NOTED, Addressed, Mirror, Play, Stage, Topics, kill, members
 from tests.faults.stage import mirror as running_mirror
 from tests.integration.asking import asked
+from tests.support.waiting import wait_until
 
 _NOTICED_S = 30.0
 
@@ -81,7 +82,12 @@ def test_d1_a_deleted_source_topic_is_told_once_and_its_replica_stays(
     told = len(mirror.lines(HELD_UP))
     with other.load():
         Topics(stage.a).delete(play.topic)
-        until(lambda: mirror.lines("Topics have disappeared", topics=[play.topic]), "telling", _NOTICED_S, mirror)
+        wait_until(
+            lambda: mirror.lines("Topics have disappeared", topics=[play.topic]),
+            _NOTICED_S,
+            what="telling",
+            why=mirror.tail,
+        )
         other.await_flow()
         time.sleep(3)
     other.judge().assert_exactly_once()
@@ -108,7 +114,7 @@ def test_d2_a_topic_that_is_deleted_and_made_anew_is_copied_from_its_beginning(
         judged = one_topic_after_another(before, play, stage)
         return not judged.lost
 
-    until(whole, "copying of the new topic", 45, mirror)
+    wait_until(whole, 45, what="copying of the new topic", why=mirror.tail)
     judged.assert_exactly_once()
     assert mirror.lines("source topic recreated", partition=play.topic)
 
@@ -140,7 +146,7 @@ def test_d3_d5_what_happened_while_nobody_copied_is_found_out_at_the_start(
         judged = one_topic_after_another(before, play, stage)
         return not judged.lost
 
-    until(whole, "copying of the new topic", 60, mirror)
+    wait_until(whole, 60, what="copying of the new topic", why=mirror.tail)
     judged.assert_exactly_once()
     judgment = other.judge(ledger=True, source=everything)
     judgment.assert_exactly_once()
@@ -198,8 +204,15 @@ def test_d6_new_partitions_are_copied_from_their_first_record_within_30_s(
         began_s = time.monotonic()
         for partition in (2, 3):
             write(stage.a, play.topic, partition, numbered("first", 100))
-        until(lambda: Topics(stage.b).partitions(play.remote) == 4, "new partitions", _NOTICED_S, mirror)
-        until(lambda: len(values(stage.b, play.remote, 3)) == 100, "copying of the new ones", _NOTICED_S, mirror)
+        wait_until(
+            lambda: Topics(stage.b).partitions(play.remote) == 4, _NOTICED_S, what="new partitions", why=mirror.tail
+        )
+        wait_until(
+            lambda: len(values(stage.b, play.remote, 3)) == 100,
+            _NOTICED_S,
+            what="copying of the new ones",
+            why=mirror.tail,
+        )
         took_s = time.monotonic() - began_s
     assert took_s < _NOTICED_S
     play.judge().assert_exactly_once()
@@ -224,13 +237,13 @@ def test_d8_a_deleted_remote_topic_is_not_made_again_in_silence(
     with play.load(), other.load():
         play.await_flow()
         Topics(stage.b).delete(play.remote)
-        until(lambda: mirror.lines(HELD_UP, reason=play.remote), "telling", _NOTICED_S, mirror)
+        wait_until(lambda: mirror.lines(HELD_UP, reason=play.remote), _NOTICED_S, what="telling", why=mirror.tail)
         stopped = {f"{play.topic}-{partition}" for partition in range(2)}
-        until(
+        wait_until(
             lambda: stopped <= {line["partition"] for line in mirror.lines("partition stopped")},
-            "stopping",
             _NOTICED_S,
-            mirror,
+            what="stopping",
+            why=mirror.tail,
         )
         ends = play.ends()
         time.sleep(3)
@@ -256,7 +269,7 @@ def test_d9_records_of_somebody_else_on_the_remote_topic_are_told_and_spoil_noth
     judgment.altered.clear()
     judgment.assert_exactly_once()
     assert mirror.lines("another producer writes to a remote topic", partition=f"{play.remote}-0")
-    until(lambda: _foreign(stage, mirror, play) == 20, "counting", 10, mirror)
+    wait_until(lambda: _foreign(stage, mirror, play) == 20, 10, what="counting", why=mirror.tail)
 
 
 def _foreign(stage: Stage, mirror: Mirror, play: Play) -> int:
@@ -270,12 +283,17 @@ def test_d8_a_deleted_ledger_costs_exactness_at_the_next_crash_and_no_record(
     with play.load():
         play.await_flow()
         Topics(stage.b).delete(ledger)
-        until(lambda: mirror.lines(NOTED, reason="at least once"), "telling", _NOTICED_S, mirror)
+        wait_until(lambda: mirror.lines(NOTED, reason="at least once"), _NOTICED_S, what="telling", why=mirror.tail)
         play.await_flow()
         assert kill(members(mirror.process, "worker"))
-        until(lambda: mirror.lines("The ledger has been deleted"), "telling", 60, mirror)
+        wait_until(lambda: mirror.lines("The ledger has been deleted"), 60, what="telling", why=mirror.tail)
         play.await_flow(60)
     play.judge().assert_at_least_once()
     # It is there again, and what is copied from now on is so exactly.
     with play.load():
-        until(lambda: (play.topic, 0) in Ledger.read(stage.b.bootstrap, mirror.alias).entries, "an entry", 90, mirror)
+        wait_until(
+            lambda: (play.topic, 0) in Ledger.read(stage.b.bootstrap, mirror.alias).entries,
+            90,
+            what="an entry",
+            why=mirror.tail,
+        )

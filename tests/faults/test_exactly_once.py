@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.faults import segments
-from tests.faults.stage import Mirror, Play, Stage, kill, members, until
+from tests.faults.stage import Mirror, Play, Stage, kill, members
 from tests.faults.stage import mirror as running_mirror
+from tests.support.waiting import wait_until
 
 _TIMEOUT_S = 4
 _NOTICED_S = 30.0
@@ -66,11 +67,11 @@ def test_t5_a_clone_with_our_transactional_id_fences_us_and_nothing_is_there_twi
         clone.begin_transaction()
         clone.produce(play.remote, b"a clone's", partition=0)
         clone.flush(10)
-        until(
+        wait_until(
             lambda: mirror.lines("micro-batch lost", reason="a newer producer uses the same id"),
-            "telling",
             _NOTICED_S,
-            mirror,
+            what="telling",
+            why=mirror.tail,
         )
         play.await_flow(60)
     play.judge().assert_exactly_once()

@@ -15,9 +15,10 @@ import pytest
 from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, Snapshot, compare
-from tests.faults.stage import Addressed, Play, Stage, Topics, until
+from tests.faults.stage import Addressed, Play, Stage, Topics
 from tests.faults.stage import mirror as running_mirror
 from tests.faults.test_data import numbered, values, write
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -59,7 +60,7 @@ def await_leader(cluster: LocalCluster, topic: str, leader: int, in_sync: set[in
     def there() -> bool:
         return Topics(cluster).leader(topic) == (leader, in_sync)
 
-    until(there, f"{topic} led by {leader}, {in_sync} in sync", _ELECTED_S)
+    wait_until(there, _ELECTED_S, what=f"{topic} led by {leader}, {in_sync} in sync")
 
 
 def lose_the_end(cluster: LocalCluster, topic: str, fill: Callable[[], None]) -> None:
@@ -76,7 +77,7 @@ def lose_the_end(cluster: LocalCluster, topic: str, fill: Callable[[], None]) ->
         cluster.elect({topic: [0]}, unclean=True)
         return Topics(cluster).leader(topic)[0] == 2
 
-    until(elected, "an unclean election", _ELECTED_S)
+    wait_until(elected, _ELECTED_S, what="an unclean election")
 
 
 def judged(before: Rows, after: list[Rows], play: Play) -> Judgment:
@@ -135,7 +136,7 @@ def test_l2_an_unclean_election_on_the_source_is_told_with_the_range_that_has_go
         def ghosts() -> None:
             nonlocal before
             write(cluster, topic, 0, numbered("ghost", 300))
-            until(lambda: play.arrived() == kept + 300, "copying of ghosts", 30, flow)
+            wait_until(lambda: play.arrived() == kept + 300, 30, what="copying of ghosts", why=flow.tail)
             time.sleep(1.5)  # and their positions
             before = rows(cluster, topic)
             if meanwhile == "down":
@@ -145,19 +146,19 @@ def test_l2_an_unclean_election_on_the_source_is_told_with_the_range_that_has_go
         write(cluster, topic, 0, numbered("new", 500))  # more than were lost: the end alone would tell nothing
         if meanwhile == "down":
             flow.start()
-        until(lambda: flow.lines("source log truncated"), "telling", _NOTICED_S, flow)
+        wait_until(lambda: flow.lines("source log truncated"), _NOTICED_S, what="telling", why=flow.tail)
         cluster.broker(1).start()
         new = rows(cluster, topic)
         new.offsets, new.digests = new.offsets[kept:], new.digests[kept:]
         assert len(new) == 500
-        until(lambda: play.arrived() == kept + 800, "copying of new records", _NOTICED_S, flow)
+        wait_until(lambda: play.arrived() == kept + 800, _NOTICED_S, what="copying of new records", why=flow.tail)
         judged(before, [new], play).assert_exactly_once()
 
         def written_down() -> bool:
             entry = Ledger.read(stage.b.bootstrap, alias).entries[topic, 0]
             return [row[:3] for row in entry["lost"]] == [[kept, kept + 300, "truncated"]]
 
-        until(written_down, "the range in the ledger", 10, flow)
+        wait_until(written_down, 10, what="the range in the ledger", why=flow.tail)
 
 
 def test_l3_records_that_the_target_lost_in_an_unclean_election_are_sent_again(
@@ -175,8 +176,8 @@ def test_l3_records_that_the_target_lost_in_an_unclean_election_are_sent_again(
 
         def acknowledged() -> None:
             write(stage.a, "L3-0", 0, numbered("acknowledged", 300))
-            until(lambda: play.arrived() == kept + 300, "copying", 60, flow)
-            until(lambda: marked() == kept + 300, "the ledger entry", 60, flow)
+            wait_until(lambda: play.arrived() == kept + 300, 60, what="copying", why=flow.tail)
+            wait_until(lambda: marked() == kept + 300, 60, what="the ledger entry", why=flow.tail)
 
         def marked() -> int:
             return int(Ledger.read(cluster.bootstrap, "L3").entries["L3-0", 0]["mark"][1])
@@ -184,7 +185,9 @@ def test_l3_records_that_the_target_lost_in_an_unclean_election_are_sent_again(
         lose_the_end(cluster, "L3.L3-0", acknowledged)
         cluster.broker(1).start()  # the product's own topics are there, and led by it
         with play.load():
-            until(lambda: flow.lines("target lost acknowledged records"), "telling", _NOTICED_S, flow)
+            wait_until(
+                lambda: flow.lines("target lost acknowledged records"), _NOTICED_S, what="telling", why=flow.tail
+            )
         play.judge(patience_s=120).assert_exactly_once()
 
 
@@ -205,18 +208,18 @@ def test_l4_a_source_that_was_set_back_to_an_older_state_is_told_with_the_range(
         shutil.copytree(old.folder / "data", tmp_path / "backup")
         old.start()
         write(old, "L4-0", 0, numbered("forgotten", 200))
-        until(lambda: play.arrived() == kept + 200, "copying", 60, flow)
+        wait_until(lambda: play.arrived() == kept + 200, 60, what="copying", why=flow.tail)
         time.sleep(1.5)
         before = rows(old, "L4-0")
         old.stop()
         shutil.rmtree(old.folder / "data")
         shutil.copytree(tmp_path / "backup", old.folder / "data")
         old.start()
-        until(lambda: flow.lines("source log truncated"), "telling", _NOTICED_S, flow)
+        wait_until(lambda: flow.lines("source log truncated"), _NOTICED_S, what="telling", why=flow.tail)
         write(old, "L4-0", 0, numbered("new", 100))
         new = rows(old, "L4-0")
         new.offsets, new.digests = new.offsets[kept:], new.digests[kept:]
-        until(lambda: play.arrived() == kept + 300, "copying of new records", _NOTICED_S, flow)
+        wait_until(lambda: play.arrived() == kept + 300, _NOTICED_S, what="copying of new records", why=flow.tail)
         judged(before, [new], play).assert_exactly_once()
         entry = Ledger.read(stage.b.bootstrap, "L4").entries["L4-0", 0]
         assert [row[:3] for row in entry["lost"]] == [[kept, kept + 200, "truncated"]]

@@ -14,8 +14,9 @@ from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.proxy import Proxy
 from tests.endurance.footprint import sample
-from tests.faults.stage import HELD_UP, LISTENERS, Mirror, Play, Stage, Topics, until
+from tests.faults.stage import HELD_UP, LISTENERS, Mirror, Play, Stage, Topics
 from tests.faults.stage import mirror as running_mirror
+from tests.support.waiting import wait_until
 
 SHORT = {
     f"{cluster}.{client}.request.timeout.ms": "5000"
@@ -59,7 +60,12 @@ def _drop_everything(play: Play, mirror: Mirror, network: Proxy, seconds: float)
         network.black_hole()
         time.sleep(seconds)
         network.heal()
-        until(lambda: len(mirror.lines(HELD_UP)) > told, "telling that nothing is copied", 30 - seconds, mirror)
+        wait_until(
+            lambda: len(mirror.lines(HELD_UP)) > told,
+            30 - seconds,
+            what="telling that nothing is copied",
+            why=mirror.tail,
+        )
         play.await_flow(_RECOVERY_S)
     play.judge().assert_exactly_once()
 
@@ -71,7 +77,7 @@ def test_n2_resets_in_the_midst_of_answers_lose_and_double_nothing(play: Play, n
             if size == 1000 and network.look()["bytes_up"] > network.look()["bytes_down"]:
                 continue  # nothing on the target answers at such length
             network.cut(after_bytes=size, times=3)
-            until(lambda: network.look()["cut"], "a cut answer")
+            wait_until(lambda: network.look()["cut"], 30, what="a cut answer")
             network.heal()
         for _ in range(5):
             network.reset()
@@ -85,7 +91,7 @@ def test_n3_answers_that_end_early_or_come_in_slices_are_read_right(play: Play, 
     with play.load(1000):
         play.await_flow()
         network.cut(after_bytes=30, times=5, by_fin=True)
-        until(lambda: network.look()["cut"] >= before + 5, "five cut answers")
+        wait_until(lambda: network.look()["cut"] >= before + 5, 30, what="five cut answers")
         network.slice(97)
         play.await_flow(_RECOVERY_S, records=500)
         network.heal()
@@ -96,7 +102,7 @@ def test_n3_flipped_bits_on_the_way_are_never_copied(play: Play, stage: Stage) -
     with play.load(1000):
         play.await_flow()
         stage.network_a.corrupt(every_bytes=200_000)
-        until(lambda: stage.network_a.look()["flipped"] >= 5, "flipped bits")
+        wait_until(lambda: stage.network_a.look()["flipped"] >= 5, 30, what="flipped bits")
         stage.network_a.heal()
         play.await_flow(_RECOVERY_S)
     play.judge().assert_exactly_once()
@@ -171,7 +177,7 @@ def test_n7_a_process_cut_off_from_its_groups_coordinator_only_copies_nothing_tw
                 with play.load():
                     play.await_flow()
                     second.start()
-                    until(lambda: second.lines("joined the group"), "joining", 60, second)
+                    wait_until(lambda: second.lines("joined the group"), 60, what="joining", why=second.tail)
                     time.sleep(5)
                     networks[coordinator].black_hole()
                     time.sleep(25)
@@ -190,7 +196,7 @@ def test_n8_answers_that_come_twice_are_not_taken_for_others(play: Play, network
     with play.load():
         play.await_flow()
         network.repeat(6)
-        until(lambda: network.look()["repeated"] >= before + 6, "repeated answers", 40)
+        wait_until(lambda: network.look()["repeated"] >= before + 6, 40, what="repeated answers")
         network.heal()
         play.await_flow(_RECOVERY_S)
     play.judge().assert_exactly_once()

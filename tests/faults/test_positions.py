@@ -11,7 +11,8 @@ from confluent_kafka import Producer
 from mm2.sandbox.cluster import LocalCluster, frozen
 from tests.endurance.positions import PositionSampler, above
 from tests.faults.oracle import Reader, Rows
-from tests.faults.stage import Topics, until
+from tests.faults.stage import Topics
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -37,7 +38,7 @@ def test_a_position_is_above_the_high_watermark_while_a_follower_has_not_fetched
         topics.create("A.t", assignment=[[1, 2]])
         topics.create("t", assignment=[[1]])
         topics.create(_OFFSETS, assignment=[[1]])
-        until(lambda: topics.leader("A.t") == (1, {1, 2}), "two replicas in sync", 60)
+        wait_until(lambda: topics.leader("A.t") == (1, {1, 2}), 60, what="two replicas in sync")
         leader_only = Producer(
             {"bootstrap.servers": cluster.broker(1).bootstrap, "acks": 1, "linger.ms": 0, "log_level": 0}
         )
@@ -46,14 +47,14 @@ def test_a_position_is_above_the_high_watermark_while_a_follower_has_not_fetched
         sampler = PositionSampler(cluster.broker(1).bootstrap, "A")
         sampler.start()
         commit(leader_only, 10)
-        until(lambda: sampler.sampled == 1, "a sample", 60)
+        wait_until(lambda: sampler.sampled == 1, 60, what="a sample")
         with frozen(cluster.broker(2)):
             write(leader_only, "A.t", 10)
             commit(leader_only, 15)
-            until(lambda: sampler.sampled == 2, "a second sample", 60)
+            wait_until(lambda: sampler.sampled == 2, 60, what="a second sample")
         time.sleep(2.5)  # a later answer of the same leader makes the one before it certain
         commit(leader_only, 20)
-        until(lambda: sampler.sampled == 3, "a third sample", 60)
+        wait_until(lambda: sampler.sampled == 3, 60, what="a third sample")
         sampler.halt()
         reader = Reader(cluster.bootstrap, "read_committed")
         source, target = (_equal(reader, topic) for topic in ("t", "A.t"))

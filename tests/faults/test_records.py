@@ -18,8 +18,9 @@ from mm2.kafka.structs import TopicPartition
 from tests.faults import segments
 from tests.faults.oracle import Judgment, Place, judge
 from tests.faults.stage import Stage
-from tests.integration.copy_flow import Flow, alter, create, end_offset, eventually, producer_of, read, rows_of
+from tests.integration.copy_flow import Flow, alter, create, end_offset, producer_of, read, rows_of
 from tests.integration.test_copy_engine import FOREVER, numbered, write
+from tests.support.waiting import wait_until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DAY_MS = 86_400_000
@@ -57,18 +58,18 @@ def test_r1_a_record_too_large_for_the_target_stops_its_partition_or_goes_to_the
     write(flow.source, topic, numbered(0, 5), partition=1)
     spec = flow.spec(topic, partitions=2)
     with flow.copying(spec) as job:
-        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "TOO_LARGE", why=job.status)
+        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "TOO_LARGE", why=job.status)
         assert (rows_of(job)[bad].position, rows_of(job)[bad].offset) == (3, 3)
         write(flow.source, topic, numbered(5, 5), partition=1)
-        eventually(lambda: rows_of(job)[good].position == 10, why=job.status)
+        wait_until(lambda: rows_of(job)[good].position == 10, why=job.status)
         job.wait(0)  # the task goes on
     with flow.copying(replace(spec, partition_error="fail")) as job:
-        eventually(lambda: failure(job), why=job.status)
+        wait_until(lambda: failure(job), why=job.status)
         assert "MESSAGE_TOO_LARGE" in failure(job)
     spec, dead = with_dead_letters(flow, spec)
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
-        eventually(lambda: rows_of(job)[bad].state == "RUNNING", why=job.status)
+        wait_until(lambda: rows_of(job)[bad].state == "RUNNING", why=job.status)
     judgment = judged(flow, topic)
     assert judgment.lost == ["partition 0, source offsets 3 to 3, 1 records"]
     (letter,) = read(flow.target, dead)
@@ -103,18 +104,18 @@ def test_r1_r3_dead_letters_that_cannot_be_written_are_told_and_hold_up_no_other
     spec = flow.spec(topic, partitions=3, dead_letter_topic=dead, transactions=transactions)
     with flow.copying(spec) as job:
         for tp in (corrupt, large):
-            eventually(lambda: tp in rows_of(job) and dead in rows_of(job)[tp].reason, why=job.progress)  # noqa: B023
-            eventually(lambda: rows_of(job)[tp].position == 3, why=job.progress)  # noqa: B023
+            wait_until(lambda: tp in rows_of(job) and dead in rows_of(job)[tp].reason, why=job.progress)  # noqa: B023
+            wait_until(lambda: rows_of(job)[tp].position == 3, why=job.progress)  # noqa: B023
             assert rows_of(job)[tp].state not in {"RUNNING", "CATCHING_UP"}
         assert any(dead in trouble for trouble in job.status()["troubles"])
         for number in range(2):
             write(flow.source, topic, numbered(number * 5, 5), partition=2)
-            eventually(lambda: flow.committed(spec)[good] == number * 5 + 5, why=job.status)  # noqa: B023
+            wait_until(lambda: flow.committed(spec)[good] == number * 5 + 5, why=job.status)  # noqa: B023
         assert flow.committed(spec) == {corrupt: 3, large: 3, good: 10}, "a crash now would have put nothing away"
         create(flow.target, dead)
         flow.wait_until_copied(job, spec)
-        eventually(lambda: not job.status()["troubles"], why=job.status)
-        eventually(lambda: flow.committed(spec) == {corrupt: 8, large: 7, good: 10}, why=job.status)
+        wait_until(lambda: not job.status()["troubles"], why=job.status)
+        wait_until(lambda: flow.committed(spec) == {corrupt: 8, large: 7, good: 10}, why=job.status)
         assert job.status()["gaps"] == {"quarantined": 3}
     assert {dict(letter.headers)["mm2.partition"] for letter in read(flow.target, dead)} == {b"0", b"1"}
     isolation = "read_committed" if exactly_once else "read_uncommitted"
@@ -140,13 +141,13 @@ def test_r3_a_batch_whose_checksum_is_wrong_stops_its_partition_only_and_there(f
     spoilt.change(segments.flip_a_bit, right_crc=False)
     spec = flow.spec(topic, partitions=2)
     with flow.copying(spec) as job:
-        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "CORRUPT", why=job.status)
-        eventually(lambda: rows_of(job)[bad].position == 10, why=job.status)
+        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "CORRUPT", why=job.status)
+        wait_until(lambda: rows_of(job)[bad].position == 10, why=job.status)
         row = rows_of(job)[bad]
         assert (row.state, row.offset) == ("CORRUPT", 10)
         assert re.search(rf"{topic}-0: .*10\.\.19.* CRC", row.reason), row.reason
         write(flow.source, topic, numbered(0, 5), partition=1)
-        eventually(lambda: rows_of(job)[TopicPartition(topic, 1)].position == 5, why=job.status)
+        wait_until(lambda: rows_of(job)[TopicPartition(topic, 1)].position == 5, why=job.status)
         assert rows_of(job)[bad].state == "CORRUPT"
     spec, dead = with_dead_letters(flow, spec)
     with flow.copying(spec) as job:
@@ -175,14 +176,14 @@ def test_r4_r5_what_is_wrong_inside_a_right_checksum_stops_its_partition_only(
     segments.batches(flow.source, topic)[1].change(spoil, right_crc=True)
     spec = flow.spec(topic, partitions=2)
     with flow.copying(spec) as job:
-        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "CORRUPT", why=job.status)
+        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "CORRUPT", why=job.status)
         row = rows_of(job)[bad]
         assert (row.position, row.offset) == (10, 10)
         wrong, _, said = row.reason.partition(", and writing to ")
         assert re.match(rf"{topic}-0: .* batch ", wrong), row.reason
         assert said.startswith(f"{flow.remote(topic)}-0 of cluster B: "), row.reason
         write(flow.source, topic, numbered(0, 5), partition=1)
-        eventually(lambda: rows_of(job)[good].position == 5, why=job.status)
+        wait_until(lambda: rows_of(job)[good].position == 5, why=job.status)
     assert len(read(flow.target, flow.remote(topic))) == 10
 
 
@@ -202,7 +203,7 @@ def test_r4_r5_what_is_wrong_inside_a_right_checksum_goes_to_the_dead_letters(
     spec, dead = with_dead_letters(flow, flow.spec(topic, transactions=transactions))
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
-        eventually(lambda: flow.committed(spec)[TopicPartition(topic, 0)] == 80, why=job.status)
+        wait_until(lambda: flow.committed(spec)[TopicPartition(topic, 0)] == 80, why=job.status)
         assert job.status()["gaps"] == {"quarantined": 10}
         assert rows_of(job)[TopicPartition(topic, 0)].state == "RUNNING"
     (letter,) = read(flow.target, dead)
@@ -311,9 +312,9 @@ def test_r7_times_out_of_the_targets_bounds_are_told_and_stop_their_partition_on
     write(flow.source, topic, numbered(0, 5), partition=1)
     spec = flow.spec(topic, partitions=2)
     with flow.copying(spec) as job:
-        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "REFUSED", why=job.status)
+        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "REFUSED", why=job.status)
         assert "TIMESTAMP" in rows_of(job)[bad].reason.upper(), rows_of(job)[bad].reason
-        eventually(lambda: rows_of(job)[good].position == 5, why=job.status)
+        wait_until(lambda: rows_of(job)[good].position == 5, why=job.status)
         alter(flow.target, ResourceType.TOPIC, flow.remote(topic), "message.timestamp.after.max.ms", FOREVER)
         flow.wait_until_copied(job, spec)
     judged(flow, topic).assert_exactly_once()
@@ -343,7 +344,7 @@ def test_r8_compacted_holes_emptied_batches_and_tombstones(flow: Flow) -> None:
         write(flow.source, topic, [Record(b"last", b"1")])
         return len(read(flow.source, topic)) < 18
 
-    eventually(cleaned, 60)
+    wait_until(cleaned, 60)
     spec = flow.spec(topic)
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)

@@ -21,8 +21,9 @@ from confluent_kafka.admin import AdminClient
 from mm2.sandbox.cluster import LocalCluster, frozen
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.replicated import Replica, lead
-from tests.faults.stage import LISTENERS, Addressed, Mirror, Topics, kill, members, stopped, until
+from tests.faults.stage import LISTENERS, Addressed, Mirror, Topics, kill, members, stopped
 from tests.faults.wire import Choice, Hold, Request, Wire, produces_to
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -183,7 +184,7 @@ def await_in_sync(target: Addressed, topic: str, in_sync: set[int]) -> None:
     def reached() -> bool:
         return all(topics.leader(topic, index)[1] == in_sync for index in range(topics.partitions(topic)))
 
-    until(reached, f"replicas {in_sync} of {topic} in sync", _ISR_S)
+    wait_until(reached, _ISR_S, what=f"replicas {in_sync} of {topic} in sync")
 
 
 def writes_to(target: Addressed, topic: str, about: str | None) -> Choice:
@@ -211,7 +212,7 @@ def await_quiet(wires: list[Wire], choice: Choice, quiet_s: float = 2.0) -> None
         return False
 
     hold(wires, Hold(note))
-    until(lambda: time.monotonic() - newest_s > quiet_s, "an end of writes", 60)
+    wait_until(lambda: time.monotonic() - newest_s > quiet_s, 60, what="an end of writes")
 
 
 def crash(flow: Mirror) -> None:
@@ -350,7 +351,7 @@ def test_a_successor_counts_only_what_is_below_the_high_watermark(
             time.sleep(0.5)
             starts = len(flow.lines("Copying starts."))
             crash(flow)
-            until(lambda: len(flow.lines("Copying starts.")) > starts, "a start", _START_S, flow)
+            wait_until(lambda: len(flow.lines("Copying starts.")) > starts, _START_S, what="a start", why=flow.tail)
             time.sleep(5)
         for replica in both:
             replica.records.write(100)
@@ -453,11 +454,11 @@ def test_a_batch_that_arrives_late_from_a_forgotten_producer_stops_its_partition
         if noticed == "restarted":
             crash(flow)
         replica.records.write(50)
-        until(
+        wait_until(
             lambda: flow.lines("partition stopped", partition=replica.topic, state="INCONSISTENT"),
-            "a typed state",
             _START_S,
-            flow,
+            what="a typed state",
+            why=flow.tail,
         )
 
 
@@ -479,7 +480,12 @@ def test_a_frozen_executor_that_resumes_writes_no_stale_position(
             executors = members(flow.process, "worker")
             with stopped(*executors):
                 held.release()
-                until(lambda: len(members(flow.process, "worker")) > len(executors), "another executor", 60, flow)
+                wait_until(
+                    lambda: len(members(flow.process, "worker")) > len(executors),
+                    60,
+                    what="another executor",
+                    why=flow.tail,
+                )
                 replica.records.write(50)
                 replica.await_committed(_START_S)
                 time.sleep(1.5)

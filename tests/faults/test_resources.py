@@ -14,8 +14,9 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.endurance.footprint import sample
-from tests.faults.stage import HELD_UP, Play, Stage, kill, members, until
+from tests.faults.stage import HELD_UP, Play, Stage, kill, members
 from tests.faults.stage import mirror as running_mirror
+from tests.support.waiting import wait_until
 
 _MB = 1 << 20
 
@@ -86,8 +87,8 @@ def test_k1_a_target_whose_disk_is_full_is_told_and_goes_on_when_there_is_room(s
             with play.load(500, size_bytes=20_000):
                 play.await_flow()
                 disk.limit(target.pid, 20)
-                until(lambda: not target.is_running, "the end of a broker without room", 60, flow)
-                until(lambda: flow.lines(HELD_UP), "telling", 30, flow)
+                wait_until(lambda: not target.is_running, 60, what="the end of a broker without room", why=flow.tail)
+                wait_until(lambda: flow.lines(HELD_UP), 30, what="telling", why=flow.tail)
                 time.sleep(3)
             disk.grow(400)
             target.start()
@@ -113,7 +114,9 @@ def test_k2_a_worker_without_a_byte_of_disk_copies_on_and_tells_when_it_cannot_b
                     play.await_flow()
                     kill(members(flow.process, "worker"))
                     if disk.is_real:
-                        until(lambda: flow.lines("", reason="No space left on device"), "telling", 30, flow)
+                        wait_until(
+                            lambda: flow.lines("", reason="No space left on device"), 30, what="telling", why=flow.tail
+                        )
                 play.await_flow(60)
             play.judge().assert_exactly_once()
 

@@ -29,11 +29,12 @@ from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition as Place
 from mm2.sandbox import certificates
 from mm2.sandbox.kafka import LocalKafka
-from tests.faults.stage import GOES_ON, HELD_UP, Mirror, Play, Stage, Topics, kill, members, until
+from tests.faults.stage import GOES_ON, HELD_UP, Mirror, Play, Stage, Topics, kill, members
 from tests.faults.stage import mirror as running_mirror
-from tests.integration.copy_flow import Flow, eventually, read
+from tests.integration.copy_flow import Flow, read
 from tests.integration.spark_workers import workers
 from tests.integration.test_copy_engine import numbered, write
+from tests.support.waiting import wait_until
 
 _NOTICED_S = 30.0
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -164,13 +165,18 @@ def test_s1_a_topic_that_may_not_be_read_any_more_is_told_and_the_others_flow(
     with play.load(), other.load():
         play.await_flow()
         with denied(guarded, ResourceType.TOPIC, play.topic, [AclOperation.READ]):
-            until(lambda: mirror.lines(HELD_UP, reason="TOPIC_AUTHORIZATION_FAILED"), "telling", _NOTICED_S, mirror)
+            wait_until(
+                lambda: mirror.lines(HELD_UP, reason="TOPIC_AUTHORIZATION_FAILED"),
+                _NOTICED_S,
+                what="telling",
+                why=mirror.tail,
+            )
             assert any(play.topic in line["reason"] for line in mirror.lines(HELD_UP))
             stopped = play.arrived()
             other.await_flow()
             assert play.arrived() == stopped
         play.await_flow()
-        until(lambda: mirror.lines(GOES_ON), "telling that it goes on", _NOTICED_S, mirror)
+        wait_until(lambda: mirror.lines(GOES_ON), _NOTICED_S, what="telling that it goes on", why=mirror.tail)
     for each in (play, other):
         each.judge().assert_exactly_once()
 
@@ -198,23 +204,23 @@ def test_s1_without_the_right_to_read_the_copy_it_is_at_least_once_and_says_so_b
 
     write(flow.source, topic, numbered(0, 50))
     with denied(guarded, ResourceType.TOPIC, flow.remote(topic), [AclOperation.READ]), flow.copying(spec) as job:
-        eventually(lambda: flow.committed(spec) == {place: 50}, why=job.progress)
-        eventually(lambda: note().startswith("at least once: "), why=job.progress)
+        wait_until(lambda: flow.committed(spec) == {place: 50}, why=job.progress)
+        wait_until(lambda: note().startswith("at least once: "), why=job.progress)
         assert f"{flow.remote(topic)}-0" in note()
         # What is reported is some moments old: the first word may be that a coordinator is still loading.
-        eventually(
+        wait_until(
             lambda: [(row.state, row.reason) for row in job.progress()] == [("RUNNING", note())], why=job.progress
         )
         batches = job.status()["batches"]
         kill(workers())
         write(flow.source, topic, numbered(50, 50))
-        eventually(lambda: job.status()["batches"] > batches, why=job.progress)
+        wait_until(lambda: job.status()["batches"] > batches, why=job.progress)
         flow.wait_until_copied(job, spec)
-        eventually(lambda: note().startswith("at least once: "), why=job.progress)
+        wait_until(lambda: note().startswith("at least once: "), why=job.progress)
     got = [record.content for record in read(guarded.broker, flow.remote(topic))]
     assert list(dict.fromkeys(got)) == [record.content for record in read(flow.source, topic)]
     with flow.copying(spec) as job:  # the right has been given back
-        eventually(lambda: job.progress() and not note(), why=job.progress)
+        wait_until(lambda: job.progress() and not note(), why=job.progress)
         assert job.status()["troubles"] == []
 
 
@@ -224,17 +230,24 @@ def test_s2_a_group_that_may_not_be_described_is_named_and_records_flow(
     consumer = Consumer({"bootstrap.servers": guarded.bootstrap, "group.id": GROUP, "enable.auto.commit": False})
     with play.load():
         play.await_flow()
-        until(lambda: committed(consumer, TopicPartition(play.topic, 0, 20)), "a commit")  # the first makes the topic
+        wait_until(
+            lambda: committed(consumer, TopicPartition(play.topic, 0, 20)), 30, what="a commit"
+        )  # the first makes the topic
         consumer.close()
-        until(lambda: mirror.lines("Consumer groups have changed.", new=[GROUP]), "seeing the group", 30, mirror)
+        wait_until(
+            lambda: mirror.lines("Consumer groups have changed.", new=[GROUP]),
+            30,
+            what="seeing the group",
+            why=mirror.tail,
+        )
         with denied(guarded, ResourceType.GROUP, GROUP, [AclOperation.DESCRIBE, AclOperation.READ]):
-            until(
+            wait_until(
                 lambda: (
                     mirror.lines("Consumer groups have changed.", gone=[GROUP]) or mirror.lines(GROUP, level="warning")
                 ),
-                "naming the group",
                 _NOTICED_S,
-                mirror,
+                what="naming the group",
+                why=mirror.tail,
             )
             play.await_flow()
         play.await_flow()
@@ -277,9 +290,9 @@ def test_s3_certificates_that_expire_or_change_their_authority_are_told_and_read
         with play.load():
             play.await_flow()
             restart(certificates.issue("broker", first, address="127.0.0.1", is_expired=True), first)
-            until(lambda: flow.lines(HELD_UP, reason="expired"), "telling", _NOTICED_S, flow)
+            wait_until(lambda: flow.lines(HELD_UP, reason="expired"), _NOTICED_S, what="telling", why=flow.tail)
             restart(certificates.issue("broker", second, address="127.0.0.1"), second)
-            until(lambda: flow.lines(HELD_UP, reason="is not trusted"), "telling", _NOTICED_S, flow)
+            wait_until(lambda: flow.lines(HELD_UP, reason="is not trusted"), _NOTICED_S, what="telling", why=flow.tail)
             trusted.write_text(first.certificate_pem + second.certificate_pem)
             play.await_flow()
         play.judge().assert_exactly_once()
@@ -293,11 +306,11 @@ def test_s4_a_password_that_does_not_hold_any_more_is_told_and_tried_again(
         guarded.set_password(WRONG)
         try:
             kill(members(mirror.process, "worker"))  # a login lasts as long as its connection
-            until(
+            wait_until(
                 lambda: mirror.lines("", reason="SCRAM") or mirror.lines("", reason="uthentication"),
-                "telling",
                 40,
-                mirror,
+                what="telling",
+                why=mirror.tail,
             )
             time.sleep(3)
             lines = len(mirror.process.log.read_text().splitlines())
@@ -320,7 +333,7 @@ def test_s4_a_wrong_password_at_the_start_is_told_in_a_sentence_and_mended_witho
     flow = Mirror(tmp_path / "V", "V", *addresses, ["V-0"], login("V", WRONG))
     try:
         flow.start()
-        until(lambda: flow.lines("uthentication"), "telling", _NOTICED_S, flow)
+        wait_until(lambda: flow.lines("uthentication"), _NOTICED_S, what="telling", why=flow.tail)
         assert flow.process.is_running
         assert "Traceback" not in flow.process.log.read_text()
         guarded.set_password(WRONG)

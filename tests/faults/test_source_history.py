@@ -27,12 +27,13 @@ from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.jars import OLD_VERSIONS
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.old_kafka import OldKafka, OldZooKeeper
-from tests.faults.stage import Topics, until
+from tests.faults.stage import Topics
 from tests.faults.stale_metadata import StaleMetadata
 from tests.faults.test_data import write
 from tests.faults.test_leaders import await_leader, lose_the_end
-from tests.integration.copy_flow import PATIENCE, Flow, alter, create, eventually, read, rows_of
+from tests.integration.copy_flow import Flow, alter, create, read, rows_of
 from tests.integration.spark_workers import workers
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -129,17 +130,17 @@ def test_a_crash_and_an_unclean_election_before_the_next_commit_lose_no_new_reco
     await_leader(sources, topic, 1, {1, 2})
     write(sources, topic, 0, values("kept", 100))
     with flow.copying(spec_of(flow, topic)) as job:
-        eventually(copied(job, topic, 100), why=job.status)
+        wait_until(copied(job, topic, 100), why=job.status)
     with flow.copying(spec) as job:
 
         def ghosts() -> None:
             write(sources, topic, 0, values("ghost", 300))
-            eventually(copied(job, topic, 400), why=job.status)
+            wait_until(copied(job, topic, 400), why=job.status)
             kill_workers()
 
         lose_the_end(sources, topic, ghosts)
         write(sources, topic, 0, values("new", 500))
-        eventually(copied(job, topic, 600), 90, why=job.status)
+        wait_until(copied(job, topic, 600), 90, why=job.status)
     assert on_target(flow, topic) == [*values("kept", 100), *values("ghost", 300), *values("new", 500)]
     assert [lost[:3] for lost in entry_of(flow, topic).lost] == [(100, 400, "truncated")]
 
@@ -159,7 +160,7 @@ def test_a_source_that_was_set_back_and_written_to_before_it_is_read_again_loses
         spec = spec_of(flow, topic)
         write(old, topic, 0, values("kept", 100))
         with flow.copying(spec) as job:
-            eventually(copied(job, topic, 100), why=job.status)
+            wait_until(copied(job, topic, 100), why=job.status)
         old.stop()
         shutil.copytree(old.folder / "data", tmp_path / "backup")
         for _ in range(starts):
@@ -167,7 +168,7 @@ def test_a_source_that_was_set_back_and_written_to_before_it_is_read_again_loses
             old.start(_START_S)
         write(old, topic, 0, values("forgotten", 200))
         with flow.copying(spec) as job:
-            eventually(copied(job, topic, 300), why=job.status)
+            wait_until(copied(job, topic, 300), why=job.status)
         old.stop()
         shutil.rmtree(old.folder / "data")
         shutil.copytree(tmp_path / "backup", old.folder / "data")
@@ -175,8 +176,8 @@ def test_a_source_that_was_set_back_and_written_to_before_it_is_read_again_loses
         write(old, topic, 0, values("new", new))
         with flow.copying(spec) as job:
             wanted = [*values("kept", 100), *values("forgotten", 200), *values("new", new)]
-            eventually(lambda: len(on_target(flow, topic)) >= len(wanted), why=job.status)
-            eventually(lambda: entry_of(flow, topic).mark.source == 100 + new, why=job.status)
+            wait_until(lambda: len(on_target(flow, topic)) >= len(wanted), why=job.status)
+            wait_until(lambda: entry_of(flow, topic).mark.source == 100 + new, why=job.status)
         assert on_target(flow, topic) == wanted
         assert [lost[:3] for lost in entry_of(flow, topic).lost] == [(100, 300, "truncated")]
     finally:
@@ -196,7 +197,7 @@ def test_an_isolation_level_that_is_changed_across_a_crash_loses_and_doubles_not
     transaction(flow, topic, "two", 100, abort=True)
     transaction(flow, topic, "three", 100)
     with flow.copying(before) as job:
-        eventually(copied(job, topic, 303), why=job.status)
+        wait_until(copied(job, topic, 303), why=job.status)
         crashed = flow.ledger().start(tp, None)  # what a crash would leave: the stop commits
     assert crashed.entry is not None
     assert crashed.entry.mark.source == 0
@@ -205,7 +206,7 @@ def test_an_isolation_level_that_is_changed_across_a_crash_loses_and_doubles_not
     after = replace(before, read_committed=then_committed, commit_interval_ms=1000)
     job = flow.engine.open(after, lambda _: {tp: crashed}, dict)
     try:
-        eventually(copied(job, topic, 505), why=job.status)
+        wait_until(copied(job, topic, 505), why=job.status)
     finally:
         assert job.stop(20)
     first = [*values("one", 100), *values("two", 100), *values("three", 100)]
@@ -267,7 +268,7 @@ def created_again(broker: LocalKafka, topic: str) -> None:
             return False
         return True
 
-    until(created, "creation of the topic", _START_S)
+    wait_until(created, _START_S, what="creation of the topic")
 
 
 def through(broker: LocalKafka) -> ClientSettings:
@@ -285,7 +286,7 @@ def await_replay(proxy: StaleMetadata, before: int, job: CopyJob) -> None:
             cut_s = time.monotonic()
         return proxy.replayed > before
 
-    eventually(replayed, why=job.status)
+    wait_until(replayed, why=job.status)
 
 
 def test_stale_metadata_do_not_rewind_a_source_topic_that_was_created_again(
@@ -298,12 +299,12 @@ def test_stale_metadata_do_not_rewind_a_source_topic_that_was_created_again(
     spec = spec_of(flow, topic, source=through(broker))
     write(broker, topic, 0, values("first", 100))
     with flow.copying(spec) as job:
-        eventually(copied(job, topic, 100), why=job.status)
+        wait_until(copied(job, topic, 100), why=job.status)
         assert proxy.remember()
         created_again(broker, topic)
         write(broker, topic, 0, values("second", 50))
-        eventually(lambda: len(on_target(flow, topic)) == 150, 90, why=job.status)
-        eventually(lambda: entry_of(flow, topic).mark.source == 50, why=job.status)
+        wait_until(lambda: len(on_target(flow, topic)) == 150, 90, why=job.status)
+        wait_until(lambda: entry_of(flow, topic).mark.source == 50, why=job.status)
         for _ in range(3):
             before = proxy.replayed
             proxy.replay(2)
@@ -312,7 +313,7 @@ def test_stale_metadata_do_not_rewind_a_source_topic_that_was_created_again(
             proxy.replay(0)
             time.sleep(1)  # what would be done wrong is done by now
         write(broker, topic, 0, values("third", 50))
-        eventually(copied(job, topic, 100), 90, why=job.status)
+        wait_until(copied(job, topic, 100), 90, why=job.status)
     assert on_target(flow, topic) == [*values("first", 100), *values("second", 50), *values("third", 50)]
 
 
@@ -326,25 +327,25 @@ def test_stale_metadata_do_not_stop_a_remote_topic_that_was_created_again(
     spec = spec_of(flow, topic, target=through(broker))
     write(flow.source, topic, 0, values("record", 100))
     with flow.copying(spec) as job:
-        eventually(copied(job, topic, 100), why=job.status)
+        wait_until(copied(job, topic, 100), why=job.status)
         known = proxy.remember()
         proxy.cut()  # now all topics are asked about at once
-        eventually(lambda: proxy.remember() > known, why=job.status)
+        wait_until(lambda: proxy.remember() > known, why=job.status)
     created_again(broker, flow.remote(topic))
     with flow.copying(spec, {tp: None}) as job:  # its position was reset
-        eventually(copied(job, topic, 100), why=job.status)
+        wait_until(copied(job, topic, 100), why=job.status)
     proxy.replay(4)  # whatever the next job asks first
     with flow.copying(spec) as job:
-        eventually(lambda: proxy.replayed, why=job.status)
+        wait_until(lambda: proxy.replayed, why=job.status)
         write(flow.source, topic, 0, values("more", 50))
-        eventually(copied(job, topic, 150), 90, why=job.status)
+        wait_until(copied(job, topic, 150), 90, why=job.status)
         before = proxy.replayed
         proxy.replay(2)
         proxy.cut()
         write(flow.source, topic, 0, values("last", 50))
         await_replay(proxy, before, job)
         proxy.replay(0)
-        eventually(copied(job, topic, 200), 90, why=job.status)
+        wait_until(copied(job, topic, 200), 90, why=job.status)
     assert on_target(flow, topic) == [*values("record", 100), *values("more", 50), *values("last", 50)]
 
 
@@ -378,20 +379,20 @@ def test_an_old_source_that_lost_its_end_and_was_written_to_loses_no_new_record(
         flow = replace(within, source=both)
         topic = replicated(flow)
         spec = spec_of(flow, topic)
-        until(lambda: led(both, topic) == (1, {1, 2}), "both replicas in sync", _START_S)
+        wait_until(lambda: led(both, topic) == (1, {1, 2}), _START_S, what="both replicas in sync")
         write(both, topic, 0, values("kept", 100))
         two.stop()
         write(one, topic, 0, values("ghost", 100))  # acknowledged once the other replica is out of sync
         with flow.copying(spec) as job:
-            eventually(copied(job, topic, 200), 90, why=job.status)
+            wait_until(copied(job, topic, 200), 90, why=job.status)
         one.stop()
         two.start(_START_S)
-        until(lambda: led(two, topic)[0] == 2, "an unclean election", _START_S)
+        wait_until(lambda: led(two, topic)[0] == 2, _START_S, what="an unclean election")
         write(two, topic, 0, values("new", 150))
         wanted = [*values("kept", 100), *values("ghost", 100), *values("new", 150)]
         with flow.copying(spec) as job:
-            eventually(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
-            eventually(lambda: entry_of(flow, topic).mark.source == 250, why=job.status)
+            wait_until(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
+            wait_until(lambda: entry_of(flow, topic).mark.source == 250, why=job.status)
         assert on_target(flow, topic) == wanted
         assert [lost[:3] for lost in entry_of(flow, topic).lost] == [(100, 200, "truncated")]
     finally:
@@ -411,17 +412,17 @@ def test_an_old_source_topic_that_was_created_again_is_copied_from_its_start(
         spec = spec_of(flow, topic)
         write(old, topic, 0, values("first", 100))
         with flow.copying(spec) as job:
-            eventually(copied(job, topic, 100), 90, why=job.status)
+            wait_until(copied(job, topic, 100), 90, why=job.status)
         created_again(old, topic)
         write(old, topic, 0, values("again", 80))  # before it is read again
         wanted = [*values("first", 100), *values("again", 80)]
         with flow.copying(spec) as job:
-            eventually(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
-            eventually(lambda: entry_of(flow, topic).mark.source == 80, why=job.status)
+            wait_until(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
+            wait_until(lambda: entry_of(flow, topic).mark.source == 80, why=job.status)
             created_again(old, topic)  # while it is read
             write(old, topic, 0, values("once more", 60))
             wanted += values("once more", 60)
-            eventually(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
+            wait_until(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
         assert on_target(flow, topic) == wanted
     finally:
         old.stop()
@@ -441,8 +442,8 @@ def test_a_hole_in_a_log_that_is_not_compacted_is_reported_as_missing(
     cut_out(broker, topic, 10)
     broker.start(_START_S)
     with flow.copying(spec_of(flow, topic)) as job:
-        eventually(copied(job, topic, 30), 90, why=job.status)
-        eventually(lambda: entry_of(flow, topic).mark.source == 30, why=job.status)
+        wait_until(copied(job, topic, 30), 90, why=job.status)
+        wait_until(lambda: entry_of(flow, topic).mark.source == 30, why=job.status)
     assert on_target(flow, topic) == [*values("one", 10), *values("three", 10)]
     assert entry_of(flow, topic).gaps == {"missing" if policy == "delete" else "compacted": 10}
 

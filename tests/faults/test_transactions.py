@@ -20,9 +20,10 @@ from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.oracle import Judgment, Place, judge
 from tests.faults.stage import Stage, kill
-from tests.integration.copy_flow import Flow, eventually, producer_of, rows_of
+from tests.integration.copy_flow import Flow, producer_of, rows_of
 from tests.integration.spark_workers import workers
 from tests.integration.test_copy_engine import numbered, write
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def judged(flow: Flow, topic: str) -> Judgment:
 
 def await_blocked(job: CopyJob, tp: TopicPartition, at: int) -> None:
     """It says what it waits for, where, and that it is no stall."""
-    eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "BLOCKED_BY_OPEN_TXN", 30, why=job.progress)
+    wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "BLOCKED_BY_OPEN_TXN", 30, why=job.progress)
     row = rows_of(job)[tp]
     assert row.position == at
     assert row.offset == at
@@ -71,12 +72,12 @@ def test_t1_an_open_transaction_holds_its_partition_visibly_and_no_other(flow: F
     with flow.copying(spec) as job:
         await_blocked(job, tp, 10)
         write(flow.source, free, numbered(0, 20))
-        eventually(lambda: rows_of(job)[TopicPartition(free, 0)].position == 20, why=job.status)
+        wait_until(lambda: rows_of(job)[TopicPartition(free, 0)].position == 20, why=job.status)
         time.sleep(2)
         assert rows_of(job)[tp].state == "BLOCKED_BY_OPEN_TXN", "while others flow"
         producer.commit_transaction(30)
         flow.wait_until_copied(job, spec)
-        eventually(lambda: rows_of(job)[tp].state == "RUNNING", 10, why=job.progress)
+        wait_until(lambda: rows_of(job)[tp].state == "RUNNING", 10, why=job.progress)
     for topic in (held, free):
         judged(flow, topic).assert_exactly_once()
 

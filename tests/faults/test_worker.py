@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.stage import Mirror, Play, Stage, kill, members, stopped, until
+from tests.faults.stage import Mirror, Play, Stage, kill, members, stopped
 from tests.faults.stage import mirror as running_mirror
+from tests.support.waiting import wait_until
 
 SEED = 4
 _LEASE_S = 5.0
@@ -43,7 +44,7 @@ def test_w1_an_executor_killed_in_the_midst_of_a_batch_is_replaced_exactly(play:
         for _ in range(3):
             time.sleep(rng.random())
             # What was on its way is seen to arrive before there is another one.
-            until(lambda: kill(members(flow.process, "worker")), "an executor", _GAP_S, flow)
+            wait_until(lambda: kill(members(flow.process, "worker")), _GAP_S, what="an executor", why=flow.tail)
             assert play.await_flow(_GAP_S) < _GAP_S
     play.judge().assert_exactly_once()
 
@@ -64,7 +65,12 @@ def test_w3_a_frozen_executor_that_wakes_up_writes_nothing_twice(play: Play, flo
     with play.load():
         play.await_flow()
         with stopped(*members(flow.process, "worker")):
-            until(lambda: len(members(flow.process, "worker")) > 1, "another executor", _SILENCE_S + 10, flow)
+            wait_until(
+                lambda: len(members(flow.process, "worker")) > 1,
+                _SILENCE_S + 10,
+                what="another executor",
+                why=flow.tail,
+            )
             play.await_flow()
         time.sleep(1.0)  # awake, it has a full window to send
     play.judge(settle_s=1.0).assert_exactly_once()
@@ -77,7 +83,7 @@ def test_w3_a_process_frozen_for_90_s_wakes_up_when_another_has_taken_over(play:
         play.await_flow()
         frozen = flow.process
         flow.start()
-        until(lambda: flow.process.lines(event="joined the group"), "joining", 60, flow)
+        wait_until(lambda: flow.process.lines(event="joined the group"), 60, what="joining", why=flow.tail)
         time.sleep(5)
         with stopped(*frozen.family()):
             time.sleep(90)
@@ -112,7 +118,7 @@ def test_w4_w5_one_of_two_processes_is_killed_and_the_other_carries_on(play: Pla
         for _ in range(3):
             leader = flow.process
             flow.start()
-            until(lambda: flow.process.lines(event="joined the group"), "joining", 60, flow)
+            wait_until(lambda: flow.process.lines(event="joined the group"), 60, what="joining", why=flow.tail)
             time.sleep(5)
             began_s = time.monotonic()
             leader.kill9(whole_family=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
@@ -68,13 +66,6 @@ def read_committed(bootstrap: str, topic: str, isolation: str = "read_committed"
 
 def pairs(bootstrap: str, topic: str) -> Records:
     return [(m.key().decode(), None if m.value() is None else m.value().decode()) for m in read_all(bootstrap, topic)]
-
-
-def eventually(check: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not check():
-        assert time.monotonic() < deadline, "did not come true in time"
-        time.sleep(0.05)
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:

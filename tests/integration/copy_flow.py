@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,11 +23,11 @@ from mm2.kafka.records.batch import BatchHeader, iter_batches
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition as Place
 from mm2.sandbox.kafka import LocalKafka
+from tests.support.waiting import PATIENCE, wait_until
 
 CONNECTOR = "MirrorSourceConnector"
 EARLIEST = -2
 #: How many times as long as on a quiet machine something may take, where `eventually` waits for it.
-PATIENCE = float(os.environ.get("MM2_TEST_PATIENCE", "1"))
 _READING = threading.Lock()
 
 
@@ -156,14 +155,6 @@ def end_offset(broker: LocalKafka, topic: str, partition: int = 0) -> int:
             time.sleep(0.05)
 
 
-def eventually(condition: Callable[[], Any], timeout_s: float = 45.0, *, why: Callable[[], object] = str) -> None:
-    timeout_s *= PATIENCE
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {why()}"
-        time.sleep(0.05)
-
-
 @dataclass(frozen=True)
 class Flow:
     """Topics of one test on both clusters, and copy jobs over them. Remote topics carry the source's alias."""
@@ -276,7 +267,7 @@ class Flow:
             rows = rows_of(job)
             return all(tp in rows and rows[tp].position >= end for tp, end in ends.items())
 
-        eventually(done, timeout_s, why=lambda: (ends, job.status(), job.progress()))
+        wait_until(done, timeout_s, why=lambda: (ends, job.status(), job.progress()))
 
     def assert_equal(self, topic: str, partition: int = 0, *, isolation: str = "read_uncommitted") -> list[Read]:
         """Same records in the same order on both sides; returns the source's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from mm2.connect.api import SourceTask, SourceTaskContext, WorkerView
 from mm2.mirror.connector import MirrorConnector
 from mm2.sandbox.kafka import LocalKafka
+from tests.support.waiting import wait_until
 
 _C = TypeVar("_C", bound=MirrorConnector)
 
@@ -103,7 +104,7 @@ def create(broker: LocalKafka, topic: str, partitions: int = 1, config: Mapping[
     """Returns when the broker shows the topic, which is a little after it says that it is created."""
     for done in admin(broker).create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))]).values():
         done.result(30)
-    until(lambda: partitions_of(broker, topic) == partitions, f"creation of {topic}")
+    wait_until(lambda: partitions_of(broker, topic) == partitions, 30, what=f"creation of {topic}")
 
 
 def partitions_of(broker: LocalKafka, topic: str) -> int:
@@ -123,7 +124,7 @@ def commit(broker: LocalKafka, group: str, offsets: Mapping[tuple[str, int], int
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "enable.auto.commit": False})
     try:
         wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
-        until(lambda: _is_committed(consumer, wanted), f"a commit of {group}", 60)
+        wait_until(lambda: _is_committed(consumer, wanted), 60, what=f"a commit of {group}")
     finally:
         consumer.close()
 
@@ -163,13 +164,6 @@ def write(broker: LocalKafka, topic: str, records: Iterable[tuple[bytes | None, 
     for key, value in records:
         producer.produce(topic, value, key, partition)
     assert producer.flush(30) == 0
-
-
-def until(condition: Callable[[], object], what: str, timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {timeout_s} s"
-        time.sleep(0.1)
 
 
 def _end(consumer: Consumer, where: TopicPartition) -> int:

@@ -23,7 +23,8 @@ from confluent_kafka.admin import ConfigResource, NewPartitions, OffsetSpec, Res
 from bench.proctree import session_members
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.process import end, spawn
-from tests.integration.copy_flow import EARLIEST, Read, admin_of, eventually
+from tests.integration.copy_flow import EARLIEST, Read, admin_of
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 Table = dict[bytes, tuple[bytes | None, int]]
@@ -78,7 +79,7 @@ class MirrorProcess:
             assert self.is_running, f"ended by itself with {self.exit_code}: {self.tail()}"
             return False
 
-        eventually(met, timeout_s, why=self.tail)
+        wait_until(met, timeout_s, why=self.tail)
 
     def tail(self, count: int = 15) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
@@ -182,7 +183,7 @@ def grow(broker: LocalKafka, topic: str, partitions: int) -> None:
     """Add partitions; returns when they can be written to."""
     for done in admin_of(broker).create_partitions([NewPartitions(topic, partitions)]).values():
         done.result(30)
-    eventually(lambda: partitions_of(broker, topic) == partitions)
+    wait_until(lambda: partitions_of(broker, topic) == partitions)
 
 
 def config_of(broker: LocalKafka, topic: str, name: str) -> str:

@@ -20,9 +20,10 @@ from confluent_kafka.admin import ResourceType
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from mm2.sandbox.ports import free_ports
 from tests.faults.stage import Topics
-from tests.integration.copy_flow import PATIENCE, alter, eventually, producer_of
+from tests.integration.copy_flow import alter, producer_of
 from tests.integration.mirror_process import MirrorProcess, write_config
 from tests.integration.prometheus_server import Prometheus, prometheus
+from tests.support.waiting import PATIENCE, wait_until
 from tests.unit.conf.test_grafana import BOARDS, queries, resolved
 
 _FLOW = {"source": "A", "target": "B"}
@@ -68,7 +69,7 @@ class Watched:
         return self.prometheus.value("max(mm2_flow_seconds_at_risk)")
 
     def eventually(self, condition: Callable[[], object]) -> None:
-        eventually(condition, _PATIENCE_S, why=self._all_that_is_said)
+        wait_until(condition, _PATIENCE_S, why=self._all_that_is_said)
 
     def _all_that_is_said(self) -> str:
         try:
@@ -136,7 +137,7 @@ def test_a_healthy_flow_is_silent_and_every_panel_can_ask(watched: Watched) -> N
     watched.eventually(lambda: not watched.prometheus.alerts())  # nor is anything pending, once it has started
     asked = {place: expression for file in BOARDS for place, expression in queries(file)}
     # Matching of labels is tried, too; a panel that never has anything to show shows nothing on the worst day either.
-    eventually(
+    wait_until(
         lambda: unanswered(watched, asked) <= NOTHING_TO_SHOW,
         _PATIENCE_S,
         why=lambda: sorted(unanswered(watched, asked) - NOTHING_TO_SHOW),

@@ -21,8 +21,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.mirror_process import ROOT
+from tests.support.waiting import PATIENCE
 
-_PATIENCE_S = float(os.environ.get("MM2_TEST_PATIENCE_S", "60"))
+_PATIENCE_S = 60.0 * PATIENCE
 #: What moves the cursor or colours, which a terminal does not show.
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|[\x07\x08]")
 _SET_UP = {

@@ -19,8 +19,9 @@ from confluent_kafka import Producer
 
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.connect_reading import create_topic, eventually, read_all
+from tests.integration.connect_reading import create_topic, read_all
 from tests.integration.connect_toy import connector_props, node, worker_props
+from tests.support.waiting import wait_until
 
 _ROOT = Path(__file__).parents[2]
 
@@ -99,20 +100,20 @@ def test_two_workers_share_the_tasks_and_the_survivor_carries_on(
 ) -> None:
     create_topic(kafka_b.bootstrap, unique)
     with workers(kafka_b, unique, tmp_path, 2) as (one, two):
-        eventually(lambda: all(w.status.get("ready") for w in (one, two)))
+        wait_until(lambda: all(w.status.get("ready") for w in (one, two)))
         put_connector(kafka_b, unique, **{"tasks.max": "4"})
-        eventually(lambda: len(one.tasks) == len(two.tasks) == 2)
+        wait_until(lambda: len(one.tasks) == len(two.tasks) == 2)
         assert not set(one.tasks) & set(two.tasks)
-        eventually(lambda: Counter(state for _, state, _ in states(one)) == {"RUNNING": 4})
+        wait_until(lambda: Counter(state for _, state, _ in states(one)) == {"RUNNING": 4})
         leader, follower = (one, two) if one.status["leader"] else (two, one)
         # Without REST a follower could not publish task configs.
         assert leader.status["assigned_connectors"] == ["toy"]
         assert follower.status["assigned_connectors"] == []
 
         leader.end(signal.SIGKILL)
-        eventually(lambda: len(follower.tasks) == 4)
-        eventually(lambda: follower.status["assigned_connectors"] == ["toy"])
-        eventually(lambda: {w for _, s, w in states(follower) if s == "RUNNING"} == {follower.worker_id})
+        wait_until(lambda: len(follower.tasks) == 4)
+        wait_until(lambda: follower.status["assigned_connectors"] == ["toy"])
+        wait_until(lambda: {w for _, s, w in states(follower) if s == "RUNNING"} == {follower.worker_id})
         assert follower.status["leader"]
         time.sleep(0.5)
         assert follower.end(signal.SIGTERM) == 0
@@ -133,19 +134,19 @@ def test_a_joining_worker_gets_its_share_while_the_rest_keeps_running(
         first.herder.put_connector_config(
             "toy", connector_props("toy", unique, **{"tasks.max": "4"}), allow_replace=True
         ).result(20)
-        eventually(lambda: len(first.herder.status()["assigned_tasks"]) == 4)
-        eventually(lambda: len(first.herder.worker.task_ids()) == 4)
+        wait_until(lambda: len(first.herder.status()["assigned_tasks"]) == 4)
+        wait_until(lambda: len(first.herder.worker.task_ids()) == 4)
         before = dict(first.herder.worker._tasks)
         second = WorkerProcess(props, "w1:1", tmp_path)
         try:
-            eventually(lambda: len(second.tasks) == 2)
+            wait_until(lambda: len(second.tasks) == 2)
             kept = [ConnectorTaskId(*_split(task)) for task in first.herder.status()["assigned_tasks"]]
             assert len(kept) == 2
             assert all(first.herder.worker._tasks[task] is before[task] for task in kept)
-            eventually(lambda: {w for _, s, w in states(second) if s == "RUNNING"} == {"w0:1", "w1:1"})
+            wait_until(lambda: {w for _, s, w in states(second) if s == "RUNNING"} == {"w0:1", "w1:1"})
             assert second.end(signal.SIGTERM) == 0
             # It said good-bye, so nobody waits for its session to end.
-            eventually(lambda: len(first.herder.status()["assigned_tasks"]) == 4, timeout_s=4.0)
+            wait_until(lambda: len(first.herder.status()["assigned_tasks"]) == 4, timeout_s=4.0)
         finally:
             second.end(signal.SIGKILL)
     finally:
@@ -162,14 +163,14 @@ def _split(task: str) -> tuple[str, int]:
 def test_eager_workers_share_the_tasks(kafka_b: LocalKafka, unique: str, tmp_path: Path) -> None:
     create_topic(kafka_b.bootstrap, unique)
     with workers(kafka_b, unique, tmp_path, 2, **{"connect.protocol": "eager"}) as (one, two):
-        eventually(lambda: all(w.status.get("ready") for w in (one, two)))
+        wait_until(lambda: all(w.status.get("ready") for w in (one, two)))
         put_connector(kafka_b, unique, **{"tasks.max": "3"})
-        eventually(lambda: sorted(map(len, (one.tasks, two.tasks))) == [1, 2])
-        eventually(lambda: Counter(state for _, state, _ in states(one)) == {"RUNNING": 3})
+        wait_until(lambda: sorted(map(len, (one.tasks, two.tasks))) == [1, 2])
+        wait_until(lambda: Counter(state for _, state, _ in states(one)) == {"RUNNING": 3})
         follower, leader = (one, two) if two.status["leader"] else (two, one)
         assert follower.end(signal.SIGTERM) == 0
-        eventually(lambda: len(leader.tasks) == 3)
-        eventually(lambda: {w for _, s, w in states(leader) if s == "RUNNING"} == {leader.worker_id})
+        wait_until(lambda: len(leader.tasks) == 3)
+        wait_until(lambda: {w for _, s, w in states(leader) if s == "RUNNING"} == {leader.worker_id})
     for numbers in values(kafka_b, unique).values():
         assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
 
@@ -185,13 +186,13 @@ def test_work_is_given_up_when_the_group_is_lost_and_taken_up_again(unique: str,
             running.herder.put_connector_config(
                 "toy", connector_props("toy", unique, **{"tasks.max": "2"}), allow_replace=True
             ).result(20)
-            eventually(lambda: len(running.herder.worker.task_ids()) == 2)
+            wait_until(lambda: len(running.herder.worker.task_ids()) == 2)
             time.sleep(0.5)
             kafka.stop()
-            eventually(lambda: not running.herder.worker.task_ids())
+            wait_until(lambda: not running.herder.worker.task_ids())
             kafka.start()
-            eventually(lambda: len(running.herder.worker.task_ids()) == 2)
-            eventually(
+            wait_until(lambda: len(running.herder.worker.task_ids()) == 2)
+            wait_until(
                 lambda: [t["state"] for t in running.herder.status()["connectors"]["toy"]["tasks"]] == ["RUNNING"] * 2
             )
             time.sleep(0.5)

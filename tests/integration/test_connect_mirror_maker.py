@@ -19,7 +19,7 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, R
 
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from tests.integration.copy_flow import Traffic, admin_of, create, eventually, producer_of
+from tests.integration.copy_flow import Traffic, admin_of, create, producer_of
 from tests.integration.mirror_flow import commit
 from tests.integration.mirror_process import (
     MirrorProcess,
@@ -40,6 +40,7 @@ from tests.integration.mirror_process import (
     topics_of,
     write_config,
 )
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -343,7 +344,7 @@ def test_a_clean_restart_under_load_goes_on_at_the_exact_record(mirror: Mirror, 
             assert not left
         assert not process.lines(level="error"), process.lines(level="error")
         assert "Traceback" not in process.log.read_text()
-        eventually(lambda: not process.family(), 10)
+        wait_until(lambda: not process.family(), 10)
         at_stop = sum(ends(mirror.west, f"east.{topic}"))
         again = mirror.start()
         again.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > at_stop + 100)
@@ -379,12 +380,12 @@ def test_two_processes_share_the_tasks_and_the_survivor_carries_all_on(mirror: M
     first = mirror.running()
     second = mirror.start()
     second.eventually(lambda: len(workers_of_tasks(mirror)) == 2, 90)
-    eventually(lambda: is_running(mirror.west, "east"), 30)
+    wait_until(lambda: is_running(mirror.west, "east"), 30)
     with Traffic(mirror.east, topic, 4, PER_SECOND):
         second.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > 100)
         first.kill9()  # it leads the group, so the connectors have to move as well
         killed = time.monotonic()
-        eventually(lambda: not first.family(), 10, why=first.family)
+        wait_until(lambda: not first.family(), 10, why=first.family)
         gone_s = time.monotonic() - killed
         before = ends(mirror.west, f"east.{topic}")
         second.eventually(
@@ -392,7 +393,7 @@ def test_two_processes_share_the_tasks_and_the_survivor_carries_all_on(mirror: M
         )
         taken_over_s = time.monotonic() - killed
     mirror.wait_until_copied(topic)
-    eventually(lambda: len(workers_of_tasks(mirror)) == 1 and is_running(mirror.west, "east"), 30)
+    wait_until(lambda: len(workers_of_tasks(mirror)) == 1 and is_running(mirror.west, "east"), 30)
     twice = doubled(records(mirror.east, topic), records(mirror.west, f"east.{topic}"))
     # the survivor also leads: what is new is found
     create(mirror.east, f"{topic}-later")

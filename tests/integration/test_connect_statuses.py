@@ -9,7 +9,7 @@ from mm2.connect.stores.status_store import State, Status
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.connect_reading import eventually
+from tests.support.waiting import wait_until
 
 
 def test_a_trace_that_is_too_long_takes_no_other_status_down(kafka_b: LocalKafka, unique: str) -> None:
@@ -23,7 +23,7 @@ def test_a_trace_that_is_too_long_takes_no_other_status_down(kafka_b: LocalKafka
             trace = "x" * 3_000_000 if number == 3 else None
             store.put(Status(ConnectorTaskId("c", number), State.FAILED, "w", 1, trace))
         kafka_b.resume()
-        eventually(lambda: len(store.tasks("c")) >= 9, 60)
+        wait_until(lambda: len(store.tasks("c")) >= 9, 60)
         assert [status.id for status in store.tasks("c")] == [ConnectorTaskId("c", n) for n in range(10) if n != 3]
     finally:
         kafka_b.resume()

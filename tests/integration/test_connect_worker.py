@@ -19,8 +19,9 @@ from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.node import Node
 from mm2.connect.stores.config_state import RestartRequest
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.connect_reading import create_topic, eventually, pairs, read_all
+from tests.integration.connect_reading import create_topic, pairs, read_all
 from tests.integration.connect_toy import CONNECTOR, MODULE, connector_props, node, worker_props
+from tests.support.waiting import wait_until
 
 
 def task_states(herder: DistributedHerder, connector: str) -> list[str]:
@@ -64,8 +65,8 @@ def test_records_arrive_and_the_topics_hold_the_bytes_of_java(kafka_b: LocalKafk
     props = connector_props("toy", topic, **{"tasks.max": "2", "umlaut": "ü"})
     with worker(kafka_b, topic) as w:
         assert w.herder.put_connector_config("toy", props, allow_replace=False).result(20)
-        eventually(running(w.herder, "toy", 2))
-        eventually(lambda: len(counts(b, topic, 1)) > 30)
+        wait_until(running(w.herder, "toy", 2))
+        wait_until(lambda: len(counts(b, topic, 1)) > 30)
     for task in (0, 1):
         written = counts(b, topic, task)
         assert written == list(range(1, len(written) + 1))
@@ -140,11 +141,11 @@ def test_tasks_resume_behind_their_committed_offset(kafka_b: LocalKafka, topic: 
     b = kafka_b.bootstrap
     with worker(kafka_b, topic) as w:
         w.herder.put_connector_config("toy", connector_props("toy", topic), allow_replace=True).result(20)
-        eventually(lambda: len(counts(b, topic, 0)) > 10)
+        wait_until(lambda: len(counts(b, topic, 0)) > 10)
     before = counts(b, topic, 0)
     with worker(kafka_b, topic) as w:
-        eventually(running(w.herder, "toy", 1))
-        eventually(lambda: len(counts(b, topic, 0)) > len(before) + 5)
+        wait_until(running(w.herder, "toy", 1))
+        wait_until(lambda: len(counts(b, topic, 0)) > len(before) + 5)
         assert w.herder.status()["connectors"]["toy"]["tasks"][0]["detail"] == {"resumed_at": before[-1]}
     after = counts(b, topic, 0)
     assert after == list(range(1, len(after) + 1))
@@ -154,19 +155,19 @@ def test_a_failed_task_stays_failed_until_it_is_restarted(kafka_b: LocalKafka, t
     props = connector_props("toy", topic, **{"fail.at": "5"})
     with worker(kafka_b, topic) as w:
         w.herder.put_connector_config("toy", props, allow_replace=True).result(20)
-        eventually(lambda: task_states(w.herder, "toy") == ["FAILED"])
+        wait_until(lambda: task_states(w.herder, "toy") == ["FAILED"])
         (task,) = w.herder.status()["connectors"]["toy"]["tasks"]
         assert "told to fail at 5" in task["trace"]
         assert connector_state(w.herder, "toy") == "RUNNING"
         time.sleep(0.5)
         assert task_states(w.herder, "toy") == ["FAILED"]
         w.herder.restart_connector_and_tasks(RestartRequest("toy", only_failed=True, include_tasks=True)).result(20)
-        eventually(lambda: ("status-task-toy-0", "RESTARTING") in _states(kafka_b, topic))
+        wait_until(lambda: ("status-task-toy-0", "RESTARTING") in _states(kafka_b, topic))
         assert ("status-connector-toy", "RESTARTING") not in _states(kafka_b, topic)
         assert ("restart-connector-toy", '{"include-tasks":true,"only-failed":true}') in pairs(
             kafka_b.bootstrap, f"{topic}-configs"
         )
-        eventually(lambda: task_states(w.herder, "toy") == ["FAILED"])
+        wait_until(lambda: task_states(w.herder, "toy") == ["FAILED"])
     assert counts(kafka_b.bootstrap, topic, 0) == [1, 2, 3, 4]
 
 
@@ -182,10 +183,10 @@ def test_a_failing_connector_is_shown_and_can_be_repaired(kafka_b: LocalKafka, t
     with worker(kafka_b, topic) as w:
         bad = connector_props("toy", topic, **{"fail.connector": "yes"})
         w.herder.put_connector_config("toy", bad, allow_replace=True).result(20)
-        eventually(lambda: connector_state(w.herder, "toy") == "FAILED")
+        wait_until(lambda: connector_state(w.herder, "toy") == "FAILED")
         assert "told to fail" in w.herder.status()["connectors"]["toy"]["connector"]["trace"]
         w.herder.put_connector_config("toy", connector_props("toy", topic), allow_replace=True).result(20)
-        eventually(running(w.herder, "toy", 1))
+        wait_until(running(w.herder, "toy", 1))
 
 
 def test_pause_resume_stop_delete(kafka_b: LocalKafka, topic: str) -> None:
@@ -194,28 +195,28 @@ def test_pause_resume_stop_delete(kafka_b: LocalKafka, topic: str) -> None:
         herder = w.herder
         props = connector_props("toy", topic, **{"tasks.max": "2"})
         herder.put_connector_config("toy", props, allow_replace=True).result(20)
-        eventually(running(herder, "toy", 2))
+        wait_until(running(herder, "toy", 2))
 
         herder.pause_connector("toy").result(20)
-        eventually(lambda: task_states(herder, "toy") == ["PAUSED"] * 2 and connector_state(herder, "toy") == "PAUSED")
+        wait_until(lambda: task_states(herder, "toy") == ["PAUSED"] * 2 and connector_state(herder, "toy") == "PAUSED")
         still = len(read_all(b, topic))
         time.sleep(0.4)
         assert len(read_all(b, topic)) <= still + 2
         assert ("target-state-toy", '{"state":"PAUSED","state.v2":"PAUSED"}') in pairs(b, f"{topic}-configs")
 
         herder.resume_connector("toy").result(20)
-        eventually(running(herder, "toy", 2))
+        wait_until(running(herder, "toy", 2))
 
         herder.stop_connector("toy").result(20)
-        eventually(lambda: task_states(herder, "toy") == [] and connector_state(herder, "toy") == "STOPPED")
+        wait_until(lambda: task_states(herder, "toy") == [] and connector_state(herder, "toy") == "STOPPED")
         assert ("target-state-toy", '{"state":"PAUSED","state.v2":"STOPPED"}') in pairs(b, f"{topic}-configs")
         assert pairs(b, f"{topic}-configs")[-2:-1] == [("commit-toy", '{"tasks":0}')]
 
         herder.resume_connector("toy").result(20)
-        eventually(running(herder, "toy", 2))
+        wait_until(running(herder, "toy", 2))
 
         herder.delete_connector_config("toy").result(20)
-        eventually(lambda: "toy" not in herder.status()["connectors"])
+        wait_until(lambda: "toy" not in herder.status()["connectors"])
         assert pairs(b, f"{topic}-configs")[-2:] == [("connector-toy", None), ("target-state-toy", None)]
         latest = dict(pairs(b, f"{topic}-status"))
         assert set(latest.values()) == {None}
@@ -231,7 +232,7 @@ def test_changed_configs_restart_connector_and_tasks_with_another_number_of_task
         for tasks in (1, 3, 2):
             props = connector_props("toy", topic, **{"tasks.max": str(tasks)})
             herder.put_connector_config("toy", props, allow_replace=True).result(20)
-            eventually(running(herder, "toy", tasks))
+            wait_until(running(herder, "toy", tasks))
         with pytest.raises(AlreadyExists):
             herder.put_connector_config("toy", props, allow_replace=False).result(20)
 
@@ -240,7 +241,7 @@ def test_too_many_tasks_fail_the_connector(kafka_b: LocalKafka, topic: str) -> N
     with worker(kafka_b, topic) as w:
         props = connector_props("toy", topic, **{"tasks": "4", "tasks.max": "2"})
         w.herder.put_connector_config("toy", props, allow_replace=True).result(20)
-        eventually(lambda: connector_state(w.herder, "toy") == "FAILED")
+        wait_until(lambda: connector_state(w.herder, "toy") == "FAILED")
         assert "4 tasks, which is greater than 2" in w.herder.status()["connectors"]["toy"]["connector"]["trace"]
         assert task_states(w.herder, "toy") == []
 
@@ -260,7 +261,7 @@ def test_bad_connector_configs_are_refused_with_class_and_key(kafka_b: LocalKafk
 def test_a_blocking_poll_does_not_hold_up_stopping(kafka_b: LocalKafka, topic: str) -> None:
     with worker(kafka_b, topic) as w:
         w.herder.put_connector_config("toy", connector_props("toy", topic, block="true"), allow_replace=True).result(20)
-        eventually(running(w.herder, "toy", 1))
+        wait_until(running(w.herder, "toy", 1))
         began = time.monotonic()
     assert time.monotonic() - began < 4.0
     assert dict(_states(kafka_b, topic))["status-task-toy-0"] == "UNASSIGNED"
@@ -313,7 +314,7 @@ def test_the_leader_hook_runs_once_and_sees_the_stored_configs(kafka_b: LocalKaf
         started = node(worker_props(kafka_b.bootstrap, topic), "w1:1", on_leader_ready=configure)
         started.herder.start()
         try:
-            eventually(running(started.herder, "toy", 1))
+            wait_until(running(started.herder, "toy", 1))
         finally:
             started.stop()
     assert [one["same"] for one in seen] == [False, True]
@@ -324,7 +325,7 @@ def test_the_leader_hook_runs_once_and_sees_the_stored_configs(kafka_b: LocalKaf
 def test_a_retriable_failure_of_poll_is_tried_again(kafka_b: LocalKafka, topic: str) -> None:
     with worker(kafka_b, topic) as w:
         w.herder.put_connector_config("toy", connector_props("toy", topic, moody="true"), allow_replace=True).result(20)
-        eventually(lambda: counts(kafka_b.bootstrap, topic, 0)[:2] == [1, 2])
+        wait_until(lambda: counts(kafka_b.bootstrap, topic, 0)[:2] == [1, 2])
         assert task_states(w.herder, "toy") == ["RUNNING"]
 
 
@@ -334,11 +335,11 @@ def test_a_record_that_cannot_be_converted_is_skipped_only_when_errors_are_toler
     with worker(kafka_b, topic) as w:
         bad = connector_props("toy", topic, **{"bad.at": "2"})
         w.herder.put_connector_config("toy", bad, allow_replace=True).result(20)
-        eventually(lambda: task_states(w.herder, "toy") == ["FAILED"])
+        wait_until(lambda: task_states(w.herder, "toy") == ["FAILED"])
         assert "ByteArrayConverter accepts only bytes" in w.herder.status()["connectors"]["toy"]["tasks"][0]["trace"]
         tolerant = {**bad, "errors.tolerance": "all"}
         w.herder.put_connector_config("toy", tolerant, allow_replace=True).result(20)
-        eventually(lambda: counts(kafka_b.bootstrap, topic, 0)[:3] == [1, 3, 4])
+        wait_until(lambda: counts(kafka_b.bootstrap, topic, 0)[:3] == [1, 3, 4])
 
 
 def test_secrets_of_config_providers_reach_the_task_but_not_the_topic(
@@ -352,7 +353,7 @@ def test_secrets_of_config_providers_reach_the_task_but_not_the_topic(
     with worker(kafka_b, topic, **providers) as w:
         props = connector_props("toy", topic, secret="${env:TOY_SECRET}")
         w.herder.put_connector_config("toy", props, allow_replace=True).result(20)
-        eventually(running(w.herder, "toy", 1))
+        wait_until(running(w.herder, "toy", 1))
         detail = w.herder.status()["connectors"]["toy"]["tasks"][0]["detail"]
         assert detail["secret_length"] == len("open sesame")
     stored = dict(pairs(kafka_b.bootstrap, f"{topic}-configs"))

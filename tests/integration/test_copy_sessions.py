@@ -26,13 +26,13 @@ from tests.integration.copy_flow import (
     create,
     delete_before,
     end_offset,
-    eventually,
     producer_of,
     read,
     rows_of,
 )
 from tests.integration.spark_workers import workers
 from tests.integration.test_copy_engine import numbered, write
+from tests.support.waiting import wait_until
 
 ONE_SECOND_MS = 1000
 
@@ -54,7 +54,7 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(flow: Flow) -> None:
     with Traffic(flow.source, topic, 3, per_second=3000) as traffic, flow.copying(spec) as job:
         for _ in range(6):
             before = job.status()["records"]
-            eventually(lambda: job.status()["records"] > before + 200, why=job.status)  # noqa: B023
+            wait_until(lambda: job.status()["records"] > before + 200, why=job.status)  # noqa: B023
             time.sleep(random.random())
             kill_workers()
         traffic.finish()
@@ -70,16 +70,16 @@ def test_a_frozen_executor_that_wakes_up_doubles_nothing(flow: Flow) -> None:
     topic = flow.topic()
     spec = flow.spec(topic)
     with Traffic(flow.source, topic, per_second=2000) as traffic, flow.copying(spec) as job:
-        eventually(lambda: job.status()["records"] > 500, why=job.status)
+        wait_until(lambda: job.status()["records"] > 500, why=job.status)
         frozen = workers()
         for worker in frozen:
             worker.send_signal(signal.SIGSTOP)
-        eventually(lambda: job.status()["batches"] >= 2, why=job.status)
+        wait_until(lambda: job.status()["batches"] >= 2, why=job.status)
         for worker in frozen:
             with contextlib.suppress(psutil.NoSuchProcess):  # Spark may have got rid of it
                 worker.send_signal(signal.SIGCONT)
         at = traffic.sent
-        eventually(lambda: sum(row.position for row in job.progress()) > at + 500, why=job.status)
+        wait_until(lambda: sum(row.position for row in job.progress()) > at + 500, why=job.status)
         traffic.finish()
         flow.wait_until_copied(job, spec)
     flow.assert_equal(topic)
@@ -89,12 +89,12 @@ def test_somebody_else_writes_to_the_remote_topic_and_the_count_holds(flow: Flow
     topic = flow.topic()
     spec = flow.spec(topic)
     with Traffic(flow.source, topic) as traffic, flow.copying(spec) as job:
-        eventually(lambda: job.status()["records"] > 200, why=job.status)
+        wait_until(lambda: job.status()["records"] > 200, why=job.status)
         write(flow.target, flow.remote(topic), [Record(b"foreign", b"%d" % i) for i in range(7)])
         at = job.status()["records"]
-        eventually(lambda: job.status()["records"] > at + 100, why=job.status)
+        wait_until(lambda: job.status()["records"] > at + 100, why=job.status)
         kill_workers()
-        eventually(lambda: job.status()["records"] > at + 400, why=job.status)
+        wait_until(lambda: job.status()["records"] > at + 400, why=job.status)
         write(flow.target, flow.remote(topic), [Record(b"foreign", b"more")])
         traffic.finish()
         flow.wait_until_copied(job, spec)
@@ -121,7 +121,7 @@ def test_what_compaction_took_away_between_crash_and_restart_costs_nothing(flow:
     spec = flow.spec(topic, commit_interval_ms=3_600_000)  # no commit after the session's first
     write(flow.source, topic, numbered(0, 10), numbered(0, 10), numbered(20, 5))
     with flow.copying(spec) as job:
-        eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].position == 25, why=job.status)
+        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].position == 25, why=job.status)
         time.sleep(0.3)
         write(flow.source, topic, numbered(20, 5), [Record(b"last", b"1")])
 
@@ -130,11 +130,11 @@ def test_what_compaction_took_away_between_crash_and_restart_costs_nothing(flow:
             write(flow.source, topic, [Record(b"last", b"1")])
             return len(read(flow.source, topic)) < end_offset(flow.source, topic) - 10
 
-        eventually(cleaned, 40)
-        eventually(lambda: rows_of(job)[tp].position == end_offset(flow.source, topic), why=job.status)
+        wait_until(cleaned, 40)
+        wait_until(lambda: rows_of(job)[tp].position == end_offset(flow.source, topic), why=job.status)
         on_target = len(read(flow.target, flow.remote(topic)))
         kill_workers()
-        eventually(lambda: job.status()["batches"] >= 2, why=job.status)
+        wait_until(lambda: job.status()["batches"] >= 2, why=job.status)
         write(flow.source, topic, numbered(30, 5))
         flow.wait_until_copied(job, spec)
     got = read(flow.target, flow.remote(topic))
@@ -148,12 +148,12 @@ def test_records_that_go_between_crash_and_restart_are_a_gap_and_nothing_else(fl
     spec = flow.spec(topic, commit_interval_ms=3_600_000)
     write(flow.source, topic, numbered(0, 50), numbered(50, 50))
     with flow.copying(spec) as job:
-        eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].position == 100, why=job.status)
+        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].position == 100, why=job.status)
         delete_before(flow.source, topic, 60)  # all copied, and nobody has committed it
         kill_workers()
-        eventually(lambda: job.status()["batches"] >= 2, why=job.status)
+        wait_until(lambda: job.status()["batches"] >= 2, why=job.status)
         write(flow.source, topic, numbered(100, 10))
-        eventually(lambda: rows_of(job)[tp].position == 110, why=job.status)
+        wait_until(lambda: rows_of(job)[tp].position == 110, why=job.status)
     got = read(flow.target, flow.remote(topic))
     assert [record.content for record in got] == [r.content for r in _as_read(numbered(0, 110))]
 
@@ -177,8 +177,8 @@ def test_without_the_ledger_it_is_at_least_once_and_says_so(flow: Flow) -> None:
             done.result(30)
         write(flow.source, topic, numbered(10, 10))
         flow.wait_until_copied(job, spec)
-        eventually(lambda: any("at least once" in note for note in job.status()["notes"]), why=job.status)
-        eventually(lambda: flow.committed(spec) == {TopicPartition(topic, 0): 20}, why=job.status)
+        wait_until(lambda: any("at least once" in note for note in job.status()["notes"]), why=job.status)
+        wait_until(lambda: flow.committed(spec) == {TopicPartition(topic, 0): 20}, why=job.status)
     create(flow.target, flow.ledger_topic, 1, cleanup__policy="compact")
     flow.assert_equal(topic)
 
@@ -241,13 +241,13 @@ def test_a_remote_topic_created_anew_gets_nothing_more(flow: Flow) -> None:
         for done in admin_of(flow.target).delete_topics([flow.remote(topic)]).values():
             done.result(30)
         write(flow.source, topic, numbered(20, 5))
-        eventually(lambda: rows_of(job)[tp].state == "DELETED", why=job.status)
+        wait_until(lambda: rows_of(job)[tp].state == "DELETED", why=job.status)
         create(flow.target, flow.remote(topic), 2)
-        eventually(lambda: rows_of(job)[tp].state == "RECREATED", why=job.status)
+        wait_until(lambda: rows_of(job)[tp].state == "RECREATED", why=job.status)
         assert "20 records that were copied to it are lost" in rows_of(job)[tp].reason
     assert read(flow.target, flow.remote(topic)) == []
     with flow.copying(spec) as job:  # and so does a successor
-        eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", why=job.status)
+        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", why=job.status)
     with flow.copying(spec, {tp: None}) as job:  # its position was reset
         flow.wait_until_copied(job, spec)
     flow.assert_equal(topic)
@@ -262,29 +262,29 @@ def test_a_source_topic_created_anew_while_nobody_copies_is_copied_from_its_star
         flow.wait_until_copied(job, spec)
     for done in admin_of(flow.source).delete_topics([topic]).values():
         done.result(30)
-    eventually(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
+    wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
     create(flow.source, topic, 1, retention__ms="-1")
     write(flow.source, topic, numbered(100, 30))  # beyond the old end, where MM2 goes on without a word
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
-        eventually(lambda: flow.committed(spec) == {tp: 30}, why=job.status)
+        wait_until(lambda: flow.committed(spec) == {tp: 30}, why=job.status)
     got = [record.value for record in read(flow.target, flow.remote(topic))]
     assert got == [record.value for record in [*numbered(0, 20), *numbered(100, 30)]]
     stopping = replace(spec, source_data_loss="stop")
     # Of what was known to be there and not copied yet, a successor that never saw it tells all the same.
     write(flow.source, topic, numbered(0, 10, size=5_000), numbered(0, 5))
     with flow.copying(replace(spec, throttle=1)) as job:
-        eventually(lambda: rows_of(job) and rows_of(job)[tp].state == "THROTTLED", why=job.progress)
-        eventually(lambda: known_end(flow, tp) == 45, why=job.progress)
+        wait_until(lambda: rows_of(job) and rows_of(job)[tp].state == "THROTTLED", why=job.progress)
+        wait_until(lambda: known_end(flow, tp) == 45, why=job.progress)
     behind = flow.committed(spec)[tp]
     assert behind is not None
     assert behind < 45
     for done in admin_of(flow.source).delete_topics([topic]).values():
         done.result(30)
-    eventually(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
+    wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
     create(flow.source, topic, 1, retention__ms="-1")
     with flow.copying(spec) as job:
-        eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].lost == 1, why=job.progress)
+        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].lost == 1, why=job.progress)
     entry = flow.ledger().entry(tp)
     assert entry is not None
     assert [lost[:3] for lost in entry.lost] == [(behind, 45, "recreated")]
@@ -294,10 +294,10 @@ def test_a_source_topic_created_anew_while_nobody_copies_is_copied_from_its_star
         flow.wait_until_copied(job, spec)
     for done in admin_of(flow.source).delete_topics([topic]).values():
         done.result(30)
-    eventually(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
+    wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
     create(flow.source, topic, 1, retention__ms="-1")
     with flow.copying(stopping) as job:
-        eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", why=job.status)
+        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", why=job.status)
     assert len(read(flow.target, flow.remote(topic))) == on_target + 5
 
 

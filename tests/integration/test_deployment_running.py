@@ -25,8 +25,9 @@ from mm2.sandbox.java import java_executable
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
-from tests.integration.copy_flow import admin_of, create, eventually, producer_of
+from tests.integration.copy_flow import admin_of, create, producer_of
 from tests.integration.mirror_process import MirrorProcess, has_all
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "conf" / "compose"
@@ -82,7 +83,7 @@ def brokers_of_compose(folder: Path) -> Iterator[dict[str, int]]:
             stack.callback(end, process)
             running.append((process, log, mapped["9092"]))
         for process, log, port in running:
-            eventually(partial(_serves, port), 240, why=log.read_text)
+            wait_until(partial(_serves, port), 240, why=log.read_text)
             assert process.poll() is None
         yield ports
 

@@ -28,9 +28,10 @@ from mm2.config.properties import load_properties
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
-from tests.integration.copy_flow import create, eventually, producer_of
+from tests.integration.copy_flow import create, producer_of
 from tests.integration.docs_blocks import PAGES, ROOT, Block, blocks
 from tests.integration.mirror_process import has_all
+from tests.support.waiting import wait_until
 
 LANGUAGES = {
     "sh",
@@ -217,8 +218,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         log = folder / "mm2.log"
         process = spawn(["bash", "-c", f"exec {start}"], output=log, folder=folder, environment=_environment(folder))
         try:
-            eventually(lambda: all(has_all(a, topic, b, f"A.{topic}") for topic in TOPICS), 180, why=log.read_text)
-            eventually(lambda: _is_healthy(port), 60, why=log.read_text)
+            wait_until(lambda: all(has_all(a, topic, b, f"A.{topic}") for topic in TOPICS), 180, why=log.read_text)
+            wait_until(lambda: _is_healthy(port), 60, why=log.read_text)
             yield Stage(folder, port)
             assert process.poll() is None, log.read_text()
         finally:

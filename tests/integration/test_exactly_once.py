@@ -21,9 +21,10 @@ from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.transactions import TransactionalProducer
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.connect_reading import create_topic, eventually, read_committed
+from tests.integration.connect_reading import create_topic, read_committed
 from tests.integration.connect_toy import connector_props, node, worker_props
 from tests.integration.test_connect_group import WorkerProcess, put_connector
+from tests.support.waiting import wait_until
 
 ENABLED = {"exactly.once.source.support": "enabled"}
 
@@ -97,18 +98,18 @@ def test_a_worker_that_dies_or_freezes_leaves_neither_gaps_nor_duplicates(
     props |= {"exactly.once.support": "required", "transaction.boundary.interval.ms": "300"}
     first = WorkerProcess(worker_props(kafka_b.bootstrap, topic, **ENABLED), "w0:1", tmp_path)
     try:
-        eventually(lambda: bool(first.status.get("ready")), 30)
+        wait_until(lambda: bool(first.status.get("ready")), 30)
         put_connector(kafka_b, topic, **props)
-        eventually(lambda: shortest(kafka_b, topic, 2) > 40, 30)
+        wait_until(lambda: shortest(kafka_b, topic, 2) > 40, 30)
         os.kill(first.process.pid, fate)
         before = longest(kafka_b, topic)
         with worker(kafka_b, topic) as second:
-            eventually(lambda: shortest(kafka_b, topic, 2) > before + 40, 40)
+            wait_until(lambda: shortest(kafka_b, topic, 2) > before + 40, 40)
             if fate == signal.SIGSTOP:
                 os.kill(first.process.pid, signal.SIGCONT)
-                eventually(lambda: first.status.get("at", 0) > time.time() - 1)
+                wait_until(lambda: first.status.get("at", 0) > time.time() - 1)
                 now = longest(kafka_b, topic)
-                eventually(lambda: shortest(kafka_b, topic, 2) > now + 40, 30)
+                wait_until(lambda: shortest(kafka_b, topic, 2) > now + 40, 30)
             assert second.herder.failure is None
         assert_exact(kafka_b, topic, 2, before)
     finally:
@@ -120,13 +121,13 @@ def test_a_worker_that_dies_or_freezes_leaves_neither_gaps_nor_duplicates(
 def test_a_leader_that_was_fenced_claims_the_config_topic_again(kafka_b: LocalKafka, topic: str, support: str) -> None:
     with worker(kafka_b, topic, **{"exactly.once.source.support": support}) as w:
         put(w.herder, topic, tasks="1")
-        eventually(lambda: task_states(w.herder) == ["RUNNING"])
+        wait_until(lambda: task_states(w.herder) == ["RUNNING"])
         with other_producer(kafka_b, f"connect-cluster-{topic}-group"):
             request = w.herder.put_connector_config("toy", connector_props("toy", topic, tasks="2"), allow_replace=True)
             with pytest.raises(PrivilegedWriteError, match="a newer producer uses the same"):
                 request.result(20)
         put(w.herder, topic, tasks="2", **{"tasks.max": "2"})
-        eventually(lambda: task_states(w.herder) == ["RUNNING"] * 2)
+        wait_until(lambda: task_states(w.herder) == ["RUNNING"] * 2)
 
 
 @contextmanager
@@ -145,19 +146,19 @@ def test_producers_of_older_tasks_are_fenced_when_the_number_of_tasks_changes(ka
     props = {"tasks.max": "3", "pause.s": "0.01"}
     with worker(kafka_b, topic) as w, ExitStack() as stack:
         put(w.herder, topic, tasks="3", **props)
-        eventually(lambda: task_states(w.herder) == ["RUNNING"] * 3 and longest(kafka_b, topic) > 5)
+        wait_until(lambda: task_states(w.herder) == ["RUNNING"] * 3 and longest(kafka_b, topic) > 5)
         zombie = stack.enter_context(other_producer(kafka_b, f"{topic}-group-toy-2"))
-        eventually(lambda: task_states(w.herder)[2] == "FAILED")
+        wait_until(lambda: task_states(w.herder)[2] == "FAILED")
         zombie.begin()
         zombie.send(topic, [Record(b"zombie", b"1")])
         put(w.herder, topic, tasks="1", **props)
-        eventually(lambda: fencing_records(kafka_b, topic) == counts(3, 1))
+        wait_until(lambda: fencing_records(kafka_b, topic) == counts(3, 1))
         with pytest.raises(ProducerFenced):
             zombie.send(topic, [Record(b"zombie", b"2")])
         put(w.herder, topic, tasks="3", **props)
-        eventually(lambda: task_states(w.herder) == ["RUNNING"] * 3)
+        wait_until(lambda: task_states(w.herder) == ["RUNNING"] * 3)
         now = longest(kafka_b, topic)
-        eventually(lambda: shortest(kafka_b, topic, 3) > now)
+        wait_until(lambda: shortest(kafka_b, topic, 3) > now)
     assert_exact(kafka_b, topic, 3, now)
     assert fencing_records(kafka_b, topic) == counts(3, 1, 3)
 
@@ -172,30 +173,30 @@ def test_a_transaction_left_open_by_a_dead_worker_does_not_keep_the_next_from_st
     """It would not time out for a minute; the next producer of the task aborts it."""
     with worker(kafka_b, topic) as w:
         put(w.herder, topic)
-        eventually(lambda: longest(kafka_b, topic) > 5)
+        wait_until(lambda: longest(kafka_b, topic) > 5)
     with other_producer(kafka_b, f"{topic}-group-toy-0") as dead:
         dead.begin()
         dead.send(topic, [Record(b"task-0", b"999")])
         dead.send(f"{topic}-offsets", [Record(b'["toy",{"number":0,"toy":"\xc3\xa9"}]', b'{"count":999}')])
         before = longest(kafka_b, topic)
         with worker(kafka_b, topic):
-            eventually(lambda: longest(kafka_b, topic) > before + 5)
+            wait_until(lambda: longest(kafka_b, topic) > before + 5)
     assert_exact(kafka_b, topic, 1, before)
 
 
 def test_followers_without_rest_wait_for_the_leader_to_fence(kafka_b: LocalKafka, topic: str) -> None:
     with worker(kafka_b, topic, "w1:1") as leader, worker(kafka_b, topic, "w2:1") as follower:
-        eventually(lambda: leader.herder.is_leader != follower.herder.is_leader)
+        wait_until(lambda: leader.herder.is_leader != follower.herder.is_leader)
         chosen = leader if leader.herder.is_leader else follower
         put(chosen.herder, topic, tasks="2", **{"tasks.max": "2", "pause.s": "0.01"})
-        eventually(lambda: task_states(chosen.herder) == ["RUNNING"] * 2)
-        eventually(lambda: len(sequences(kafka_b, topic)) == 2)
+        wait_until(lambda: task_states(chosen.herder) == ["RUNNING"] * 2)
+        wait_until(lambda: len(sequences(kafka_b, topic)) == 2)
         owners = {task["worker_id"] for task in chosen.herder.status()["connectors"]["toy"]["tasks"]}
         assert owners == {"w1:1", "w2:1"}
         put(chosen.herder, topic, tasks="1", **{"tasks.max": "2", "pause.s": "0.01"})
-        eventually(lambda: task_states(chosen.herder) == ["RUNNING"])
+        wait_until(lambda: task_states(chosen.herder) == ["RUNNING"])
         now = longest(kafka_b, topic)
-        eventually(lambda: longest(kafka_b, topic) > now)
+        wait_until(lambda: longest(kafka_b, topic) > now)
     assert_exact(kafka_b, topic, 2, 1)
 
 
@@ -203,14 +204,14 @@ def test_a_pause_ends_the_open_transaction_and_a_failure_takes_it_back(kafka_b: 
     never = {"transaction.boundary": "interval", "transaction.boundary.interval.ms": "50000", "pause.s": "0.005"}
     with worker(kafka_b, topic) as w:
         put(w.herder, topic, **never)
-        eventually(lambda: len(uncommitted(kafka_b, topic)) > 20)
+        wait_until(lambda: len(uncommitted(kafka_b, topic)) > 20)
         assert sequences(kafka_b, topic) == {}
         w.herder.pause_connector("toy").result(20)
-        eventually(lambda: longest(kafka_b, topic) > 20)
+        wait_until(lambda: longest(kafka_b, topic) > 20)
         w.herder.resume_connector("toy").result(20)
         committed = longest(kafka_b, topic)
         put(w.herder, topic, **never, **{"fail.at": str(committed + 300)})
-        eventually(lambda: task_states(w.herder) == ["FAILED"])
+        wait_until(lambda: task_states(w.herder) == ["FAILED"])
         # The records are there, and not waited for: their transaction was aborted.
         found = longest(kafka_b, topic)
         assert len(uncommitted(kafka_b, topic)) > found >= committed

@@ -38,8 +38,9 @@ from mm2.kafka.settings import ClientSettings
 from mm2.mirror.checkpoint_task import group_state
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.integration.asking import asked
-from tests.integration.copy_flow import PATIENCE, create, eventually, producer_of, read_all
+from tests.integration.copy_flow import create, producer_of, read_all
 from tests.integration.mirror_process import MirrorProcess, ends, is_running, partitions_of, table, write_config
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(int(1500 * PATIENCE))]
 
@@ -278,7 +279,7 @@ def test_twenty_groups_go_over_and_come_home(
             thread.start()
         process.eventually(lambda: sum(ends(b, remote)) > PER_SECOND, 300)
         time.sleep(LOAD_S)
-        eventually(lambda: all(group.consumed for group in groups), 120)
+        wait_until(lambda: all(group.consumed for group in groups), 120)
         stop.set()
         threads[-1].join()
         load.write(BURST)  # 8 MB: half of it may come in one fetch, the rest has to wait for ten seconds
@@ -371,7 +372,7 @@ def test_twenty_groups_go_over_and_come_home(
                 assert got.keys() <= late
 
         # -- home
-        eventually(lambda: not in_use(a, names), 120)  # members that A knows from before it was killed
+        wait_until(lambda: not in_use(a, names), 120)  # members that A knows from before it was killed
         home = said(0, "failover", "B->A", "--wait", "120")
         assert {row["group"] for row in home["groups"]} == set(names)
         for topic in [TOPIC] if identity else [TOPIC, f"B.{TOPIC}"]:

@@ -16,9 +16,10 @@ import pytest
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
-from tests.integration.copy_flow import create, eventually, producer_of
+from tests.integration.copy_flow import create, producer_of
 from tests.integration.dockerfile import Builder, Image, debootstrap
 from tests.integration.mirror_process import has_all, write_config
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
@@ -110,8 +111,8 @@ class TestImage:
         command = image.command(*image.entrypoint, "/etc/mm2/mm2.properties", "--clusters", "B")
         process = spawn(command, output=log)
         try:
-            eventually(lambda: has_all(kafka_a, unique, kafka_b, f"A.{unique}"), 180, why=log.read_text)
-            eventually(lambda: image.run(*image.health, address).returncode == 0, 60, why=log.read_text)
+            wait_until(lambda: has_all(kafka_a, unique, kafka_b, f"A.{unique}"), 180, why=log.read_text)
+            wait_until(lambda: image.run(*image.health, address).returncode == 0, 60, why=log.read_text)
             owners = {int(line) for line in _owners(process.pid)}
             assert owners == {10001}, owners
             began = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import confluent_kafka
 import pytest
@@ -28,6 +28,7 @@ from mm2.kafka.structs import (
     TopicPartition,
 )
 from mm2.sandbox.kafka import LocalKafka
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -40,14 +41,6 @@ def cluster(kafka_a: LocalKafka) -> Iterator[Cluster]:
 @pytest.fixture
 def admin(cluster: Cluster) -> Admin:
     return Admin(cluster)
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    """What the controller has decided reaches the metadata of the brokers a moment later."""
-    deadline = time.monotonic() + 5
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def partition_count(admin: Admin, topic: str) -> int:
@@ -117,7 +110,7 @@ def test_configs_of_a_missing_topic_are_a_failure_never_empty(admin: Admin, uniq
         assert not isinstance(entries, KafkaFailure)
         return entries["segment.ms"].value == "1000000" and entries["retention.ms"].is_default
 
-    eventually(is_altered)
+    wait_until(is_altered)
 
 
 def test_offsets_of_logs_by_position_and_by_time(admin: Admin, kafka_a: LocalKafka, unique: str) -> None:
@@ -182,13 +175,13 @@ def test_group_offsets_of_many_groups_at_once(admin: Admin, unique: str) -> None
 
 def test_start_offsets_of_share_groups(admin: Admin, unique: str) -> None:
     admin.create_topics([NewTopic(unique, 2)])
-    eventually(lambda: unique in admin.list_topics())
+    wait_until(lambda: unique in admin.list_topics())
     place, other = TopicPartition(unique, 0), TopicPartition(unique, 1)
     group, classic = f"{unique}, shared", f"{unique}, classic"
     assert admin.alter_group_offsets(classic, {place: OffsetAndMetadata(0)}) == {place: None}
     # It comes to be by that, without members; coordinators hear of a new topic a little later than others.
     done = {place: None, other: None}
-    eventually(lambda: admin.alter_share_group_offsets(group, {place: 0, other: 7}) == done)
+    wait_until(lambda: admin.alter_share_group_offsets(group, {place: 0, other: 7}) == done)
     answers = admin.list_share_group_offsets([group, classic, "no-such-group"])
     assert answers[group] == {place: OffsetAndMetadata(0), other: OffsetAndMetadata(7)}
     assert answers[classic] == {}

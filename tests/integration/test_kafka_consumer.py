@@ -10,7 +10,8 @@ from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.connect_reading import create_topic, eventually
+from tests.integration.connect_reading import create_topic
+from tests.support.waiting import wait_until
 
 
 class Silent:
@@ -39,7 +40,7 @@ def test_a_commit_that_is_waited_for_is_not_overtaken_by_an_older_one(kafka_b: L
 
     try:
         consumer.subscribe(Topics(frozenset({unique})), Silent())
-        eventually(assigned, 30)
+        wait_until(assigned, 30)
         for number in range(0, 400, 20):
             for older in range(number, number + 19):
                 consumer.commit_async({tp: OffsetAndMetadata(older)}, lambda _failure: None)

@@ -16,7 +16,8 @@ from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import create, eventually, producer_of, read_all
+from tests.integration.copy_flow import create, producer_of, read_all
+from tests.support.waiting import wait_until
 
 
 @contextmanager
@@ -55,7 +56,7 @@ def test_everything_is_read_at_the_start_and_tailed_then(cluster: Cluster, kafka
         other = producer_of(kafka_b)
         other.produce(unique, b"from elsewhere", key=b"x")
         other.flush(30)
-        eventually(lambda: seen[-1].value == b"from elsewhere", 10)
+        wait_until(lambda: seen[-1].value == b"from elsewhere", 10)
     finally:
         log.stop()
 
@@ -157,17 +158,17 @@ def test_a_topic_that_was_made_anew_is_read_from_its_start_also_when_it_is_longe
         go_on.clear()  # the reader looks away while the topic is replaced
         producer.produce(unique, b"old", partition=0)
         assert producer.flush(30) == 0
-        eventually(lambda: seen == [b"old"], 10)
+        wait_until(lambda: seen == [b"old"], 10)
         admin = AdminClient({"bootstrap.servers": kafka_b.bootstrap})
         admin.delete_topics([unique])[unique].result(30)
-        eventually(lambda: unique not in admin.list_topics(timeout=10).topics, 30)
+        wait_until(lambda: unique not in admin.list_topics(timeout=10).topics, 30)
         create(kafka_b, unique)
         again = producer_of(kafka_b)
         for index in range(5):
             again.produce(unique, b"new-%d" % index, partition=0)
         assert again.flush(30) == 0
         go_on.set()
-        eventually(lambda: seen[1:] == [b"new-%d" % index for index in range(5)], 30)
+        wait_until(lambda: seen[1:] == [b"new-%d" % index for index in range(5)], 30)
     finally:
         go_on.set()
         log.stop()

@@ -9,8 +9,9 @@ from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.proxy import Proxy
-from tests.integration.copy_flow import Flow, eventually, producer_of
+from tests.integration.copy_flow import Flow, producer_of
 from tests.integration.spark_workers import workers
+from tests.support.waiting import wait_until
 
 _PARTITIONS = 6
 
@@ -47,7 +48,7 @@ def test_partitions_have_connections_of_their_own_to_a_broker_far_away(
         )
         with flow.copying(spec, {part.source: 0 for part in spec.partitions}) as job:
             flow.wait_until_copied(job, spec)
-            eventually(lambda: _connections_to(proxy) >= _PARTITIONS, 10)
+            wait_until(lambda: _connections_to(proxy) >= _PARTITIONS, 10)
         for partition in range(_PARTITIONS):
             flow.assert_equal(topic, partition)
     finally:

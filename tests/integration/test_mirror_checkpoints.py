@@ -31,9 +31,9 @@ from tests.integration.mirror_flow import (
     read_all,
     running,
     running_task,
-    until,
     write,
 )
+from tests.support.waiting import wait_until
 
 #: Settings that have groups' offsets written on the target, every second.
 SYNCING = {"sync__group__offsets__enabled": "true", "sync__group__offsets__interval__seconds": "1"}
@@ -118,10 +118,10 @@ def test_groups_are_found_and_shared_out(kafka_a: LocalKafka, kafka_b: LocalKafk
 
         assert groups() == [f"{unique}-1"]
         topic = f"{unique}.checkpoints.internal"
-        until(lambda: partitions_of(kafka_b, topic) == 1, "creation of the checkpoints topic")
+        wait_until(lambda: partitions_of(kafka_b, topic) == 1, 30, what="creation of the checkpoints topic")
         assert config_of(kafka_b, topic, "cleanup.policy") == "compact"
         commit(kafka_a, f"{unique}-2", {(unique, 1): 0})
-        until(lambda: groups(2) == [f"{unique}-1", f"{unique}-2"], "discovery of a new group")
+        wait_until(lambda: groups(2) == [f"{unique}-1", f"{unique}-2"], 30, what="discovery of a new group")
 
 
 def test_a_group_whose_id_is_the_empty_text_is_left_out_and_that_is_said(
@@ -175,7 +175,7 @@ def test_records_have_the_key_and_partition_that_java_gives_them(
     commit(kafka_a, unique, {(unique, 0): 3})
     with running_task(MirrorCheckpointTask(), config) as task:
         records: list[SourceRecord] = []
-        until(lambda: records or records.__iadd__(task.poll() or []), "a checkpoint")
+        wait_until(lambda: records or records.__iadd__(task.poll() or []), 30, what="a checkpoint")
     (record,) = records
     assert (record.topic, record.partition) == (f"{unique}.checkpoints.internal", 0)
     assert list(record.source_partition or ()) == ["partition", "topic", "group"]
@@ -273,11 +273,13 @@ def test_idle_groups_of_the_target_follow_and_never_go_back(
     commit(kafka_b, ahead, {(remote, 0): 8})
     consumer = Consumer({"bootstrap.servers": kafka_b.bootstrap, "group.id": busy, "enable.auto.commit": False})
     consumer.subscribe([remote])
-    until(lambda: consumer.poll(0.2) or consumer.assignment(), "a member in the busy group")
+    wait_until(lambda: consumer.poll(0.2) or consumer.assignment(), 30, what="a member in the busy group")
     try:
         with running_task(MirrorCheckpointTask(), config) as task:
             assert {checkpoint.group for checkpoint in polled(task)} == {fresh, ahead, busy}
-            until(lambda: committed(kafka_b, fresh, remote) == 7, "sync of a group that is new on the target")
+            wait_until(
+                lambda: committed(kafka_b, fresh, remote) == 7, 30, what="sync of a group that is new on the target"
+            )
             write_sync(kafka_a, config, 20, 17)
             commit(kafka_a, fresh, {(unique, 0): 20})
             task.pause()
@@ -286,7 +288,7 @@ def test_idle_groups_of_the_target_follow_and_never_go_back(
             assert committed(kafka_b, fresh, remote) == 7, "while its connector is paused a task does nothing"
             task.resume()
             follow = _polling(task, lambda: committed(kafka_b, fresh, remote) == 17)
-            until(follow, "sync of an idle group")
+            wait_until(follow, 30, what="sync of an idle group")
         assert committed(kafka_b, ahead, remote) == 8
         assert committed(kafka_b, busy, remote) == -1001
     finally:
@@ -314,12 +316,16 @@ def test_offset_syncs_of_a_copy_that_is_gone_put_nobody_behind_the_end(
         assert quiet(task)
         assert isinstance(task, MirrorCheckpointTask)
         expected = {unique: {Place(unique, 0): OffsetReasonCode.ANOTHER_COPY}}
-        until(lambda: codes(task) == expected, "the reason")
+        wait_until(lambda: codes(task) == expected, 30, what="the reason")
         # Of the new one, which begins at the oldest record that there is.
         write_sync(kafka_a, config, 990, 0)
         (found,) = polled(task)
         assert found.downstream_offset == 1
-        until(_polling(task, lambda: committed(kafka_b, unique, remote) == 1), "sync of the group, which is not ahead")
+        wait_until(
+            _polling(task, lambda: committed(kafka_b, unique, remote) == 1),
+            30,
+            what="sync of the group, which is not ahead",
+        )
         assert task.reasons == {}
 
 
@@ -337,7 +343,7 @@ def test_a_stored_checkpoint_behind_the_end_of_the_copy_is_not_written(
     with running_task(MirrorCheckpointTask(), config) as task:
         assert isinstance(task, MirrorCheckpointTask)
         expected = {unique: {Place(remote, 0): OffsetReasonCode.ANOTHER_COPY}}
-        until(_polling(task, lambda: codes(task) == expected), "the reason")
+        wait_until(_polling(task, lambda: codes(task) == expected), 30, what="the reason")
         assert committed(kafka_b, unique, remote) == -1001
 
 
@@ -353,16 +359,16 @@ def test_what_was_said_of_a_remote_topic_ends_with_it(kafka_a: LocalKafka, kafka
     write(kafka_a, syncs_topic(config), [(sync.key(), sync.value())], 0)
     commit(kafka_a, unique, {(unique, 0): 10})
     with running_task(MirrorCheckpointTask(), config) as task:
-        until(_polling(task, lambda: committed(kafka_b, unique, remote) == 7), "sync of the group")
+        wait_until(_polling(task, lambda: committed(kafka_b, unique, remote) == 7), 30, what="sync of the group")
         for done in admin(kafka_b).delete_topics([remote]).values():
             done.result(30)
-        until(lambda: not partitions_of(kafka_b, remote), "deletion")
+        wait_until(lambda: not partitions_of(kafka_b, remote), 30, what="deletion")
         create(kafka_b, remote)
         # Its groups' offsets go with a topic. One whole round later they have not come back.
-        until(lambda: committed(kafka_b, unique, remote) == -1001, "the end of the group's offset")
+        wait_until(lambda: committed(kafka_b, unique, remote) == -1001, 30, what="the end of the group's offset")
         commit(kafka_a, witness, {(other, 0): 0})
         here = f"{unique}.{other}"
-        until(_polling(task, lambda: committed(kafka_b, witness, here) == 0), "a round of the sync")
+        wait_until(_polling(task, lambda: committed(kafka_b, witness, here) == 0), 30, what="a round of the sync")
         assert committed(kafka_b, unique, remote) == -1001
 
 
@@ -396,7 +402,11 @@ def test_a_group_of_the_new_protocol_is_a_group(kafka_a: LocalKafka, kafka_b: Lo
     consumer.subscribe([unique])
     try:
         read: list[object] = []
-        until(lambda: len(read) == 3 or (read.__iadd__(consumer.consume(3, 0.5)) and len(read) == 3), "three records")
+        wait_until(
+            lambda: len(read) == 3 or (read.__iadd__(consumer.consume(3, 0.5)) and len(read) == 3),
+            30,
+            what="three records",
+        )
         consumer.commit(asynchronous=False)
         with running(MirrorCheckpointConnector(), props(kafka_a, kafka_b, unique)) as (connector, context):
             assert context.reconfigured.wait(30)
@@ -417,7 +427,9 @@ def test_share_groups_are_dealt_apart_and_followed(kafka_a: LocalKafka, kafka_b:
         for broker in (kafka_a, kafka_b)
     )
     here, there = Place(unique, 0), Place(f"{unique}.{unique}", 0)
-    until(lambda: Admin(cluster).alter_share_group_offsets(unique, {here: 3}) == {here: None}, "a share group")
+    wait_until(
+        lambda: Admin(cluster).alter_share_group_offsets(unique, {here: 3}) == {here: None}, 30, what="a share group"
+    )
     with running(MirrorCheckpointConnector(), props(kafka_a, kafka_b, unique, **SYNCING)) as (connector, context):
         assert context.reconfigured.wait(30)
 
@@ -430,14 +442,20 @@ def test_share_groups_are_dealt_apart_and_followed(kafka_a: LocalKafka, kafka_b:
         for number in (1, 2):
             commit(kafka_a, f"{unique}-{number}", {(unique, 0): 0})
         # What Java would deal out is as it would deal it out.
-        until(lambda: dealt() == [(f"{unique}-1", unique), (f"{unique}-2", None)], "discovery of the others")
+        wait_until(
+            lambda: dealt() == [(f"{unique}-1", unique), (f"{unique}-2", None)], 30, what="discovery of the others"
+        )
     create(kafka_a, syncs_topic(config))
     write_sync(kafka_a, config, 3, 2)
     with running_task(MirrorCheckpointTask(), {**config, "task.index": "0"}) as task:
         (found,) = polled(task)
         assert (found.group, found.upstream_offset, found.downstream_offset) == (unique, 3, 2)
         synced = {unique: {there: OffsetAndMetadata(2)}}
-        until(lambda: Admin(target).list_share_group_offsets([unique]) == synced, "its start offset on the target")
+        wait_until(
+            lambda: Admin(target).list_share_group_offsets([unique]) == synced,
+            30,
+            what="its start offset on the target",
+        )
     cluster.close()
     target.close()
 

@@ -17,8 +17,9 @@ import pytest
 
 from mm2.mirror.formats import Heartbeat
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.mirror_flow import admin, commit, create, partitions_of, read_all, until, write
+from tests.integration.mirror_flow import admin, commit, create, partitions_of, read_all, write
 from tests.integration.mirror_process import refused
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-P", "-m", "mm2.cli.connect_mirror_maker")
@@ -256,16 +257,16 @@ def test_a_flow_runs_all_three_connectors_and_stops_cleanly(
             assert running.poll() is None, log.read_text()
             return partitions_of(kafka_b, topic) > 0 and len(read_all(kafka_b, topic, partition)) >= count
 
-        until(lambda: there(f"{s}.cli-orders", 100), "copying", timeout_s=60)
+        wait_until(lambda: there(f"{s}.cli-orders", 100), 60, what="copying")
         assert read_all(kafka_b, f"{s}.cli-orders") == [(b"k%d" % i, b"v%d" % i) for i in range(100)]
-        until(lambda: there(f"{s}.checkpoints.internal", 1), "a checkpoint", timeout_s=60)
-        until(lambda: there("heartbeats", 1), "a heartbeat")
+        wait_until(lambda: there(f"{s}.checkpoints.internal", 1), 60, what="a checkpoint")
+        wait_until(lambda: there("heartbeats", 1), 30, what="a heartbeat")
         beats = [Heartbeat.decode(*beat) for beat in read_all(kafka_b, "heartbeats")]
         assert (s, t) in {(beat.source, beat.target) for beat in beats}
         # added while it runs
         create(kafka_a, "cli-later")
         write(kafka_a, "cli-later", [(None, b"first")], 0)
-        until(lambda: there(f"{s}.cli-later", 1), "copying of a new topic", timeout_s=30)
+        wait_until(lambda: there(f"{s}.cli-later", 1), 30, what="copying of a new topic")
         assert read_all(kafka_b, f"{s}.cli-later") == [(None, b"first")]
         assert stop(running) == 0
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
@@ -286,6 +287,6 @@ def test_an_unreachable_source_keeps_the_process_running_and_ctrl_c_ends_it(
     }
     log = tmp_path / "log"
     with process(config_file(tmp_path, props), log, "--clusters", "present") as running:
-        until(lambda: "cluster absent cannot be reached" in log.read_text(), "a word about the source", timeout_s=40)
+        wait_until(lambda: "cluster absent cannot be reached" in log.read_text(), 40, what="a word about the source")
         assert running.poll() is None
         assert stop(running, signal.SIGINT) == 0

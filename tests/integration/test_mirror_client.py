@@ -19,7 +19,8 @@ from mm2.mirror.client import (
     TopicPartition,
 )
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.mirror_flow import admin, create, partitions_of, until, write
+from tests.integration.mirror_flow import admin, create, partitions_of, write
+from tests.support.waiting import wait_until
 
 
 def test_the_newest_checkpoint_counts_and_a_tombstone_takes_it_away(kafka_b: LocalKafka) -> None:
@@ -80,7 +81,7 @@ def test_freshness_over_several_hops_follows_what_comes(kafka_b: LocalKafka) -> 
         # The topic is deleted and made anew: what is in it is seen, though its offsets were read already.
         for done in admin(kafka_b).delete_topics(["fb.heartbeats"]).values():
             done.result(30)
-        until(lambda: not partitions_of(kafka_b, "fb.heartbeats"), "deletion")
+        wait_until(lambda: not partitions_of(kafka_b, "fb.heartbeats"), 30, what="deletion")
         assert set(looked()) == {"fb.fa.heartbeats"}
         create(kafka_b, "fb.heartbeats")
         beat("fb.heartbeats", "fa", "fb", 500)

@@ -11,8 +11,9 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
-from tests.integration.copy_flow import Traffic, create, end_offset, eventually, read
+from tests.integration.copy_flow import Traffic, create, end_offset, read
 from tests.integration.mirror_process import MirrorProcess, write_config
+from tests.support.waiting import wait_until
 
 PARTITIONS = 3
 
@@ -47,7 +48,7 @@ def test_killed_again_and_again_a_committed_reader_sees_every_record_once(
         with Traffic(kafka_a, unique, PARTITIONS, per_second=1000) as traffic:
             for start in range(1, 3):
                 before = size(kafka_b, remote)
-                eventually(lambda: size(kafka_b, remote) > before + 500, 90, why=process.tail)  # noqa: B023
+                wait_until(lambda: size(kafka_b, remote) > before + 500, 90, why=process.tail)  # noqa: B023
                 time.sleep(random.random())
                 process.kill9(whole_family=bool(start % 2))
                 process.clean_up()
@@ -59,7 +60,7 @@ def test_killed_again_and_again_a_committed_reader_sees_every_record_once(
             def got(partition: int = partition) -> list[object]:
                 return [record.content for record in read(kafka_b, remote, partition, isolation="read_committed")]
 
-            eventually(lambda: len(got()) >= len(wanted), 60, why=process.tail)  # noqa: B023
+            wait_until(lambda: len(got()) >= len(wanted), 60, why=process.tail)  # noqa: B023
             assert got() == wanted
         # Nothing more comes: no transaction will carry what the tasks have to say.
         flow = f"{source}->{target}"
@@ -75,7 +76,7 @@ def test_killed_again_and_again_a_committed_reader_sees_every_record_once(
             traffic.finish()
         for partition in range(PARTITIONS):
             wanted = [record.content for record in read(kafka_a, unique, partition)]
-            eventually(lambda: len(got(partition)) >= len(wanted), 60, why=process.tail)  # noqa: B023
+            wait_until(lambda: len(got(partition)) >= len(wanted), 60, why=process.tail)  # noqa: B023
             assert got(partition) == wanted
         assert process.stop()[0] == 0
     finally:

@@ -4,13 +4,14 @@ from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.mirror.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.mirror_flow import config_of, flow_props, partitions_of, running, running_task, until
+from tests.integration.mirror_flow import config_of, flow_props, partitions_of, running, running_task
+from tests.support.waiting import wait_until
 
 
 def test_a_heartbeat_arrives_in_javas_bytes(kafka_a: LocalKafka, kafka_b: LocalKafka) -> None:
     props = flow_props("MirrorHeartbeatConnector", kafka_a, kafka_b, enabled="false")
     with running(MirrorHeartbeatConnector(), props) as (connector, _):
-        until(lambda: partitions_of(kafka_b, "heartbeats") == 1, "creation of the heartbeats topic")
+        wait_until(lambda: partitions_of(kafka_b, "heartbeats") == 1, 30, what="creation of the heartbeats topic")
         assert config_of(kafka_b, "heartbeats", "cleanup.policy") == "compact"
         (config,) = connector.task_configs(5)
     with running_task(MirrorHeartbeatTask(), config) as task:

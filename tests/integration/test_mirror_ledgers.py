@@ -12,7 +12,8 @@ from mm2.mirror.clients import MirrorClients
 from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.promotions import Promotion, promoted, withdrawn
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.mirror_flow import admin, create, flow_props, until, write
+from tests.integration.mirror_flow import admin, create, flow_props, write
+from tests.support.waiting import wait_until
 
 COMPACTED = {"cleanup.policy": "compact"}
 
@@ -52,7 +53,7 @@ def test_own_ledger_is_as_it_is_now_and_only_what_is_new_is_read(
     assert len(read) == 2
 
     admin(kafka_b).delete_topics([topic])[topic].result(30)
-    until(lambda: topic not in admin(kafka_b).list_topics(timeout=10).topics, "its end")
+    wait_until(lambda: topic not in admin(kafka_b).list_topics(timeout=10).topics, 30, what="its end")
     create(kafka_b, topic, config=COMPACTED)
     note(kafka_b, topic, "four", "five", "six", "seven", "eight")
     assert set(promoted(ledgers.own())) == {"four", "five", "six", "seven", "eight"}, "another ledger, though longer"

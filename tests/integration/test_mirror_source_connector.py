@@ -22,9 +22,9 @@ from tests.integration.mirror_flow import (
     flow_props,
     partitions_of,
     running,
-    until,
     write,
 )
+from tests.support.waiting import wait_until
 
 
 def props(a: LocalKafka, b: LocalKafka, unique: str, **more: str) -> dict[str, str]:
@@ -58,22 +58,26 @@ def test_topics_are_found_and_created_with_their_configs_before_a_task_gets_them
         assert partitions_of(kafka_b, f"A.{unique}-2") == 2
         assert config_of(kafka_b, f"A.{unique}-1", "cleanup.policy") == "compact"
         assert config_of(kafka_b, f"A.{unique}-1", "retention.bytes") == "1000"
-        until(lambda: partitions_of(kafka_a, "mm2-offset-syncs.B.internal") == 1, "creation of the offset-syncs topic")
+        wait_until(
+            lambda: partitions_of(kafka_a, "mm2-offset-syncs.B.internal") == 1,
+            30,
+            what="creation of the offset-syncs topic",
+        )
         assert config_of(kafka_a, "mm2-offset-syncs.B.internal", "cleanup.policy") == "compact"
 
         # later: a new topic, a grown one, a deleted one
         context.reconfigured.clear()
         create(kafka_a, f"{unique}-3")
-        until(lambda: f"{unique}-3-0" in ",".join(assigned(connector)), "discovery of a new topic")
+        wait_until(lambda: f"{unique}-3-0" in ",".join(assigned(connector)), 30, what="discovery of a new topic")
         assert partitions_of(kafka_b, f"A.{unique}-3") == 1
         assert context.reconfigured.is_set()
         for done in admin(kafka_a).create_partitions([NewPartitions(f"{unique}-2", 4)]).values():
             done.result(30)
-        until(lambda: f"{unique}-2-3" in ",".join(assigned(connector)), "growth")
+        wait_until(lambda: f"{unique}-2-3" in ",".join(assigned(connector)), 30, what="growth")
         assert partitions_of(kafka_b, f"A.{unique}-2") == 4
         for done in admin(kafka_a).delete_topics([f"{unique}-1"]).values():
             done.result(30)
-        until(lambda: f"{unique}-1" not in ",".join(assigned(connector)), "end of a deleted topic")
+        wait_until(lambda: f"{unique}-1" not in ",".join(assigned(connector)), 30, what="end of a deleted topic")
         assert partitions_of(kafka_b, f"A.{unique}-1") == 3, "nothing is ever deleted on the target"
 
 
@@ -86,13 +90,13 @@ def test_the_ledger_is_made_and_the_dead_letters_when_they_are_wanted(
     ledger, letters = (name.format(unique) for name in OWN)
     # Their replication factors are not given, and the default does not fit a single broker.
     with running(MirrorSourceConnector(), props(kafka_a, kafka_b, unique, source__cluster__alias=unique)):
-        until(lambda: partitions_of(kafka_b, ledger) == 1, "creation of the ledger")
+        wait_until(lambda: partitions_of(kafka_b, ledger) == 1, 30, what="creation of the ledger")
     assert config_of(kafka_b, ledger, "cleanup.policy") == "compact"
     assert config_of(kafka_b, ledger, "segment.bytes") == "16777216"
     assert partitions_of(kafka_b, letters) == 0
     tolerant = props(kafka_a, kafka_b, unique, source__cluster__alias=unique, errors__tolerance="all")
     with running(MirrorSourceConnector(), tolerant):
-        until(lambda: partitions_of(kafka_b, letters) == 1, "creation of the dead-letter topic")
+        wait_until(lambda: partitions_of(kafka_b, letters) == 1, 30, what="creation of the dead-letter topic")
     assert config_of(kafka_b, letters, "cleanup.policy") == "delete"
     assert config_of(kafka_b, letters, "retention.ms") == "-1"
     assert int(config_of(kafka_b, letters, "max.message.bytes")) == 100 << 20
@@ -111,15 +115,21 @@ def test_what_is_wrong_with_topics_of_our_own_is_said(
     base = props(kafka_a, kafka_b, unique, source__cluster__alias=unique)
     with running(MirrorSourceConnector(), base | {"ledger.topic.replication.factor": "3"}):
         sentence = f"Topic {ledger} on cluster B cannot be created: ledger.topic.replication.factor is 3"
-        until(lambda: told(sentence), "a word about a factor that somebody wants")
+        wait_until(lambda: told(sentence), 30, what="a word about a factor that somebody wants")
     create(kafka_b, ledger, config={"cleanup.policy": "delete"})
     syncs = f"mm2-offset-syncs.{unique}-B.internal"
     create(kafka_a, syncs)  # as a broker does it that creates what is asked for
     with running(MirrorSourceConnector(), base | {"target.cluster.alias": f"{unique}-B"}):
-        until(
-            lambda: told(f"Topic {ledger} on cluster {unique}-B has cleanup.policy=delete"), "a word about the cleanup"
+        wait_until(
+            lambda: told(f"Topic {ledger} on cluster {unique}-B has cleanup.policy=delete"),
+            30,
+            what="a word about the cleanup",
         )
-        until(lambda: told(f"Topic {syncs} on cluster {unique} has cleanup.policy=delete"), "and about the syncs'")
+        wait_until(
+            lambda: told(f"Topic {syncs} on cluster {unique} has cleanup.policy=delete"),
+            30,
+            what="and about the syncs'",
+        )
 
 
 def test_partitions_move_to_another_task_when_one_task_has_far_more_to_copy(
@@ -130,7 +140,7 @@ def test_partitions_move_to_another_task_when_one_task_has_far_more_to_copy(
     two_tasks = props(kafka_a, kafka_b, unique, source__cluster__alias=unique)
     dealt = [f"{unique}-0,{unique}-2", f"{unique}-1,{unique}-3"]
     with running(MirrorSourceConnector(), two_tasks) as (connector, context):
-        until(lambda: assigned(connector, 2) == dealt, "Java's deal")
+        wait_until(lambda: assigned(connector, 2) == dealt, 30, what="Java's deal")
         context.reconfigured.clear()
         write_rates(kafka_b, OWN[0].format(unique), unique, (50_000_000, 1_000, 40_000_000, 1_000))
         assert context.reconfigured.wait(20)
@@ -143,7 +153,7 @@ def test_partitions_move_to_another_task_when_one_task_has_far_more_to_copy(
     # A new leader goes on from there, not from Java's deal.
     with running(MirrorSourceConnector(), two_tasks) as (connector, context):
         context.stored = stored
-        until(lambda: len(assigned(connector, 2)) == 2, "the deal of the next leader")
+        wait_until(lambda: len(assigned(connector, 2)) == 2, 30, what="the deal of the next leader")
         assert connector.task_configs(2) == stored
 
 
@@ -160,7 +170,7 @@ def test_a_deleted_remote_topic_is_made_again(kafka_a: LocalKafka, kafka_b: Loca
         assert context.reconfigured.wait(30)
         for done in admin(kafka_b).delete_topics([f"A.{unique}"]).values():
             done.result(30)
-        until(lambda: partitions_of(kafka_b, f"A.{unique}") == 1, "creation after deletion")
+        wait_until(lambda: partitions_of(kafka_b, f"A.{unique}") == 1, 30, what="creation after deletion")
         assert assigned(connector) == [f"{unique}-0"]
 
 
@@ -175,10 +185,12 @@ def test_configs_follow_the_source_and_excluded_ones_do_not(
         alter(kafka_b, remote, "delete.retention.ms", "2000")  # excluded: a manual override stays
         alter(kafka_b, remote, "retention.bytes", "1001")  # set back to the source's value
         alter(kafka_b, remote, "segment.bytes", "2097152")  # default on the source: the override is removed
-        until(lambda: config_of(kafka_b, remote, "retention.bytes") == "1000", "sync of a set property")
-        until(lambda: config_of(kafka_b, remote, "segment.bytes") != "2097152", "removal of an override")
+        wait_until(lambda: config_of(kafka_b, remote, "retention.bytes") == "1000", 30, what="sync of a set property")
+        wait_until(lambda: config_of(kafka_b, remote, "segment.bytes") != "2097152", 30, what="removal of an override")
         alter(kafka_a, unique, "retention.bytes", None)
-        until(lambda: config_of(kafka_b, remote, "retention.bytes") == "-1", "removal with the source's override")
+        wait_until(
+            lambda: config_of(kafka_b, remote, "retention.bytes") == "-1", 30, what="removal with the source's override"
+        )
         assert config_of(kafka_b, remote, "delete.retention.ms") == "2000"
 
 
@@ -195,7 +207,7 @@ def test_a_replication_factor_that_does_not_fit_is_said_and_the_topic_waits(
         assert sentence in out + err
         assert partitions_of(kafka_b, f"A.{unique}") == 0
     with running(MirrorSourceConnector(), too_many | {"replication.factor": "-1"}) as (connector, _):
-        until(lambda: assigned(connector) == [f"{unique}-0"], "a topic with the brokers' own factor")
+        wait_until(lambda: assigned(connector) == [f"{unique}-0"], 30, what="a topic with the brokers' own factor")
 
 
 def relay(port: int, destination: str) -> None:
@@ -232,7 +244,7 @@ def test_an_unreachable_source_is_said_soon_and_the_connector_goes_on_when_it_ap
             said.extend(capfd.readouterr())
             return f"127.0.0.1:{port}" in "".join(said)
 
-        until(told, "a word about the source", timeout_s=5)
+        wait_until(told, 5, what="a word about the source")
         assert not context.reconfigured.is_set()
         assert assigned(connector) == ["not loaded"], "unknown is never empty"
         relay(port, kafka_a.bootstrap)
@@ -253,4 +265,4 @@ def test_acls_without_an_authorizer_are_mentioned_once(
             said.extend(capfd.readouterr())
             return "sync.topic.acls.enabled=false" in "".join(said)
 
-        until(hinted, "the hint")
+        wait_until(hinted, 30, what="the hint")

@@ -32,9 +32,9 @@ from tests.integration.asking import asked
 from tests.integration.mirror_flow import admin, alter, config_of, create, write
 from tests.integration.mirror_process import ROOT, MirrorProcess, grow, has_all, partitions_of, topics_of, write_config
 from tests.integration.test_failover_verbs import left_behind
+from tests.support.waiting import PATIENCE
 
-#: On a machine that does other things, too, MM2_TEST_PATIENCE_S says how long something may take.
-PATIENCE_S = float(os.environ.get("MM2_TEST_PATIENCE_S", "30"))
+PATIENCE_S = 30.0 * PATIENCE
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 PASSWORD = "mirror-secret"
 ME = "User:mirror"
@@ -125,7 +125,7 @@ def running(
     scene.put("quiet", 0, 3)
     process = MirrorProcess(scene.file, folder / "log")
     try:
-        process.eventually(lambda: scene.copied("orders") and scene.copied("quiet"), 3 * PATIENCE_S)
+        process.eventually(lambda: scene.copied("orders") and scene.copied("quiet"), 90.0)
         yield scene
     finally:
         process.clean_up()

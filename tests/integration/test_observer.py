@@ -29,9 +29,10 @@ from mm2.observer.observer import observe_once
 from mm2.observer.views import FlowState
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from mm2.sandbox.ports import free_ports
-from tests.integration.copy_flow import create, delete_before, eventually, producer_of
+from tests.integration.copy_flow import create, delete_before, producer_of
 from tests.integration.mirror_flow import commit
 from tests.integration.mirror_process import MirrorProcess, write_config
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -86,7 +87,7 @@ class Scene:
             seen.update(self.flow())
             return sentence in seen["sentence"]
 
-        eventually(said, within_s, why=lambda: seen.get("sentence", ""))
+        wait_until(said, within_s, why=lambda: seen.get("sentence", ""))
         return seen
 
 
@@ -131,9 +132,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         stack.callback(process.clean_up)
         made = Scene(source, target, process, file, f"http://127.0.0.1:{port}")
         made.write("orders", 100, age_s=HOUR_S)
-        eventually(lambda: _answers(made.url), 60, why=process.tail)
+        wait_until(lambda: _answers(made.url), 60, why=process.tail)
         commit(source, "readers", {("orders", 0): 20, ("orders", 1): 10})
-        eventually(lambda: made.flow()["records"] == 100, 90, why=process.tail)
+        wait_until(lambda: made.flow()["records"] == 100, 90, why=process.tail)
         yield made
 
 
@@ -157,13 +158,13 @@ def test_nothing_is_lost_while_all_is_well(scene: Scene) -> None:
     assert {task["state"] for connector in flow["connectors"] for task in connector["tasks"]} == {"RUNNING"}
     (worker,) = flow["workers"]
     assert (worker["is_this"], worker["is_leader"], worker["connectors"]) == (True, True, 3)
-    eventually(lambda: scene.flow()["heartbeats"], 20)
+    wait_until(lambda: scene.flow()["heartbeats"], 20)
     (beat,) = scene.flow()["heartbeats"]  # those of the flow itself, written on B
     assert (beat["topic"], beat["source"], beat["target"], beat["route"]) == ("heartbeats", "A", "B", [])
     assert beat["age_ms"] < 30_000
     # Each side is polled by itself, and one that does not answer in time on a busy machine has no offsets yet.
     known = ("source_offset", "translated", "target_offset")
-    eventually(
+    wait_until(
         lambda: (rows := scene.rows("groups")) and all(row[name] is not None for row in rows for name in known), 30
     )
     assert [(row["group"], row["topic"], row["source_offset"], row["translated"]) for row in scene.rows("groups")] == [
@@ -202,14 +203,14 @@ def test_latency_is_counted_for_what_is_new_and_not_for_what_lay_there(scene: Sc
 
     before = visible()
     scene.write("orders", 10)
-    eventually(lambda: visible() > before, 20, why=scene.process.tail)
+    wait_until(lambda: visible() > before, 20, why=scene.process.tail)
     # None of the hundred that were an hour old when the first copy began.
     assert (scene.value("mm2_copy_latency_seconds_sum", stage="visible") or HOUR_S) < HOUR_S / 2
     place = {"topic": "A.orders", "partition": "0"}
     legacy, new = "kafka_connect_mirror_mirrorsourceconnector_", "kafka_connect_plugins_"
     latencies = [f"{prefix}replication_latency_ms" for prefix in (legacy, new)]
     # The histogram counts a batch of either partition at once, a partition's own figures come with its next report.
-    eventually(lambda: all(scene.value(latency, **place) is not None for latency in latencies), 20)
+    wait_until(lambda: all(scene.value(latency, **place) is not None for latency in latencies), 20)
     assert (scene.value("mm2_record_batches_total", path="passthrough") or 0) > 0
 
 
@@ -224,7 +225,7 @@ def test_every_metric_that_strimzis_dashboard_asks_for_and_that_we_claim_is_ther
         missing.update(claimed - {name for name, _, _ in scene.samples()})
         return not missing
 
-    eventually(is_there, 20, why=lambda: sorted(missing))
+    wait_until(is_there, 20, why=lambda: sorted(missing))
 
 
 def test_a_source_that_is_frozen_is_said_within_ten_seconds(scene: Scene) -> None:
@@ -246,8 +247,8 @@ def test_a_target_that_is_frozen_lets_the_seconds_at_risk_grow(scene: Scene) -> 
         scene.write("orders", 40)
         written = time.monotonic()
         flow = scene.says("If A dies now you lose", SAID_WITHIN_S)
-        eventually(lambda: scene.flow()["risk"]["records"] == 40, SAID_WITHIN_S, why=scene.flow)
-        eventually(lambda: scene.flow()["target_error"] != "", SAID_WITHIN_S)
+        wait_until(lambda: scene.flow()["risk"]["records"] == 40, SAID_WITHIN_S, why=scene.flow)
+        wait_until(lambda: scene.flow()["target_error"] != "", SAID_WITHIN_S)
         assert time.monotonic() - since < 2 * SAID_WITHIN_S
         flow = scene.flow()
         assert flow["state"] == "DEGRADED"
@@ -255,7 +256,7 @@ def test_a_target_that_is_frozen_lets_the_seconds_at_risk_grow(scene: Scene) -> 
         assert "B has not answered since" in flow["sentence"]
         assert 0 < flow["risk"]["seconds"] <= time.monotonic() - written + 2
         later = flow["risk"]["seconds"]
-        eventually(lambda: scene.flow()["risk"]["seconds"] > later + 1, 10)
+        wait_until(lambda: scene.flow()["risk"]["seconds"] > later + 1, 10)
     scene.says("If A dies now you lose nothing.", 60)
 
 
@@ -284,7 +285,7 @@ def test_a_task_that_fails_is_zero_and_not_gone(scene: Scene) -> None:
     assert {row["state"] for row in scene.rows("partitions")} == {"PAUSED"}
     tasks = {row["id"] for one in scene.flow()["connectors"] for row in one["tasks"] if "Source" in one["name"]}
     # The statuses of tasks come by way of the status topic, one after the other.
-    eventually(
+    wait_until(
         lambda: {scene.value("mm2_task_up", connector="MirrorSourceConnector", task=str(one)) for one in tasks} == {0}
     )
     # What was copied was copied by this process, whatever its tasks do.
@@ -298,7 +299,7 @@ def test_a_task_that_fails_is_zero_and_not_gone(scene: Scene) -> None:
         source = next(one for one in scene.flow()["connectors"] if "Source" in one["name"])
         return {task["id"] for task in source["tasks"] if task["state"] == "FAILED"}
 
-    eventually(failed, 45, why=scene.process.tail)
+    wait_until(failed, 45, why=scene.process.tail)
     (task,) = failed()
     assert scene.value("mm2_task_up", connector="MirrorSourceConnector", task=str(task)) == 0
     flow = scene.flow()

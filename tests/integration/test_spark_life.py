@@ -20,7 +20,8 @@ from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.driver.jvm import MODULE_OPTIONS
 from mm2.copy.spec import Assignment
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import Flow, Traffic, eventually
+from tests.integration.copy_flow import Flow, Traffic
+from tests.support.waiting import wait_until
 
 _ENDED = "Spark's JVM ended with exit code 1 before it was running"
 
@@ -73,11 +74,11 @@ def test_a_killed_jvm_is_replaced_and_copying_goes_on(kafka_a: LocalKafka, kafka
         topic = flow.topic()
         spec = flow.spec(topic)
         with Traffic(flow.source, topic, per_second=200) as traffic, flow.copying(spec) as job:
-            eventually(lambda: job.status()["records"] > 100, why=job.status)
+            wait_until(lambda: job.status()["records"] > 100, why=job.status)
             pid = pid_of(engine)
             os.kill(pid, signal.SIGKILL)
             at = traffic.sent
-            eventually(lambda: sum(row.position for row in job.progress()) > at + 100, why=job.status)
+            wait_until(lambda: sum(row.position for row in job.progress()) > at + 100, why=job.status)
             traffic.finish()
             flow.wait_until_copied(job, spec)
             assert pid_of(engine) != pid
@@ -93,10 +94,10 @@ def test_a_frozen_jvm_holds_up_neither_copying_nor_the_stop(
         topic = flow.topic()
         spec = flow.spec(topic, batch_duration_ms=500)
         with Traffic(flow.source, topic, per_second=200) as traffic, flow.copying(spec) as job:
-            eventually(lambda: job.status()["records"] > 100, why=job.status)
+            wait_until(lambda: job.status()["records"] > 100, why=job.status)
             os.kill(pid_of(engine), signal.SIGSTOP)
             at = traffic.sent
-            eventually(lambda: sum(row.position for row in job.progress()) > at + 200, why=job.status)
+            wait_until(lambda: sum(row.position for row in job.progress()) > at + 200, why=job.status)
             traffic.finish()
             stops_within(engine, 6.0)
         assert flow.committed(spec) == {part.source: job.progress()[0].position for part in spec.partitions}
@@ -161,7 +162,7 @@ def test_a_python_worker_keeps_nothing_of_the_micro_batches_that_are_over(
         topic = flow.topic()
         spec = flow.spec(topic, batch_duration_ms=300)
         with Traffic(flow.source, topic, per_second=200) as traffic, flow.copying(spec) as job:
-            eventually(lambda: job.status()["records"] > 1_000, why=job.status)
+            wait_until(lambda: job.status()["records"] > 1_000, why=job.status)
             traffic.finish()
             flow.wait_until_copied(job, spec)
         context = engine.spark.context(60)
@@ -176,7 +177,7 @@ def test_a_frozen_jvm_is_stopped_at_any_time(when: str) -> None:
     engine.start()
     if when == "up":
         engine.spark.context(60)
-    eventually(lambda: engine.spark.pid)
+    wait_until(lambda: engine.spark.pid)
     os.kill(pid_of(engine), signal.SIGSTOP)
     stops_within(engine, 6.0)
 
@@ -191,12 +192,12 @@ def test_without_java_the_job_says_so_and_begins_when_there_is_one(
         topic = flow.topic()
         spec = flow.spec(topic)
         with flow.copying(spec) as job:
-            eventually(lambda: job.status()["troubles"], 5)
+            wait_until(lambda: job.status()["troubles"], 5)
             wanted = f"Spark needs Java 17 or newer, but JAVA_HOME is {tmp_path} and {tmp_path}/bin/java cannot be run"
             assert job.status()["troubles"] == [f"Spark does not start: {wanted}"]
             monkeypatch.delenv("JAVA_HOME") if home is None else monkeypatch.setenv("JAVA_HOME", home)
             flow.wait_until_copied(job, spec)
-            eventually(lambda: not job.status()["troubles"], 5, why=job.status)
+            wait_until(lambda: not job.status()["troubles"], 5, why=job.status)
     told = [line for line in logs if line["event"] == "Spark does not start"]
     assert told
     assert all(line["retry_in_s"] <= 10 for line in told)
@@ -213,7 +214,7 @@ def test_a_master_that_spark_does_not_know_is_named(
     master: str, sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with capture_logs() as logs, engine_of(spark__master=master) as engine:
-        eventually(lambda: engine.spark.unavailable_reason, 30)
+        wait_until(lambda: engine.spark.unavailable_reason, 30)
         assert engine.spark.unavailable_reason == f"Spark does not start: {sentence}"
     assert next(line["error"] for line in logs if line["event"] == "Spark does not start") == sentence
     assert capfd.readouterr().err == "", "one sentence and no traces"

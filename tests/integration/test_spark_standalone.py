@@ -19,8 +19,9 @@ from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.compare import compare_topics
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.spark import LocalSpark
-from tests.integration.copy_flow import Flow, Traffic, create, eventually, producer_of
+from tests.integration.copy_flow import Flow, Traffic, create, producer_of
 from tests.integration.mirror_process import MirrorProcess, has_all, write_config
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -41,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
 def engine(cluster: LocalSpark) -> Iterator[CopyEngine]:
     engine = CopyEngine(cluster.props)
     engine.start()
-    eventually(lambda: engine.slots.count == 4, 120)
+    wait_until(lambda: engine.slots.count == 4, 120)
     assert engine._server is not None
     assert engine._server.fingerprint, "the progress channel is encrypted"
     yield engine
@@ -108,20 +109,20 @@ def test_an_executor_is_killed_on_the_way_and_everything_arrives_once(
     topic = fill(flow, PARTITIONS)
     spec = flow.spec(topic, partitions=PARTITIONS, lanes=0, batch_duration_ms=3_000)
     with Traffic(flow.source, topic, PARTITIONS, per_second=500) as traffic, flow.copying(spec) as job:
-        eventually(lambda: job.status()["records"] > BACKLOG // 3, 120, why=job.status)
+        wait_until(lambda: job.status()["records"] > BACKLOG // 3, 120, why=job.status)
         # A broker that has just begun may still be loading its coordinator.
-        eventually(lambda: job.status()["troubles"] == [], 20, why=job.status)
-        eventually(lambda: len(busy(cluster)) == 2, 30, why=job.status)
+        wait_until(lambda: job.status()["troubles"] == [], 20, why=job.status)
+        wait_until(lambda: len(busy(cluster)) == 2, 30, why=job.status)
         killed = busy(cluster)[0]
         for process in [killed] if victim == "executor" else python_workers(killed):
             process.send_signal(signal.SIGKILL)
         at, batches = traffic.sent, job.status()["batches"]
-        eventually(lambda: sum(row.position for row in job.progress()) > BACKLOG + at + 500, 120, why=job.status)
-        eventually(lambda: engine.slots.count == 4, 60)
-        eventually(lambda: job.status()["batches"] >= batches + 3, 60, why=job.status)
+        wait_until(lambda: sum(row.position for row in job.progress()) > BACKLOG + at + 500, 120, why=job.status)
+        wait_until(lambda: engine.slots.count == 4, 60)
+        wait_until(lambda: job.status()["batches"] >= batches + 3, 60, why=job.status)
         traffic.finish()
         flow.wait_until_copied(job, spec, 120)
-        eventually(lambda: job.status()["troubles"] == [], 20, why=job.status)
+        wait_until(lambda: job.status()["troubles"] == [], 20, why=job.status)
     assert assert_equal(flow.source, flow.target, topic, flow.remote(topic)) == BACKLOG + traffic.sent
 
 
@@ -182,8 +183,8 @@ def test_the_whole_program_on_a_cluster(kafka_a: LocalKafka, kafka_b: LocalKafka
             with Traffic(kafka_a, topic, PARTITIONS, per_second=500) as traffic:
                 process.says("Spark is up", master=cluster.url, timeout_s=120)
                 process.says("Copied so far.", timeout_s=180)
-                eventually(lambda: len(executors(cluster)) == 2, 30)
-                eventually(lambda: busy(cluster), 60)
+                wait_until(lambda: len(executors(cluster)) == 2, 30)
+                wait_until(lambda: busy(cluster), 60)
                 busy(cluster)[0].kill()
                 at = traffic.sent
                 process.eventually(lambda: traffic.sent > at + 3_000, 60)
@@ -196,4 +197,4 @@ def test_the_whole_program_on_a_cluster(kafka_a: LocalKafka, kafka_b: LocalKafka
         assert code == 0
         assert seconds < 15
         assert assert_equal(kafka_a, kafka_b, topic, remote) == traffic.sent
-        eventually(lambda: not executors(cluster), 30)
+        wait_until(lambda: not executors(cluster), 30)

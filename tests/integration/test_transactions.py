@@ -16,7 +16,7 @@ from mm2.kafka.structs import LATEST, TopicPartition
 from mm2.kafka.transactions import TransactionalProducer, TransactionCoordinatorClient
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_committed
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 
 PROTOCOLS = pytest.mark.parametrize("implicit", [True, False], ids=["KIP-890", "KIP-98"])
 
@@ -58,7 +58,7 @@ def seen(kafka: LocalKafka, topic: str) -> list[int]:
     latest = {TopicPartition(topic, partition): LATEST for partition in (0, 1)}
     try:
         admin = Admin(cluster)
-        eventually(lambda: admin.list_offsets(latest, "read_committed") == admin.list_offsets(latest))
+        wait_until(lambda: admin.list_offsets(latest, "read_committed") == admin.list_offsets(latest))
     finally:
         cluster.close()
     return sorted(int(message.value()) for message in read_committed(kafka.bootstrap, topic))

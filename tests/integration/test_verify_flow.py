@@ -37,17 +37,7 @@ from mm2.verify.planning import Asked, Certainty
 from mm2.verify.report import Verdict, VerifyReport
 from mm2.verify.verification import Verification
 from tests.integration.asking import asked
-from tests.integration.copy_flow import (
-    PATIENCE,
-    Traffic,
-    admin_of,
-    alter,
-    batches,
-    create,
-    end_offset,
-    eventually,
-    producer_of,
-)
+from tests.integration.copy_flow import Traffic, admin_of, alter, batches, create, end_offset, producer_of
 from tests.integration.java_mirror import JavaMirrorProcess
 from tests.integration.mirror_process import ROOT, MirrorProcess, partitions_of
 from tests.integration.verified_flow import (
@@ -61,6 +51,7 @@ from tests.integration.verified_flow import (
     seed,
     write,
 )
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(int(600 * PATIENCE))]
 
@@ -135,7 +126,7 @@ def fill(broker: LocalKafka, unique: str) -> None:
             write(broker, cleaned, [Record(b"last", b"1")])  # rolls the segment: the active one is never cleaned
         return any(not header.is_dense for header, _ in batches(broker, cleaned))
 
-    eventually(has_holes, 60)
+    wait_until(has_holes, 60)
 
 
 def is_copied(flow: ConfiguredFlow, target: LocalKafka, ends: Mapping[TopicPartition, int]) -> bool:
@@ -327,7 +318,7 @@ class Watched:
 
     def until(self, condition: Callable[[list[Verified | None]], object]) -> list[Verified]:
         """Wait for what the ledger says is verified."""
-        eventually(
+        wait_until(
             lambda: condition(self.verified()),
             120,
             why=lambda: f"{self.verified()} {self.entries()} {self.process.tail()}",
@@ -353,10 +344,10 @@ class Watched:
 
             return asked_for
 
-        eventually(done("PUT", "/stop"), 60, why=self.process.tail)
+        wait_until(done("PUT", "/stop"), 60, why=self.process.tail)
         how = done("DELETE", "/offsets") if offsets is None else done("PATCH", "/offsets", json={"offsets": offsets})
-        eventually(how, 60, why=self.process.tail)
-        eventually(done("PUT", "/resume"), 60, why=self.process.tail)
+        wait_until(how, 60, why=self.process.tail)
+        wait_until(done("PUT", "/resume"), 60, why=self.process.tail)
 
     def samples(self, name: str) -> dict[str, float]:
         """By partition."""
@@ -381,7 +372,7 @@ def test_continuous_goes_on_through_faults_and_back_with_a_flow_that_is_sent_bac
         assert [(one.first, one.checked, one.records, one.target) for one in first] == [(0, 100, 100, 100)] * 2
 
         # Who shows it: metrics, dashboard and status.
-        eventually(
+        wait_until(
             lambda: watched.samples("mm2_partition_verified_offset") == {"0": 100.0, "1": 100.0},
             60,
             why=lambda: watched.samples("mm2_partition_verified_offset"),
@@ -407,7 +398,7 @@ def test_continuous_goes_on_through_faults_and_back_with_a_flow_that_is_sent_bac
         # The target hangs, and comes back.
         frail.pause()
         try:
-            eventually(lambda: continuous.lines("mm2: "), 60)
+            wait_until(lambda: continuous.lines("mm2: "), 60)
         finally:
             frail.resume()
         watched.write(10)
@@ -425,7 +416,7 @@ def test_continuous_goes_on_through_faults_and_back_with_a_flow_that_is_sent_bac
         # The remote topic is deleted and made anew: nothing of it is verified, until it has been copied again.
         for done in admin_of(frail).delete_topics([watched.remote]).values():
             done.result(30)
-        eventually(lambda: partitions_of(frail, watched.remote) == 0 or watched.verified() == [None, None], 60)
+        wait_until(lambda: partitions_of(frail, watched.remote) == 0 or watched.verified() == [None, None], 60)
         with suppress(Exception):  # or the flow has made it
             create(frail, watched.remote, 2)
         watched.until(lambda found: found == [None, None])

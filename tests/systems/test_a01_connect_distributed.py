@@ -20,7 +20,8 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from tests.integration.copy_flow import create, eventually, read
+from tests.integration.copy_flow import create, read
+from tests.support.waiting import wait_until
 from tests.systems.counting import counting
 from tests.systems.workers import ROOT, DistributedWorker, StandaloneWorker, distributed_props
 
@@ -79,7 +80,7 @@ def test_a06_an_unreachable_broker_ends_it_with_2(folder: Path) -> None:
     (port,) = free_ports(1)
     props = distributed_props(f"127.0.0.1:{port}", "g") | {"default.api.timeout.ms": "1500"}
     worker = DistributedWorker(folder, props).launch()
-    eventually(lambda: worker.exit_code == 2, 60, why=worker.tail)
+    wait_until(lambda: worker.exit_code == 2, 60, why=worker.tail)
     assert "Failed to connect to and describe Kafka cluster" in worker.tail()
 
 
@@ -131,7 +132,7 @@ def test_a01_a_herder_that_fails_ends_it_with_1_after_health_has_said_so(
             seen.add(worker.rest.http.get("/health", timeout=5).status_code)
         return worker.exit_code is not None
 
-    eventually(ended, 90, why=worker.tail)
+    wait_until(ended, 90, why=worker.tail)
     assert worker.exit_code == 1, worker.tail()
     assert seen <= {503}
 
@@ -145,7 +146,7 @@ def test_a41_sigterm_while_it_starts_lets_it_end_cleanly(broker: LocalKafka, uni
         with socket.socket() as sock:
             return sock.connect_ex(("127.0.0.1", worker.port)) == 0
 
-    eventually(listens, 60, why=worker.tail)
+    wait_until(listens, 60, why=worker.tail)
     assert worker.stop(60) == 0, worker.tail()
     assert "Traceback" not in worker.log.read_text()
     assert "Stopped." in worker.tail()
@@ -154,7 +155,7 @@ def test_a41_sigterm_while_it_starts_lets_it_end_cleanly(broker: LocalKafka, uni
 def test_a41_while_it_waits_for_a_broker_it_can_be_stopped(folder: Path) -> None:
     (port,) = free_ports(1)
     worker = DistributedWorker(folder, distributed_props(f"127.0.0.1:{port}", "g")).launch()
-    eventually(lambda: "does not answer yet" in worker.tail(), 60, why=worker.tail)
+    wait_until(lambda: "does not answer yet" in worker.tail(), 60, why=worker.tail)
     # REST is there already, and says that the rest is not.
     answer = worker.rest.http.get("/connectors")
     assert (answer.status_code, answer.json()["error_code"]) == (503, 503)
@@ -171,6 +172,6 @@ def test_a41_the_second_signal_does_not_wait(broker: LocalKafka, folder: Path) -
     ):
         slow.sendall(unfinished)
         os.kill(worker.pid, signal.SIGTERM)
-        eventually(lambda: "Stopping REST server" in worker.tail(), 20, why=worker.tail)
+        wait_until(lambda: "Stopping REST server" in worker.tail(), 20, why=worker.tail)
         os.kill(worker.pid, signal.SIGTERM)
-        eventually(lambda: worker.exit_code == 128 + signal.SIGTERM, 10, why=worker.tail)
+        wait_until(lambda: worker.exit_code == 128 + signal.SIGTERM, 10, why=worker.tail)

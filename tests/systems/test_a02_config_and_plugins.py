@@ -15,7 +15,7 @@ import pytest
 from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.systems.workers import STRING_CONVERTER, DistributedWorker, distributed_props
 from tests.unit.connect.plugin_folders import CONVERTER, dependency, entry_points, write_archive, write_files
 from tests.unit.connect.test_plugins_document import printed_files
@@ -68,7 +68,7 @@ def file_source(topic: str, folder: Path) -> dict[str, str]:
 
 
 def values(broker: LocalKafka, topic: str, count: int) -> list[bytes]:
-    eventually(lambda: len(read_all(broker.bootstrap, topic)) >= count, 60)
+    wait_until(lambda: len(read_all(broker.bootstrap, topic)) >= count, 60)
     return [message.value() for message in read_all(broker.bootstrap, topic)]
 
 
@@ -166,7 +166,7 @@ def test_a49_a_converter_of_the_connector_s_folder_works_for_that_connector_only
         "/connectors", json={"name": f"{topic}-other", "config": {**file_source, "value.converter": hidden}}
     )
     if refused.status_code == 201:
-        eventually(lambda: "FAILED" in worker.rest.states(f"{topic}-other"), 30)
+        wait_until(lambda: "FAILED" in worker.rest.states(f"{topic}-other"), 30)
         trace = str(worker.rest.status(f"{topic}-other"))
         worker.rest.delete(f"{topic}-other")
     else:
@@ -206,7 +206,7 @@ def test_a_plugin_s_process_that_dies_fails_its_connector_and_nothing_else(
     assert len(processes) == 2, processes
     for process in processes:
         process.kill()
-    eventually(
+    wait_until(
         lambda: worker.rest.states(topic) == ["FAILED", "FAILED"], 30, why=lambda: str(worker.rest.status(topic))
     )
     trace = worker.rest.status(topic)["tasks"][0]["trace"]
@@ -216,4 +216,4 @@ def test_a_plugin_s_process_that_dies_fails_its_connector_and_nothing_else(
     worker.rest.await_running(topic, 1)
     worker.rest.delete(topic)
     worker.rest.delete(other)
-    eventually(lambda: not plugin_processes(worker), 30)
+    wait_until(lambda: not plugin_processes(worker), 30)

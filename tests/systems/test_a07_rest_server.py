@@ -17,7 +17,8 @@ import pytest
 from mm2.sandbox.certificates import KEY_PASSWORD, PASSWORD, Issued, issue, to_jks, truststore
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from tests.integration.copy_flow import create, eventually
+from tests.integration.copy_flow import create
+from tests.support.waiting import wait_until
 from tests.systems.counting import counting
 from tests.systems.workers import DistributedWorker, StandaloneWorker, distributed_props
 
@@ -117,8 +118,8 @@ def test_a07_port_0_is_any_free_one_and_the_log_tells_which(broker: LocalKafka, 
         return bool(found) and int(found[0]) > 0
 
     try:
-        eventually(listens, 60, why=worker.tail)
-        eventually(lambda: get(f"http://{HOST}:{found[0]}/health").status_code == 200, 60, why=worker.tail)
+        wait_until(listens, 60, why=worker.tail)
+        wait_until(lambda: get(f"http://{HOST}:{found[0]}/health").status_code == 200, 60, why=worker.tail)
     finally:
         worker.stop()
 
@@ -287,5 +288,5 @@ def test_a51_two_hundred_at_once_are_answered_and_each_is_one_line_of_the_log(wo
         rf'127\.0\.0\.1 - - \[\d\d/\w{{3}}/\d{{4}}:\d\d:\d\d:\d\d [+-]\d{{4}}\] \\?"GET /connectors\?{mark}=(\d+) HTTP/1\.1\\?" '
         r'200 \d+ \\?"-\\?" \\?"python-httpx/[^"]+\\?" \d+'
     )
-    eventually(lambda: len(line.findall(worker.log.read_text())) >= 200, 20, why=worker.tail)
+    wait_until(lambda: len(line.findall(worker.log.read_text())) >= 200, 20, why=worker.tail)
     assert sorted(map(int, line.findall(worker.log.read_text()))) == list(range(200))

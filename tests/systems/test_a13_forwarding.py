@@ -13,7 +13,8 @@ import pytest
 from mm2.sandbox.certificates import PASSWORD, Issued, issue
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from tests.integration.copy_flow import create, eventually
+from tests.integration.copy_flow import create
+from tests.support.waiting import wait_until
 from tests.systems.counting import counting
 from tests.systems.workers import DistributedWorker, distributed_props
 
@@ -28,7 +29,7 @@ def two_workers(broker: LocalKafka, group: str, folder: Path) -> Iterator[tuple[
         DistributedWorker(folder / "leader", props) as leader,
         DistributedWorker(folder / "follower", props) as follower,
     ):
-        eventually(lambda: follows(follower), 60, why=follower.tail)
+        wait_until(lambda: follows(follower), 60, why=follower.tail)
         yield leader, follower
 
 
@@ -139,7 +140,7 @@ def test_a13_workers_reach_each_other_over_tls(
         return made
 
     with worker("leader", leader_scheme) as leader, worker("follower", follower_scheme) as follower:
-        eventually(lambda: follows(follower), 60, why=follower.tail)
+        wait_until(lambda: follows(follower), 60, why=follower.tail)
         created = follower.rest.http.post("/connectors", json={"name": "x", "config": counting(unique)})
         assert created.status_code == 201, created.text + leader.tail()
 
@@ -163,7 +164,7 @@ def test_a13_the_credentials_of_the_caller_go_along(broker: LocalKafka, unique: 
     leader, follower = DistributedWorker(folder / "leader", props), DistributedWorker(folder / "follower", props)
     leader.rest.http.auth = follower.rest.http.auth = ("u", "p")
     with leader, follower:
-        eventually(lambda: follows(follower), 60, why=follower.tail)
+        wait_until(lambda: follows(follower), 60, why=follower.tail)
         follower.rest.create("x", counting(unique))
         follower.rest.await_running("x", 1)
 
@@ -179,7 +180,7 @@ def test_a13_a_chain_of_two_hops_ends(broker: LocalKafka, unique: str, folder: P
         worker.rest.http.base_url = httpx.URL(f"http://{HOST}:{ports[number]}")
         workers.append(worker)
     with workers[0], workers[1] as follower:
-        eventually(lambda: follows(follower), 60, why=follower.tail)
+        wait_until(lambda: follows(follower), 60, why=follower.tail)
         answer = follower.rest.http.post("/connectors", json={"name": "x", "config": counting(unique)})
         assert answer.status_code == 409, answer.text
         assert "conflicting operation" in answer.json()["message"]

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from mm2.connect import request_signing
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.systems.herder_toys import CLASS
 from tests.systems.workers import DistributedWorker, distributed_props
 
@@ -67,7 +67,7 @@ def test_a20_a_config_put_on_one_worker_restarts_tasks_on_another(
 ) -> None:
     with DistributedWorker(folder / "other", like(worker)) as other:
         worker.rest.create("a20", {"connector.class": CLASS, "topic": topic, "tasks.max": "2", "config": "a20-old"})
-        eventually(
+        wait_until(
             lambda: (
                 {task["worker_id"] for task in worker.rest.status("a20")["tasks"]}
                 == {worker.worker_id, other.worker_id}
@@ -78,7 +78,7 @@ def test_a20_a_config_put_on_one_worker_restarts_tasks_on_another(
         pids = {worker.pid, other.pid}
         for asked, config in ((worker, "a20-new"), (other, "a20-newer")):
             asked.rest.configure("a20", {"connector.class": CLASS, "topic": topic, "tasks.max": "2", "config": config})
-            eventually(lambda config=config: wrote(broker, topic, config) == pids, timeout_s=60)  # type: ignore[misc]
+            wait_until(lambda config=config: wrote(broker, topic, config) == pids, timeout_s=60)  # type: ignore[misc]
         worker.rest.delete("a20")
 
 
@@ -110,12 +110,12 @@ def test_a21_task_configs_count_from_their_commit_on(
 
     write(broker, group, ("commit-a21", {"tasks": 1}))
     worker.rest.await_running("a21", 1)
-    eventually(lambda: beats(broker, topic, "a21") > 0)
+    wait_until(lambda: beats(broker, topic, "a21") > 0)
     assert worker.rest.get("/connectors/a21/tasks")[0]["config"] == task
 
     # A set that is not complete counts as none.
     write(broker, group, ("commit-a21", {"tasks": 2}))
-    eventually(lambda: worker.rest.states("a21") == ["RUNNING"])
+    wait_until(lambda: worker.rest.states("a21") == ["RUNNING"])
     worker.rest.delete("a21")
     worker.rest.delete("a21-behind")
 
@@ -124,14 +124,14 @@ def test_a22_target_states_are_records_that_all_obey(
     worker: DistributedWorker, broker: LocalKafka, group: str, topic: str
 ) -> None:
     worker.rest.create("a22", {"connector.class": CLASS, "topic": topic, "tasks.max": "2"}, state="PAUSED")
-    eventually(lambda: worker.rest.states("a22") == ["PAUSED"])
+    wait_until(lambda: worker.rest.states("a22") == ["PAUSED"])
     key = "target-state-a22"
     records = [record for record in config_records(broker, group) if record[0] in {key, "connector-a22"}]
     assert [record[0] for record in records] == [key, "connector-a22"], "it never runs in another state"
     worker.rest.resume("a22")
     worker.rest.await_running("a22", 2)
     worker.rest.pause("a22")
-    eventually(lambda: worker.rest.states("a22") == ["PAUSED"] * 3)
+    wait_until(lambda: worker.rest.states("a22") == ["PAUSED"] * 3)
     assert (key, '{"state":"PAUSED","state.v2":"PAUSED"}') in config_records(broker, group)
     worker.rest.stop("a22")
     states = [value for record, value in config_records(broker, group) if record == key]
@@ -176,5 +176,5 @@ def test_a40_secrets_are_stored_and_shown_as_references(
     assert worker.rest.get("/connectors/a40/config")["secret"] == reference
     assert worker.rest.get("/connectors/a40/tasks")[0]["config"]["secret"] == reference
     assert not any("123456789" in (value or "") for _, value in config_records(broker, group))
-    eventually(lambda: any(json.loads(message.value())["secret"] == 9 for message in read_all(broker.bootstrap, topic)))
+    wait_until(lambda: any(json.loads(message.value())["secret"] == 9 for message in read_all(broker.bootstrap, topic)))
     worker.rest.delete("a40")

@@ -12,7 +12,7 @@ import pytest
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
 from tests.integration.connect_toy import CONNECTOR as COUNTING
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.systems.sink_events import BYTES, SINK, committed, produce, put, sink_props, told
 from tests.systems.workers import DistributedWorker, distributed_props
 
@@ -43,7 +43,7 @@ def test_a25_each_task_has_a_thread_with_its_name(
     starts = {event["task"]: event["thread"] for event in told(events, "start")}
     assert starts == {number: f"task-thread-{topic}-{number}" for number in range(3)}
     produce(broker.bootstrap, topic, ["a", "b", "c"])
-    eventually(lambda: len(put(events)) == 3)
+    wait_until(lambda: len(put(events)) == 3)
     # Also what happens in a rebalance is the task's own thread's business.
     assert {event["thread"] for event in told(events, "open")} <= set(starts.values())
     worker.rest.delete(topic)
@@ -55,10 +55,10 @@ def test_a25_a_bad_converter_fails_its_own_task_only(
     produce(broker.bootstrap, topic, ["four bytes these are not"])
     worker.rest.create(f"{topic}-bad", sink_props(f"{topic}-bad", topic, folder / "bad", value__converter=INTEGER))
     worker.rest.create(f"{topic}-good", sink_props(f"{topic}-good", topic, folder / "good"))
-    eventually(lambda: worker.rest.states(f"{topic}-bad") == ["RUNNING", "FAILED"])
+    wait_until(lambda: worker.rest.states(f"{topic}-bad") == ["RUNNING", "FAILED"])
     trace = worker.rest.status(f"{topic}-bad")["tasks"][0]["trace"]
     assert "Tolerance exceeded in error handler" in trace
-    eventually(lambda: put(folder / "good") == ["'four bytes these are not'"])
+    wait_until(lambda: put(folder / "good") == ["'four bytes these are not'"])
     worker.rest.await_running(f"{topic}-good", 1)
     for name in (f"{topic}-bad", f"{topic}-good"):
         worker.rest.delete(name)
@@ -83,17 +83,17 @@ def test_a27_a_task_that_throws_is_failed_with_its_trace_and_the_others_run(
     events = folder / "events"
     worker.rest.create(topic, sink_props(topic, topic, events, tasks__max="2"))
     worker.rest.await_running(topic, 2)
-    eventually(lambda: len({p for event in told(events, "open") for p in event["partitions"]}) == 2)
+    wait_until(lambda: len({p for event in told(events, "open") for p in event["partitions"]}) == 2)
     (first,) = [event["task"] for event in told(events, "open") if f"{topic}-0" in event["partitions"]]
     produce(broker.bootstrap, topic, [f"fail not {1 - first}"], partition=0)
-    eventually(lambda: sorted(worker.rest.states(topic)[1:]) == ["FAILED", "RUNNING"], why=worker.tail)
+    wait_until(lambda: sorted(worker.rest.states(topic)[1:]) == ["FAILED", "RUNNING"], why=worker.tail)
     (failed,) = [task for task in worker.rest.status(topic)["tasks"] if task["state"] == "FAILED"]
     assert f"ValueError: told to fail by fail not {1 - first}" in failed["trace"]
     assert "Exiting WorkerSinkTask due to unrecoverable exception." in failed["trace"]
     # The other one goes on, and takes over what the failed one has left.
-    eventually(lambda: repr(f"fail not {1 - first}") in put(events), why=worker.tail)
+    wait_until(lambda: repr(f"fail not {1 - first}") in put(events), why=worker.tail)
     produce(broker.bootstrap, topic, ["fine"], partition=1)
-    eventually(lambda: "'fine'" in put(events), why=worker.tail)
+    wait_until(lambda: "'fine'" in put(events), why=worker.tail)
     assert worker.rest.states(topic)[0] == "RUNNING"
     worker.rest.delete(topic)
 
@@ -107,7 +107,7 @@ def test_a28_offsets_of_the_group_follow_put_and_nothing_comes_twice_after_a_cle
         worker.rest.create(topic, sink_props(topic, topic, events))
         worker.rest.await_running(topic, 1)
         produce(broker.bootstrap, topic, [f"one {n}" for n in range(20)], partition=0)
-        eventually(lambda: len(put(events)) == 20)
+        wait_until(lambda: len(put(events)) == 20)
         assert f"{topic}-0" not in committed(broker.bootstrap, group)  # the interval is not over
         worker.stop()
     assert committed(broker.bootstrap, group) == {f"{topic}-0": 20}
@@ -115,8 +115,8 @@ def test_a28_offsets_of_the_group_follow_put_and_nothing_comes_twice_after_a_cle
     assert kinds[-3:] == ["flush", "close", "stop"]
     produce(broker.bootstrap, topic, [f"two {n}" for n in range(5)], partition=0)
     with DistributedWorker(folder / "two", {**props, "offset.flush.interval.ms": "300"}) as worker:
-        eventually(lambda: len(put(events)) >= 25, why=worker.tail)
-        eventually(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 25}, why=worker.tail)
+        wait_until(lambda: len(put(events)) >= 25, why=worker.tail)
+        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 25}, why=worker.tail)
     assert put(events) == [repr(f"one {n}") for n in range(20)] + [repr(f"two {n}") for n in range(5)]
 
 
@@ -132,15 +132,15 @@ def test_a29_a_broker_that_dies_for_a_while_costs_no_record_and_offsets_are_neve
             worker.rest.await_running(unique, 1)
             worker.rest.create(f"{unique}-sink", sink_props(f"{unique}-sink", unique, folder / "events"))
             # First what has come, which shows that the topic is there.
-            eventually(lambda: len(put(folder / "events")) > 50 and len(counts(broker.bootstrap, unique)) > 100)
+            wait_until(lambda: len(put(folder / "events")) > 50 and len(counts(broker.bootstrap, unique)) > 100)
             broker.kill9()
             time.sleep(2)
             broker.start()
             before = len(counts(broker.bootstrap, unique))
-            eventually(lambda: len(counts(broker.bootstrap, unique)) > before + 200, 60, why=worker.tail)
+            wait_until(lambda: len(counts(broker.bootstrap, unique)) > before + 200, 60, why=worker.tail)
             worker.rest.await_running(unique, 1)
             worker.rest.await_running(f"{unique}-sink", 1)
-            eventually(lambda: len(set(put(folder / "events"))) > before + 100, 60, why=worker.tail)
+            wait_until(lambda: len(set(put(folder / "events"))) > before + 100, 60, why=worker.tail)
             for _ in range(3):
                 offset = worker.rest.offsets(unique)[0]["offset"]["count"]
                 assert offset <= max(counts(broker.bootstrap, unique))
@@ -149,7 +149,7 @@ def test_a29_a_broker_that_dies_for_a_while_costs_no_record_and_offsets_are_neve
             there = counts(broker.bootstrap, unique)
         with DistributedWorker(folder / "next", distributed_props(broker.bootstrap, unique)) as worker:
             worker.rest.await_running(unique, 1)
-            eventually(lambda: max(counts(broker.bootstrap, unique)) > max(there) + 50, 60, why=worker.tail)
+            wait_until(lambda: max(counts(broker.bootstrap, unique)) > max(there) + 50, 60, why=worker.tail)
         written = counts(broker.bootstrap, unique)
         assert sorted(set(written)) == list(range(1, max(written) + 1)), "a record is missing"
         read = {int(value.strip("'")) for value in put(folder / "events")}
@@ -175,7 +175,7 @@ def test_a30_offsets_are_written_once_an_interval_while_data_flow_and_not_when_i
             growing.write("a line\n")
             growing.flush()
             time.sleep(0.1)
-        eventually(lambda: worker.rest.offsets(topic)[0]["offset"] == {"position": source.stat().st_size})
+        wait_until(lambda: worker.rest.offsets(topic)[0]["offset"] == {"position": source.stat().st_size})
         flowing = written()
         assert 2 <= flowing <= flowed_s / 1.0 + 2
         time.sleep(3)
@@ -190,7 +190,7 @@ def test_a43_the_same_sink_gets_what_its_converters_make_of_the_bytes(
     raw = sink_props(f"{topic}-b", topic, folder / "bytes", value__converter=BYTES, header__converter=BYTES)
     for props in (strings, raw):
         worker.rest.create(props["name"], props)
-    eventually(lambda: len(put(folder / "strings")) == len(put(folder / "bytes")) == 1)
+    wait_until(lambda: len(put(folder / "strings")) == len(put(folder / "bytes")) == 1)
     (text,), (data,) = told(folder / "strings", "put"), told(folder / "bytes", "put")
     assert (text["value"], text["schema"]) == ("'ä text'", "STRING")
     assert text["headers"] == [["n", "42"], ["t", "'ü'"]]
@@ -206,7 +206,7 @@ def test_a50_a_task_that_starts_again_reads_the_offset_that_rest_shows(
 ) -> None:
     worker.rest.create(topic, counting(topic))
     worker.rest.await_running(topic, 1)
-    eventually(lambda: len(counts(broker.bootstrap, topic)) > 20)
+    wait_until(lambda: len(counts(broker.bootstrap, topic)) > 20)
     worker.rest.stop(topic)
     (shown,) = worker.rest.offsets(topic)
     assert shown["partition"] == {"number": 0, "toy": "é"}
@@ -214,7 +214,7 @@ def test_a50_a_task_that_starts_again_reads_the_offset_that_rest_shows(
     changed = {"offsets": [{"partition": shown["partition"], "offset": {"count": 1_000_000}}]}
     worker.rest.ask("PATCH", f"/connectors/{topic}/offsets", json=changed)
     worker.rest.resume(topic)
-    eventually(lambda: counts(broker.bootstrap, topic)[-1] > 1_000_000, why=worker.tail)
+    wait_until(lambda: counts(broker.bootstrap, topic)[-1] > 1_000_000, why=worker.tail)
     assert 1_000_001 in counts(broker.bootstrap, topic)
     worker.rest.delete(topic)
 
@@ -227,13 +227,13 @@ def test_a27_unknown_task_state_is_404_and_a_restarted_task_runs_again(
     worker.rest.await_running(topic, 1)
     assert worker.rest.http.get(f"/connectors/{topic}/tasks/7/status").status_code == httpx.codes.NOT_FOUND
     produce(broker.bootstrap, topic, ["fail once"], partition=0)
-    eventually(lambda: worker.rest.states(topic) == ["RUNNING", "FAILED"])
+    wait_until(lambda: worker.rest.states(topic) == ["RUNNING", "FAILED"])
     # Final until it is restarted; then it fails again at the same record, which was not committed.
     time.sleep(1)
     assert worker.rest.states(topic) == ["RUNNING", "FAILED"]
     starts = len(told(events, "start"))
     worker.rest.ask("POST", f"/connectors/{topic}/tasks/0/restart", expect=204)
-    eventually(lambda: len(told(events, "start")) == starts + 1 and worker.rest.states(topic)[1] == "FAILED")
+    wait_until(lambda: len(told(events, "start")) == starts + 1 and worker.rest.states(topic)[1] == "FAILED")
     assert committed(broker.bootstrap, f"connect-{topic}").get(f"{topic}-0", 0) == 0
     assert SINK in str(worker.rest.get(f"/connectors/{topic}"))
     worker.rest.delete(topic)

@@ -13,7 +13,7 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.systems.herder_toys import CLASS, MODULE
 from tests.systems.workers import DistributedWorker, Rest
 
@@ -124,7 +124,7 @@ def test_a31_a_connector_that_hangs_holds_up_nobody(
 def test_what_failed_is_restarted_as_asked_for(rest: Rest, beating: dict[str, str], folder: Path) -> None:
     name, cure = beating["name"], folder / "cure"
     rest.create(name, {**beating, "tasks": "2", "tasks.max": "2", "task.fails.until": str(cure)})
-    eventually(lambda: rest.states(name) == [RUNNING, FAILED, FAILED], why=lambda: rest.status(name))
+    wait_until(lambda: rest.states(name) == [RUNNING, FAILED, FAILED], why=lambda: rest.status(name))
     trace = rest.get(f"/connectors/{name}/tasks/1/status")["trace"]
     assert "task told to fail" in trace
 
@@ -135,15 +135,15 @@ def test_what_failed_is_restarted_as_asked_for(rest: Rest, beating: dict[str, st
     assert [shown["connector"]["state"], *(task["state"] for task in shown["tasks"])] == [RUNNING, FAILED, FAILED]
     cure.touch()
     rest.ask("POST", f"/connectors/{name}/tasks/1/restart", expect=204)
-    eventually(lambda: rest.states(name) == [RUNNING, FAILED, RUNNING], why=lambda: rest.status(name))
+    wait_until(lambda: rest.states(name) == [RUNNING, FAILED, RUNNING], why=lambda: rest.status(name))
     shown = restart("?onlyFailed=true&includeTasks=true", 202)
     assert [task["state"] for task in shown["tasks"]] == ["RESTARTING", RUNNING]
-    eventually(lambda: rest.states(name) == [RUNNING] * 3)
+    wait_until(lambda: rest.states(name) == [RUNNING] * 3)
     shown = restart("?includeTasks=true", 202)
     assert {shown["connector"]["state"], *(task["state"] for task in shown["tasks"])} == {"RESTARTING"}
-    eventually(lambda: rest.states(name) == [RUNNING] * 3)
+    wait_until(lambda: rest.states(name) == [RUNNING] * 3)
     assert restart("", 204) is None
-    eventually(lambda: rest.states(name) == [RUNNING] * 3)
+    wait_until(lambda: rest.states(name) == [RUNNING] * 3)
     for flags in ("", "?includeTasks=true", "?onlyFailed=true", "?includeTasks=true&onlyFailed=true"):
         rest.ask("POST", f"/connectors/unknown/restart{flags}", expect=404)
     rest.ask("POST", f"/connectors/{name}/tasks/7/restart", expect=404)
@@ -155,7 +155,7 @@ def test_a_connector_that_failed_to_start_can_be_stopped_resumed_and_restarted(
 ) -> None:
     name, cure = beating["name"], folder / "cure"
     rest.create(name, {**beating, "tasks": "1", "fail.until": str(cure)})
-    eventually(lambda: rest.states(name) == [FAILED])
+    wait_until(lambda: rest.states(name) == [FAILED])
     assert "told to fail" in rest.status(name)["connector"]["trace"]
     answer = rest.http.post(f"/connectors/{name}/restart")
     assert answer.status_code == 500
@@ -170,7 +170,7 @@ def test_a_connector_that_failed_to_start_can_be_stopped_resumed_and_restarted(
 def test_a_connector_may_begin_in_another_state(rest: Rest, beating: dict[str, str], state: str) -> None:
     name = beating["name"]
     rest.create(name, {**beating, "tasks": "2", "tasks.max": "2"}, state=state)
-    eventually(lambda: rest.states(name) == [state])
+    wait_until(lambda: rest.states(name) == [state])
     assert rest.get(f"/connectors/{name}/tasks") == []
     rest.resume(name)
     rest.await_running(name, 2)
@@ -187,10 +187,10 @@ def test_states_change_into_one_another_as_often_as_one_likes(rest: Rest, beatin
     rest.await_running(name, 1)
     for _ in range(2):
         rest.pause(name)
-    eventually(lambda: rest.states(name) == ["PAUSED"] * 2)
+    wait_until(lambda: rest.states(name) == ["PAUSED"] * 2)
     rest.stop(name)
     rest.pause(name)
-    eventually(lambda: rest.states(name) == ["PAUSED"])
+    wait_until(lambda: rest.states(name) == ["PAUSED"])
     rest.resume(name)
     rest.await_running(name, 1)
     for verb in ("pause", "resume", "stop"):
@@ -203,7 +203,7 @@ def test_tasks_max_is_obeyed_unless_told_otherwise(rest: Rest, beating: dict[str
         rest.configure(name, {**beating, "tasks": str(most), "tasks.max": str(most)})
         rest.await_running(name, most)
     rest.configure(name, {**beating, "tasks": "3", "tasks.max": "2"})
-    eventually(lambda: rest.states(name)[0] == FAILED)
+    wait_until(lambda: rest.states(name)[0] == FAILED)
     assert "generated 3 tasks" in rest.status(name)["connector"]["trace"]
     rest.configure(name, {**beating, "tasks": "3", "tasks.max": "2", "tasks.max.enforce": "false"})
     rest.await_running(name, 3)
@@ -221,7 +221,7 @@ def test_offsets_of_a_stopped_source_are_shown_changed_and_removed(rest: Rest, b
         answer = rest.http.request(running, path, json=wanted if running == "PATCH" else None)
         assert answer.status_code == 400
         assert "must be in the STOPPED state" in answer.json()["message"]
-    eventually(lambda: len(rest.offsets(name)) == 2)
+    wait_until(lambda: len(rest.offsets(name)) == 2)
     rest.stop(name)
     for body, status in (
         ({}, 400),
@@ -239,7 +239,7 @@ def test_offsets_of_a_stopped_source_are_shown_changed_and_removed(rest: Rest, b
     assert rest.offsets(name) == wanted["offsets"]
     rest.resume(name)
     rest.await_running(name, 2)
-    eventually(lambda: rest.offsets(name)[0]["offset"]["count"] > 5000)
+    wait_until(lambda: rest.offsets(name)[0]["offset"]["count"] > 5000)
     rest.stop(name)
     for _ in range(2):
         assert rest.ask("DELETE", path)["message"] == "The offsets for this connector have been reset successfully"
@@ -250,10 +250,10 @@ def test_topics_in_use_are_told_and_forgotten(rest: Rest, topic: str, beating: d
     name = beating["name"]
     assert rest.get(f"/connectors/{name}/topics") == {name: {"topics": []}}
     rest.create(name, {**beating, "tasks": "1"})
-    eventually(lambda: rest.get(f"/connectors/{name}/topics") == {name: {"topics": [topic]}})
+    wait_until(lambda: rest.get(f"/connectors/{name}/topics") == {name: {"topics": [topic]}})
     rest.stop(name)
     rest.ask("PUT", f"/connectors/{name}/topics/reset", expect=202)
-    eventually(lambda: rest.get(f"/connectors/{name}/topics") == {name: {"topics": []}})
+    wait_until(lambda: rest.get(f"/connectors/{name}/topics") == {name: {"topics": []}})
 
 
 def test_a_bad_config_is_refused_with_all_that_is_wrong(rest: Rest, beating: dict[str, str]) -> None:
@@ -279,5 +279,5 @@ def test_loggers_are_shown_and_set_here_and_everywhere(rest: Rest, worker: Distr
     rest.ask("PUT", f"/admin/loggers/{name}", json={}, expect=400)
     rest.ask("GET", "/admin/loggers/nobody.knows", expect=404)
     rest.ask("PUT", f"/admin/loggers/{name}?scope=cluster", json={"level": "INFO"}, expect=204)
-    eventually(lambda: rest.get(f"/admin/loggers/{name}")["level"] == "INFO")
+    wait_until(lambda: rest.get(f"/admin/loggers/{name}")["level"] == "INFO")
     assert rest.get("/admin/loggers")["root"]["level"] == "INFO"

@@ -20,7 +20,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.systems.herder_toys import CLASS
 from tests.systems.workers import DistributedWorker, distributed_props
 
@@ -107,7 +107,7 @@ def test_a33_the_group_is_of_type_connect_and_a_killed_worker_is_gone_after_its_
     with group_of(2, broker, group, folder) as (first, second):
         assert members(broker, group) == ("connect", 2)
         second.kill9()
-        eventually(lambda: members(broker, group) == ("connect", 1), timeout_s=20)
+        wait_until(lambda: members(broker, group) == ("connect", 1), timeout_s=20)
         assert first.stop() == 0
         assert members(broker, group)[1] == 0, "who stops says so"
 
@@ -127,7 +127,7 @@ def test_a34_the_eager_protocol_deals_all_anew_in_each_rebalance(broker: LocalKa
         second.rest.create("d", beating(f"{group}-data", 1))
         second.rest.await_running("d", 1)
         first.rest.await_running("c", 3)
-        eventually(lambda: len(statuses(broker, group)["status-task-c-2"]) > len(before["status-task-c-2"]) + 1)
+        wait_until(lambda: len(statuses(broker, group)["status-task-c-2"]) > len(before["status-task-c-2"]) + 1)
         after = statuses(broker, group)
         for number in range(3):
             new = after[f"status-task-c-{number}"][len(before[f"status-task-c-{number}"]) :]
@@ -142,12 +142,12 @@ def test_a35_only_tasks_that_move_leave_running(broker: LocalKafka, group: str, 
     with group_of(2, broker, group, folder) as workers:
         first, second = workers
         first.rest.create("six", beating(f"{group}-data", 6))
-        eventually(lambda: spread(first, "six") == [3, 3], timeout_s=60, why=told(first, "six"))
+        wait_until(lambda: spread(first, "six") == [3, 3], timeout_s=60, why=told(first, "six"))
         before, placed = statuses(broker, group), owners(first, "six")
 
         third = DistributedWorker(folder / "w2", like(first))
         with third:
-            eventually(lambda: spread(first, "six") == [2, 2, 2], timeout_s=60, why=told(first, "six"))
+            wait_until(lambda: spread(first, "six") == [2, 2, 2], timeout_s=60, why=told(first, "six"))
             joined, moved_to = statuses(broker, group), owners(first, "six")
             stayed = [task for task, owner in placed.items() if moved_to[task] == owner]
             assert len(stayed) == 4
@@ -158,7 +158,7 @@ def test_a35_only_tasks_that_move_leave_running(broker: LocalKafka, group: str, 
             dead = next(worker for worker in (second, first) if worker.worker_id in moved_to.values())
             alive = next(worker for worker in (first, second) if worker is not dead)
             dead.kill9()
-            eventually(lambda: spread(alive, "six") == [3, 3], timeout_s=60, why=told(alive, "six"))
+            wait_until(lambda: spread(alive, "six") == [3, 3], timeout_s=60, why=told(alive, "six"))
             killed, now_at = statuses(broker, group), owners(alive, "six")
             survivors = [task for task, owner in moved_to.items() if owner != dead.worker_id]
             assert len(survivors) == 4
@@ -176,13 +176,13 @@ def test_a36_what_brings_a_new_generation_and_what_does_not(broker: LocalKafka, 
         rest.create("c", beating(topic, 1))
         rest.await_running("c", 1)
         rest.pause("c")
-        eventually(lambda: rest.states("c") == ["PAUSED", "PAUSED"])
+        wait_until(lambda: rest.states("c") == ["PAUSED", "PAUSED"])
         first = statuses(broker, group)
         was = max(generations(first, "status-connector-c"))
 
         # Only the connector's own configuration changes (one that runs is asked for its tasks again, too): it alone restarts.
         rest.configure("c", beating(topic, 2))
-        eventually(lambda: len(statuses(broker, group)["status-connector-c"]) >= len(first["status-connector-c"]) + 2)
+        wait_until(lambda: len(statuses(broker, group)["status-connector-c"]) >= len(first["status-connector-c"]) + 2)
         second = statuses(broker, group)
         grown = second["status-connector-c"][len(first["status-connector-c"]) :]
         assert [(status["state"], status["generation"]) for status in grown] == [("UNASSIGNED", was), ("PAUSED", was)]
@@ -200,7 +200,7 @@ def test_a36_what_brings_a_new_generation_and_what_does_not(broker: LocalKafka, 
         with_d = max(generations(statuses(broker, group), "status-connector-d"))
         assert with_d > now
         rest.delete("d")
-        eventually(lambda: statuses(broker, group)["status-connector-d"][-1]["state"] == "DESTROYED")
+        wait_until(lambda: statuses(broker, group)["status-connector-d"][-1]["state"] == "DESTROYED")
         rest.create("e", beating(topic, 1))
         rest.await_running("e", 1)
         assert max(generations(statuses(broker, group), "status-connector-e")) > with_d + 1
@@ -218,7 +218,7 @@ def test_an_older_worker_downgrades_the_group_and_its_end_upgrades_it_again(
         unsigned = f"{worker.rest.url}/connectors/c/tasks"
         assert worker.rest.http.post(unsigned, json=[]).status_code == 400
         with DistributedWorker(folder / "older", like(worker) | {"connect.protocol": older}) as second:
-            eventually(lambda: spread(worker, "c") == [1, 1], timeout_s=60, why=told(worker, "c"))
+            wait_until(lambda: spread(worker, "c") == [1, 1], timeout_s=60, why=told(worker, "c"))
             # Whoever ran the other's task before the group could do less has stopped it.
             ours, theirs = worker.worker_id, second.worker_id
             moved = next(task for task, owner in owners(worker, "c").items() if owner == theirs)
@@ -227,9 +227,9 @@ def test_an_older_worker_downgrades_the_group_and_its_end_upgrades_it_again(
             ]
             assert ran.index(("UNASSIGNED", ours)) < ran.index(("RUNNING", theirs)), ran
             # Such a group does not sign its requests: an empty set of task configs is taken as it comes.
-            eventually(lambda: worker.rest.http.post(unsigned, json=[]).status_code in {204, 200}, timeout_s=30)
+            wait_until(lambda: worker.rest.http.post(unsigned, json=[]).status_code in {204, 200}, timeout_s=30)
             second.stop()
-        eventually(lambda: worker.rest.http.post(unsigned, json=[]).status_code == 400, timeout_s=60)
+        wait_until(lambda: worker.rest.http.post(unsigned, json=[]).status_code == 400, timeout_s=60)
         worker.rest.configure("c", beating(f"{group}-data", 2, config="again"))
         worker.rest.await_running("c", 2)
 
@@ -243,14 +243,14 @@ def test_a37_without_brokers_nothing_runs_and_all_is_back_with_them(
         worker.rest.create("c", beating(f"{group}-data", 2))
         worker.rest.await_running("c", 2)
         own_broker.kill9()
-        eventually(lambda: "giving up all work" in worker.log.read_text(), timeout_s=20, why=worker.tail)
-        eventually(lambda: worker.rest.http.get("/health", timeout=20).status_code == 500, timeout_s=30)
+        wait_until(lambda: "giving up all work" in worker.log.read_text(), timeout_s=20, why=worker.tail)
+        wait_until(lambda: worker.rest.http.get("/health", timeout=20).status_code == 500, timeout_s=30)
         own_broker.start()
         worker.await_healthy(30)
         worker.rest.await_running("c", 2, 30)
         assert AdminClient({"bootstrap.servers": own_broker.bootstrap}).list_topics(timeout=10)
         count = len(read_all(own_broker.bootstrap, f"{group}-data"))
-        eventually(lambda: len(read_all(own_broker.bootstrap, f"{group}-data")) > count, timeout_s=20)
+        wait_until(lambda: len(read_all(own_broker.bootstrap, f"{group}-data")) > count, timeout_s=20)
 
 
 def test_a32_it_is_starting_until_its_topics_are_read_and_healthy_afterwards(
@@ -260,11 +260,11 @@ def test_a32_it_is_starting_until_its_topics_are_read_and_healthy_afterwards(
     worker.launch()
     try:
         # It has begun with the first of its topics.
-        eventually(lambda: "internal topic created" in worker.tail(200), timeout_s=60, why=worker.tail)
+        wait_until(lambda: "internal topic created" in worker.tail(200), timeout_s=60, why=worker.tail)
         own_broker.pause()
         try:
             # For a moment REST has no herder to ask yet.
-            eventually(lambda: "status" in worker.rest.http.get("/health", timeout=20).json())
+            wait_until(lambda: "status" in worker.rest.http.get("/health", timeout=20).json())
             answer = worker.rest.http.get("/health", timeout=20)
             assert answer.status_code == 503
             assert answer.json()["status"] == "starting"

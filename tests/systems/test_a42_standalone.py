@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.systems.herder_toys import CLASS
 from tests.systems.workers import Rest, StandaloneWorker
 
@@ -77,7 +77,7 @@ def test_a42_everything_works_as_in_a_cluster_but_what_needs_one(alone: Standalo
     rest.ask("PATCH", "/connectors/c3/config", json={"tasks.max": "3"}, expect=200)
     rest.await_running("c3", 3)
     rest.pause("c3")
-    eventually(lambda: rest.states("c3") == ["PAUSED"] * 4)
+    wait_until(lambda: rest.states("c3") == ["PAUSED"] * 4)
     rest.resume("c3")
     rest.await_running("c3", 3)
     rest.ask("POST", "/connectors/c3/tasks/1/restart", expect=204)
@@ -96,7 +96,7 @@ def test_a42_everything_works_as_in_a_cluster_but_what_needs_one(alone: Standalo
 
 
 def _offsets(rest: Rest, name: str) -> None:
-    eventually(lambda: len(rest.offsets(name)) == 3)
+    wait_until(lambda: len(rest.offsets(name)) == 3)
     body = {"offsets": [{"partition": {"number": 0}, "offset": {"count": 5000}}]}
     rest.ask("PATCH", f"/connectors/{name}/offsets", json=body, expect=400)
     rest.stop(name)
@@ -134,7 +134,7 @@ def test_its_secrets_are_read_again_when_they_expire(broker: LocalKafka, topic: 
     with StandaloneWorker(folder, props, [file]) as worker:
         worker.rest.await_running("expiring", 1)
         starts = worker.log.read_text().count("connector restart scheduled for the expiry of its secrets")
-        eventually(
+        wait_until(
             lambda: worker.log.read_text().count("connector restart scheduled for the expiry of its secrets") > starts,
             why=worker.tail,
         )

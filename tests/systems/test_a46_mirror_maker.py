@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import create, eventually
+from tests.integration.copy_flow import create
 from tests.integration.mirror_process import MirrorProcess, heartbeats, is_running, topics_of, write_config
+from tests.support.waiting import wait_until
 from tests.systems.workers import ROOT
 
 
@@ -41,7 +42,7 @@ def test_a46_flows_are_chosen_by_target_and_heartbeats_need_none_enabled(
         # b->a is not enabled: its herder is there for the heartbeats that a->b carries.
         both.eventually(lambda: "heartbeats" in topics_of(kafka_a) and (b, a) in heartbeats(kafka_a, "heartbeats"), 90)
         assert f"mm2-configs.{b}.internal" in topics_of(kafka_a)
-        eventually(lambda: f"{a}.heartbeats" in topics_of(kafka_b), 60, why=both.tail)
+        wait_until(lambda: f"{a}.heartbeats" in topics_of(kafka_b), 60, why=both.tail)
         both.stop()
     finally:
         both.clean_up()

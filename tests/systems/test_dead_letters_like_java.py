@@ -8,7 +8,7 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.systems.sink_events import produce
 from tests.systems.workers import JavaStandaloneWorker, StandaloneWorker, WorkerProcess
 
@@ -45,7 +45,7 @@ def letters_of(
     connector.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     worker: WorkerProcess = kind(folder, {"bootstrap.servers": broker.bootstrap}, [connector])
     with worker:
-        eventually(lambda: (folder / "out").exists() and "7" in (folder / "out").read_text(), 60, why=worker.tail)
+        wait_until(lambda: (folder / "out").exists() and "7" in (folder / "out").read_text(), 60, why=worker.tail)
         worker.stop()
     found = read_all(broker.bootstrap, letters)
     return [(m.key(), m.value(), m.headers(), m.timestamp()[1]) for m in found]

@@ -8,7 +8,8 @@ import pytest
 
 from mm2.config.properties import load_properties
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import create, eventually
+from tests.integration.copy_flow import create
+from tests.support.waiting import wait_until
 from tests.systems.workers import (
     ROOT,
     SHORT_SESSIONS,
@@ -73,12 +74,12 @@ def test_distributed_with_kill_9_in_between(broker: LocalKafka, unique: str, fol
     ) as worker:
         for config in trip.connectors.values():
             worker.rest.create(config["name"], config)
-        eventually(lambda: trip.is_settled(worker, 500), 90, why=worker.tail)
+        wait_until(lambda: trip.is_settled(worker, 500), 90, why=worker.tail)
         worker.kill9()
         with trip.source.open("a") as growing:
             growing.write(SECOND)
         worker.start()
-        eventually(lambda: trip.is_settled(worker, 1000), 90, why=worker.tail)
+        wait_until(lambda: trip.is_settled(worker, 1000), 90, why=worker.tail)
         assert trip.sink.read_text() == FIRST + SECOND
         for config in trip.connectors.values():
             worker.rest.delete(config["name"])
@@ -99,10 +100,10 @@ def test_standalone_with_kill_9_in_between(broker: LocalKafka, unique: str, fold
         "offset.storage.file.filename": str(folder / "connect.offsets"),
     }
     with StandaloneWorker(folder / "worker", props, files) as worker:
-        eventually(lambda: trip.is_settled(worker, 500), 90, why=worker.tail)
+        wait_until(lambda: trip.is_settled(worker, 500), 90, why=worker.tail)
         worker.kill9()
         with trip.source.open("a") as growing:
             growing.write(SECOND)
         worker.start()
-        eventually(lambda: trip.is_settled(worker, 1000), 90, why=worker.tail)
+        wait_until(lambda: trip.is_settled(worker, 1000), 90, why=worker.tail)
         assert trip.sink.read_text() == FIRST + SECOND

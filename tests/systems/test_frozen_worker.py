@@ -14,7 +14,7 @@ from typing import Any
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.systems.herder_toys import CLASS
 from tests.systems.test_a33_a37_group import group_of, owners, spread, told
 from tests.systems.workers import DistributedWorker
@@ -38,17 +38,17 @@ def test_a_frozen_worker_that_wakes_up_runs_no_task_twice_and_loses_nothing(
     # Without a delay the group gives the work of who is gone to others at once.
     with group_of(2, broker, group, folder, **{"scheduled.rebalance.max.delay.ms": "0"}) as (first, second):
         first.rest.create("c", {"connector.class": CLASS, "topic": topic, "tasks.max": "4", "pause.s": "0.02"})
-        eventually(lambda: spread(first, "c") == [2, 2], timeout_s=60, why=told(first, "c"))
+        wait_until(lambda: spread(first, "c") == [2, 2], timeout_s=60, why=told(first, "c"))
         frozen, awake = _victim(first, second)
         mine = [task for task, owner in owners(awake, "c").items() if owner == frozen.worker_id]
-        eventually(lambda: all(writer(broker, topic, task) == frozen.pid for task in mine))
+        wait_until(lambda: all(writer(broker, topic, task) == frozen.pid for task in mine))
         frozen.freeze()
         frozen_at = time.time()
-        eventually(lambda: set(owners(awake, "c").values()) == {awake.worker_id}, timeout_s=60, why=told(awake, "c"))
-        eventually(lambda: all(writer(broker, topic, task) == awake.pid for task in mine))
+        wait_until(lambda: set(owners(awake, "c").values()) == {awake.worker_id}, timeout_s=60, why=told(awake, "c"))
+        wait_until(lambda: all(writer(broker, topic, task) == awake.pid for task in mine))
         frozen.thaw()
-        eventually(lambda: spread(awake, "c") == [2, 2], timeout_s=60, why=told(awake, "c"))
-        eventually(lambda: "group session expired" in frozen.log.read_text(), why=frozen.tail)
+        wait_until(lambda: spread(awake, "c") == [2, 2], timeout_s=60, why=told(awake, "c"))
+        wait_until(lambda: "group session expired" in frozen.log.read_text(), why=frozen.tail)
 
         for task in range(4):
             beats = beats_of(broker, topic, task)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import create, eventually, producer_of, read
+from tests.integration.copy_flow import create, producer_of, read
+from tests.support.waiting import wait_until
 from tests.systems.internal_topics import latest
 from tests.systems.test_stores_on_kafka import file_source
 from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
@@ -60,13 +61,13 @@ def test_the_successor_reads_the_internal_topics_as_its_own(
             first.rest.create(name, config)
         for name, tasks in (("src", 1), (snk, 1), (twins, 2), (off, 1)):
             first.rest.await_running(name, tasks)
-        eventually(lambda: lines(sink) == ["one", "two"], 60, why=first.tail)
-        eventually(lambda: lines(two) == ["a", "b", "c"], 60, why=first.tail)
-        eventually(lambda: [e["offset"] for e in first.rest.offsets("src")] == [{"position": 8}], 60, why=first.tail)
-        eventually(lambda: [e["offset"] for e in first.rest.offsets(snk)] == [{"kafka_offset": 2}], 60, why=first.tail)
-        eventually(lambda: sum(e["offset"]["kafka_offset"] for e in first.rest.offsets(twins)) == 3, 60)
+        wait_until(lambda: lines(sink) == ["one", "two"], 60, why=first.tail)
+        wait_until(lambda: lines(two) == ["a", "b", "c"], 60, why=first.tail)
+        wait_until(lambda: [e["offset"] for e in first.rest.offsets("src")] == [{"position": 8}], 60, why=first.tail)
+        wait_until(lambda: [e["offset"] for e in first.rest.offsets(snk)] == [{"kafka_offset": 2}], 60, why=first.tail)
+        wait_until(lambda: sum(e["offset"]["kafka_offset"] for e in first.rest.offsets(twins)) == 3, 60)
         first.rest.pause(twins)
-        eventually(lambda: first.rest.states(twins) == ["PAUSED"] * 3, 60, why=first.tail)
+        wait_until(lambda: first.rest.states(twins) == ["PAUSED"] * 3, 60, why=first.tail)
         first.rest.stop(off)
         said = {name: first.rest.get(f"/connectors/{name}/config") for name in configs}
         tasks_before = {name: first.rest.get(f"/connectors/{name}/tasks") for name in configs}
@@ -83,27 +84,27 @@ def test_the_successor_reads_the_internal_topics_as_its_own(
         for name in ("src", snk):
             second.rest.await_running(name, 1)
         # RUNNING may be what the worker before has left in the status topic.
-        eventually(
+        wait_until(
             lambda: {task["worker_id"] for task in second.rest.status("src")["tasks"]} == {second.worker_id},
             60,
             why=second.tail,
         )
-        eventually(lambda: second.rest.states(twins) == ["PAUSED"] * 3, 60, why=second.tail)
+        wait_until(lambda: second.rest.states(twins) == ["PAUSED"] * 3, 60, why=second.tail)
         assert second.rest.states(off) == ["STOPPED"]
         assert {name: second.rest.get(f"/connectors/{name}/config") for name in configs} == said
         assert {name: second.rest.get(f"/connectors/{name}/tasks") for name in configs} == tasks_before
         assert {name: second.rest.get(f"/connectors/{name}/topics") for name in configs} == topics
-        eventually(lambda: lines(sink) == ["one", "three", "two"], 60, why=second.tail)
-        eventually(lambda: second.rest.offsets("src")[0]["offset"] == {"position": 14}, 60, why=second.tail)
+        wait_until(lambda: lines(sink) == ["one", "three", "two"], 60, why=second.tail)
+        wait_until(lambda: second.rest.offsets("src")[0]["offset"] == {"position": 14}, 60, why=second.tail)
         # Both write the same bytes for the same partition: no key of the offsets topic is there in two spellings.
         assert list(latest(broker, f"{unique}-offsets")) == [f'["src",{{"filename":"{source}"}}]']
         second.rest.resume(twins)
         second.rest.await_running(twins, 2)
-        eventually(lambda: lines(two) == ["a", "b", "c", "d", "e"], 60, why=second.tail)
+        wait_until(lambda: lines(two) == ["a", "b", "c", "d", "e"], 60, why=second.tail)
         for name in configs:
             second.rest.delete(name)
         # What the other one said of them is cleared away as well.
-        eventually(lambda: not latest(broker, f"{unique}-status"), 60, why=lambda: latest(broker, f"{unique}-status"))
+        wait_until(lambda: not latest(broker, f"{unique}-status"), 60, why=lambda: latest(broker, f"{unique}-status"))
     assert [record.value for record in read(broker, unique)] == [b"one", b"two", b"three"]
 
 
@@ -126,27 +127,27 @@ def test_both_share_one_group(
 
     with leader_kind(folder / "leader", props) as leader, follower_kind(folder / "follower", props) as follower:
         follower.rest.create(snk, file_sink(file, unique, 4))  # forwarded
-        eventually(
+        wait_until(
             lambda: follower.rest.states(snk) == ["RUNNING"] * 5 and len(owners(follower)) == 2,
             90,
             why=lambda: f"{follower.rest.status(snk)} {leader.tail(5)} {follower.tail(5)}",
         )
         write(broker, unique, "a", "b")
-        eventually(lambda: lines(file) == ["a", "b"], 60, why=follower.tail)
+        wait_until(lambda: lines(file) == ["a", "b"], 60, why=follower.tail)
         # Whichever has the connector, the leader has to be told what its tasks are, in a signed request if it is the other.
         for tasks in (6, 2):
             leader.rest.configure(snk, file_sink(file, unique, tasks))
             follower.rest.await_running(snk, tasks)
         follower.rest.pause(snk)
-        eventually(lambda: leader.rest.states(snk) == ["PAUSED"] * 3, 60, why=lambda: leader.rest.status(snk))
+        wait_until(lambda: leader.rest.states(snk) == ["PAUSED"] * 3, 60, why=lambda: leader.rest.status(snk))
         leader.rest.resume(snk)
         leader.rest.await_running(snk, 2)
         leader.kill9()
-        eventually(
+        wait_until(
             lambda: follower.rest.states(snk) == ["RUNNING"] * 3 and owners(follower) == {follower.worker_id},
             90,
             why=lambda: f"{follower.rest.status(snk)} {follower.tail(8)}",
         )
         write(broker, unique, "c", "d")
-        eventually(lambda: {"c", "d"} <= set(lines(file)), 60, why=follower.tail)
+        wait_until(lambda: {"c", "d"} <= set(lines(file)), 60, why=follower.tail)
         follower.rest.delete(snk)

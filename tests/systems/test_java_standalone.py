@@ -9,7 +9,8 @@ import pytest
 from mm2.connect.stores.java_maps import load_map
 from mm2.connect.stores.offset_store import FileOffsetStore
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import create, eventually, read
+from tests.integration.copy_flow import create, read
+from tests.support.waiting import wait_until
 from tests.systems.workers import JavaStandaloneWorker
 
 LINES = [f"line {number} of a file" for number in range(6)]
@@ -28,8 +29,8 @@ def test_a15_the_offset_file_is_java_s_own(broker: LocalKafka, unique: str, fold
     source.write_text("".join(f"{line}\n" for line in LINES[:4]))
     at_end = source.stat().st_size
     with java(folder, broker, source, unique) as worker:
-        eventually(lambda: len(read(broker, unique)) == 4, 60, why=worker.tail)
-        eventually(lambda: worker.rest.offsets("src") != [], 60, why=worker.tail)
+        wait_until(lambda: len(read(broker, unique)) == 4, 60, why=worker.tail)
+        wait_until(lambda: worker.rest.offsets("src") != [], 60, why=worker.tail)
         worker.stop()
     file = folder / "offsets"
     key = b'["src",{"filename":"%s"}]' % str(source).encode()
@@ -45,8 +46,8 @@ def test_a15_the_offset_file_is_java_s_own(broker: LocalKafka, unique: str, fold
         growing.writelines(f"{line}\n" for line in LINES[4:])
 
     with java(folder, broker, source, unique) as worker:
-        eventually(lambda: len(read(broker, unique)) == 8, 60, why=worker.tail)
-        eventually(
+        wait_until(lambda: len(read(broker, unique)) == 8, 60, why=worker.tail)
+        wait_until(
             lambda: worker.rest.offsets("src")[0]["offset"] == {"position": source.stat().st_size}, 60, why=worker.tail
         )
         worker.stop()

@@ -18,8 +18,9 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from tests.integration.copy_flow import create, eventually, read
+from tests.integration.copy_flow import create, read
 from tests.integration.mirror_process import MirrorProcess, write_config
+from tests.support.waiting import wait_until
 from tests.systems.workers import ROOT
 
 SOURCE, TARGET = "north", "south pole"
@@ -73,8 +74,8 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
         url = url_of(process)
         assert url.startswith("http://127.0.0.1:80")
         flow = f"{url}/north/south%20pole"
-        eventually(lambda: ask("GET", f"{url}/health").status_code == 200, 120, why=process.tail)
-        eventually(lambda: len(ask("GET", f"{flow}/connectors").json()) == 3, 60, why=process.tail)
+        wait_until(lambda: ask("GET", f"{url}/health").status_code == 200, 120, why=process.tail)
+        wait_until(lambda: len(ask("GET", f"{flow}/connectors").json()) == 3, 60, why=process.tail)
         assert ask("GET", f"{flow}/connectors").json() == [
             "MirrorCheckpointConnector",
             "MirrorHeartbeatConnector",
@@ -85,11 +86,11 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
         def state() -> str:
             return str(ask("GET", f"{heartbeat}/status").json()["connector"]["state"])
 
-        eventually(lambda: state() == "RUNNING", 60, why=process.tail)
+        wait_until(lambda: state() == "RUNNING", 60, why=process.tail)
         assert ask("PUT", f"{heartbeat}/pause").status_code == 202
-        eventually(lambda: state() == "PAUSED", 60, why=process.tail)
+        wait_until(lambda: state() == "PAUSED", 60, why=process.tail)
         assert ask("PUT", f"{heartbeat}/resume").status_code == 202
-        eventually(lambda: state() == "RUNNING", 60, why=process.tail)
+        wait_until(lambda: state() == "RUNNING", 60, why=process.tail)
         assert ask("GET", f"{heartbeat}/config").json()["source.cluster.alias"] == SOURCE
         assert ask("GET", flow).json()["kafka_cluster_id"]
         assert "/connectors/{connector}/status" in ask("GET", f"{flow}/openapi.json").json()["paths"]
@@ -127,10 +128,10 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
         }
         with mirroring(folder, "two", other) as second:
             assert url_of(second) != url
-            eventually(lambda: len(running(folder)) == 2, 90, why=second.tail)
+            wait_until(lambda: len(running(folder)) == 2, 90, why=second.tail)
             assert {entry["url"].rstrip("/") for entry in running(folder)} == {url, url_of(second)}
             second.kill9()
-            eventually(lambda: len(running(folder)) == 1, 30)
+            wait_until(lambda: len(running(folder)) == 1, 30)
         assert process.stop()[0] == 0
     assert running(folder) == []
 
@@ -153,7 +154,7 @@ def test_a_reserved_alias_is_served_below_flows(
     settings = props(kafka_a, kafka_b, "health", "b", unique) | {"dedicated.mode.enable.internal.rest": "true"}
     with mirroring(folder, "reserved", settings) as process:
         url = url_of(process)
-        eventually(lambda: ask("GET", f"{url}/health").status_code == 200, 120, why=process.tail)
+        wait_until(lambda: ask("GET", f"{url}/health").status_code == 200, 120, why=process.tail)
         assert [entry["path"] for entry in ask("GET", f"{url}/flows").json()] == ["/flows/health/b"]
         assert ask("GET", f"{url}/flows/health/b/connectors").status_code == 200
         assert ask("GET", f"{url}/health/b/connectors").status_code == 404
@@ -192,12 +193,12 @@ def test_processes_ask_each_other_over_internal_rest(
     second = settings | {"listeners": f"http://127.0.0.1:{ports[1]}"}
     with mirroring(folder, "first", first) as one:
         health = f"http://127.0.0.1:{ports[0]}/health"
-        eventually(lambda: answers(health), 120, why=one.tail)
+        wait_until(lambda: answers(health), 120, why=one.tail)
         with mirroring(folder, "second", second) as two:
-            eventually(lambda: answers(f"http://127.0.0.1:{ports[1]}/health"), 120, why=two.tail)
+            wait_until(lambda: answers(f"http://127.0.0.1:{ports[1]}/health"), 120, why=two.tail)
             flows = [f"http://127.0.0.1:{port}/{source}/{target}" for port in ports]
             status = f"{flows[1]}/connectors/MirrorSourceConnector/status"
-            eventually(
+            wait_until(
                 lambda: ask("GET", status).json().get("connector", {}).get("state") == "RUNNING", 90, why=two.tail
             )
 
@@ -209,10 +210,10 @@ def test_processes_ask_each_other_over_internal_rest(
 
             # connectors run on both, so one that follows has to hand its task configs to the leader
             both = {f"127.0.0.1:{port}/{source}->{target}" for port in ports}
-            eventually(lambda: hosts() == both, 60, why=lambda: f"{hosts()} {one.tail()}")
+            wait_until(lambda: hosts() == both, 60, why=lambda: f"{hosts()} {one.tail()}")
             create(kafka_a, f"{unique}-later")
             tasks = f"{flows[1]}/connectors/MirrorSourceConnector/tasks"
-            eventually(lambda: f"{unique}-later" in ask("GET", tasks).text, 90, why=lambda: one.tail() + two.tail())
+            wait_until(lambda: f"{unique}-later" in ask("GET", tasks).text, 90, why=lambda: one.tail() + two.tail())
 
             # unsigned, badly signed, signed: only the last is obeyed
             fence = "/connectors/MirrorSourceConnector/fence"
@@ -252,5 +253,5 @@ def test_a_taken_port_of_listeners_ends_it_with_2(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listener = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with mirroring(folder, "taken", props(kafka_a, kafka_b, "a", "b", unique) | {"listeners": listener}) as process:
-            eventually(lambda: process.exit_code == 2, 60, why=process.tail)
+            wait_until(lambda: process.exit_code == 2, 60, why=process.tail)
             assert listener in process.tail()

@@ -13,7 +13,7 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.systems.sink_events import committed, produce, put, sink_props, told
 from tests.systems.task_toys import MODULE
 from tests.systems.workers import DistributedWorker, distributed_props
@@ -39,13 +39,13 @@ def test_a_record_that_was_being_tried_again_when_its_task_was_stopped_is_read_a
     worker.rest.create(topic, config)
     worker.rest.await_running(topic, 1)
     produce(broker.bootstrap, topic, ["first"])
-    eventually(lambda: put(events) == ["'first'"], why=worker.tail)
+    wait_until(lambda: put(events) == ["'first'"], why=worker.tail)
     produce(broker.bootstrap, topic, ["later", "last"])
     time.sleep(2)  # it is being tried
     worker.rest.stop(topic)
     unless.touch()
     worker.rest.resume(topic)
-    eventually(lambda: "'last'" in put(events), why=worker.tail)
+    wait_until(lambda: "'last'" in put(events), why=worker.tail)
     assert put(events) == ["'first'", "'later'", "'last'"]
     worker.rest.delete(topic)
 
@@ -82,16 +82,16 @@ def test_offsets_wait_for_dead_letters_also_of_records_that_could_not_be_convert
         worker.rest.create(topic, config)
         worker.rest.await_running(topic, 1)
         produce(broker.bootstrap, topic, [b"the first"])
-        eventually(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 1}, why=worker.tail)
+        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 1}, why=worker.tail)
         away.pause()
         produce(broker.bootstrap, topic, [b"bad", good])
-        eventually(lambda: len(put(events)) == 1, why=worker.tail)
+        wait_until(lambda: len(put(events)) == 1, why=worker.tail)
         time.sleep(8)  # time to commit
         assert committed(broker.bootstrap, group) == {f"{topic}-0": 1}
         worker.kill9()
     away.resume()
     with DistributedWorker(folder / "two", distributed_props(broker.bootstrap, f"{topic}-workers")) as worker:
-        eventually(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 3}, 90, why=worker.tail)
+        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 3}, 90, why=worker.tail)
         assert {letter.value() for letter in read_all(away.bootstrap, f"{topic}-dlq")} == {b"the first", b"bad"}
 
 
@@ -105,16 +105,16 @@ def test_a_task_whose_dead_letters_cannot_be_written_ends_and_commits_nothing_be
         worker.rest.create(topic, config)
         worker.rest.await_running(topic, 1)
         produce(broker.bootstrap, topic, ["bad, the first"])
-        eventually(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 1}, why=worker.tail)
+        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 1}, why=worker.tail)
         away.pause()
         produce(broker.bootstrap, topic, ["bad", "one"])
-        eventually(lambda: put(events) == ["'one'"], why=worker.tail)
+        wait_until(lambda: put(events) == ["'one'"], why=worker.tail)
         worker.rest.stop(topic)
-        eventually(lambda: bool(told(events, "stop")), 40, why=worker.tail)
+        wait_until(lambda: bool(told(events, "stop")), 40, why=worker.tail)
         assert committed(broker.bootstrap, group).get(f"{topic}-0", 0) <= 1
         away.resume()
         worker.rest.resume(topic)
-        eventually(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 3}, 90, why=worker.tail)
+        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 3}, 90, why=worker.tail)
         assert {letter.value() for letter in read_all(away.bootstrap, f"{topic}-dlq")} == {b"bad, the first", b"bad"}
 
 
@@ -128,9 +128,9 @@ def test_what_a_failed_flush_lost_is_put_again_before_anything_behind_it_is_comm
         worker.rest.create(topic, sink_props(topic, topic, events))
         worker.rest.await_running(topic, 1)
         produce(broker.bootstrap, topic, ["one"])
-        eventually(lambda: put(events) == ["'one'"], why=worker.tail)
+        wait_until(lambda: put(events) == ["'one'"], why=worker.tail)
         produce(broker.bootstrap, topic, ["hold"])
-        eventually(lambda: bool(told(events, "flush failed")), why=worker.tail)
+        wait_until(lambda: bool(told(events, "flush failed")), why=worker.tail)
         time.sleep(1)  # it puts what it refused before
         worker.rest.stop(topic)
         behind = committed(broker.bootstrap, f"connect-{topic}").get(f"{topic}-0", 0)

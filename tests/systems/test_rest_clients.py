@@ -9,7 +9,8 @@ from kafka_connect_api.kafka_connect_api import Api, Cluster, Connector
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_toy import CONNECTOR
-from tests.integration.copy_flow import create, eventually
+from tests.integration.copy_flow import create
+from tests.support.waiting import wait_until
 from tests.systems.counting import counting
 from tests.systems.workers import DistributedWorker
 
@@ -25,7 +26,7 @@ def test_kafka_connect_py(worker: DistributedWorker, broker: LocalKafka, unique:
     assert unique in client.list_connectors()
     assert client.get_connector_config(unique)["topic"] == unique
     client.pause_connector(unique)
-    eventually(lambda: client.get_connector_status(unique)["connector"]["state"] == "PAUSED", 30)
+    wait_until(lambda: client.get_connector_status(unique)["connector"]["state"] == "PAUSED", 30)
     client.resume_connector(unique)
     worker.rest.await_running(unique, 2)
     client.restart_connector(unique, include_tasks=True, only_failed=False)
@@ -50,7 +51,7 @@ def test_kafka_connect_api(worker: DistributedWorker, broker: LocalKafka, unique
     worker.rest.await_running(unique, 2)
     assert [task.is_running() for task in connector.tasks] == [True, True]
     connector.pause()
-    eventually(lambda: connector.state == "PAUSED", 30)
+    wait_until(lambda: connector.state == "PAUSED", 30)
     connector.resume()
     worker.rest.await_running(unique, 2)
     connector.restart()

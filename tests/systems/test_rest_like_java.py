@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import create, eventually
+from tests.integration.copy_flow import create
+from tests.support.waiting import wait_until
 from tests.systems.rest_requests import CLASS, Ask, ask, requests
 from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
 from tests.unit.connect.rest.answers import Answer
@@ -76,7 +77,7 @@ def test_every_endpoint_answers_as_java_does(
 
 def settled(workers: Iterable[WorkerProcess], name: str) -> None:
     """All have the connector stopped and without tasks."""
-    eventually(lambda: all(each.rest.states(name) == ["STOPPED"] for each in workers), 30)
+    wait_until(lambda: all(each.rest.states(name) == ["STOPPED"] for each in workers), 30)
 
 
 def difference(request: Ask, theirs: Answer, ours: Answer) -> str | None:

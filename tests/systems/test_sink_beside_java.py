@@ -9,7 +9,7 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.systems.sink_events import committed, produce
 from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
 
@@ -47,19 +47,19 @@ def test_members_of_java_and_ours_share_a_group(
         one.rest.create(name, config)
         one.rest.await_running(name, 2)
         more("alone")
-        eventually(lambda: arrived() == Counter(wanted), 60, why=one.tail)
+        wait_until(lambda: arrived() == Counter(wanted), 60, why=one.tail)
         with second(folder / "second", props) as two:
-            eventually(
+            wait_until(
                 lambda: len({task["worker_id"] for task in one.rest.status(name)["tasks"]}) == 2, 90, why=two.tail
             )
             one.rest.await_running(name, 2)
             more("together")
-            eventually(lambda: set(arrived()) == set(wanted), 90, why=two.tail)
-            eventually(
+            wait_until(lambda: set(arrived()) == set(wanted), 90, why=two.tail)
+            wait_until(
                 lambda: committed(broker.bootstrap, f"connect-{name}") == {f"{unique}-{p}": 20 for p in range(4)}, 60
             )
             two.stop()
         one.rest.await_running(name, 2)
         more("alone again")
-        eventually(lambda: set(arrived()) == set(wanted), 90, why=one.tail)
+        wait_until(lambda: set(arrived()) == set(wanted), 90, why=one.tail)
     assert arrived() == Counter(wanted)

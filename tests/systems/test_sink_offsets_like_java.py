@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.systems.sink_events import committed, produce
 from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
 
@@ -103,7 +103,7 @@ def sink(pair: Pair, unique: str, tmp_path: Path) -> str:
         )
         worker.rest.await_running(unique, 1)
         wanted = {f"{unique}-0": 3, f"{unique}-1": 3}
-        eventually(lambda b=broker, w=wanted: committed(b.bootstrap, f"connect-{unique}") == w, 60, why=worker.tail)  # type: ignore[misc]
+        wait_until(lambda b=broker, w=wanted: committed(b.bootstrap, f"connect-{unique}") == w, 60, why=worker.tail)  # type: ignore[misc]
     return unique
 
 
@@ -138,7 +138,7 @@ def test_a_group_that_still_has_a_member_is_500_with_what_to_do(pair: Pair, sink
         zombie = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "session.timeout.ms": 6000})
         zombie.subscribe([sink])
         try:
-            eventually(lambda z=zombie: z.poll(0.1) is None and len(z.assignment()) == 2, 60)  # type: ignore[misc]
+            wait_until(lambda z=zombie: z.poll(0.1) is None and len(z.assignment()) == 2, 60)  # type: ignore[misc]
             told = [
                 answer(worker, "PATCH", path, json=offsets((place(sink, 0), at(1)))),
                 answer(worker, "DELETE", path),
@@ -161,6 +161,6 @@ def test_what_was_moved_is_where_the_sink_goes_on(pair: Pair, sink: str, tmp_pat
     )
     before = file.read_text().splitlines()
     worker.rest.resume(sink)
-    eventually(lambda: len(file.read_text().splitlines()) == 9, why=worker.tail)
+    wait_until(lambda: len(file.read_text().splitlines()) == 9, why=worker.tail)
     assert sorted(file.read_text().splitlines()[len(before) :]) == ["b", "c", "c"]
-    eventually(lambda: committed(broker.bootstrap, f"connect-{sink}") == {f"{sink}-0": 3, f"{sink}-1": 3})
+    wait_until(lambda: committed(broker.bootstrap, f"connect-{sink}") == {f"{sink}-0": 3, f"{sink}-1": 3})

@@ -16,7 +16,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all, read_committed
 from tests.integration.connect_toy import CONNECTOR as COUNTING
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.systems.sink_events import BYTES
 from tests.systems.task_toys import MODULE
 from tests.systems.workers import DistributedWorker, distributed_props
@@ -66,12 +66,12 @@ def test_topics_are_created_as_the_group_that_matches_says(
     for topic in (unique, f"{unique}-table"):
         worker.rest.create(topic, file_source(topic, source, **creation))
         worker.rest.await_running(topic, 1)
-    eventually(
+    wait_until(
         lambda: exists(broker, unique) and sorted(values(broker, unique)) == sorted(source.read_text().split("\n")[:-1])
     )
     assert describe(broker, unique)[0] == 2
     # Records without a key are refused there, but the topic has been made.
-    eventually(lambda: exists(broker, f"{unique}-table"), why=worker.tail)
+    wait_until(lambda: exists(broker, f"{unique}-table"), why=worker.tail)
     partitions, settings = describe(broker, f"{unique}-table")
     assert (partitions, settings["cleanup.policy"]) == (1, "compact")
     for topic in (unique, f"{unique}-table"):
@@ -87,7 +87,7 @@ def test_a_connector_whose_topic_nobody_creates_can_be_deleted_and_its_task_ends
     assert worker.rest.offsets(unique) == []
     began = time.monotonic()
     worker.rest.delete(unique)
-    eventually(lambda: worker.rest.http.get(f"/connectors/{unique}/status").status_code == 404)
+    wait_until(lambda: worker.rest.http.get(f"/connectors/{unique}/status").status_code == 404)
     assert time.monotonic() - began < 10
     assert not exists(broker, unique)
 
@@ -97,7 +97,7 @@ def test_a03_records_are_compressed_as_the_worker_s_or_the_connector_s_producer_
 ) -> None:
     create_topic(broker.bootstrap, unique)
     worker.rest.create(unique, file_source(unique, source, **{"producer.override.compression.type": "gzip"}))
-    eventually(lambda: len(values(broker, unique)) == 30, why=worker.tail)
+    wait_until(lambda: len(values(broker, unique)) == 30, why=worker.tail)
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="B")
     info = cluster.metadata([unique]).topics[unique]
     reader = BatchReader(cluster, cluster.leader(unique, 0), {unique: info})
@@ -133,9 +133,9 @@ def test_transformations_apply_in_order_and_what_they_drop_is_not_written(
         "predicates.elsewhere.pattern": ".*-renamed",
     }
     worker.rest.create(unique, file_source(unique, source, **transforms))
-    eventually(lambda: values(broker, target) == source.read_text().split("\n")[:-1], why=worker.tail)
+    wait_until(lambda: values(broker, target) == source.read_text().split("\n")[:-1], why=worker.tail)
     topics = f"/connectors/{unique}/topics"
-    eventually(lambda: worker.rest.get(topics) == {unique: {"topics": [target]}}, why=worker.tail)
+    wait_until(lambda: worker.rest.get(topics) == {unique: {"topics": [target]}}, why=worker.tail)
     worker.rest.delete(unique)
 
 
@@ -147,7 +147,7 @@ def test_bad_records_are_left_out_when_all_errors_are_tolerated_and_end_the_task
     config = {"connector.class": COUNTING, "topic": unique, "bad.at": "5", **bytes_only}
     tolerant = {"errors.tolerance": "all", "errors.log.enable": "true", "errors.log.include.messages": "true"}
     worker.rest.create(unique, {**config, **tolerant})
-    eventually(lambda: values(broker, unique)[:6] == ["1", "2", "3", "4", "6", "7"], why=worker.tail)
+    wait_until(lambda: values(broker, unique)[:6] == ["1", "2", "3", "4", "6", "7"], why=worker.tail)
     worker.rest.await_running(unique, 1)
     log = worker.log.read_text()
     assert "Error encountered in task" in log
@@ -155,7 +155,7 @@ def test_bad_records_are_left_out_when_all_errors_are_tolerated_and_end_the_task
     worker.rest.delete(unique)
     strict = f"{unique}-strict"
     worker.rest.create(strict, {**config, "topic": unique})
-    eventually(lambda: worker.rest.states(strict) == ["RUNNING", "FAILED"], why=worker.tail)
+    wait_until(lambda: worker.rest.states(strict) == ["RUNNING", "FAILED"], why=worker.tail)
     # What came before was committed when it failed.
     assert [entry["offset"]["count"] for entry in worker.rest.offsets(strict)] == [4]
     worker.rest.delete(strict)
@@ -178,7 +178,7 @@ def test_records_without_source_partition_and_offset_are_written_all_the_same(
     }
     with DistributedWorker(folder / "worker", props) as worker:
         worker.rest.create(unique, config)
-        eventually(lambda: len(read_committed(broker.bootstrap, unique)) == 50, why=worker.tail)
+        wait_until(lambda: len(read_committed(broker.bootstrap, unique)) == 50, why=worker.tail)
         time.sleep(2)  # offsets are committed
         worker.rest.await_running(unique, 1)
         assert "not committed" not in worker.log.read_text()

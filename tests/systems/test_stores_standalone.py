@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import create, eventually, read
+from tests.integration.copy_flow import create, read
 from tests.integration.mirror_process import topics_of
+from tests.support.waiting import wait_until
 from tests.systems.test_stores_on_kafka import file_source, verifiable
 from tests.systems.workers import StandaloneWorker
 
@@ -21,12 +22,12 @@ def test_a15_the_offset_file_lets_it_resume(broker: LocalKafka, unique: str, fol
     connector = folder / "source.properties"
     connector.write_text("".join(f"{k}={v}\n" for k, v in {"name": "src", **file_source(source, unique)}.items()))
     with StandaloneWorker(folder / "worker", {"bootstrap.servers": broker.bootstrap}, [connector]) as worker:
-        eventually(lambda: [entry["offset"] for entry in worker.rest.offsets("src")] == [{"position": 8}], 60)
+        wait_until(lambda: [entry["offset"] for entry in worker.rest.offsets("src")] == [{"position": 8}], 60)
         worker.kill9()
         with source.open("a") as growing:
             growing.write("three\n")
         worker.start()
-        eventually(lambda: [entry["offset"] for entry in worker.rest.offsets("src")] == [{"position": 14}], 60)
+        wait_until(lambda: [entry["offset"] for entry in worker.rest.offsets("src")] == [{"position": 14}], 60)
     assert [record.value for record in read(broker, unique)] == [b"one", b"two", b"three"]
     assert (folder / "worker" / "offsets").read_bytes().startswith(bytes.fromhex("aced0005"))
 
@@ -40,7 +41,7 @@ def test_a17_a19_nothing_but_data_is_on_kafka(broker: LocalKafka, unique: str, f
         status = worker.rest.await_running("c", 2)
         assert {task["worker_id"] for task in status["tasks"]} == {worker.worker_id}
         worker.rest.pause("c")
-        eventually(lambda: worker.rest.states("c") == ["PAUSED"] * 3, 30, why=worker.tail)
+        wait_until(lambda: worker.rest.states("c") == ["PAUSED"] * 3, 30, why=worker.tail)
         worker.rest.stop("c")
         worker.rest.resume("c")
         worker.rest.await_running("c", 2)

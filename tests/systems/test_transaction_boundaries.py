@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_committed
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.systems.sink_events import BYTES
 from tests.systems.task_toys import MODULE
 from tests.systems.workers import DistributedWorker, distributed_props
@@ -64,7 +64,7 @@ def test_numbers_have_neither_gaps_nor_duplicates_over_restarts(
     exact.rest.create(topic, props(topic, boundary, **{"transaction.boundary.interval.ms": interval_ms}))
     exact.rest.await_running(topic, 1)
     for target in (50, 150):
-        eventually(partial(more_than, target), 60, why=exact.tail)
+        wait_until(partial(more_than, target), 60, why=exact.tail)
         exact.rest.ask("POST", f"/connectors/{topic}/tasks/0/restart", expect=204)
         exact.rest.await_running(topic, 1)
     exact.rest.stop(topic)
@@ -79,7 +79,7 @@ def test_the_connector_s_batches_come_whole_and_aborted_ones_do_not_come_but_cou
 ) -> None:
     exact.rest.create(topic, props(topic, "connector", most="300"))
     exact.rest.await_running(topic, 1)
-    eventually(lambda: position(exact, topic) == 300, 60, why=exact.tail)
+    wait_until(lambda: position(exact, topic) == 300, 60, why=exact.tail)
     # Of the batches of five every third is aborted.
     expected = [number for number in range(300) if (number // 5 + 1) % 3]
     assert seen(broker, topic) == expected
@@ -92,7 +92,7 @@ def test_transactions_end_behind_the_records_that_the_connector_names(
 ) -> None:
     exact.rest.create(topic, props(topic, "connector", most="200", **{"per.record": "true"}))
     exact.rest.await_running(topic, 1)
-    eventually(lambda: position(exact, topic) == 200, 60, why=exact.tail)
+    wait_until(lambda: position(exact, topic) == 200, 60, why=exact.tail)
     assert seen(broker, topic) == [number for number in range(200) if number % 10 > 4]
     exact.rest.delete(topic)
 
@@ -102,11 +102,11 @@ def test_an_interval_keeps_records_back_until_it_is_over_and_a_pause_lets_them_o
 ) -> None:
     exact.rest.create(topic, props(topic, "interval", **{"transaction.boundary.interval.ms": "30000", "most": "50"}))
     exact.rest.await_running(topic, 1)
-    eventually(lambda: len(seen(broker, topic, "read_uncommitted")) == 50, why=exact.tail)
+    wait_until(lambda: len(seen(broker, topic, "read_uncommitted")) == 50, why=exact.tail)
     time.sleep(1)
     assert seen(broker, topic) == []
     exact.rest.pause(topic)
-    eventually(lambda: seen(broker, topic) == list(range(50)), why=exact.tail)
+    wait_until(lambda: seen(broker, topic) == list(range(50)), why=exact.tail)
     exact.rest.delete(topic)
 
 
@@ -116,7 +116,7 @@ def test_offsets_in_a_topic_of_the_connector_s_own_are_copied_to_the_worker_s(
     own = f"{topic}-own-offsets"
     exact.rest.create(topic, props(topic, "poll", most="100", **{"offsets.storage.topic": own}))
     exact.rest.await_running(topic, 1)
-    eventually(lambda: position(exact, topic) == 100, 60, why=exact.tail)
+    wait_until(lambda: position(exact, topic) == 100, 60, why=exact.tail)
     key = f'["{topic}",{{"task":"0"}}]'
     mine = [m.value() for m in read_committed(broker.bootstrap, own) if m.key().decode() == key]
     assert mine[-1] == b'{"next":100}'
@@ -125,10 +125,10 @@ def test_offsets_in_a_topic_of_the_connector_s_own_are_copied_to_the_worker_s(
         records = read_committed(broker.bootstrap, exact.props["offset.storage.topic"])
         return [m.value() for m in records if m.key().decode() == key]
 
-    eventually(lambda: shared()[-1:] == [b'{"next":100}'], why=exact.tail)
+    wait_until(lambda: shared()[-1:] == [b'{"next":100}'], why=exact.tail)
     # Without its own topic it goes on where it was.
     exact.rest.configure(topic, props(topic, "poll", most="120"))
-    eventually(lambda: seen(broker, topic) == list(range(120)), 60, why=exact.tail)
+    wait_until(lambda: seen(broker, topic) == list(range(120)), 60, why=exact.tail)
     exact.rest.delete(topic)
 
 
@@ -145,15 +145,15 @@ def test_offsets_are_looked_up_and_removed_where_the_records_are(
 
     exact.rest.create(topic, props(topic, "poll", most="40", **elsewhere))
     exact.rest.await_running(topic, 1)
-    eventually(lambda: position(exact, topic) == 40, 60, why=exact.tail)
+    wait_until(lambda: position(exact, topic) == 40, 60, why=exact.tail)
     assert stored(kafka_a)[-1] == b'{"next":40}'
-    eventually(lambda: stored(broker)[-1:] == [b'{"next":40}'], why=exact.tail)
+    wait_until(lambda: stored(broker)[-1:] == [b'{"next":40}'], why=exact.tail)
     exact.rest.stop(topic)
-    eventually(lambda: exact.rest.http.delete(f"/connectors/{topic}/offsets").status_code == 200, 60, why=exact.tail)
+    wait_until(lambda: exact.rest.http.delete(f"/connectors/{topic}/offsets").status_code == 200, 60, why=exact.tail)
     assert exact.rest.offsets(topic) == []
     assert (stored(kafka_a)[-1], stored(broker)[-1]) == (None, None)
     exact.rest.resume(topic)
-    eventually(lambda: seen(kafka_a, topic) == [*range(40), *range(40)], 60, why=exact.tail)
+    wait_until(lambda: seen(kafka_a, topic) == [*range(40), *range(40)], 60, why=exact.tail)
     exact.rest.delete(topic)
 
 
@@ -161,7 +161,7 @@ def test_a_task_that_writes_to_its_own_offsets_topic_fails_instead_of_waiting_fo
     exact: DistributedWorker, topic: str
 ) -> None:
     exact.rest.create(topic, props(exact.props["offset.storage.topic"], "poll"))
-    eventually(lambda: exact.rest.states(topic) == ["RUNNING", "FAILED"], why=exact.tail)
+    wait_until(lambda: exact.rest.states(topic) == ["RUNNING", "FAILED"], why=exact.tail)
     assert "must not write to the topic of its own offsets" in exact.rest.status(topic)["tasks"][0]["trace"]
     exact.rest.delete(topic)
 
@@ -181,11 +181,11 @@ def test_a_task_that_fails_in_a_transaction_leaves_no_reader_waiting_for_its_end
     create_topic(broker.bootstrap, unique, 1, **{"max.message.bytes": "4000"})
     settings = {"transaction.boundary.interval.ms": "50000", "large.at": "12", "pause.s": "0.5"}
     exact.rest.create(unique, props(unique, "interval", **settings))
-    eventually(lambda: exact.rest.states(unique) == ["RUNNING", "FAILED"], 60, why=exact.tail)
+    wait_until(lambda: exact.rest.states(unique) == ["RUNNING", "FAILED"], 60, why=exact.tail)
     assert "MESSAGE_TOO_LARGE" in exact.rest.status(unique)["tasks"][0]["trace"]
     assert end(broker, unique, IsolationLevel.READ_UNCOMMITTED) >= 10
     # Its transaction would time out after a minute.
-    eventually(
+    wait_until(
         lambda: (
             end(broker, unique, IsolationLevel.READ_COMMITTED) == end(broker, unique, IsolationLevel.READ_UNCOMMITTED)
         ),

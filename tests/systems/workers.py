@@ -18,7 +18,7 @@ from mm2.sandbox.jars import CONNECT_FILE, CONNECT_MIRROR, classpath
 from mm2.sandbox.java import console_logging, java_executable
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 STRING_CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
@@ -59,7 +59,7 @@ class Rest:
     def stop(self, name: str) -> None:
         """Stop a connector and wait until its tasks are gone."""
         self._patiently(lambda: self.http.put(f"/connectors/{name}/stop"), 204)
-        eventually(
+        wait_until(
             lambda: self.states(name) == ["STOPPED"], 30, why=lambda: self.http.get(f"/connectors/{name}/status").text
         )
 
@@ -83,7 +83,7 @@ class Rest:
 
     def await_running(self, name: str, tasks: int, timeout_s: float = 60) -> dict[str, Any]:
         """Wait until a connector runs with exactly that many running tasks; its status."""
-        eventually(
+        wait_until(
             lambda: self.states(name) == ["RUNNING"] * (tasks + 1), timeout_s, why=lambda: str(self.status(name))
         )
         return self.status(name)
@@ -172,7 +172,7 @@ class WorkerProcess(ABC):
             except httpx.TransportError:
                 return False
 
-        eventually(healthy, timeout_s, why=self.tail)
+        wait_until(healthy, timeout_s, why=self.tail)
 
     def rest_when_open(self, path: str, timeout_s: float = 90) -> Any:
         """The very first answer with data: none of "not yet" (404, 503, no connection, nothing in it)."""

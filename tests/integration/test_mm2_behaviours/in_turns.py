@@ -17,7 +17,7 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import PATIENCE, Read, eventually, read_all
+from tests.integration.copy_flow import Read, read_all
 from tests.integration.java_mirror import JavaMirrorProcess
 from tests.integration.mirror_flow import committed
 from tests.integration.mirror_process import (
@@ -33,6 +33,7 @@ from tests.integration.mirror_process import (
     topics_of,
     write_config,
 )
+from tests.support.waiting import PATIENCE, wait_until
 
 PARTITIONS = 4
 PER_SECOND = 400
@@ -252,7 +253,7 @@ def all_ends(broker: LocalKafka, topic: str) -> list[int]:
         found[:] = ends(broker, topic)
         return len(found) == PARTITIONS and min(found) >= 0
 
-    eventually(are_told, 60)
+    wait_until(are_told, 60)
     return found
 
 
@@ -335,7 +336,7 @@ class Committing:
         last = all_ends(self._flow.east, self._flow.topic)
         for name, place in GROUPS.items():
             wanted = [TopicPartition(self._flow.topic, partition, place(end)) for partition, end in enumerate(last)]
-            eventually(lambda: self._is_committed(name, wanted), 30)  # noqa: B023
+            wait_until(lambda: self._is_committed(name, wanted), 30)  # noqa: B023
 
     def _is_committed(self, name: str, wanted: list[TopicPartition]) -> bool:
         try:
@@ -394,7 +395,7 @@ def shared_flow(
 
 def await_records(flow: SharedFlow, count: int) -> None:
     """Wait until each partition of the source has so many."""
-    eventually(lambda: min(all_ends(flow.east, flow.topic)) >= count, 30)
+    wait_until(lambda: min(all_ends(flow.east, flow.topic)) >= count, 30)
 
 
 def name_of(process: MirrorProcess) -> str:

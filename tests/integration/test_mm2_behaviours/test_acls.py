@@ -21,8 +21,9 @@ from mm2.kafka.records.record import Record
 from mm2.mirror.promotions import Promotion, withdrawn
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka, start_pair
-from tests.integration.mirror_flow import admin, create, flow_props, running, until, write
+from tests.integration.mirror_flow import admin, create, flow_props, running, write
 from tests.integration.test_mm2_behaviours.admins import NotingAdmin
+from tests.support.waiting import wait_until
 
 ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
 LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
@@ -118,9 +119,11 @@ def test_32_acls_appear_on_the_remote_topic_through_the_custom_admin_and_only_on
     remote = f"S{unique}.{unique}"
     first = {(remote, "LITERAL", "DESCRIBE"), (remote, "LITERAL", "DELETE")}
     with running(MirrorSourceConnector(), flow(a, b, unique, ADMIN)):
-        until(lambda: found(b, remote) == first, "the ACLs")
+        wait_until(lambda: found(b, remote) == first, 30, what="the ACLs")
         put(a, acl(unique, AclOperation.ALL))
-        until(lambda: found(b, remote) == first | {(remote, "LITERAL", "READ")}, "a later one, without writing")
+        wait_until(
+            lambda: found(b, remote) == first | {(remote, "LITERAL", "READ")}, 30, what="a later one, without writing"
+        )
     assert NotingAdmin.noted.count(("allow", "B", remote)) == 3, "what is there is not created again"
 
 
@@ -129,7 +132,7 @@ def test_a_prefix_on_the_source_is_a_prefix_of_remote_names(a: LocalKafka, b: Lo
     put(a, acl(f"{unique}-", pattern=PREFIXED), acl("nothing-", pattern=PREFIXED))
     with running(MirrorSourceConnector(), flow(a, b, unique)):
         wanted = {(f"S{unique}.{unique}-", "PREFIXED", "READ")}
-        until(lambda: found(b, f"S{unique}") == wanted, "the prefix")
+        wait_until(lambda: found(b, f"S{unique}") == wanted, 30, what="the prefix")
     take_away(a, acl(f"{unique}-", pattern=PREFIXED))
 
 
@@ -144,20 +147,20 @@ def test_what_was_created_goes_with_its_source_also_after_a_restart_and_nothing_
     put(a, gone, again, acl(unique, AclOperation.DESCRIBE))
     put(b, by_hand, on_both_sides)
     with running(MirrorSourceConnector(), flow(a, b, unique)):
-        until(lambda: (remote, "LITERAL", "READ") in found(b, remote), "the ACL")
+        wait_until(lambda: (remote, "LITERAL", "READ") in found(b, remote), 30, what="the ACL")
         put(a, acl(unique, AclOperation.ALTER))
-        until(lambda: (remote, "LITERAL", "ALTER") in found(b, remote), "another")
+        wait_until(lambda: (remote, "LITERAL", "ALTER") in found(b, remote), 30, what="another")
         take_away(a, acl(unique, AclOperation.ALTER))
-        until(lambda: (remote, "LITERAL", "ALTER") not in found(b, remote), "its end")
+        wait_until(lambda: (remote, "LITERAL", "ALTER") not in found(b, remote), 30, what="its end")
         take_away(a, gone)  # ALL, which makes READ as well, is still there
     with running(MirrorSourceConnector(), flow(a, b, unique)) as (_, context):
         assert context.reconfigured.wait(30)
         put(a, acl(unique, AclOperation.ALTER_CONFIGS))
-        until(lambda: (remote, "LITERAL", "ALTER_CONFIGS") in found(b, remote), "a round")
+        wait_until(lambda: (remote, "LITERAL", "ALTER_CONFIGS") in found(b, remote), 30, what="a round")
         assert (remote, "LITERAL", "READ") in found(b, remote)
         take_away(a, again, acl(unique, AclOperation.DESCRIBE))
         left = {(remote, "LITERAL", name) for name in ("DELETE", "DESCRIBE", "ALTER_CONFIGS")}
-        until(lambda: found(b, remote) == left, "the end of the ACL from before the restart")
+        wait_until(lambda: found(b, remote) == left, 30, what="the end of the ACL from before the restart")
 
 
 def test_a_source_that_was_built_anew_takes_no_acls_from_the_target(a: LocalKafka, b: LocalKafka, unique: str) -> None:
@@ -170,10 +173,10 @@ def test_a_source_that_was_built_anew_takes_no_acls_from_the_target(a: LocalKafk
     with running(MirrorSourceConnector(), flow(a, b, unique)):
         put(a, acl(unique, AclOperation.DELETE))
         everything = {(remote, "LITERAL", name) for name in ("READ", "ALTER", "DELETE")}
-        until(lambda: found(b, remote) == everything, "a round")
+        wait_until(lambda: found(b, remote) == everything, 30, what="a round")
         take_away(a, acl(unique, AclOperation.DELETE))
         left = {(remote, "LITERAL", name) for name in ("READ", "ALTER")}
-        until(lambda: found(b, remote) == left, "the end of what was created for this cluster")
+        wait_until(lambda: found(b, remote) == left, 30, what="the end of what was created for this cluster")
 
 
 def note(operation: str, topic: str, cluster_id: str) -> Record:
@@ -201,12 +204,12 @@ def test_more_acls_than_a_controller_takes_at_once_come_and_go(a: LocalKafka, b:
     for begin in range(0, len(many), 1_000):
         put(a, *many[begin : begin + 1_000])
     with running(MirrorSourceConnector(), flow(a, b, unique)):
-        until(lambda: users() == len(many), "all of them", 120)
+        wait_until(lambda: users() == len(many), 120, what="all of them")
         put(a, acl(unique, AclOperation.ALTER))
-        until(lambda: users() == len(many) + 1, "another round, so that they are noted", 60)
+        wait_until(lambda: users() == len(many) + 1, 60, what="another round, so that they are noted")
         for begin in range(0, len(many), 1_000):
             take_away(a, *many[begin : begin + 1_000])
-        until(lambda: users() == 1, "the end of all", 120)
+        wait_until(lambda: users() == 1, 120, what="the end of all")
 
 
 def test_group_acls_come_and_go_when_they_are_asked_for(a: LocalKafka, b: LocalKafka, unique: str) -> None:
@@ -215,13 +218,15 @@ def test_group_acls_come_and_go_when_they_are_asked_for(a: LocalKafka, b: LocalK
     refused = acl(f"connect-{unique}", kind=ResourceType.GROUP)
     put(a, group, refused, acl(unique))
     with running(MirrorSourceConnector(), flow(a, b, unique)):
-        until(lambda: len(found(b, f"S{unique}")) == 1, "a round")
+        wait_until(lambda: len(found(b, f"S{unique}")) == 1, 30, what="a round")
         assert not found(b, unique, ResourceType.GROUP), "off unless asked for"
     with running(MirrorSourceConnector(), flow(a, b, unique, {"sync.group.acls.enabled": "true"})):
-        until(lambda: found(b, unique, ResourceType.GROUP) == {(unique, "LITERAL", "READ")}, "the group's ACL")
+        wait_until(
+            lambda: found(b, unique, ResourceType.GROUP) == {(unique, "LITERAL", "READ")}, 30, what="the group's ACL"
+        )
         assert not found(b, "connect-", ResourceType.GROUP)
         take_away(a, group)
-        until(lambda: not found(b, unique, ResourceType.GROUP), "its end")
+        wait_until(lambda: not found(b, unique, ResourceType.GROUP), 30, what="its end")
 
 
 def test_what_was_handed_over_keeps_its_acls_whatever_becomes_of_those_of_the_source(
@@ -237,22 +242,30 @@ def test_what_was_handed_over_keeps_its_acls_whatever_becomes_of_those_of_the_so
     kept = {(f"S{unique}.{moved}", "LITERAL", "READ"), (f"S{unique}.{unique}-", "PREFIXED", "READ")}
     every = kept | {(f"S{unique}.{other}", "LITERAL", "READ")}
     with running(MirrorSourceConnector(), flow(a, b, unique, asked)):
-        until(lambda: found(b, f"S{unique}") == every and found(b, unique, ResourceType.GROUP), "the ACLs")
+        wait_until(
+            lambda: found(b, f"S{unique}") == every and found(b, unique, ResourceType.GROUP), 30, what="the ACLs"
+        )
         # Noted as ours a moment later, which shows by the next round's work being done.
         put(a, acl(other, AclOperation.ALTER))
-        until(lambda: (f"S{unique}.{other}", "LITERAL", "ALTER") in found(b, f"S{unique}"), "another round")
+        wait_until(
+            lambda: (f"S{unique}.{other}", "LITERAL", "ALTER") in found(b, f"S{unique}"), 30, what="another round"
+        )
     handed_over = Promotion(moved, f"S{unique}.{moved}", "failover", 1).record()
     write(b, ledger, [(handed_over.key, handed_over.value)], 0)
     with running(MirrorSourceConnector(), flow(a, b, unique, asked)) as (_, context):
         assert context.reconfigured.wait(30)
         take_away(a, *given)  # so that nobody works on A any more
-        until(lambda: (f"S{unique}.{other}", "LITERAL", "READ") not in found(b, f"S{unique}"), "the end of the other's")
+        wait_until(
+            lambda: (f"S{unique}.{other}", "LITERAL", "READ") not in found(b, f"S{unique}"),
+            30,
+            what="the end of the other's",
+        )
         assert kept <= found(b, f"S{unique}")
         assert found(b, unique, ResourceType.GROUP), "who reads what was handed over is known to nobody"
         back = withdrawn(moved)
         write(b, ledger, [(back.key, back.value)], 0)
-        until(lambda: not kept & found(b, f"S{unique}"), "the end of what was taken back")
-        until(lambda: not found(b, unique, ResourceType.GROUP), "the end of the group's")
+        wait_until(lambda: not kept & found(b, f"S{unique}"), 30, what="the end of what was taken back")
+        wait_until(lambda: not found(b, unique, ResourceType.GROUP), 30, what="the end of the group's")
 
 
 def test_flows_in_both_directions_do_not_keep_each_others_acls_alive(a: LocalKafka, b: LocalKafka, unique: str) -> None:
@@ -263,17 +276,19 @@ def test_flows_in_both_directions_do_not_keep_each_others_acls_alive(a: LocalKaf
     returning = {"source.cluster.alias": f"T{unique}", "target.cluster.alias": f"S{unique}"}
     there, back = flow(a, b, unique, asked), flow(b, a, unique, asked | returning)
     with running(MirrorSourceConnector(), there):
-        until(lambda: found(b, unique, ResourceType.GROUP), "the group's ACL")
+        wait_until(lambda: found(b, unique, ResourceType.GROUP), 30, what="the group's ACL")
         put(a, acl(unique))
-        until(lambda: found(b, unique), "another round, so that the one before is over")
+        wait_until(lambda: found(b, unique), 30, what="another round, so that the one before is over")
     with running(MirrorSourceConnector(), back) as (_, context):
         assert context.reconfigured.wait(30)
         take_away(a, group)
         put(b, acl(f"{unique}-2", kind=ResourceType.GROUP))
-        until(lambda: (f"{unique}-2", "LITERAL", "READ") in found(a, unique, ResourceType.GROUP), "a round")
+        wait_until(
+            lambda: (f"{unique}-2", "LITERAL", "READ") in found(a, unique, ResourceType.GROUP), 30, what="a round"
+        )
         assert (unique, "LITERAL", "READ") not in found(a, unique, ResourceType.GROUP), "it is none of B's"
     with running(MirrorSourceConnector(), there):
-        until(lambda: (unique, "LITERAL", "READ") not in found(b, unique, ResourceType.GROUP), "its end")
+        wait_until(lambda: (unique, "LITERAL", "READ") not in found(b, unique, ResourceType.GROUP), 30, what="its end")
 
 
 def test_a_prefix_says_nothing_of_topics_that_were_handed_over(a: LocalKafka, b: LocalKafka, unique: str) -> None:
@@ -286,10 +301,10 @@ def test_a_prefix_says_nothing_of_topics_that_were_handed_over(a: LocalKafka, b:
     put(a, acl(f"{unique}-", pattern=PREFIXED, user="User:team"), acl(moved))
     with running(MirrorSourceConnector(), flow(a, b, unique)):
         wanted = {(f"S{unique}.{other}", "LITERAL", "READ")}
-        until(lambda: found(b, f"S{unique}") == wanted, "the ACL of the topic that is still copied")
+        wait_until(lambda: found(b, f"S{unique}") == wanted, 30, what="the ACL of the topic that is still copied")
         put(a, acl(other, AclOperation.ALTER))
         wanted |= {(f"S{unique}.{other}", "LITERAL", "ALTER")}
-        until(lambda: found(b, f"S{unique}") == wanted, "another round")
+        wait_until(lambda: found(b, f"S{unique}") == wanted, 30, what="another round")
     take_away(a, acl(f"{unique}-", pattern=PREFIXED, user="User:team"))
 
 
@@ -303,10 +318,12 @@ def test_who_stops_all_producers_of_the_source_does_not_stop_the_copy(
     put(a, stopped, mallory, acl(unique, AclOperation.ALTER))
     remote = f"S{unique}.{unique}"
     with running(MirrorSourceConnector(), flow(a, b, unique)):
-        until(lambda: len(found(b, remote)) == 2, "those of others")
+        wait_until(lambda: len(found(b, remote)) == 2, 30, what="those of others")
         put(a, closed)
-        until(
-            lambda: (remote, "LITERAL", "ALL") in found(b, remote), "what is denied to one who is not known to be ours"
+        wait_until(
+            lambda: (remote, "LITERAL", "ALL") in found(b, remote),
+            30,
+            what="what is denied to one who is not known to be ours",
         )
     anything: Any = None
     denied = admin(b).describe_acls(
@@ -329,19 +346,19 @@ def test_flows_from_two_sources_do_not_take_each_others_group_acls_away(
             put(broker, group)
         one, other = flow(a, b, unique, asked), flow(c, b, unique, asked | {"source.cluster.alias": f"U{unique}"})
         with running(MirrorSourceConnector(), one):
-            until(lambda: found(b, unique, ResourceType.GROUP), "the group's ACL")
+            wait_until(lambda: found(b, unique, ResourceType.GROUP), 30, what="the group's ACL")
             put(a, acl(unique))
-            until(lambda: found(b, f"S{unique}."), "another round, so that it is noted")
+            wait_until(lambda: found(b, f"S{unique}."), 30, what="another round, so that it is noted")
             with running(MirrorSourceConnector(), other):
                 put(c, acl(unique))
-                until(lambda: found(b, f"U{unique}."), "a round of the other flow")
+                wait_until(lambda: found(b, f"U{unique}."), 30, what="a round of the other flow")
                 put(c, acl(unique, AclOperation.ALTER))
-                until(lambda: len(found(b, f"U{unique}.")) == 2, "another one, so that it is noted, too")
+                wait_until(lambda: len(found(b, f"U{unique}.")) == 2, 30, what="another one, so that it is noted, too")
                 take_away(a, group)
                 for operation in (AclOperation.ALTER, AclOperation.DELETE):
                     put(a, acl(unique, operation))
                     row = (f"S{unique}.{unique}", "LITERAL", operation.name)
-                    until(lambda row=row: row in found(b, f"S{unique}."), "a round of the first flow")  # type: ignore[misc]
+                    wait_until(lambda row=row: row in found(b, f"S{unique}."), 30, what="a round of the first flow")  # type: ignore[misc]
                     assert found(b, unique, ResourceType.GROUP), "the other source still has it"
                 take_away(c, group)
-                until(lambda: not found(b, unique, ResourceType.GROUP), "its end")
+                wait_until(lambda: not found(b, unique, ResourceType.GROUP), 30, what="its end")

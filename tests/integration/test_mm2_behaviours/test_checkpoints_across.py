@@ -18,11 +18,12 @@ import pytest
 
 from mm2.mirror.client import MirrorClient
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import admin_of, create, eventually, producer_of, read
+from tests.integration.copy_flow import admin_of, create, producer_of, read
 from tests.integration.java_mirror import java_says
 from tests.integration.mirror_flow import commit, flow_props
 from tests.integration.mirror_process import checkpoints, table, topics_of
 from tests.integration.test_mm2_behaviours.test_groups import produce, produce_transactions, values
+from tests.support.waiting import wait_until
 from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -55,7 +56,7 @@ class Scene:
 
     def await_end(self, who: str, group: str) -> None:
         """Wait until a group at the end of the plain topic is at the end of its copy."""
-        eventually(lambda: self.checkpoint(who, group) == (RECORDS, RECORDS), 90, why=self.tail)
+        wait_until(lambda: self.checkpoint(who, group) == (RECORDS, RECORDS), 90, why=self.tail)
 
     def tail(self) -> str:
         return "\n".join(worker.tail() for worker in self.workers.values())
@@ -121,7 +122,7 @@ def test_no_group_skips_a_record_by_the_other_s_offset_syncs(scene: Scene, who: 
             found = [scene.checkpoint(who, f"across-{name}-{place}", topic) for place in places]
             return [upstream for upstream, _ in found] == places and found[-1][1] >= last
 
-        eventually(are_there, 90, why=scene.tail)
+        wait_until(are_there, 90, why=scene.tail)
         target = read(scene.west, f"{FLOWS[who][0]}.{topic}", isolation="read_committed")
         assert values(target, 0) == values(source, 0)
         for place in places:
@@ -162,7 +163,7 @@ def test_a_tombstone_keeps_java_from_the_checkpoints_and_not_us(scene: Scene) ->
     # Java's task takes the topic for unreadable, and so all but the newest offset sync for unusable.
     assert "Exception encountered loading checkpoints topic" in scene.workers["java"].log.read_text()
     assert scene.checkpoint("java", early) == (-1, -1)
-    eventually(lambda: scene.checkpoint("ours", early)[0] == RECORDS // 2, 30, why=scene.tail)
+    wait_until(lambda: scene.checkpoint("ours", early)[0] == RECORDS // 2, 30, why=scene.tail)
     # Its clients and formatters fail, whatever group they are asked about.
     for who, (source, _) in FLOWS.items():
         assert java_answers(scene, who) == [NULL, NULL, NULL]

@@ -13,7 +13,7 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from tests.integration.copy_flow import PATIENCE, create, producer_of
+from tests.integration.copy_flow import create, producer_of
 from tests.integration.mirror_process import (
     MirrorProcess,
     has_all,
@@ -23,6 +23,7 @@ from tests.integration.mirror_process import (
     topics_of,
     write_config,
 )
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.timeout(int(300 * PATIENCE))
 

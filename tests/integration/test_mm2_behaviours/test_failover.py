@@ -27,9 +27,10 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition as Place
 from mm2.sandbox.kafka import LocalKafka, start_pair
-from tests.integration.copy_flow import create, eventually, producer_of, read_all
+from tests.integration.copy_flow import create, producer_of, read_all
 from tests.integration.mirror_flow import commit
 from tests.integration.mirror_process import MirrorProcess, checkpoints, is_running, write_config
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -166,7 +167,7 @@ def test_groups_go_over_and_come_home_without_skipping_a_record(
             )
             again_at_home = everywhere & {what for at, what in on_a[partition] if at >= place}
             assert not again_at_home, f"{name} reads {len(again_at_home)} records of {TOPIC}-{partition} again at home"
-        eventually(lambda: process.is_running, 1)
+        wait_until(lambda: process.is_running, 1)
     finally:
         process.clean_up()
 

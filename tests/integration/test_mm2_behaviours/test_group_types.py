@@ -27,8 +27,9 @@ from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
 from tests.integration.copy_flow import producer_of
 from tests.integration.java_source import run_source
-from tests.integration.mirror_flow import commit, committed, create, until
+from tests.integration.mirror_flow import commit, committed, create
 from tests.integration.mirror_process import MirrorProcess, checkpoints, write_config
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
@@ -75,7 +76,7 @@ def first_number(broker: LocalKafka, group: str, topic: str) -> int:
                 found.append(struct.unpack(">q", message.value() or b"")[0])
             return bool(found)
 
-        until(read, "a record")
+        wait_until(read, 30, what="a record")
         return found[0]
     finally:
         consumer.close()
@@ -110,7 +111,7 @@ def stage(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.Te
     commit(source, CLASSIC, {(TOPIC, 0): PLACES[CLASSIC], (QUIET, 0): 0})
     member = consumer_of(source, CONSUMER)
     member.subscribe([TOPIC])
-    until(lambda: member.poll(0.2) or member.assignment(), "a member of the consumer group")
+    wait_until(lambda: member.poll(0.2) or member.assignment(), 30, what="a member of the consumer group")
     member.commit(offsets=[Where(TOPIC, 0, PLACES[CONSUMER])], asynchronous=False)
     member.close()
     _, seen, before = java_does(

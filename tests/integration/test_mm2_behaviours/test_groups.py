@@ -19,9 +19,10 @@ from mm2.copy.ledger import Ledger
 from mm2.reasons import OffsetReasonCode
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
-from tests.integration.copy_flow import PATIENCE, Read, admin_of, create, end_offset, eventually, producer_of, read
+from tests.integration.copy_flow import Read, admin_of, create, end_offset, producer_of, read
 from tests.integration.mirror_flow import commit, committed
 from tests.integration.mirror_process import MirrorProcess, checkpoints, is_running, table, write_config
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.timeout(int(300 * PATIENCE))
 
@@ -139,7 +140,7 @@ def test_10_13_each_group_goes_on_at_its_next_record(scene: Scene) -> None:
         lambda: all(scene.checkpoint(f"groups-at-{place}") == (place, place) for place in places), 60
     )
     # 16: as offsets of the group, too.
-    eventually(lambda: committed(scene.west, f"groups-at-{places[3]}", f"{EAST}.{PLAIN}") == places[3], 30)
+    wait_until(lambda: committed(scene.west, f"groups-at-{places[3]}", f"{EAST}.{PLAIN}") == places[3], 30)
 
 
 def test_12_with_aborted_transactions_nothing_is_skipped_and_nothing_read_again(scene: Scene) -> None:
@@ -187,7 +188,7 @@ def test_22_a_group_that_goes_back_goes_back_and_on_the_target_it_stays(scene: S
     group = "groups-rewound"
     commit(scene.east, group, {(PLAIN, 0): 2_700})
     scene.process.eventually(lambda: scene.checkpoint(group) == (2_700, 2_700), 60)
-    eventually(lambda: committed(scene.west, group, f"{EAST}.{PLAIN}") == 2_700, 30)
+    wait_until(lambda: committed(scene.west, group, f"{EAST}.{PLAIN}") == 2_700, 30)
     commit(scene.east, group, {(PLAIN, 0): 300})
     scene.process.eventually(lambda: scene.checkpoint(group) == (300, 300), 30)
     ahead = f"{EAST}.{PLAIN}-0"

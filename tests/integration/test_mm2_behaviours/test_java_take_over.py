@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import PATIENCE, Traffic, create
+from tests.integration.copy_flow import Traffic, create
 from tests.integration.java_mirror import JavaMirrorProcess, java_says
 from tests.integration.mirror_process import MirrorProcess, checkpoints, contents, heartbeats, syncs
 from tests.integration.test_mm2_behaviours.in_turns import (
@@ -26,6 +26,7 @@ from tests.integration.test_mm2_behaviours.in_turns import (
     name_of,
     shared_flow,
 )
+from tests.support.waiting import PATIENCE
 
 #: Who ends how, before the next one begins; the last one is stopped.
 ONCE = ("stop", "kill")

@@ -17,9 +17,10 @@ from confluent_kafka import Producer
 
 from bench.proctree import session_members
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import PATIENCE, create, eventually
+from tests.integration.copy_flow import create
 from tests.integration.mirror_flow import commit, committed
 from tests.integration.mirror_process import checkpoints, contents, ends, has_all, heartbeats, syncs, topics_of
+from tests.support.waiting import PATIENCE, wait_until
 from tests.systems.workers import DistributedWorker, Rest, distributed_props
 
 pytestmark = [pytest.mark.timeout(int(240 * PATIENCE)), pytest.mark.slow]
@@ -109,17 +110,17 @@ class Flow:
 
     def await_copied(self, timeout_s: float = 150) -> None:
         """Everything is there once, as it was."""
-        eventually(lambda: has_all(self.a, self.topic, self.b, self.remote), timeout_s, why=self.worker.tail)
+        wait_until(lambda: has_all(self.a, self.topic, self.b, self.remote), timeout_s, why=self.worker.tail)
         assert contents(self.b, self.remote) == contents(self.a, self.topic)
 
     def await_the_rest(self) -> None:
         """Heartbeats, checkpoints, offset syncs, the group's offsets on the target."""
         spot = (self.group, self.remote, 0)
         internal = f"{self.source}.checkpoints.internal"
-        eventually(lambda: (self.source, self.target) in heartbeats(self.b, "heartbeats"), 60, why=self.worker.tail)
-        eventually(lambda: checkpoints(self.b, internal).get(spot) == (PLACE, PLACE, ""), 60, why=self.worker.tail)
-        eventually(lambda: committed(self.b, self.group, self.remote) == PLACE, 60, why=self.worker.tail)
-        eventually(
+        wait_until(lambda: (self.source, self.target) in heartbeats(self.b, "heartbeats"), 60, why=self.worker.tail)
+        wait_until(lambda: checkpoints(self.b, internal).get(spot) == (PLACE, PLACE, ""), 60, why=self.worker.tail)
+        wait_until(lambda: committed(self.b, self.group, self.remote) == PLACE, 60, why=self.worker.tail)
+        wait_until(
             lambda: (
                 {partition for _, partition in syncs(self.a, f"mm2-offset-syncs.{self.target}.internal")}
                 == set(range(PARTITIONS))
@@ -195,7 +196,7 @@ def test_a_paused_connector_copies_nothing_and_goes_on_where_it_was(flow: Flow) 
     flow.await_copied()
     name = flow.connector("Source")
     flow.rest.pause(name)
-    eventually(lambda: flow.rest.states(name) == ["PAUSED"] * 3, 30, why=flow.worker.tail)
+    wait_until(lambda: flow.rest.states(name) == ["PAUSED"] * 3, 30, why=flow.worker.tail)
     before = ends(flow.b, flow.remote)
     flow.write("while paused")
     time.sleep(3)
@@ -225,7 +226,7 @@ def test_offsets_that_are_altered_are_obeyed(flow: Flow) -> None:
     flow.rest.ask("PATCH", f"/connectors/{name}/offsets", json=altered)
     flow.rest.resume(name)
     wanted = [end + (end - 10 if partition == 1 else 0) for partition, end in enumerate(before)]
-    eventually(lambda: ends(flow.b, flow.remote) == wanted, 90, why=flow.worker.tail)
+    wait_until(lambda: ends(flow.b, flow.remote) == wanted, 90, why=flow.worker.tail)
     again = contents(flow.b, flow.remote)[1][before[1] :]
     assert again == contents(flow.a, flow.topic)[1][10:]
 
@@ -233,7 +234,7 @@ def test_offsets_that_are_altered_are_obeyed(flow: Flow) -> None:
 def test_deleted_connectors_are_gone_and_copy_no_more(flow: Flow) -> None:
     for kind in KINDS:
         flow.rest.delete(flow.connector(kind))
-    eventually(lambda: flow.rest.get("/connectors") == [], 30)
+    wait_until(lambda: flow.rest.get("/connectors") == [], 30)
     before = ends(flow.b, flow.remote)
     flow.write("for nobody")
     time.sleep(3)
@@ -253,7 +254,7 @@ def test_a_worker_beside_the_source_keeps_its_offsets_there_and_copies_once(
         flow.await_the_rest()
         assert props["offset.storage.topic"] in topics_of(kafka_a)
         assert props["offset.storage.topic"] not in topics_of(kafka_b)
-        eventually(lambda: flow.offsets() == dict.fromkeys(range(PARTITIONS), RECORDS - 1), 30, why=worker.tail)
+        wait_until(lambda: flow.offsets() == dict.fromkeys(range(PARTITIONS), RECORDS - 1), 30, why=worker.tail)
         worker.kill9()
         flow.write("while nobody copied")
         worker.start(_PATIENCE_S)

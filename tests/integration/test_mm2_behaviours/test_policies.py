@@ -13,8 +13,9 @@ from mm2.connect.api import RetriableError
 from mm2.mirror import provenance, source_connector
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.mirror_flow import create, flow_props, partitions_of, read_all, running, until
+from tests.integration.mirror_flow import create, flow_props, partitions_of, read_all, running
 from tests.integration.test_mm2_behaviours.admins import BlindAdmin
+from tests.support.waiting import wait_until
 
 HERE = "tests.integration.test_mm2_behaviours.policies"
 IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
@@ -53,7 +54,9 @@ def test_a_policy_and_a_filter_are_found_by_their_python_path(
         "short.names.prefix": unique,
     }
     with running(MirrorSourceConnector(), props(kafka_a, kafka_b, "", ("A", "B"), own)) as (connector, _):
-        until(lambda: assigned(connector) == f"{unique}-0,{unique}-long-0", "the deal, without what came from B")
+        wait_until(
+            lambda: assigned(connector) == f"{unique}-0,{unique}-long-0", 30, what="the deal, without what came from B"
+        )
         assert partitions_of(kafka_b, f"{unique}_from_A") == 1
         assert partitions_of(kafka_b, f"{unique}-long_from_A") == 1
 
@@ -65,9 +68,15 @@ def test_java_patterns_and_a_custom_separator(kafka_a: LocalKafka, kafka_b: Loca
     own = {"replication.policy.separator": "__"}
     with running(MirrorSourceConnector(), props(kafka_a, kafka_b, patterns, ("A", unique), own)) as (connector, _):
         wanted = f"{unique}-x.internal-0,{unique}-x1-0,{unique}-y-0"
-        until(lambda: assigned(connector) == wanted, "the deal; a topic that merely ends with .internal is the user's")
+        wait_until(
+            lambda: assigned(connector) == wanted,
+            30,
+            what="the deal; a topic that merely ends with .internal is the user's",
+        )
         assert partitions_of(kafka_b, f"A__{unique}-x1") == 1
-        until(lambda: partitions_of(kafka_a, f"mm2-offset-syncs__{unique}__internal") == 1, "the offset syncs")
+        wait_until(
+            lambda: partitions_of(kafka_a, f"mm2-offset-syncs__{unique}__internal") == 1, 30, what="the offset syncs"
+        )
 
 
 def test_07_under_identity_the_flow_that_would_send_a_topic_back_refuses_and_the_other_goes_on(
@@ -79,25 +88,33 @@ def test_07_under_identity_the_flow_that_would_send_a_topic_back_refuses_and_the
     first = props(kafka_a, kafka_b, f"{unique}.*", there, IDENTITY)
     second = props(kafka_b, kafka_a, f"{unique}.*", back, IDENTITY)
     with running(MirrorSourceConnector(), first) as (forth, _):
-        until(lambda: assigned(forth) == f"{unique}-0", "the deal of the first")
+        wait_until(lambda: assigned(forth) == f"{unique}-0", 30, what="the deal of the first")
         with running(MirrorSourceConnector(), second) as (returning, context):
-            until(lambda: assigned(returning) == f"{unique}-b-0", "the deal of the second, without what came from A")
+            wait_until(
+                lambda: assigned(returning) == f"{unique}-b-0",
+                30,
+                what="the deal of the second, without what came from A",
+            )
             said: list[str] = []
 
             def refused() -> bool:
                 said.extend(capfd.readouterr())
                 return f"Topic {unique} of cluster {back[0]} has come from cluster {back[1]}" in "".join(said)
 
-            until(refused, "a word about it")
+            wait_until(refused, 30, what="a word about it")
             context.reconfigured.clear()
             create(kafka_a, f"{unique}-later")
-            until(lambda: f"{unique}-later-0" in (assigned(forth) or ""), "a later topic")
-            until(lambda: f"Topic {unique}-later of" in "".join([*said, *capfd.readouterr()]), "a word about that, too")
+            wait_until(lambda: f"{unique}-later-0" in (assigned(forth) or ""), 30, what="a later topic")
+            wait_until(
+                lambda: f"Topic {unique}-later of" in "".join([*said, *capfd.readouterr()]),
+                30,
+                what="a word about that, too",
+            )
             assert assigned(forth) == f"{unique}-0,{unique}-later-0", "nor does the first send the second's back"
             assert assigned(returning) == f"{unique}-b-0"
     # Who had it first has it again after a restart.
     with running(MirrorSourceConnector(), second), running(MirrorSourceConnector(), first) as (forth, _):
-        until(lambda: assigned(forth) == f"{unique}-0,{unique}-later-0", "the deal after a restart")
+        wait_until(lambda: assigned(forth) == f"{unique}-0,{unique}-later-0", 30, what="the deal after a restart")
 
 
 def test_07_of_two_identity_flows_that_begin_at_once_one_gives_way(
@@ -113,7 +130,9 @@ def test_07_of_two_identity_flows_that_begin_at_once_one_gives_way(
         running(MirrorSourceConnector(), second) as (returning, _),
     ):
         both = [f"{unique}-0", ""]
-        until(lambda: sorted([assigned(forth) or "", assigned(returning) or ""]) == sorted(both), "a decision")
+        wait_until(
+            lambda: sorted([assigned(forth) or "", assigned(returning) or ""]) == sorted(both), 30, what="a decision"
+        )
 
 
 @pytest.mark.slow
@@ -134,18 +153,19 @@ def test_07_under_identity_a_ring_of_three_clusters_ends_where_it_would_close(
             flow = props(source, target, f"{unique}.*", (f"{here}{unique}", f"{there}{unique}"), IDENTITY)
             flows.append(stack.enter_context(running(MirrorSourceConnector(), flow))[0])
             if target is not kafka_a:
-                until(lambda target=target: partitions_of(target, unique) == 1, "a copy")  # type: ignore[misc]
-        until(lambda: assigned(flows[-1]) is not None, "a decision")
+                wait_until(lambda target=target: partitions_of(target, unique) == 1, 30, what="a copy")  # type: ignore[misc]
+        wait_until(lambda: assigned(flows[-1]) is not None, 30, what="a decision")
         assert [assigned(flow) for flow in flows] == [f"{unique}-0", f"{unique}-0", ""]
         # What is born on the way goes as far as it can, too, and the flow before it refuses.
         create(kafka_c, f"{unique}-c")
-        until(
+        wait_until(
             lambda: assigned(flows[1]) == f"{unique}-0" and assigned(flows[2]) == f"{unique}-c-0",
-            "the deal of the last",
+            30,
+            what="the deal of the last",
         )
-        until(lambda: assigned(flows[0]) == f"{unique}-0,{unique}-c-0", "the deal of the first")
+        wait_until(lambda: assigned(flows[0]) == f"{unique}-0,{unique}-c-0", 30, what="the deal of the first")
         refusal = f"Topic {unique}-c of cluster 2{unique} has come from cluster 3{unique}"
-        until(lambda: told(refusal), "a word of the flow that would close the ring")
+        wait_until(lambda: told(refusal), 30, what="a word of the flow that would close the ring")
         assert assigned(flows[1]) == f"{unique}-0"
 
 
@@ -153,10 +173,10 @@ def test_07_one_cluster_under_two_aliases_does_not_copy_its_copies(kafka_a: Loca
     create(kafka_a, unique)
     aliases = (f"x{unique}", f"y{unique}")
     with running(MirrorSourceConnector(), props(kafka_a, kafka_a, f".*{unique}", aliases)) as (connector, _):
-        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
-        until(lambda: partitions_of(kafka_a, f"{aliases[0]}.{unique}") == 1, "the copy")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
+        wait_until(lambda: partitions_of(kafka_a, f"{aliases[0]}.{unique}") == 1, 30, what="the copy")
         create(kafka_a, f"2{unique}")
-        until(lambda: assigned(connector) == f"{unique}-0,2{unique}-0", "another round")
+        wait_until(lambda: assigned(connector) == f"{unique}-0,2{unique}-0", 30, what="another round")
         assert partitions_of(kafka_a, f"{aliases[0]}.{aliases[0]}.{unique}") == 0
 
 
@@ -164,7 +184,7 @@ def test_07_under_identity_a_cluster_does_not_copy_to_itself(kafka_a: LocalKafka
     create(kafka_a, unique)
     itself = props(kafka_a, kafka_a, unique, (f"x{unique}", f"y{unique}"), IDENTITY)
     with running(MirrorSourceConnector(), itself) as (connector, _):
-        until(lambda: assigned(connector) is not None, "a decision")
+        wait_until(lambda: assigned(connector) is not None, 30, what="a decision")
         assert assigned(connector) == ""
 
 
@@ -189,13 +209,13 @@ def test_07_claims_hold_while_the_source_is_away_and_end_with_their_flow(
         }
         there = props(source, kafka_b, unique, (f"1{unique}", f"2{unique}"), IDENTITY | seldom)
         with running(MirrorSourceConnector(), there) as (connector, _):
-            until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+            wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
             source.kill9()
             killed_s = time.monotonic()
             while time.monotonic() < killed_s + 3 * lease_s:
                 assert claims_left_s(kafka_b, f"1{unique}") > 0, "the flow the other way may take its topics"
                 time.sleep(0.1)
-    until(lambda: claims_left_s(kafka_b, f"1{unique}") < 0, "the end of the claims")
+    wait_until(lambda: claims_left_s(kafka_b, f"1{unique}") < 0, 30, what="the end of the claims")
 
 
 def test_07_a_flow_that_is_down_keeps_its_topics(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
@@ -203,13 +223,13 @@ def test_07_a_flow_that_is_down_keeps_its_topics(kafka_a: LocalKafka, kafka_b: L
     there = props(kafka_a, kafka_b, unique, (f"1{unique}", f"2{unique}"), IDENTITY)
     back = props(kafka_b, kafka_a, unique, (f"2{unique}", f"1{unique}"), IDENTITY)
     with running(MirrorSourceConnector(), there) as (connector, _):
-        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
-        until(lambda: partitions_of(kafka_b, unique) == 1, "the copy")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
+        wait_until(lambda: partitions_of(kafka_b, unique) == 1, 30, what="the copy")
     assert claims_left_s(kafka_b, f"1{unique}") > 5 * 86_400, (
         "an outage of some days must not turn the direction: all records would be on the source twice"
     )
     with running(MirrorSourceConnector(), back) as (connector, _):
-        until(lambda: assigned(connector) is not None, "a decision")
+        wait_until(lambda: assigned(connector) is not None, 30, what="a decision")
         assert assigned(connector) == ""
 
 
@@ -225,7 +245,7 @@ def test_a_ledger_of_the_source_that_may_not_be_read_keeps_new_topics_waiting_an
     watched = IDENTITY | {"forwarding.admin.class": "tests.integration.test_mm2_behaviours.admins.BlindAdmin"}
     aliases = (f"1{unique}", f"2{unique}")
     with running(MirrorSourceConnector(), props(kafka_a, kafka_b, f"{unique}.*", aliases, watched)) as (connector, _):
-        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
         monkeypatch.setattr(BlindAdmin, "blind", True)
         create(kafka_a, f"{unique}-later")
         said: list[str] = []
@@ -234,12 +254,12 @@ def test_a_ledger_of_the_source_that_may_not_be_read_keeps_new_topics_waiting_an
             said.extend(capfd.readouterr())
             return "Refreshing topics failed and is tried again: " in "".join(said)
 
-        until(told, "the reason")
+        wait_until(told, 30, what="the reason")
         assert f"mm2-ledger.0{unique}.internal" in "".join(said)
         assert assigned(connector) == f"{unique}-0"
         assert partitions_of(kafka_b, f"{unique}-later") == 0
         monkeypatch.setattr(BlindAdmin, "blind", False)
-        until(lambda: assigned(connector) == f"{unique}-0,{unique}-later-0", "the topic that waited")
+        wait_until(lambda: assigned(connector) == f"{unique}-0,{unique}-later-0", 30, what="the topic that waited")
 
 
 def test_without_a_ledger_an_identity_flow_copies_and_says_what_that_costs(
@@ -249,5 +269,5 @@ def test_without_a_ledger_an_identity_flow_copies_and_says_what_that_costs(
     none = IDENTITY | {"ledger.topic.replication.factor": "3"}  # one broker cannot hold that
     aliases = (f"1{unique}", f"2{unique}")
     with running(MirrorSourceConnector(), props(kafka_a, kafka_b, unique, aliases, none)) as (connector, _):
-        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
     assert "so no other flow is told where its topics come from" in "".join(capfd.readouterr())

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import PATIENCE, Traffic, create
+from tests.integration.copy_flow import Traffic, create
 from tests.integration.java_mirror import JavaMirrorProcess
 from tests.integration.mirror_process import MirrorProcess, records, table
 from tests.integration.test_mm2_behaviours.in_turns import (
@@ -31,6 +31,7 @@ from tests.integration.test_mm2_behaviours.in_turns import (
     name_of,
     shared_flow,
 )
+from tests.support.waiting import PATIENCE
 
 MINUTES = float(os.environ.get("MM2_ROLLING_MINUTES", "10"))
 TOGETHER = {"dedicated.mode.enable.internal.rest": "true", "task.shutdown.graceful.timeout.ms": "20000"}

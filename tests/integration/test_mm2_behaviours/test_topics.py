@@ -14,8 +14,9 @@ from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.heartbeat import MirrorHeartbeatConnector
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.mirror_flow import admin, alter, config_of, create, flow_props, partitions_of, running, until
+from tests.integration.mirror_flow import admin, alter, config_of, create, flow_props, partitions_of, running
 from tests.integration.test_mm2_behaviours.admins import GhostlyAdmin, NotingAdmin
+from tests.support.waiting import wait_until
 
 HERE = "tests.integration.test_mm2_behaviours.admins"
 EXCLUDED = "delete.retention.ms"
@@ -41,9 +42,9 @@ def test_03_remote_topics_and_offset_syncs_appear_without_anybody_making_them(
     create(kafka_a, unique, 2)
     create(kafka_a, f"B.{unique}")
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique)) as (connector, _):
-        until(lambda: assigned(connector) == f"{unique}-0,{unique}-1", "the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0,{unique}-1", 30, what="the deal")
         assert partitions_of(kafka_b, f"A.{unique}") == 2
-        until(lambda: partitions_of(kafka_a, "mm2-offset-syncs.B.internal") == 1, "the offset syncs")
+        wait_until(lambda: partitions_of(kafka_a, "mm2-offset-syncs.B.internal") == 1, 30, what="the offset syncs")
         # 17: what came from the target does not go back to it.
         assert partitions_of(kafka_b, f"A.B.{unique}") == 0
 
@@ -54,7 +55,7 @@ def test_04_05_configs_are_there_at_creation_but_for_excluded_ones(
     create(kafka_a, unique, config={"cleanup.policy": "compact", "retention.bytes": "1000", EXCLUDED: "2000"})
     never = {"sync.topic.configs.enabled": "false"}
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, EXCLUDING | never)):
-        until(lambda: partitions_of(kafka_b, f"A.{unique}") == 1, "the remote topic")
+        wait_until(lambda: partitions_of(kafka_b, f"A.{unique}") == 1, 30, what="the remote topic")
         assert config_of(kafka_b, f"A.{unique}", "cleanup.policy") == "compact"
         assert config_of(kafka_b, f"A.{unique}", "retention.bytes") == "1000"
         assert config_of(kafka_b, f"A.{unique}", EXCLUDED) != "2000"
@@ -68,7 +69,9 @@ def test_04_under_identity_a_topic_that_was_there_gets_its_configs_when_its_sour
         assert context.reconfigured.wait(30)
         create(kafka_b, unique)
         create(kafka_a, unique, config={"cleanup.policy": "compact"})
-        until(lambda: config_of(kafka_b, unique, "cleanup.policy") == "compact", "the sync of a new topic")
+        wait_until(
+            lambda: config_of(kafka_b, unique, "cleanup.policy") == "compact", 30, what="the sync of a new topic"
+        )
 
 
 def test_14_30_a_topic_made_later_is_found_and_one_that_grows_is_grown_through_the_custom_admin(
@@ -79,13 +82,13 @@ def test_14_30_a_topic_made_later_is_found_and_one_that_grows_is_grown_through_t
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, noting)) as (connector, context):
         assert context.reconfigured.wait(30)
         create(kafka_a, unique, 2)
-        until(lambda: f"{unique}-1" in assigned(connector), "discovery")
+        wait_until(lambda: f"{unique}-1" in assigned(connector), 30, what="discovery")
         for done in admin(kafka_a).create_partitions([NewPartitions(unique, 3)]).values():
             done.result(30)
-        until(lambda: f"{unique}-2" in assigned(connector), "growth")
+        wait_until(lambda: f"{unique}-2" in assigned(connector), 30, what="growth")
         assert partitions_of(kafka_b, f"A.{unique}") == 3
         alter(kafka_a, unique, "retention.bytes", "1000")
-        until(lambda: config_of(kafka_b, f"A.{unique}", "retention.bytes") == "1000", "config sync")
+        wait_until(lambda: config_of(kafka_b, f"A.{unique}", "retention.bytes") == "1000", 30, what="config sync")
     # 29, 31
     for wanted in [
         ("create", "A", "mm2-offset-syncs.B.internal"),
@@ -103,12 +106,12 @@ def test_23_25_overrides_on_the_target_stay_where_excluded_and_follow_the_source
     remote = f"A.{unique}"
     create(kafka_a, unique, config={"retention.bytes": "1000"})
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, EXCLUDING)):
-        until(lambda: partitions_of(kafka_b, remote) == 1, "the remote topic")
+        wait_until(lambda: partitions_of(kafka_b, remote) == 1, 30, what="the remote topic")
         alter(kafka_b, remote, EXCLUDED, "2000")
         alter(kafka_b, remote, "retention.bytes", "1001")
-        until(lambda: config_of(kafka_b, remote, "retention.bytes") == "1000", "the source's value")
+        wait_until(lambda: config_of(kafka_b, remote, "retention.bytes") == "1000", 30, what="the source's value")
         alter(kafka_a, unique, "retention.bytes", None)
-        until(lambda: config_of(kafka_b, remote, "retention.bytes") == "-1", "the target's default")
+        wait_until(lambda: config_of(kafka_b, remote, "retention.bytes") == "-1", 30, what="the target's default")
         assert config_of(kafka_b, remote, EXCLUDED) == "2000"
 
 
@@ -119,10 +122,10 @@ def test_24_use_defaults_from_source_puts_its_defaults_over_overrides_of_the_tar
     create(kafka_a, unique)
     from_source = EXCLUDING | {"use.defaults.from": "source"}
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, from_source)):
-        until(lambda: partitions_of(kafka_b, remote) == 1, "the remote topic")
+        wait_until(lambda: partitions_of(kafka_b, remote) == 1, 30, what="the remote topic")
         alter(kafka_b, remote, EXCLUDED, "2000")
         alter(kafka_b, remote, "retention.bytes", "1001")
-        until(lambda: config_of(kafka_b, remote, "retention.bytes") == "-1", "the source's default")
+        wait_until(lambda: config_of(kafka_b, remote, "retention.bytes") == "-1", 30, what="the source's default")
         assert config_of(kafka_b, remote, EXCLUDED) == "2000"
 
 
@@ -133,8 +136,10 @@ def test_19_offset_syncs_can_be_kept_on_the_target_and_then_the_source_has_none(
     on_target = {"offset-syncs.topic.location": "target", "source.cluster.alias": f"S{unique}"}
     on_target |= {"target.cluster.alias": f"T{unique}"}
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, on_target)) as (connector, _):
-        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
-        until(lambda: partitions_of(kafka_b, f"mm2-offset-syncs.S{unique}.internal") == 1, "the offset syncs")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
+        wait_until(
+            lambda: partitions_of(kafka_b, f"mm2-offset-syncs.S{unique}.internal") == 1, 30, what="the offset syncs"
+        )
     assert partitions_of(kafka_a, f"mm2-offset-syncs.T{unique}.internal") == 0
 
 
@@ -146,8 +151,8 @@ def test_29_checkpoints_and_heartbeats_are_made_through_the_custom_admin_too(
 
     def makes(connector: MirrorConnector, topic: str) -> None:
         with running(connector, flow_props(type(connector).__name__, kafka_a, kafka_b) | noting):
-            until(lambda: ("create", "B", topic) in NotingAdmin.noted, f"creation of {topic}")
-            until(lambda: partitions_of(kafka_b, topic) == 1, topic)
+            wait_until(lambda: ("create", "B", topic) in NotingAdmin.noted, 30, what=f"creation of {topic}")
+            wait_until(lambda: partitions_of(kafka_b, topic) == 1, 30, what=topic)
 
     makes(MirrorCheckpointConnector(), f"{unique}.checkpoints.internal")
     makes(MirrorHeartbeatConnector(), "heartbeats")
@@ -159,7 +164,7 @@ def test_34_without_offset_syncs_there_is_no_topic_for_them(
     create(kafka_a, unique)
     silent = {"emit.offset-syncs.enabled": "false", "target.cluster.alias": unique}
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, silent)) as (connector, _):
-        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
     assert partitions_of(kafka_a, f"mm2-offset-syncs.{unique}.internal") == 0
 
 
@@ -170,9 +175,9 @@ def test_a_topic_that_vanishes_during_a_refresh_spoils_nothing(
     create(kafka_a, unique)
     ghostly = {"forwarding.admin.class": f"{HERE}.GhostlyAdmin"}
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, ghostly)) as (connector, _):
-        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
         create(kafka_a, f"{unique}-later")
-        until(lambda: assigned(connector) == f"{unique}-0,{unique}-later-0", "the next round")
+        wait_until(lambda: assigned(connector) == f"{unique}-0,{unique}-later-0", 30, what="the next round")
 
 
 def test_a_target_that_refuses_properties_gets_the_topic_without_them(
@@ -187,15 +192,23 @@ def test_a_target_that_refuses_properties_gets_the_topic_without_them(
         return sentence in "".join(said)
 
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, newer)) as (connector, _):
-        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
         assert config_of(kafka_b, f"A.{unique}", "cleanup.policy") == "compact"
         assert told("Cluster B refuses future.property=1, so remote topics do without it")
         assert told("Cluster B refuses segment.bytes=5, so remote topics do without it")
         # The sync leaves the unknown one out, and one that is refused takes no other with it.
-        until(lambda: told("Cluster B does not know the topic property future.property"), "a word on that, too")
+        wait_until(
+            lambda: told("Cluster B does not know the topic property future.property"), 30, what="a word on that, too"
+        )
         alter(kafka_a, unique, "retention.bytes", "1000")
-        until(lambda: config_of(kafka_b, f"A.{unique}", "retention.bytes") == "1000", "the sync of the others")
-        until(lambda: told(f"Of topic A.{unique} on cluster B cannot be altered: segment.bytes=5."), "a word on it")
+        wait_until(
+            lambda: config_of(kafka_b, f"A.{unique}", "retention.bytes") == "1000", 30, what="the sync of the others"
+        )
+        wait_until(
+            lambda: told(f"Of topic A.{unique} on cluster B cannot be altered: segment.bytes=5."),
+            30,
+            what="a word on it",
+        )
     assert "future.property" not in "".join(said).split("cannot be altered", 1)[1].partition("\n")[0]
 
 
@@ -206,8 +219,10 @@ def test_a_default_replication_factor_that_does_not_fit_gives_way_to_the_brokers
     nothing_said = source(kafka_a, kafka_b, unique, {"target.cluster.alias": unique})
     del nothing_said["replication.factor"], nothing_said["offset-syncs.topic.replication.factor"]
     with running(MirrorSourceConnector(), nothing_said) as (connector, _):
-        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
-        until(lambda: partitions_of(kafka_a, f"mm2-offset-syncs.{unique}.internal") == 1, "the offset syncs")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
+        wait_until(
+            lambda: partitions_of(kafka_a, f"mm2-offset-syncs.{unique}.internal") == 1, 30, what="the offset syncs"
+        )
     said = "".join(capfd.readouterr())
     assert f"replication.factor is 2 by default, more than cluster {unique} has brokers" in said
     assert "offset-syncs.topic.replication.factor is 3 by default, more than cluster A has brokers" in said

@@ -16,7 +16,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from mm2.mirror.client import MirrorClient, RemoteClusterUtils
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import admin_of, eventually, read
+from tests.integration.copy_flow import admin_of, read
 from tests.integration.mirror_flow import alter, commit, create
 from tests.integration.mirror_process import config_of, contents, ends, heartbeats, is_running, statuses, topics_of
 from tests.integration.test_mm2_behaviours.variants import (
@@ -32,6 +32,7 @@ from tests.integration.test_mm2_behaviours.variants import (
     Variant,
     staged,
 )
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -275,7 +276,7 @@ def test_13_21_after_a_restart_of_connectors_and_tasks_checkpoints_go_on_and_nev
     stage.fill(main)
     moved = read(stage.a, main)[-1].offset + 1
     commit(stage.a, group, {(main, number): moved for number in ALL})
-    eventually(
+    wait_until(
         lambda: [stage.checkpoints(group, main).get(number, (0, 0))[0] for number in ALL] == [moved] * PARTITIONS,
         60,
         why=stage.process.tail,

@@ -38,6 +38,7 @@ from mm2.connect.data.struct import Struct
 from mm2.connect.plugins import Plugins
 from mm2.connect.plugins.process.values import Decoding, Encoding
 from mm2.kafka.producer import RecordMetadata
+from tests.support.waiting import wait_until
 from tests.unit.connect.plugin_folders import entry_points, write_files
 
 PLUGIN = """
@@ -195,13 +196,6 @@ def on_a_thread(body: Callable[[], Any]) -> Any:
     return outcome.result(0)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -284,7 +278,7 @@ def test_a_source_task_reads_reports_and_commits_on_one_thread_there(plugins: Pl
     assert transactions.commits == [records[0]]
     assert transactions.commits[0] is records[0]
     assert reports == [{"read": 2}, {"committed": 41, "offset": 99}]
-    until(lambda: not is_alive(task.pid))
+    wait_until(lambda: not is_alive(task.pid))
 
 
 def test_stop_reaches_a_task_that_blocks(plugins: Plugins) -> None:
@@ -326,7 +320,7 @@ def test_what_goes_wrong_there_fails_this_task_only(
     with pytest.raises(kind, match=text):
         on_a_thread(lambda: life(task, props))
     assert len(on_a_thread(lambda: life(other, {}))) == 2
-    until(lambda: not is_alive(task.pid))
+    wait_until(lambda: not is_alive(task.pid))
 
 
 class SinkContext:

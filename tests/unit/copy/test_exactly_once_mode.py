@@ -35,6 +35,7 @@ from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.records.transactions import AbortedTransactions
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.kafka.wire.fetch import Fetched
+from tests.support.waiting import wait_until_async
 from tests.unit.copy import test_losses as losses_bench
 from tests.unit.copy import test_opening as opening_bench
 from tests.unit.copy.batches import TP, Bench, batch
@@ -458,13 +459,13 @@ def test_nothing_is_sent_between_the_positions_and_the_end_of_a_transaction(monk
             return [(0, Record(b"k", b"v"))]
 
         ending = asyncio.get_running_loop().create_task(transactions.commit(positions, lambda: True, lambda: False))
-        await sinks.until(lambda: len(line.requests) >= 2)
+        await wait_until_async(lambda: len(line.requests) >= 2)
         await asyncio.sleep(0.05)  # the response of the offsets topic is late; meanwhile the limit was raised
         assert not line.requests[2:], "it would be in this transaction"
         line.answer((address, 0, 5))
         await ending
         assert order == ["positions, acknowledged []", "end"]
-        await sinks.until(lambda: len(line.requests) == 3)
+        await wait_until_async(lambda: len(line.requests) == 3)
         line.answer((sinks.TP, 0, 10))
         assert [name for name, _ in scene.acked] == ["a"], "it is offered in the next transaction"
 
@@ -504,14 +505,14 @@ def test_a_batch_that_may_be_in_the_transaction_is_sent_again_before_it_counts_a
         line.answer((sinks.TP, UNKNOWN_SERVER_ERROR, -1))
         ending = asyncio.get_running_loop().create_task(transactions.commit(positions, lambda: True, lambda: False))
         for answered in range(3):
-            await sinks.until(functools.partial(lambda count: len(line.requests) > count, 1 + answered))
+            await wait_until_async(functools.partial(lambda count: len(line.requests) > count, 1 + answered))
             assert order == []
             if there:
                 line.answer((sinks.TP, 0, 10))  # a duplicate: this is where it was appended
                 break
             line.answer((sinks.TP, UNKNOWN_SERVER_ERROR, -1))
         assert box.refused is not there
-        await sinks.until(lambda: order)
+        await wait_until_async(lambda: order)
         await sinks.turn()
         line.answer((address, 0, 5))
         await ending
@@ -556,16 +557,16 @@ def test_a_partition_that_was_added_to_one_transaction_is_added_to_the_next_one_
         scene.sink.on_enroll = transactions._enroll
         box.enrolled = False
         scene.put(box, "a")
-        await sinks.until(lambda: order == ["add t"])
+        await wait_until_async(lambda: order == ["add t"])
         ending = asyncio.get_running_loop().create_task(
             transactions.commit(lambda: [(0, Record(b"k", b"v"))], lambda: True, lambda: False)
         )
-        await sinks.until(lambda: order[-1] == "send")
+        await wait_until_async(lambda: order[-1] == "send")
         line.answer((address, 0, 5))
         await asyncio.sleep(0.05)
         late.set()
         assert await ending
-        await sinks.until(lambda: order.count("send") == 2)
+        await wait_until_async(lambda: order.count("send") == 2)
         assert order == ["add t", "send", "end", "add t", "send"]
 
     sinks.play(scenario)

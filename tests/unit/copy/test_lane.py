@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import queue
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from mm2.kafka.backoff import Backoff
 from mm2.kafka.errors import DisconnectedFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
+from tests.support.waiting import wait_until
 
 SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -97,16 +98,16 @@ class Stage:
     def begun(self, batch: MicroBatch) -> dict[TopicPartition, int | None]:
         """Play an executor up to its start; where it is to begin."""
         batch.received({"type": "ready"})
-        wait(lambda: self.messages(batch, "lease"))
+        wait_until(lambda: self.messages(batch, "lease"))
         batch.received({"type": "claimed"})
-        wait(lambda: self.messages(batch, "start"))
+        wait_until(lambda: self.messages(batch, "start"))
         (message,) = self.messages(batch, "start")
         return {TopicPartition(topic, part): Start.from_json(row).position for topic, part, row in message["starts"]}
 
     def final(
         self, batch: MicroBatch, *rows: PartitionProgress, starts: dict[TopicPartition, Start] | None = None
     ) -> None:
-        wait(lambda: self.messages(batch, "stop"))
+        wait_until(lambda: self.messages(batch, "stop"))
         end(batch, *rows, starts=starts)
 
 
@@ -121,13 +122,6 @@ def end(
             **more,
         }
     )
-
-
-def wait(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def report(batch: MicroBatch, *rows: PartitionProgress) -> None:
@@ -158,7 +152,7 @@ def test_nothing_is_leased_before_the_executor_is_ready_and_nothing_begins_befor
         time.sleep(0.05)
         assert stage.sent[batch.id] == []
         batch.received({"type": "ready"})
-        wait(lambda: stage.messages(batch, "lease"))
+        wait_until(lambda: stage.messages(batch, "lease"))
         time.sleep(0.05)
         assert (stage.messages(batch, "start"), stage.read) == ([], []), "a predecessor may still be writing"
         assert stage.begun(batch) == {T0: 5, T1: None}
@@ -170,11 +164,11 @@ def test_a_batch_runs_since_it_got_its_start_positions() -> None:
     with running(stage) as lane:
         batch = stage.next()
         batch.received({"type": "ready"})
-        wait(lambda: stage.messages(batch, "lease"))
+        wait_until(lambda: stage.messages(batch, "lease"))
         assert lane.status.since_ms is None
         before_ms = time.time_ns() // 1_000_000
         stage.begun(batch)
-        wait(lambda: lane.status.since_ms is not None)
+        wait_until(lambda: lane.status.since_ms is not None)
         assert before_ms <= (lane.status.since_ms or 0) <= time.time_ns() // 1_000_000
 
 
@@ -187,7 +181,7 @@ def test_the_next_batch_begins_where_the_last_one_ended_and_not_before() -> None
         second = stage.next()
         second.received({"type": "ready"})
         report(first, row(T0, 7), row(T1, 3))
-        wait(lambda: stage.messages(first, "stop"))
+        wait_until(lambda: stage.messages(first, "stop"))
         time.sleep(0.05)
         assert not stage.messages(second, "lease"), "never two with the right to write"
         stage.positions = {T0: 1, T1: 2}
@@ -238,7 +232,7 @@ def test_a_running_batch_continues_until_the_next_is_ready() -> None:
         time.sleep(0.3)
         assert not stage.messages(first, "stop")
         second.received({"type": "ready"})
-        wait(lambda: stage.messages(first, "stop"))
+        wait_until(lambda: stage.messages(first, "stop"))
         stage.final(first)
         end(second)
 
@@ -255,7 +249,7 @@ def test_after_a_loss_all_positions_are_read_again() -> None:
         assert stage.cancelled == [first]
         assert lane.blocked_reason == "the executor closed the progress channel"
         assert stage.begun(second) == {T0: 38, T1: 4}
-        wait(lambda: not lane.blocked_reason)
+        wait_until(lambda: not lane.blocked_reason)
         report(second, row(T0, 41, records=1, gaps={"control": 3}))
         found = {item.source: item for item in lane.progress()}[T0]
         assert (found.records, found.gaps) == (41, {"control": 3})
@@ -283,7 +277,7 @@ def test_batches_that_end_by_themselves_are_restarted_with_backoff_and_without_h
             assert stage.begun(batch)[T0] == (position - 1 if position > 5 else None)
             stage.positions = {T0: position}
             end(batch, row(T0, position), starts={T0: Start(99)}, reason="an internal error")
-            wait(lambda: lane.blocked_reason == "an internal error")
+            wait_until(lambda: lane.blocked_reason == "an internal error")
         assert lane._losses == 3
 
 
@@ -295,11 +289,11 @@ def test_a_failed_read_of_positions_is_retried_and_reported(monkeypatch: pytest.
     with running(stage) as lane:
         batch = stage.next()
         batch.received({"type": "ready"})
-        wait(lambda: stage.messages(batch, "lease"))
+        wait_until(lambda: stage.messages(batch, "lease"))
         batch.received({"type": "claimed"})
-        wait(lambda: lane.blocked_reason == "B is unreachable")
+        wait_until(lambda: lane.blocked_reason == "B is unreachable")
         assert stage.begun(batch) == {T0: 5, T1: None}
-        wait(lambda: not lane.blocked_reason)
+        wait_until(lambda: not lane.blocked_reason)
         assert (len(stage.read), lane.batches) == (3, 1)
 
 
@@ -309,7 +303,7 @@ def test_a_position_that_is_none_ends_the_lane() -> None:
     stage.lane.start()
     batch = stage.next()
     batch.received({"type": "ready"})
-    wait(lambda: stage.messages(batch, "lease"))
+    wait_until(lambda: stage.messages(batch, "lease"))
     batch.received({"type": "claimed"})
     assert stage.lane.join(10)
     assert stage.lane.failure == "The committed position of t-0 is 'x', which is no offset."
@@ -375,9 +369,9 @@ def test_an_unreachable_cluster_is_the_reported_reason() -> None:
     with running(stage) as lane:
         batch = stage.next()
         batch.received({"type": "waiting", "reason": "B does not answer"})
-        wait(lambda: lane.blocked_reason == "B does not answer")
+        wait_until(lambda: lane.blocked_reason == "B does not answer")
         stage.begun(batch)
-        wait(lambda: lane.blocked_reason == "")
+        wait_until(lambda: lane.blocked_reason == "")
 
 
 def test_a_stopped_lane_waits_for_the_final_report() -> None:

@@ -23,6 +23,7 @@ from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import Broker, Metadata, PartitionInfo, ProducerIdentity, TopicInfo, TopicPartition
 from mm2.kafka.wire.channel import BufferPool
+from tests.support.waiting import wait_until_async
 
 TP = TopicPartition("t", 0)
 VERSION = 3
@@ -157,12 +158,6 @@ async def turn(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110  (there is no event to wait for)
-            await asyncio.sleep(0.005)
-
-
 def test_a_partition_whose_batch_was_not_taken_is_left_alone_for_the_pause() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox()
@@ -172,7 +167,7 @@ def test_a_partition_whose_batch_was_not_taken_is_left_alone_for_the_pause() -> 
         line.answer((TP, TIMED_OUT, -1))
         await turn()
         assert line.requests == [[(0, 1)]]
-        await until(lambda: len(line.requests) > 1)
+        await wait_until_async(lambda: len(line.requests) > 1)
         assert line.requests[1] == [(0, 1)]
 
     play(scenario, **{"retry.backoff.ms": "50"})
@@ -246,7 +241,7 @@ def test_a_batch_that_the_answer_does_not_mention_is_sent_again(monkeypatch: pyt
         scene.put(box, "a")
         await turn()
         line.answer()
-        await until(lambda: len(line.requests) == 2)
+        await wait_until_async(lambda: len(line.requests) == 2)
         line.answer((TP, 0, 10))
         assert (scene.acked, scene.words[-1]) == ([("a", 10)], None)
 
@@ -298,7 +293,7 @@ def test_a_produce_request_that_times_out_looks_up_the_leader() -> None:
         await turn()
         scene.leaders(t=2)
         line.answer((TP, 7, -1))
-        await until(lambda: box.address == BrokerAddress(2, 0))
+        await wait_until_async(lambda: box.address == BrokerAddress(2, 0))
 
     play(scenario)
 
@@ -309,10 +304,10 @@ def test_a_partition_without_a_leader_is_reported_until_a_batch_is_acknowledged(
         box.address = None
         scene.leaders(t=-1)
         scene.put(box, "a")
-        await until(lambda: box.last_error)
+        await wait_until_async(lambda: box.last_error)
         assert str(box.last_error).startswith("writing to t-0 of cluster B: LEADER_NOT_AVAILABLE")
         scene.leaders(t=1)
-        await until(lambda: line.requests)
+        await wait_until_async(lambda: line.requests)
         line.answer((TP, 0, 10))
         assert (box.last_error, scene.words) == (None, [None])
 
@@ -436,11 +431,11 @@ def test_a_look_up_that_is_refused_for_long_is_given_up(monkeypatch: pytest.Monk
         await turn()
         scene.standing = BrokerFailure.of(29)
         line.fail(GONE)
-        await until(lambda: scene.questions)
+        await wait_until_async(lambda: scene.questions)
         again = Line(scene.sink, 1)
         scene.sink._pump(again.broker)
         assert again.requests == [], "one refusal may be of a broker that has just started"
-        await until(lambda: again.requests)
+        await wait_until_async(lambda: again.requests)
         assert again.requests == [[(0, 1)]]
         assert len(scene.questions) > 2
         assert [note.partition(":")[0] for note in notes] == ["at least once"]
@@ -513,7 +508,7 @@ def test_a_batch_that_may_have_been_appended_is_looked_up(code: int) -> None:
         await turn()
         scene.standing = TargetProgress(2, 102, 1, (FoundBatch(0, 100, 2),))
         line.answer((TP, code, -1))
-        await until(lambda: scene.acked)
+        await wait_until_async(lambda: scene.acked)
         assert (scene.acked, len(line.requests), box.idle) == ([("a", 100)], 1, True)
 
     play(scenario)
@@ -555,7 +550,7 @@ def test_after_a_look_up_nothing_is_sent_in_another_leader_epoch() -> None:
         box.leader_epoch, box.verified_epoch = 5, 4
         scene.standing = TargetProgress(0, 0, 5)
         scene.put(box, "a")
-        await until(lambda: line.requests)
+        await wait_until_async(lambda: line.requests)
         assert len(scene.questions) == 1
         line.answer((TP, 0, 0))
         assert scene.acked == [("a", 0)]
@@ -573,10 +568,10 @@ def test_a_target_that_does_not_answer_the_question_is_asked_again(monkeypatch: 
         await turn()
         scene.standing = DisconnectedFailure("disconnected")
         line.fail(GONE)
-        await until(lambda: len(scene.questions) > 1)
+        await wait_until_async(lambda: len(scene.questions) > 1)
         assert (box.last_error, scene.acked) == (scene.standing, [])
         scene.standing = TargetProgress(1, 1)
-        await until(lambda: scene.acked)
+        await wait_until_async(lambda: scene.acked)
         assert (box.last_error, box.idle) == (None, True), "nothing is wrong any more"
 
     play(scenario)
@@ -591,11 +586,11 @@ def test_a_broker_that_forgot_our_producer_is_asked_what_it_has(monkeypatch: pyt
         scene.standing = TargetProgress(2, 2)
         line.answer((TP, OUT_OF_ORDER, -1))
         line.answer((TP, OUT_OF_ORDER, -1))
-        await until(lambda: len(line.requests) == 3)
+        await wait_until_async(lambda: len(line.requests) == 3)
         assert (scene.acked, line.requests[2], scene.lost) == ([("a", -1)], [(2, 2)], [])
         for count in range(4, 8):  # but not for ever
             line.answer((TP, OUT_OF_ORDER, -1))
-            await until(lambda count=count: len(line.requests) == count or scene.lost)  # type: ignore[misc]
+            await wait_until_async(lambda count=count: len(line.requests) == count or scene.lost)  # type: ignore[misc]
             if scene.lost:
                 break
         assert scene.lost == [OUT_OF_ORDER]
@@ -645,7 +640,7 @@ def test_a_record_that_is_too_large_is_resent_in_case_the_limit_was_raised(monke
         await turn()
         line.answer((TP, TOO_LARGE, -1))
         assert (box.refused, len(scene.words)) == (True, 1)
-        await until(lambda: len(line.requests) == 2)
+        await wait_until_async(lambda: len(line.requests) == 2)
         line.answer((TP, 0, 3))
         assert (scene.acked, scene.words[-1], box.refused) == ([("a", 3)], None, False)
 
@@ -687,7 +682,7 @@ def test_unsent_batches_wait_while_a_transaction_ends_and_sent_ones_are_resent()
         await turn()
         assert line.requests == [[(0, 1)], [(0, 1)]]
         line.answer((TP, TIMED_OUT, -1))
-        await until(lambda: len(line.requests) == 3)
+        await wait_until_async(lambda: len(line.requests) == 3)
         assert line.requests[2] == [(0, 1)], "what was sent goes again"
         scene.sink.hold(new=False)
         line.answer((TopicPartition("o", 0), 0, 5))

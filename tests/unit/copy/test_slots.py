@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
 
 from mm2.copy.driver.slots import TURN_S, Slots
+from tests.support.waiting import wait_until
 
 
 class Entrant:
@@ -22,7 +22,7 @@ class Entrant:
         self.entered: bool | None = None
         self._thread = threading.Thread(target=self._run, args=(lane,), daemon=True)
         self._thread.start()
-        eventually(lambda: self.entered is not None or batch in slots._queue)
+        wait_until(lambda: self.entered is not None or batch in slots._queue)
 
     def _run(self, lane: str) -> None:
         self.entered = self.slots.enter(self.batch, lane, self.until, self.troubles.append)
@@ -31,20 +31,13 @@ class Entrant:
         self.slots.leave(self.batch)
 
     def gets_in(self) -> bool:
-        eventually(lambda: self.entered is not None)
+        wait_until(lambda: self.entered is not None)
         return bool(self.entered)
 
     @property
     def waits(self) -> bool:
         time.sleep(0.05)
         return self.entered is None
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def test_without_a_limit_no_batch_waits() -> None:
@@ -138,8 +131,8 @@ def test_a_long_wait_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.driver.slots._LATE_S", 0.0)
     slots = Slots(0)
     a = Entrant(slots, "a1", "a")
-    eventually(lambda: a.troubles == ["the Spark cluster has not started an executor"])
+    wait_until(lambda: a.troubles == ["the Spark cluster has not started an executor"])
     slots.resize(1)
     b = Entrant(slots, "b1", "b")
     assert a.gets_in()
-    eventually(lambda: b.troubles[-1:] == ["all slots of the Spark cluster are in use"])
+    wait_until(lambda: b.troubles[-1:] == ["all slots of the Spark cluster are in use"])

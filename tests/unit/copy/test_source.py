@@ -21,6 +21,7 @@ from mm2.kafka.structs import Broker, Metadata, PartitionInfo, TopicInfo, TopicP
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched, Position
+from tests.support.waiting import wait_until_async
 
 SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1", "reconnect.backoff.ms": "1"}, client_id="c")
 
@@ -169,11 +170,11 @@ def test_a_broker_without_partitions_gets_no_requests() -> None:
     async def scenario(scene: Scene) -> None:
         scene.say(1)
         scene.source.add([Feed(TopicPartition("t", 0))])
-        await until(lambda: 1 in scene.opened)
+        await wait_until_async(lambda: 1 in scene.opened)
         scene.say(2)
-        await until(lambda: scene.opened[-1] == 2)
+        await wait_until_async(lambda: scene.opened[-1] == 2)
         scene.opened.clear()
-        await until(lambda: len(scene.opened) > 2)
+        await wait_until_async(lambda: len(scene.opened) > 2)
         assert set(scene.opened) == {2}
 
     play(scenario)
@@ -210,12 +211,6 @@ def test_what_had_no_leader_when_it_was_prepared_is_looked_up_when_it_is_added()
 OLD, NEW = (topic_id_text(uuid.UUID(int=number)) for number in (1, 2))
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
 @pytest.fixture
 def _confirmed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.topic_ids.CONFIRM_AFTER_S", 0.1)
@@ -228,10 +223,10 @@ def test_a_topic_of_the_same_name_but_another_id_is_read_from_its_start() -> Non
         receiver = Feed(TopicPartition("t", 0))
         scene.say(1, OLD)
         scene.source.add([receiver])
-        await until(lambda: receiver.topic_id == OLD)
+        await wait_until_async(lambda: receiver.topic_id == OLD)
         assert receiver.offset == 40
         scene.say(1, NEW)
-        await until(lambda: receiver.topic_id == NEW)
+        await wait_until_async(lambda: receiver.topic_id == NEW)
         assert (receiver.offset, scene.source._topic_ids["t"]) == (0, topic_id_bytes(NEW))
 
     play(scenario)
@@ -245,7 +240,7 @@ def test_a_known_id_detects_a_recreated_topic_from_the_start() -> None:
         for receiver in receivers:  # one is added after the other has reported the new id
             receiver.topic_id = OLD
             scene.source.add([receiver])
-            await until(lambda: receiver.topic_id == NEW)  # noqa: B023
+            await wait_until_async(lambda: receiver.topic_id == NEW)  # noqa: B023
         assert [receiver.offset for receiver in receivers] == [0, 0]
 
     play(scenario)
@@ -266,7 +261,7 @@ def test_metadata_that_name_a_replaced_topic_change_nothing(prepared: bool) -> N
         await asyncio.sleep(0.5)
         assert (receiver.renewals, scene.source._intakes[receiver.partition].address) == ([], None)
         scene.say(2, NEW)
-        await until(lambda: scene.source._intakes[receiver.partition].address == BrokerAddress(2, 0))
+        await wait_until_async(lambda: scene.source._intakes[receiver.partition].address == BrokerAddress(2, 0))
         scene.say(1, OLD)
         scene.source.refresh_soon()
         await asyncio.sleep(0.5)
@@ -284,12 +279,12 @@ def test_an_unknown_id_that_the_leader_does_not_confirm_is_not_accepted() -> Non
         scene.say(1, OLD)
         scene.of_leader = scene.cluster.metadata()
         scene.source.add([receiver])
-        await until(lambda: receiver.topic_id == OLD)
+        await wait_until_async(lambda: receiver.topic_id == OLD)
         scene.say(1, NEW)
         await asyncio.sleep(0.6)
         assert receiver.renewals == []
         scene.of_leader = None
-        await until(lambda: receiver.renewals == [NEW])
+        await wait_until_async(lambda: receiver.renewals == [NEW])
 
     play(scenario)
 
@@ -326,7 +321,7 @@ def test_a_deposed_leader_that_does_not_know_it_is_not_read_from() -> None:
         _leaders(scene, {1: (1, 4), 2: (2, 5)})
         scene.source.add([receiver])
         intake = scene.source._intakes[receiver.partition]
-        await until(lambda: intake.address == BrokerAddress(2, 0))
+        await wait_until_async(lambda: intake.address == BrokerAddress(2, 0))
         scene.source.refresh_soon()
         await asyncio.sleep(0.5)
         assert (intake.address, intake.leader_epoch, receiver.failures) == (BrokerAddress(2, 0), 5, [])
@@ -348,7 +343,7 @@ def test_an_older_leader_epoch_is_accepted_when_all_brokers_name_it_for_a_while(
         assert intake.address is None
         assert receiver.failures, "and the partition has a reason"
         _leaders(scene, {1: (1, 4), 2: (1, 4)})
-        await until(lambda: intake.address == BrokerAddress(1, 0))
+        await wait_until_async(lambda: intake.address == BrokerAddress(1, 0))
         assert intake.leader_epoch == 4
 
     play(scenario)
@@ -363,8 +358,8 @@ def test_leaders_are_looked_up_again_when_metadata_are_old() -> None:
         scene.source._max_age_s = 1.0
         scene.source.add([receiver])
         intake = scene.source._intakes[receiver.partition]
-        await until(lambda: intake.address == BrokerAddress(1, 0))
-        await until(lambda: intake.address == BrokerAddress(2, 0))
+        await wait_until_async(lambda: intake.address == BrokerAddress(1, 0))
+        await wait_until_async(lambda: intake.address == BrokerAddress(2, 0))
 
     play(scenario)
 
@@ -442,7 +437,7 @@ def test_below_fetch_12_a_position_is_validated_before_it_is_read_and_after_each
         assert {*line.asked[-1]} == {receiver.partition, fresh.partition}
         scene.say(1, leader_epoch=2)
         scene.source.refresh_soon()
-        await until(lambda: scene.source._intakes[receiver.partition].leader_epoch == 2)
+        await wait_until_async(lambda: scene.source._intakes[receiver.partition].leader_epoch == 2)
         line.answer(fetched(receiver.partition, 6), fetched(fresh.partition, 6))
         assert (receiver.suspicions > 1, receiver.taken, fresh.taken) == (True, [], [6])
         assert receiver.partition not in line.asked[-1]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.endurance.stall import DiskStall, Script, resume_threads, stop_threads, writers
-from tests.faults.stage import until
+from tests.support.waiting import wait_until
 
 #: Named as a broker names them: one that appends to logs, one that waits for its network, one of another kind.
 _BROKER = """
@@ -74,7 +74,7 @@ def test_only_the_writers_stop_and_they_run_on() -> None:
         assert states(process.pid)["ReplicaFetcherT"] == "t"
         assert sum(state == "t" for state in states(process.pid).values()) <= 2
         resume_threads(stopped)
-        until(lambda: "t" not in states(process.pid).values(), "resumption")
+        wait_until(lambda: "t" not in states(process.pid).values(), 30, what="resumption")
 
 
 def test_where_ptrace_is_not_allowed_the_whole_process_stops(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 from mm2.kafka.errors import CorruptBatch, DisconnectedFailure, KafkaFailure
 from mm2.kafka.wire.channel import BufferPool, Channel
 from mm2.sandbox import certificates
+from tests.support.waiting import wait_until_async
 
 
 def frame(body: bytes) -> bytes:
@@ -63,12 +64,6 @@ def with_channel(
     asyncio.run(scene())
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110  (what is waited for sets no event)
-            await asyncio.sleep(0.001)
-
-
 def test_frames_come_whole_however_they_are_cut() -> None:
     bodies = [answer(1, b""), answer(2, b"x" * 300_000), answer(3, b"last frame")]
 
@@ -78,7 +73,7 @@ def test_frames_come_whole_however_they_are_cut() -> None:
         for at in range(0, len(data), 70_001):
             await asyncio.to_thread(far.sendall, data[at : at + 70_001])
             await asyncio.sleep(0)
-        await until(lambda: len(frames) == 3)
+        await wait_until_async(lambda: len(frames) == 3)
         assert frames == bodies
         assert not losses
 
@@ -103,7 +98,7 @@ def test_buffers_leave_in_order_however_full_the_socket_is() -> None:
 def test_an_impossible_frame_ends_the_connection(size: int) -> None:
     async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
         far.sendall(size.to_bytes(4, "big", signed=True) + b"....")
-        await until(lambda: losses)
+        await wait_until_async(lambda: losses)
         assert isinstance(losses[0], DisconnectedFailure)
         assert str(losses[0]) == f"h:9 announced a frame of {size} bytes; at most 1000 are taken"
         assert channel.lost
@@ -117,7 +112,7 @@ def test_an_answer_to_another_request_ends_the_connection(answered: list[int]) -
     async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
         ask(channel, far, 1, 2)
         far.sendall(b"".join(frame(answer(correlation_id, b"")) for correlation_id in answered))
-        await until(lambda: losses)
+        await wait_until_async(lambda: losses)
         assert isinstance(losses[0], CorruptBatch)
         assert frames == [answer(correlation_id, b"") for correlation_id in answered[:-1]]
 
@@ -129,7 +124,7 @@ def test_a_peer_that_leaves_within_a_frame_is_told_once() -> None:
         ask(channel, far, 7)
         far.sendall(frame(answer(7, b"whole")) + frame(b"not whole")[:7])
         far.close()
-        await until(lambda: losses)
+        await wait_until_async(lambda: losses)
         channel.send([b"into the void"], 8)
         await asyncio.sleep(0.01)
         assert [str(loss) for loss in losses] == ["h:9 closed the connection"]
@@ -246,7 +241,7 @@ def test_frames_come_whole_through_tls(tmp_path: Path) -> None:
         channel.send([b""], 3)
         assert await asyncio.to_thread(peer.read, 12) == b"?" * 12
         await asyncio.to_thread(peer.write, b"".join(map(frame, bodies)))
-        await until(lambda: len(frames) == 3 or losses)
+        await wait_until_async(lambda: len(frames) == 3 or losses)
         assert frames == bodies
         assert not losses
 

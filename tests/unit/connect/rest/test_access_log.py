@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mm2.connect.rest.middleware import is_routine
-from tests.integration.copy_flow import eventually
+from tests.support.waiting import wait_until
 from tests.unit.connect.rest.conftest import Start
 
 
@@ -17,7 +17,7 @@ def test_a_probe_that_is_answered_well_is_logged_at_debug_and_all_else_at_info(s
             rest.ask(method, path)
         rest.herder.hang, rest.herder.ready = True, False
         rest.ask("GET", "/health")
-        eventually(lambda: len(lines) >= 5, 20)  # a line comes when its answer is through
+        wait_until(lambda: len(lines) >= 5, 20)  # a line comes when its answer is through
     told = sorted((*line["event"].split('"')[1:3], line["log_level"]) for line in lines)
     assert [(request, int(rest.split()[0]), level) for request, rest, level in told] == [
         ("GET /connectors HTTP/1.1", 200, "info"),

@@ -1,0 +1,40 @@
+"""Waiting for a condition that some other thread or process brings about.
+
+`MM2_TEST_PATIENCE` (a number, 1 unless set) multiplies every timeout: how many times as long as on a quiet machine something may take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+PATIENCE: Final = float(os.environ.get("MM2_TEST_PATIENCE", "1"))
+
+
+def wait_until(
+    condition: Callable[[], object],
+    timeout_s: float = 45.0,
+    *,
+    what: str = "",
+    why: Callable[[], object] = str,
+    interval_s: float = 0.05,
+) -> None:
+    """Call `condition` until it returns something true.
+
+    AssertionError after `timeout_s` seconds, with `what` was waited for and what `why` returns (for instance the end of a log).
+    """
+    timeout_s *= PATIENCE
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what or 'the condition'}: not within {timeout_s:.0f} s: {why()}"
+        time.sleep(interval_s)
+
+
+async def wait_until_async(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    """Let other coroutines run until `condition` returns something true; TimeoutError after `timeout_s` seconds."""
+    async with asyncio.timeout(timeout_s * PATIENCE):
+        while not condition():  # noqa: ASYNC110  (what is waited for sets no event)
+            await asyncio.sleep(0.005)
