@@ -38,7 +38,7 @@ NOTHING_TO_SHOW = frozenset(
     {
         *(f"{file.stem}: annotation Alerts" for file in BOARDS),
         "flows: Alerts: A",
-        "flows: Batches made anew, by reason: A",
+        "flows: Re-encoded batches, by reason: A",
         "partitions: Partitions that do not go on: A",
         "partitions: Gaps by reason: A",
         "partitions: Differences found by verify: A",
@@ -153,7 +153,7 @@ def test_a_record_that_is_too_large_is_told_by_topic_until_the_limit_is_raised(w
     watched.write("large", size=5000)
     watched.await_firing("Mm2RecordTooLarge", topic="large", **_FLOW)
     (alert,) = watched.prometheus.firing("Mm2RecordTooLarge")
-    assert "A->B: a record of large is larger than B takes" in alert.annotations["summary"]
+    assert "A->B: a record of large is too large for B" in alert.annotations["summary"]
     alter(watched.b, ResourceType.TOPIC, "A.large", "max.message.bytes", "1048588")
     watched.await_silence()
 
