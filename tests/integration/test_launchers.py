@@ -69,7 +69,7 @@ def test_setup_that_failed_is_done_again(clone: Path, tmp_path: Path) -> None:
     nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
     first = _run(clone / "bin" / "setup", **nowhere)
     assert first.returncode == 1
-    assert "the packages could not be installed; pip says why above" in first.stderr
+    assert "the packages could not be installed; see pip's error above" in first.stderr
     (clone / ".venv" / "torn").touch()
     assert _run(clone / "bin" / "demo", **nowhere).returncode == 1, "a launcher must not run in a torn environment"
     assert not (clone / ".venv" / "torn").exists(), "it began from nothing"
