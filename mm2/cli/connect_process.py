@@ -203,7 +203,7 @@ class _Running:
         urls = exposed([*binding.main, *binding.admin])
         if urls and not any(extension.authenticates for extension in self._extensions):
             log.warning(
-                "Whoever reaches these addresses can read all connector configurations and run connectors, as in Kafka: set "
+                "Any client that reaches these addresses can read all connector configurations and run connectors, as in Kafka: set "
                 "listeners to addresses of 127.0.0.1, rest.extension.classes, or ssl.client.auth=required with https.",
                 listeners=urls,
             )

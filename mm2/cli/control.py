@@ -87,7 +87,7 @@ def add(verbs: Any) -> None:
         verbs,
         _RESTART,
         "restart a flow, a connector or a task",
-        "Restarts the connectors of a flow with all their tasks, or with --task one task. Copying goes on where it was. A topic or a "
+        "Restarts the connectors of a flow with all their tasks, or with --task one task. Copying continues where it was. A topic or a "
         "partition needs no restart: what holds it up is tried again by itself.",
         ("the whole flow", "mm2 restart mm2.properties 'A->B'"),
         ("one task", "mm2 restart mm2.properties 'A->B' --connector source --task 2"),

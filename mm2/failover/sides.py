@@ -200,8 +200,8 @@ class Sides:
         state = fold.snapshot()
         if state.target_state(SOURCE_NAME) not in {None, TargetState.STARTED}:
             return set()
-        dealt = [task.get(ASSIGNED_PARTITIONS_KEY) for task in state.all_task_configs(SOURCE_NAME)]
-        return {tp for text in dealt if text for tp in decode_partitions(text)}
+        assigned = [task.get(ASSIGNED_PARTITIONS_KEY) for task in state.all_task_configs(SOURCE_NAME)]
+        return {tp for text in assigned if text for tp in decode_partitions(text)}
 
     def is_same_name(self, topic: str) -> bool:
         """Whether the remote topic has the name of its source, which does not show where it came from."""

@@ -9,7 +9,7 @@ from mm2.kafka.structs import TopicPartition
 ASSIGNED_PARTITIONS_KEY: Final = "task.assigned.partitions"
 
 
-def deal(partitions: tuple[TopicPartition, ...], max_tasks: int) -> list[list[TopicPartition]]:
+def round_robin(partitions: tuple[TopicPartition, ...], max_tasks: int) -> list[list[TopicPartition]]:
     """Assign partition k to task k modulo the number of tasks, which spreads each topic's partitions over the tasks."""
     count = min(max_tasks, len(partitions))
     return [list(partitions[index::count]) for index in range(count)]

@@ -249,7 +249,7 @@ class MirrorCheckpointConnector(MirrorConnector):
         if groups is None:
             raise RetriableError(f"The consumer groups of the flow {self._clients.flow} have not been loaded yet.")
         stored = self.context.stored_task_configs()
-        committing = dealt([group for group, is_shared in groups.items() if not is_shared], max_tasks, stored)
+        committing = assign_groups([group for group, is_shared in groups.items() if not is_shared], max_tasks, stored)
         # Share groups have a key of their own beside the one that Java uses: a Java worker in the same flow does not
         # support them.
         shared = shares([group for group, is_shared in groups.items() if is_shared], len(committing) or max_tasks)
@@ -302,7 +302,7 @@ class Calm:
         return _CALM_S if self.left >= 1 else _LONGEST_CALM_S
 
 
-def dealt(groups: Sequence[str], max_tasks: int, stored: Sequence[Mapping[str, str]]) -> list[list[str]]:
+def assign_groups(groups: Sequence[str], max_tasks: int, stored: Sequence[Mapping[str, str]]) -> list[list[str]]:
     """Assign the groups to tasks.
 
     The ``stored`` task configs are kept while they are correct: Java orders groups by a hash table, and a different

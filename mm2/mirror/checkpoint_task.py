@@ -85,7 +85,7 @@ class MirrorCheckpointTask(SourceTask):
         self._target_ids: dict[str, str] = {}  # ids of the topics that the checkpoints refer to
         self._untranslated: dict[str, dict[TopicPartition, OffsetReason]] = {}
         self._not_synced: dict[str, dict[TopicPartition, OffsetReason]] = {}
-        self._told: dict[str, dict[TopicPartition, OffsetReason]] | None = (
+        self._ledger_reasons: dict[str, dict[TopicPartition, OffsetReason]] | None = (
             None  # reasons in the ledger; None until it was read
         )
         self._telling = threading.Lock()
@@ -188,7 +188,9 @@ class MirrorCheckpointTask(SourceTask):
             self._translator.ledger = found.ledger
             groups = frozenset(self._groups)
             with self._telling:
-                self._told = {group: said for group, said in found.ledger.group_reasons().items() if group in groups}
+                self._ledger_reasons = {
+                    group: reasons for group, reasons in found.ledger.group_reasons().items() if group in groups
+                }
         return found is not None
 
     def _follow_home_ledger(self) -> bool:
@@ -460,10 +462,10 @@ class MirrorCheckpointTask(SourceTask):
     def _tell(self) -> None:
         """Write changed `reasons` to the ledger; without a ledger they are only kept in memory."""
         with self._telling:
-            told, reasons = self._told, self.reasons
-            if told is None:
+            written, reasons = self._ledger_reasons, self.reasons
+            if written is None:
                 return
-            changed = [group for group in told.keys() | reasons.keys() if told.get(group) != reasons.get(group)]
+            changed = [group for group in written.keys() | reasons.keys() if written.get(group) != reasons.get(group)]
             if not changed:
                 return
             count = sum(map(len, reasons.values()))
@@ -485,7 +487,7 @@ class MirrorCheckpointTask(SourceTask):
                     )
                 return
             self._recurring.resolve("reasons")
-            self._told = reasons
+            self._ledger_reasons = reasons
 
     # -- group offsets on the target
 

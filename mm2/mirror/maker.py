@@ -84,7 +84,7 @@ _RELOAD_AGAIN_S: Final = 30.0
 _STOP_FLOWS_S: Final = 30.0
 
 
-class TargetAway(ConnectError):
+class TargetUnavailable(ConnectError):
     """A target cluster does not answer; the error may be temporary."""
 
 
@@ -250,7 +250,7 @@ class MirrorMaker:
             frozen = _frozen(config)
         except Exception as error:  # a custom class may raise any exception
             trace = None if isinstance(error, (ConfigException, ConnectError)) else error
-            sentence = "%s is refused, the old one goes on: %s"
+            sentence = "%s is rejected, the previous version stays in effect: %s"
             log.error(sentence, file.path, error, difference=lines, exc_info=trace)  # noqa: TRY400
             self._reloads["refused"] += 1
             return True
@@ -259,7 +259,7 @@ class MirrorMaker:
             fresh = self._fresh_flows(changes, plans)
         except (ConfigException, ConnectError, KafkaFailure) as error:
             log.error(  # noqa: TRY400
-                "%s cannot be applied yet, the old one goes on: %s", file.path, error, difference=lines
+                "%s cannot be applied yet, the previous version stays in effect: %s", file.path, error, difference=lines
             )
             return False
         for key in sorted(frozen.keys() | self._frozen.keys()):
@@ -307,7 +307,7 @@ class MirrorMaker:
         for flow in self.flows:
             flow.configurer.wanted = self._plans[flow.pair].connectors
             flow.configurer.bring_up(flow.herder, changes.reconfigured.get(flow.pair, ()))
-            for name in changes.resolved_anew.get(flow.pair, ()):
+            for name in changes.changed_values.get(flow.pair, ()):
                 if flow.herder.is_leader:
                     flow.herder.restart_connector_and_tasks(RestartRequest(name, only_failed=False, include_tasks=True))
         self._join(fresh)
@@ -340,16 +340,16 @@ class MirrorMaker:
 
         Raises ConnectError if no target answers.
         """
-        away: dict[str, TargetAway] = {}
+        unavailable: dict[str, TargetUnavailable] = {}
         targets = {flow.pair.target: flow for flow in self.flows}
         for alias, flow in targets.items():
             try:
                 self._check_target(flow, self._plans[flow.pair])
-            except TargetAway as error:
-                away[alias] = error
-                if len(away) == len(targets) or self._stopping.is_set():
+            except TargetUnavailable as error:
+                unavailable[alias] = error
+                if len(unavailable) == len(targets) or self._stopping.is_set():
                     raise
-        for alias, failure in away.items():
+        for alias, failure in unavailable.items():
             late = [flow for flow in self.flows if flow.pair.target == alias]
             self.flows = [flow for flow in self.flows if flow not in late]
             self._waiting.update(flow.pair for flow in late)
@@ -382,14 +382,14 @@ class MirrorMaker:
     def _check_target(self, flow: Flow, plan: FlowPlan) -> None:
         """Check the target of a flow.
 
-        Raises ConnectError at once if the target rejects the connection, and TargetAway after five seconds without an
+        Raises ConnectError at once if the target rejects the connection, and TargetUnavailable after five seconds without an
         answer.
         """
         alias = flow.pair.target
         servers = plan.worker.get("bootstrap.servers")
         where = f"{alias} ({alias}.bootstrap.servers = {servers})"
         deadline = time.monotonic() + _TARGET_PATIENCE_S
-        said = False
+        logged = False
         while True:
             try:
                 cluster_id = flow.node.check(_TRY_S)
@@ -398,11 +398,11 @@ class MirrorMaker:
             except KafkaFailure as failure:
                 passing = isinstance(failure, ConnectFailure) and failure.retriable
                 if not passing or time.monotonic() > deadline or self._stopping.is_set():
-                    refused = TargetAway if passing else ConnectError
+                    refused = TargetUnavailable if passing else ConnectError
                     raise refused(f"The target cluster {where} cannot be used: {failure}") from failure
-                if not said:
+                if not logged:
                     log.warning("The target cluster %s does not answer yet: %s", where, failure)
-                    said = True
+                    logged = True
             self._stopping.wait(_BETWEEN_TRIES_S)
 
 

@@ -39,7 +39,7 @@ class Changes:
     """The changes between two sets of plans.
 
     ``restarted`` are flows whose worker settings differ. Of the other flows, by connector name: ``reconfigured`` are
-    those whose written settings differ, ``resolved_anew`` those with the same written settings but different resolved
+    those whose written settings differ, ``changed_values`` those with the same written settings but different resolved
     values.
     """
 
@@ -47,31 +47,31 @@ class Changes:
     removed: tuple[SourceAndTarget, ...]
     restarted: tuple[SourceAndTarget, ...]
     reconfigured: Mapping[SourceAndTarget, tuple[str, ...]]
-    resolved_anew: Mapping[SourceAndTarget, tuple[str, ...]]
+    changed_values: Mapping[SourceAndTarget, tuple[str, ...]]
 
     @classmethod
     def between(cls, old: Mapping[SourceAndTarget, FlowPlan], new: Mapping[SourceAndTarget, FlowPlan]) -> Self:
         """The changes from ``old`` to ``new``."""
         both = [pair for pair in new if pair in old]
         restarted = tuple(pair for pair in both if old[pair].worker != new[pair].worker)
-        reconfigured, anew = {}, {}
+        reconfigured, changed_values = {}, {}
         for pair in both:
             if pair not in restarted:
                 before, after = old[pair], new[pair]
                 written = tuple(name for name, props in after.connectors.items() if before.connectors[name] != props)
                 resolved = {name for name, props in after.resolved.items() if before.resolved[name] != props}
                 reconfigured[pair] = written
-                anew[pair] = tuple(sorted(resolved - set(written)))
+                changed_values[pair] = tuple(sorted(resolved - set(written)))
         added = tuple(pair for pair in new if pair not in old)
         removed = tuple(pair for pair in old if pair not in new)
-        return cls(added, removed, restarted, reconfigured, anew)
+        return cls(added, removed, restarted, reconfigured, changed_values)
 
     def to_json(self) -> dict[str, Any]:
         """The changes for the log, with flows as ``A->B``."""
         touched = {
-            str(pair): [*names, *self.resolved_anew[pair]]
+            str(pair): [*names, *self.changed_values[pair]]
             for pair, names in self.reconfigured.items()
-            if names or self.resolved_anew[pair]
+            if names or self.changed_values[pair]
         }
         return {
             "started": [str(pair) for pair in self.added],

@@ -143,7 +143,7 @@ class _Look:
                 servers = self._props.get(f"{side.value}.cluster.bootstrap.servers")
                 self._unreachable.append(alias)
                 self._troubles.append(
-                    f"Cluster {alias} cannot be used, so nothing is known of it ({alias}.bootstrap.servers = {servers}): {failure}"
+                    f"Cluster {alias} cannot be used, so it was not checked ({alias}.bootstrap.servers = {servers}): {failure}"
                 )
 
     def all(self) -> Preview:
@@ -268,7 +268,7 @@ class _Look:
         allowed = provenance.foreseen(source.partitions)
         self._troubles += heard.errors
         self._notes += [
-            f"Topic {topic} was handed over to cluster {self._pair.target}, and is held."
+            f"Topic {topic} was failed over to cluster {self._pair.target} and is not copied."
             for topic in sorted(provenance.handed_over)
         ]
         return allowed - provenance.handed_over
@@ -344,11 +344,10 @@ class _Look:
             if _code(failure) == ErrorCode.SECURITY_DISABLED:
                 self._notes.append("A cluster has no authorizer, so there are no ACLs to sync.")
             else:
-                self._troubles.append(f"ACLs cannot be synced (sync.topic.acls.enabled=false does without): {failure}")
+                self._troubles.append(f"ACLs cannot be synced (sync.topic.acls.enabled=false disables this): {failure}")
             return
         self._notes += [
-            f"{sentence(acl)} is not for cluster {alias}, where MirrorMaker has to write and nobody else may."
-            for acl in plan.eased
+            f"{sentence(acl)} is not copied to cluster {alias}, where only MirrorMaker may write." for acl in plan.eased
         ]
         self._steps += [Step(alias, "create ACL", sentence(acl)) for acl in plan.create]
         self._steps += [Step(alias, "remove ACL", sentence(acl)) for acl in plan.remove or ()]
@@ -398,7 +397,7 @@ class _Look:
             if _code(answer) in _NOT_ALLOWED:
                 hidden.add(name)
             elif vanished(answer) and not any(re.fullmatch(name, topic) for topic in source.partitions):
-                self._notes.append(f"Cluster {self._pair.source} has no topic {name}, which topics names.")
+                self._notes.append(f"Cluster {self._pair.source} has no topic {name}, which is listed in topics.")
         return hidden
 
     def _groups(self) -> set[str]:
@@ -464,7 +463,7 @@ class _KnownAcls:
 
     def judged(self, need: RequiredAcl) -> AclStatus:
         if need.kind is ResourceType.TRANSACTIONAL_ID:
-            return AclStatus(need, unknown=need.names, note="brokers do not tell rights on transactional ids")
+            return AclStatus(need, unknown=need.names, note="brokers do not report permissions on transactional ids")
         missing, unknown, notes = [], [], []
         for name in need.names:
             allowed, note = self._judge(need, name)
@@ -479,7 +478,7 @@ class _KnownAcls:
         """Whether the operation is allowed; None and the reason if this cannot be known."""
         answer = self._rights.get((need.kind, name))
         if answer is None:
-            return None, "brokers tell rights on groups once they have some"
+            return None, "brokers report permissions on groups only if they have groups"
         cluster = self._rights.get((ResourceType.CLUSTER, _HOSTED))
         if need.operation is AclOperation.CREATE:
             if name in self._creatable:
@@ -488,16 +487,16 @@ class _KnownAcls:
                 return True, ""  # the topic exists
             return True if isinstance(
                 cluster, frozenset
-            ) and AclOperation.CREATE in cluster else None, "it was not rehearsed"
+            ) and AclOperation.CREATE in cluster else None, "it was not checked"
         if isinstance(answer, frozenset):
             return need.operation in answer, ""
         if vanished(answer):
-            return None, "brokers tell rights on topics that are there only"
+            return None, "brokers report permissions only for topics that exist"
         if isinstance(answer, BrokerFailure) and answer.code in (*_NOT_ALLOWED, ErrorCode.GROUP_AUTHORIZATION_FAILED):
             return (
                 (False, "")
                 if need.operation is AclOperation.DESCRIBE
-                else (None, "who may not describe it is not told")
+                else (None, "without permission to describe it, others are not reported")
             )
         return None, str(answer)
 

@@ -194,8 +194,8 @@ class Provenance:
         for topic in waiting:
             self.recurring.report(
                 f"turn of topic {topic}",
-                f"Topic {topic} was handed over from cluster {target} to {source} and is not copied back before "
-                f"`mm2 failback FILE '{target}->{source}'` has said from which offset on.",
+                f"Topic {topic} was failed over from cluster {target} to {source} and is not copied back before "
+                f"`mm2 failback FILE '{target}->{source}'` has set the start offset.",
             )
         self.recurring.keep_only("turn of topic ", {f"turn of topic {topic}" for topic in waiting})
         return waiting
@@ -233,7 +233,7 @@ class Provenance:
             raise failure
         self.recurring.report(
             "ledger of provenance",
-            f"The ledger of the flow cannot be used, so no other flow is told where its topics come from: {failure}",
+            f"The ledger of the flow cannot be used, so other flows do not know where its topics come from: {failure}",
         )
 
     def _write(self, claims: Mapping[str, tuple[Path, ...]]) -> None:

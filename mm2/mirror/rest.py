@@ -120,14 +120,15 @@ class FlowsRest:
         if not resources.authenticates and (urls := exposed(ports)):
             if self._settings.props.get(STRANGERS_KEY, "").strip() == EVERYTHING:
                 log.warning(
-                    "Whoever reaches these addresses can read what is copied and change it: nobody has to log in, and %s is %s.",
+                    "Any client that reaches these addresses can read and change the flows: no authentication is configured, and %s is %s.",
                     STRANGERS_KEY,
                     EVERYTHING,
                     listeners=urls,
                 )
             else:
                 log.info(
-                    "Other machines see /health and /metrics only, since nobody has to log in here.", listeners=urls
+                    "Other machines have access to /health and /metrics only, because no authentication is configured.",
+                    listeners=urls,
                 )
         in_clear = [port.url for port in self.binding.main if port.context is None and not port.is_loopback]
         if resources.authenticates and in_clear:

@@ -23,7 +23,6 @@ from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_parti
 from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, ClientKind, MirrorClients, Side
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.connector import MirrorConnector
-from mm2.mirror.dealing import Deal, Shares
 from mm2.mirror.discovery import see_topics, vanished
 from mm2.mirror.internal_topics import create_compacted_topic, create_kept_topic
 from mm2.mirror.ledgers import Ledgers
@@ -35,6 +34,7 @@ from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side
+from mm2.mirror.task_assignment import Shares, TaskAssignment
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, writing_principals
 from mm2.mirror.topic_configs import TopicConfigs
 
@@ -66,7 +66,7 @@ class MirrorSourceConnector(MirrorConnector):
         self._handed_over: set[str] = set()  # of these, the promoted ones
         # Partitions whose remote partition exists; None until both clusters have been read once.
         self._ready: tuple[TopicPartition, ...] | None = None
-        self._deal = Deal(self._stored_shares)
+        self._assignment = TaskAssignment(self._stored_shares)
         self._ledgers: Ledgers | None = None
 
     def task_class(self) -> type[Task]:
@@ -141,7 +141,7 @@ class MirrorSourceConnector(MirrorConnector):
         # Only the target must be reachable. A source that is unreachable for longer than a lease must not find, when it
         # recovers, that the opposite flow has taken over its topics.
         hold = self._reaching(self._hold_provenance, self._target_admin)
-        scheduler.every(RENEW_S, "Holding what is said of where topics came from", hold, delay_s=RENEW_S)
+        scheduler.every(RENEW_S, "Renewing the provenance of topics", hold, delay_s=RENEW_S)
         scheduler.every(acls_s, "Syncing topic ACLs", self._sync_acls)
         scheduler.every(configs_s, "Syncing topic configs", self._sync_configs)
         weigh_s = max(refresh_s, LEAST_BETWEEN_DEALS_S) if refresh_s >= 0 else _BETWEEN_DEALS_S
@@ -252,7 +252,7 @@ class MirrorSourceConnector(MirrorConnector):
 
     def _weigh(self) -> None:
         """Compare the load of the tasks; request a new assignment if one task has far too much."""
-        if self._ledgers is None or self._deal.tasks < 2:
+        if self._ledgers is None or self._assignment.tasks < 2:
             return
         try:
             # Read on demand rather than followed: every partition writes to it every second.
@@ -261,8 +261,8 @@ class MirrorSourceConnector(MirrorConnector):
             if vanished(failure):
                 return
             raise
-        if moved := self._deal.weigh(rates):
-            log.info("Some task has far more to copy than others: partitions are dealt out anew.", moved=moved)
+        if moved := self._assignment.weigh(rates):
+            log.info("The load of the tasks is uneven; reassigning partitions.", moved=moved)
             self.context.request_task_reconfiguration()
 
     def _stored_shares(self) -> Shares:
@@ -271,11 +271,11 @@ class MirrorSourceConnector(MirrorConnector):
             stored = self.context.stored_task_configs()
             return [decode_partitions(props[ASSIGNED_PARTITIONS_KEY]) for props in stored]
         except (KeyError, ValueError) as error:
-            log.warning("The stored task configs cannot be read, so partitions are dealt out anew.", error=repr(error))
+            log.warning("The stored task configs cannot be read; reassigning all partitions.", error=repr(error))
             return []
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Assign the partitions by the rules of `dealing`. RetriableError while the partitions are not known."""
+        """Assign the partitions as in `mm2.mirror.task_assignment`. RetriableError while the partitions are not known."""
         if not self._settings.bool("enabled"):
             return []
         with self._lock:
@@ -286,7 +286,7 @@ class MirrorSourceConnector(MirrorConnector):
         # the task configs, which restarts all tasks.
         return [
             {**self._props, ASSIGNED_PARTITIONS_KEY: encode_partitions(share), TASK_INDEX_KEY: str(index)}
-            for index, share in enumerate(self._deal.shares(ready, max_tasks))
+            for index, share in enumerate(self._assignment.shares(ready, max_tasks))
         ]
 
     def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:

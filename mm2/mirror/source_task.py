@@ -1,7 +1,7 @@
-"""MirrorSourceTask: the partitions of one task, copied by Spark.
+"""MirrorSourceTask: copies the partitions of one task with Spark.
 
-For the Connect runtime it is a source task whose ``poll`` never returns records: the copier writes data and positions. Positions go to
-the same offsets topic under the same keys as with Java's MirrorSourceTask, so either can take over from the other.
+Its ``poll`` never returns records, because the copy engine writes records and positions. Positions are written to the same offsets
+topic under the same keys as by Java's MirrorSourceTask, so either can take over from the other.
 """
 
 from __future__ import annotations
@@ -67,23 +67,23 @@ _DEFAULT_MAX_WAIT_MS: Final = 500
 class MirrorSourceTask(SourceTask):
     """See the module."""
 
-    #: Data and positions go past the worker's producer, with exactly-once too.
+    #: Records and positions are not written by the worker's producer, in exactly-once mode neither.
     produces_by_itself = True
 
-    #: What a time with exactly-once has left open, see `_settle_transactions`.
+    #: Whether transactions of an earlier exactly-once mode were aborted, see `_settle_transactions`.
     _settled = False
 
     def __init__(self) -> None:
         self._ledger: LedgerLog | None = None
         self._ledger_lock = threading.Lock()
         self._ledger_deadline = 0.0
-        self._said_limits: dict[str, int] = {}
-        self._said_pauses: Pauses = {}
-        self._held: Pauses = {}  # topics that were handed over, as of when copying last began, and since then
+        self._known_throttles: dict[str, int] = {}
+        self._known_pauses: Pauses = {}
+        self._held: Pauses = {}  # topics that were failed over, when copying last started and since then
         self._job: CopyJob | None = None
         self._own_engine: CopyEngine | None = None
         self._next_report = 0.0
-        self._notes: set[str] = set()  # that are said
+        self._notes: set[str] = set()  # already logged
         self._troubles: dict[str, float] = {}  # when each was last seen, in monotonic seconds
 
     def version(self) -> str:
@@ -93,7 +93,7 @@ class MirrorSourceTask(SourceTask):
         """Read the committed positions and begin copying after each of them."""
         engine = self.context.resources.get(COPY_RESOURCE)
         if not isinstance(engine, CopyEngine):
-            # On a plain Connect cluster nobody brings one: the task's own, stopped with it.
+            # A plain Connect worker has no shared engine: the task starts and stops its own.
             engine = CopyEngine({key: value for key, value in props.items() if key.startswith("spark.")})
             self._own_engine = engine
         spec = copy_spec(props, self.context)
@@ -108,7 +108,7 @@ class MirrorSourceTask(SourceTask):
         self._job = engine.open(spec, self._starts, self._pauses)
 
     def poll(self) -> list[SourceRecord] | None:
-        """Wait for news of the copying. Raises ConnectError when no partition can go on."""
+        """Wait for a status change. Raises ConnectError when no partition can be copied any more."""
         job = self._job
         if job is None:
             return None
@@ -121,7 +121,7 @@ class MirrorSourceTask(SourceTask):
         job = self._follow_pauses(job)
         status = job.status()
         self.context.report(status)
-        self._complain(status["troubles"])
+        self._log_troubles(status["troubles"])
         self._note(status["notes"])
         if time.monotonic() >= self._next_report:
             self._next_report = time.monotonic() + _REPORT_INTERVAL_S
@@ -130,11 +130,11 @@ class MirrorSourceTask(SourceTask):
         return None
 
     def pause(self) -> None:
-        """Stop copying, as at a stop; what is known stays."""
+        """Stop copying, as at a stop; the state is kept."""
         job, self._job = self._job, None
         if job is not None:
             if not job.stop(_STOP_TIMEOUT_S):
-                log.warning("The copying did not stop in time for the pause.")
+                log.warning("Copying did not stop in time for the pause.")
             status = job.status()
             partitions = len(self._spec.partitions)
             self.context.report(
@@ -142,66 +142,66 @@ class MirrorSourceTask(SourceTask):
             )
 
     def resume(self) -> None:
-        """Go on where the pause began."""
-        self._said_limits = {}
+        """Continue where the pause started."""
+        self._known_throttles = {}
         self._job = self._engine.open(self._spec, self._starts, self._pauses)
 
     def stop(self) -> None:
-        """Stop reading, wait for what is under way and its commit."""
+        """Stop reading, wait for batches in flight and their commit."""
         job, self._job = self._job, None
         if job is not None and not job.stop(_STOP_TIMEOUT_S):
-            log.warning("The copying did not stop in time; its last positions may be copied again.")
+            log.warning("Copying did not stop in time; records after its last positions may be copied again.")
         if self._own_engine is not None:
             self._own_engine.stop()
         if self._ledger is not None:
             self._ledger.stop()
 
     def _follow_limits(self, job: CopyJob) -> None:
-        """Limits that ``mm2 throttle`` has written to the ledger hold at once, in place of the configured ones."""
+        """Apply limits that ``mm2 throttle`` has written to the ledger; they replace the configured ones."""
         if self._ledger is None:
             return
-        said = self._ledger.ledger.throttles()
-        if said == self._said_limits:
+        throttles = self._ledger.ledger.throttles()
+        if throttles == self._known_throttles:
             return
-        self._said_limits = said
+        self._known_throttles = throttles
         rate, topics = self._limits
         tasks = self.context.task_count
-        topics = {**topics, **{topic: limit / tasks for topic, limit in said.items() if topic}}
-        rate = said[""] / tasks if "" in said else rate
-        log.info("The limits are others now.", bytes_per_sec=rate, topics=topics)
+        topics = {**topics, **{topic: limit / tasks for topic, limit in throttles.items() if topic}}
+        rate = throttles[""] / tasks if "" in throttles else rate
+        log.info("Throttle limits have changed.", bytes_per_sec=rate, topics=topics)
         job.throttle(rate, topics)
 
     def _pauses(self) -> Pauses:
-        """What ``mm2 pause`` has written to the ledger, and topics that were handed over."""
+        """Pauses that ``mm2 pause`` has written to the ledger, and topics that were failed over."""
         if self._ledger is None:
             return {}
         return {**self._ledger.ledger.pauses(), **self._held, **holds(self._ledger.ledger)}
 
     def _follow_pauses(self, job: CopyJob) -> CopyJob:
-        """What is paused, or goes on, does so at once.
+        """Apply changed pauses.
 
-        A topic that was handed over and is taken back goes on where the offsets topic says by then, so copying begins anew:
-        meanwhile `mm2 failback` may have moved it past what came from the target.
+        A topic that was failed over and back continues at its position in the offsets topic, so copying is restarted: `mm2 failback`
+        may have moved the position past the records that came from the target.
         """
         if self._ledger is not None:
             held, self._held = self._held, {**self._held, **holds(self._ledger.ledger)}
             if held.keys() - holds(self._ledger.ledger).keys():
-                log.info("Topics that were handed over are taken back, so copying begins anew.")
+                log.info("Topics were failed back; copying is restarted.")
                 if not job.stop(_STOP_TIMEOUT_S):
-                    log.warning("The copying did not stop in time; its last positions may be copied again.")
+                    log.warning("Copying did not stop in time; records after its last positions may be copied again.")
                 self._held = {}
-                self._said_limits = {}
+                self._known_throttles = {}
                 self._job = job = self._engine.open(self._spec, self._starts, self._pauses)
         pauses = self._pauses()
-        if pauses != self._said_pauses:
-            self._said_pauses = pauses
+        if pauses != self._known_pauses:
+            self._known_pauses = pauses
             named = [topic if partition is None else f"{topic}-{partition}" for topic, partition in pauses]
-            log.info("What is paused has changed.", paused=sorted(named))
+            log.info("Pauses have changed.", paused=sorted(named))
             job.follow_pauses()
         return job
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
-        """Where partitions go on, as the ledger and Connect's offsets topic say now (`mm2.copy.driver.lane.Starts`)."""
+        """The start positions of partitions, from the ledger and Connect's offsets topic (`mm2.copy.driver.lane.Starts`)."""
         wanted = list(partitions)
         self._confirm_ownership()
         starts: dict[TopicPartition, Start] = {}
@@ -212,14 +212,14 @@ class MirrorSourceTask(SourceTask):
             committed = self._committed(wanted)
             starts = {tp: replace(ledger.start(tp, committed[tp]), seen=seen.get(tp, -1)) for tp in wanted}
             starts = self._without_late_writes(ledger, starts)
-            # A predecessor that has not noticed its end may have committed between the two readings.
+            # A predecessor that does not know that it was replaced may have committed between the two reads.
             if attempt == _READS - 1 or not any(start.moved for start in starts.values()):
                 break
             time.sleep(_READ_AGAIN_S)
         for tp, start in starts.items():
             if start.moved and start.entry is not None:
                 log.warning(
-                    "The position is not where this project left it, and is obeyed.",
+                    "The position was changed by a user or by Java and is used.",
                     partition=str(tp),
                     position=start.position,
                     ledger=start.entry.mark.source,
@@ -229,8 +229,8 @@ class MirrorSourceTask(SourceTask):
         forgotten = sum(start.entry is None and start.committed is not None for start in starts.values())
         if forgotten and not self.context.worker.exactly_once:
             log.warning(
-                "Of some positions the ledger knows nothing, as when Java has written them or the ledger was lost: what was "
-                "copied behind them, if anything was, is copied once more.",
+                "Some positions have no ledger entry, because Java wrote them or the ledger was lost: records that were copied after "
+                "them are copied again.",
                 partitions=forgotten,
             )
         known = sum(start.position is not None for start in starts.values())
@@ -238,22 +238,22 @@ class MirrorSourceTask(SourceTask):
         return starts
 
     def _without_late_writes(self, ledger: Ledger, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
-        """Tell a predecessor's late writes from positions that Java or a user has written. Raises KafkaFailure.
+        """Replace positions that a predecessor wrote late; those of Java and users stay. Raises KafkaFailure.
 
-        Also with exactly-once, where the predecessor had copied without: only then the ledger's entry has a session.
+        In exactly-once mode only if the predecessor used the default mode: otherwise the ledger entry has no session.
         """
         seen = {tp: offset for tp in starts if (offset := ledger.seen(tp)) is not None}
         found = dict(starts)
         for tp, written in self._written_positions(seen).items():
             entry = ledger.entry(tp)
             if entry is not None and not written.explains(starts[tp].committed, entry):
-                continue  # a position without an explanation is obeyed
-            # A position that is obeyed now is obeyed once, even if a deposed leader told a lower end before.
+                continue  # an unexplained position is used as it is
+            # A user's position is used only once, even if a deposed leader reported a lower end before.
             known = max(starts[tp].seen, written.foreign_at + 1)
             found[tp] = replace(ledger.start(tp, starts[tp].committed, written), seen=known)
             if starts[tp].moved and not found[tp].moved:
                 log.info(
-                    "A position that a predecessor wrote late is ignored.",
+                    "Ignored a late position of a predecessor.",
                     partition=str(tp),
                     position=starts[tp].committed,
                     resumed_at=found[tp].position,
@@ -261,7 +261,7 @@ class MirrorSourceTask(SourceTask):
         return found
 
     def _offsets_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the partitions of the offsets topic end that hold these positions. Raises KafkaFailure."""
+        """The end offsets of the partitions of the offsets topic that contain these positions. Raises KafkaFailure."""
         if self.context.worker.exactly_once:
             return {}
         keys = {tp: self._offset_key(tp) for tp in partitions}
@@ -280,10 +280,10 @@ class MirrorSourceTask(SourceTask):
         return Cluster(spec.offsets or spec.target, name="worker" if spec.offsets else spec.target_alias)
 
     def _settle_transactions(self, ledger: Ledger, partitions: Iterable[TopicPartition]) -> None:
-        """After a switch from exactly-once to "disabled": abort what this task's transactional id has left open.
+        """After a switch of exactly-once to "disabled": abort the open transaction of this task's transactional id.
 
-        Positions are read read_committed, and what is still open is waited for. Taking the id ends that wait, and fences a task of
-        before that still runs. Where that is not possible the coordinator aborts it after `transaction.timeout.ms`.
+        Positions are read with read_committed, which waits for open transactions. InitProducerId ends that wait, and fences a previous
+        task that still runs. Where it is not possible, the coordinator aborts the transaction after `transaction.timeout.ms`.
         Raises KafkaFailure.
         """
         worker = self.context.worker
@@ -300,8 +300,8 @@ class MirrorSourceTask(SourceTask):
             if not failure.is_final:
                 raise
             log.warning(
-                "The transactional id that was used with exactly-once cannot be taken. Copying begins when the transaction that it "
-                "has left open, if any, has timed out.",
+                "The transactional id of the exactly-once mode cannot be used. Copying starts when its open transaction, if any, has "
+                "timed out.",
                 transactional_id=transactional_id,
                 reason=str(failure),
             )
@@ -317,7 +317,7 @@ class MirrorSourceTask(SourceTask):
             cluster.close()
 
     def _written_positions(self, seen: Mapping[TopicPartition, int]) -> dict[TopicPartition, WrittenPosition]:
-        """Who wrote the positions of these partitions from these offsets on. Raises KafkaFailure."""
+        """The writers of the positions of these partitions, from these offsets on. Raises KafkaFailure."""
         if not seen:
             return {}
         keys = {tp: self._offset_key(tp) for tp in seen}
@@ -330,7 +330,7 @@ class MirrorSourceTask(SourceTask):
         return {tp: written[key] for tp, key in keys.items()}
 
     def _confirm_ownership(self) -> None:
-        """The copier has taken the transactional id just now; give up if it was not ours to take (KIP-618). ValueError."""
+        """The executor has called InitProducerId; raise ValueError if this task is no longer the owner (KIP-618)."""
         if self.context.worker.exactly_once:
             try:
                 self.context.confirm_ownership()
@@ -338,9 +338,9 @@ class MirrorSourceTask(SourceTask):
                 raise ValueError(str(error)) from error
 
     def _read_ledger(self) -> Ledger:
-        """The ledger as it is now; an empty one when the topic is not there after a while. Raises KafkaFailure."""
+        """The current ledger; an empty one when the topic still does not exist after a while. Raises KafkaFailure."""
         with self._ledger_lock:
-            # Paid once, not by each lane and after each loss.
+            # Waited for once, not by each lane and after each loss.
             self._ledger_deadline = self._ledger_deadline or time.monotonic() + _LEDGER_PATIENCE_S
             deadline = self._ledger_deadline
             if self._ledger is None:
@@ -355,7 +355,7 @@ class MirrorSourceTask(SourceTask):
                     if not failure.is_final and not missing:
                         raise
                     if not missing or time.monotonic() > deadline:
-                        log.warning("Without the ledger copying is at least once.", reason=str(failure))
+                        log.warning("There is no ledger: delivery is at-least-once.", reason=str(failure))
                         return Ledger()
                     time.sleep(_LEDGER_AGAIN_S)
                 else:
@@ -366,17 +366,17 @@ class MirrorSourceTask(SourceTask):
             except BrokerFailure as failure:
                 if failure.code != _NO_TOPIC:
                     raise
-                # What was read of it stays good for as long as it fits the positions, and so do pauses and limits.
+                # Entries that were read stay valid as long as they match the positions, and so do pauses and limits.
                 log.warning(
-                    "The ledger has been deleted and is made anew: what was copied behind the last positions is copied once "
-                    "more, and earlier gaps are forgotten where nobody copies at the moment.",
+                    "The ledger was deleted and is recreated: records after the last positions are copied again, and gaps of "
+                    "partitions that are not being copied are forgotten.",
                     reason=str(failure),
                 )
                 self._create_topics()
             return self._ledger.ledger
 
     def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Raises KafkaFailure when the positions cannot be read now, ValueError when one is none."""
+        """Raises KafkaFailure when the positions cannot be read, ValueError when one is invalid."""
         keys = [{"cluster": self._source_alias, "partition": tp.partition, "topic": tp.topic} for tp in partitions]
         try:
             offsets = self.context.offset_reader.offsets(keys)
@@ -387,27 +387,27 @@ class MirrorSourceTask(SourceTask):
             raise ValueError(str(error)) from error
 
     def _note(self, notes: list[str]) -> None:
-        """Say once what holds nothing up and is to be known."""
+        """Log each note once."""
         for note in notes:
             if note not in self._notes:
-                log.warning("Copying goes on, and this is to be known.", reason=note)
+                log.warning("Copying continues with a note.", reason=note)
                 self._notes.add(note)
 
-    def _complain(self, troubles: list[str]) -> None:
-        """Say each trouble once, and once that all are over.
+    def _log_troubles(self, troubles: list[str]) -> None:
+        """Log each error once, and once that all have ended.
 
-        A trouble is over when it has not been heard of for a while: each micro-batch has to meet it anew.
+        An error has ended when it was not reported for a while, because every micro-batch meets it again.
         """
         now = time.monotonic()
         for trouble in troubles:
             if trouble not in self._troubles:
-                log.warning("Copying is held up.", reason=trouble)
+                log.warning("Copying is blocked.", reason=trouble)
             self._troubles[trouble] = now
         over = [trouble for trouble, seen in self._troubles.items() if now - seen > _TROUBLE_OVER_S]
         for trouble in over:
             del self._troubles[trouble]
         if over and not self._troubles:
-            log.info("Copying goes on.")
+            log.info("Copying continues.")
 
 
 def _ledger_log(props: Mapping[str, str]) -> LedgerLog:
@@ -417,9 +417,9 @@ def _ledger_log(props: Mapping[str, str]) -> LedgerLog:
 
 
 def _create_own_topics(props: Mapping[str, str], recurring: RecurringErrors, *, dead_letters: bool) -> None:
-    """What our connector has made before there are tasks, but not Java's, which knows nothing of it.
+    """Create the topics that this project's connector creates before its tasks start; Java's connector does not.
 
-    What goes wrong shows again when the topics are used.
+    Errors are logged only: they show again when the topics are used.
     """
     clients = MirrorClients(props, task=True)
     cluster, admin = clients.admin(Side.TARGET, "replication-target-admin")
@@ -436,7 +436,7 @@ def _create_own_topics(props: Mapping[str, str], recurring: RecurringErrors, *, 
 
 
 def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
-    """The copy job of a task from its properties; ConfigException or ValueError names what cannot be used."""
+    """The copy job of a task from its properties. Raises ConfigException or ValueError."""
     clients = MirrorClients(props, task=True)
     settings = AbstractConfig(MIRROR_SOURCE_CONFIG, dict(props))
     policy = replication_policy(props)
@@ -499,7 +499,7 @@ def _servers(props: Mapping[str, str]) -> set[str]:
 
 
 def _transactions(worker: WorkerView) -> TransactionsSpec | None:
-    """With exactly-once the copier writes in transactions under the id that the worker has for this task."""
+    """In exactly-once mode the copy engine uses transactions with the worker's transactional id of this task."""
     if not worker.exactly_once or worker.transactional_id is None:
         return None
     timeout_ms = int(worker.producer_props.get("transaction.timeout.ms", "60000"))
@@ -508,7 +508,7 @@ def _transactions(worker: WorkerView) -> TransactionsSpec | None:
 
 
 def _next_offset(source: TopicPartition, committed: Mapping[str, Any] | None) -> int | None:
-    """MM2 stores the last replicated offset; copying goes on at the next one."""
+    """MM2 stores the last replicated offset; copying continues at the next one."""
     if committed is None or committed.get("offset") is None:
         return None
     offset = committed["offset"]

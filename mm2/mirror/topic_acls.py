@@ -76,7 +76,7 @@ class TopicAcls:
     writers: frozenset[str] = frozenset({EVERYBODY})
     # The ACLs that we have created, with their notes; None while they are not known.
     _created: dict[AclBinding, Mapping[str, Any]] | None = field(default=None, init=False)
-    _told: set[AclBinding] = field(default_factory=set, init=False)
+    _logged: set[AclBinding] = field(default_factory=set, init=False)
     _hint_given: bool = field(default=False, init=False)
 
     def sync(self, topics: Collection[str], refused: Collection[str] = ()) -> bool:
@@ -94,9 +94,9 @@ class TopicAcls:
             self._hint_given = True
             level("A cluster has no authorizer, so there are no ACLs to sync; consider sync.topic.acls.enabled=false.")
             return True
-        for acl in set(plan.eased) - self._told:
-            log.info("Not on the target, where MirrorMaker has to write and nobody else may.", acl=sentence(acl))
-        self._told = set(plan.eased)
+        for acl in set(plan.eased) - self._logged:
+            log.info("ACL is not copied to the target, where only MirrorMaker may write.", acl=sentence(acl))
+        self._logged = set(plan.eased)
         created = self._create(plan.create)
         removed = True
         if plan.remove is not None:

@@ -60,7 +60,7 @@ class HerderWork:
 
     def __init__(self, herder: DistributedHerder, source: str) -> None:
         self._herder = herder
-        self._dealt = _Dealt(source)
+        self._dealt = _AssignedTasks(source)
 
     def read(self) -> Work:
         """See Works."""
@@ -92,7 +92,7 @@ class StoredWork:
     ) -> None:
         """``worker`` are the settings of the flow's workers. Raises KafkaFailure."""
         self._configs, self._statuses = ConfigFold(), StatusFold()
-        self._dealt = _Dealt(source)
+        self._dealt = _AssignedTasks(source)
         configs, statuses = worker["config.storage.topic"], worker["status.storage.topic"]
         answers = admin.describe_topics([configs, statuses])
         self._exists = not any(vanished(answer) for answer in answers.values())
@@ -142,7 +142,7 @@ class StoredWork:
         return _work(statuses, configs, self._dealt, here=None, leader=None, idle=idle)
 
 
-class _Dealt:
+class _AssignedTasks:
     """The task of each partition; rebuilt when the task configs change."""
 
     def __init__(self, source: str) -> None:
@@ -156,17 +156,17 @@ class _Dealt:
             return None
         if self._seen is None or self._seen[0] != lists:
             try:
-                dealt = {tp: task for task, text in lists if text for tp in decode_partitions(text)}
+                assigned = {tp: task for task, text in lists if text for tp in decode_partitions(text)}
             except ValueError:
                 return None
-            self._seen = (lists, dealt)
+            self._seen = (lists, assigned)
         return self._seen[1]
 
 
 def _work(
     statuses: Mapping[str, tuple[Mapping[str, Any], TargetState | None, list[dict[str, Any]]]],
     configs: ClusterConfigState,
-    dealt: _Dealt,
+    assigned: _AssignedTasks,
     *,
     here: str | None,
     leader: str | None,
@@ -180,7 +180,7 @@ def _work(
     )
     if not idle and not held and source is not None:
         idle = _idle(source)
-    tasks = dealt.of(configs)
+    tasks = assigned.of(configs)
     return Work(connectors, _workers(connectors, here, leader), tasks, failed, held, idle)
 
 

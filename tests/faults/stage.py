@@ -32,8 +32,8 @@ from tests.integration.mirror_process import MirrorProcess, write_config
 from tests.support.waiting import wait_until
 
 LISTENERS = {"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}
-HELD_UP, GOES_ON = "Copying is held up.", "Copying goes on."
-NOTED = "Copying goes on, and this is to be known."
+HELD_UP, GOES_ON = "Copying is blocked.", "Copying continues."
+NOTED = "Copying continues with a note."
 _ARRIVAL_PATIENCE_S = 90.0
 
 

@@ -464,7 +464,7 @@ def test_three_clusters_in_a_ring_one_spark_no_loops_and_a_missing_right_hurts_o
     try:
         begin = time.monotonic()
         process.eventually(lambda: has_all(kafka_b, "ring-t", third, "green.ring-t"), 90)
-        line = process.says("Copying is held up.", flow="green->blue", reason="green.ring-locked-0")
+        line = process.says("Copying is blocked.", flow="green->blue", reason="green.ring-locked-0")
         assert line["level"] == "warning"
         assert line["reason"] == (
             "writing to green.ring-locked-0 of cluster blue: TOPIC_AUTHORIZATION_FAILED, "
@@ -489,8 +489,8 @@ def test_three_clusters_in_a_ring_one_spark_no_loops_and_a_missing_right_hurts_o
         process.eventually(lambda: has_all(kafka_b, "ring-locked", third, "green.ring-locked"))
         healed_s = time.monotonic() - allowed
         assert contents(third, "green.ring-locked") == contents(kafka_b, "ring-locked")
-        process.says("Copying goes on.", flow="green->blue")
-        assert len(process.lines(event="Copying is held up.", reason="writing to green.ring-locked-0")) == 1, (
+        process.says("Copying continues.", flow="green->blue")
+        assert len(process.lines(event="Copying is blocked.", reason="writing to green.ring-locked-0")) == 1, (
             "said once"
         )
 

@@ -140,7 +140,7 @@ def test_partitions_move_to_another_task_when_one_task_has_far_more_to_copy(
     two_tasks = props(kafka_a, kafka_b, unique, source__cluster__alias=unique)
     dealt = [f"{unique}-0,{unique}-2", f"{unique}-1,{unique}-3"]
     with running(MirrorSourceConnector(), two_tasks) as (connector, context):
-        wait_until(lambda: assigned(connector, 2) == dealt, 30, what="Java's deal")
+        wait_until(lambda: assigned(connector, 2) == dealt, 30, what="Java's assignment")
         context.reconfigured.clear()
         write_rates(kafka_b, OWN[0].format(unique), unique, (50_000_000, 1_000, 40_000_000, 1_000))
         assert context.reconfigured.wait(20)
@@ -153,7 +153,7 @@ def test_partitions_move_to_another_task_when_one_task_has_far_more_to_copy(
     # A new leader goes on from there, not from Java's deal.
     with running(MirrorSourceConnector(), two_tasks) as (connector, context):
         context.stored = stored
-        wait_until(lambda: len(assigned(connector, 2)) == 2, 30, what="the deal of the next leader")
+        wait_until(lambda: len(assigned(connector, 2)) == 2, 30, what="the assignment of the next leader")
         assert connector.task_configs(2) == stored
 
 

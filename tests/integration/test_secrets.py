@@ -283,7 +283,7 @@ def make_trouble(site: Site) -> None:
     site.write_file(**{"here->there.my.filter.token": hush["changed"]})
     site.says("my.filter.token: [hidden] -> [hidden]")
     site.write_file(**{"here.sasl.jaas.config": f'{PLAIN} username="x" password="{hush["unfinished"]}'})
-    site.says("is refused, the old one goes on")
+    site.says("is rejected, the previous version stays in effect")
     site.write_file()
     ask_everything(site)
     fill(site.broker)

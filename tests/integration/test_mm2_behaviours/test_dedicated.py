@@ -173,10 +173,10 @@ def test_an_invalid_file_is_refused_and_the_old_one_goes_on(single: tuple[Dedica
             "my.token": "another-secret",
         }
     )
-    said = process.says("is refused, the old one goes on")
-    assert f"Flow {made.flow}: Invalid value ( for configuration topics" in said["event"]
-    assert f"{made.far}.sasl.jaas.config: (none) -> [hidden]" in said["difference"]
-    assert any(line.startswith(f"{made.flow}.topics: ") and line.endswith(" -> (") for line in said["difference"])
+    logged = process.says("is rejected, the previous version stays in effect")
+    assert f"Flow {made.flow}: Invalid value ( for configuration topics" in logged["event"]
+    assert f"{made.far}.sasl.jaas.config: (none) -> [hidden]" in logged["difference"]
+    assert any(line.startswith(f"{made.flow}.topics: ") and line.endswith(" -> (") for line in logged["difference"])
     made.props.clear()
     made.write(
         **good,

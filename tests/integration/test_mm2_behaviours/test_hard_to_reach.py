@@ -354,7 +354,7 @@ def test_tokens_are_fetched_again_and_sessions_that_end_hold_nothing_up(site: Si
     site.await_copied("token")
 
     def held_up() -> int:
-        return len(site.process.lines(event="Copying is held up.", flow="tokenA->tokenB"))
+        return len(site.process.lines(event="Copying is blocked.", flow="tokenA->tokenB"))
 
     tokens, troubles = len(site.tokens.issued), held_up()
     for seed in range(3):
@@ -468,7 +468,7 @@ def test_certificates_that_are_replaced_are_used_without_a_restart(site: Site) -
         again = process.lines(event="What has failed is started again.", flow=f"{way}A->{way}B")
         assert [line for line in again if line["connector"] == "MirrorHeartbeatConnector"] == []
     assert process.lines(event="failed unexpectedly") == []
-    assert process.lines(event="Without the ledger copying is at least once.") == []
+    assert process.lines(event="There is no ledger: delivery is at-least-once.") == []
 
 
 def test_nothing_that_is_secret_is_in_the_log_of_all_this(site: Site) -> None:

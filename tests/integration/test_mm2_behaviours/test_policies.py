@@ -55,7 +55,9 @@ def test_a_policy_and_a_filter_are_found_by_their_python_path(
     }
     with running(MirrorSourceConnector(), props(kafka_a, kafka_b, "", ("A", "B"), own)) as (connector, _):
         wait_until(
-            lambda: assigned(connector) == f"{unique}-0,{unique}-long-0", 30, what="the deal, without what came from B"
+            lambda: assigned(connector) == f"{unique}-0,{unique}-long-0",
+            30,
+            what="the assignment, without what came from B",
         )
         assert partitions_of(kafka_b, f"{unique}_from_A") == 1
         assert partitions_of(kafka_b, f"{unique}-long_from_A") == 1
@@ -71,7 +73,7 @@ def test_java_patterns_and_a_custom_separator(kafka_a: LocalKafka, kafka_b: Loca
         wait_until(
             lambda: assigned(connector) == wanted,
             30,
-            what="the deal; a topic that merely ends with .internal is the user's",
+            what="the assignment; a topic that merely ends with .internal is the user's",
         )
         assert partitions_of(kafka_b, f"A__{unique}-x1") == 1
         wait_until(
@@ -88,12 +90,12 @@ def test_07_under_identity_the_flow_that_would_send_a_topic_back_refuses_and_the
     first = props(kafka_a, kafka_b, f"{unique}.*", there, IDENTITY)
     second = props(kafka_b, kafka_a, f"{unique}.*", back, IDENTITY)
     with running(MirrorSourceConnector(), first) as (forth, _):
-        wait_until(lambda: assigned(forth) == f"{unique}-0", 30, what="the deal of the first")
+        wait_until(lambda: assigned(forth) == f"{unique}-0", 30, what="the assignment of the first")
         with running(MirrorSourceConnector(), second) as (returning, context):
             wait_until(
                 lambda: assigned(returning) == f"{unique}-b-0",
                 30,
-                what="the deal of the second, without what came from A",
+                what="the assignment of the second, without what came from A",
             )
             said: list[str] = []
 
@@ -114,7 +116,7 @@ def test_07_under_identity_the_flow_that_would_send_a_topic_back_refuses_and_the
             assert assigned(returning) == f"{unique}-b-0"
     # Who had it first has it again after a restart.
     with running(MirrorSourceConnector(), second), running(MirrorSourceConnector(), first) as (forth, _):
-        wait_until(lambda: assigned(forth) == f"{unique}-0,{unique}-later-0", 30, what="the deal after a restart")
+        wait_until(lambda: assigned(forth) == f"{unique}-0,{unique}-later-0", 30, what="the assignment after a restart")
 
 
 def test_07_of_two_identity_flows_that_begin_at_once_one_gives_way(
@@ -161,9 +163,9 @@ def test_07_under_identity_a_ring_of_three_clusters_ends_where_it_would_close(
         wait_until(
             lambda: assigned(flows[1]) == f"{unique}-0" and assigned(flows[2]) == f"{unique}-c-0",
             30,
-            what="the deal of the last",
+            what="the assignment of the last",
         )
-        wait_until(lambda: assigned(flows[0]) == f"{unique}-0,{unique}-c-0", 30, what="the deal of the first")
+        wait_until(lambda: assigned(flows[0]) == f"{unique}-0,{unique}-c-0", 30, what="the assignment of the first")
         refusal = f"Topic {unique}-c of cluster 2{unique} has come from cluster 3{unique}"
         wait_until(lambda: told(refusal), 30, what="a word of the flow that would close the ring")
         assert assigned(flows[1]) == f"{unique}-0"
@@ -173,7 +175,7 @@ def test_07_one_cluster_under_two_aliases_does_not_copy_its_copies(kafka_a: Loca
     create(kafka_a, unique)
     aliases = (f"x{unique}", f"y{unique}")
     with running(MirrorSourceConnector(), props(kafka_a, kafka_a, f".*{unique}", aliases)) as (connector, _):
-        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
         wait_until(lambda: partitions_of(kafka_a, f"{aliases[0]}.{unique}") == 1, 30, what="the copy")
         create(kafka_a, f"2{unique}")
         wait_until(lambda: assigned(connector) == f"{unique}-0,2{unique}-0", 30, what="another round")
@@ -209,7 +211,7 @@ def test_07_claims_hold_while_the_source_is_away_and_end_with_their_flow(
         }
         there = props(source, kafka_b, unique, (f"1{unique}", f"2{unique}"), IDENTITY | seldom)
         with running(MirrorSourceConnector(), there) as (connector, _):
-            wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
+            wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
             source.kill9()
             killed_s = time.monotonic()
             while time.monotonic() < killed_s + 3 * lease_s:
@@ -223,7 +225,7 @@ def test_07_a_flow_that_is_down_keeps_its_topics(kafka_a: LocalKafka, kafka_b: L
     there = props(kafka_a, kafka_b, unique, (f"1{unique}", f"2{unique}"), IDENTITY)
     back = props(kafka_b, kafka_a, unique, (f"2{unique}", f"1{unique}"), IDENTITY)
     with running(MirrorSourceConnector(), there) as (connector, _):
-        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
         wait_until(lambda: partitions_of(kafka_b, unique) == 1, 30, what="the copy")
     assert claims_left_s(kafka_b, f"1{unique}") > 5 * 86_400, (
         "an outage of some days must not turn the direction: all records would be on the source twice"
@@ -245,7 +247,7 @@ def test_a_ledger_of_the_source_that_may_not_be_read_keeps_new_topics_waiting_an
     watched = IDENTITY | {"forwarding.admin.class": "tests.integration.test_mm2_behaviours.admins.BlindAdmin"}
     aliases = (f"1{unique}", f"2{unique}")
     with running(MirrorSourceConnector(), props(kafka_a, kafka_b, f"{unique}.*", aliases, watched)) as (connector, _):
-        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
         monkeypatch.setattr(BlindAdmin, "blind", True)
         create(kafka_a, f"{unique}-later")
         said: list[str] = []
@@ -269,5 +271,5 @@ def test_without_a_ledger_an_identity_flow_copies_and_says_what_that_costs(
     none = IDENTITY | {"ledger.topic.replication.factor": "3"}  # one broker cannot hold that
     aliases = (f"1{unique}", f"2{unique}")
     with running(MirrorSourceConnector(), props(kafka_a, kafka_b, unique, aliases, none)) as (connector, _):
-        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
-    assert "so no other flow is told where its topics come from" in "".join(capfd.readouterr())
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
+    assert "so other flows do not know where its topics come from" in "".join(capfd.readouterr())

@@ -92,7 +92,7 @@ def test_each_leads_the_other_and_replaces_it(
         for process in flow.started:
             if process.is_running:
                 process.stop()
-            assert not process.lines(event="Without the ledger copying is at least once.")
+            assert not process.lines(event="There is no ledger: delivery is at-least-once.")
         check_that_no_task_ran_twice(flow, killed)
         flow.check(0 if exactly_once else range(repeated + 1))
         print(f"{turns} turns, {len(killed)} of them killed, at most {repeated} of {traffic.sent} records came twice")  # noqa: T201

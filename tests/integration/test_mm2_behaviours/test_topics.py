@@ -42,7 +42,7 @@ def test_03_remote_topics_and_offset_syncs_appear_without_anybody_making_them(
     create(kafka_a, unique, 2)
     create(kafka_a, f"B.{unique}")
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique)) as (connector, _):
-        wait_until(lambda: assigned(connector) == f"{unique}-0,{unique}-1", 30, what="the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0,{unique}-1", 30, what="the assignment")
         assert partitions_of(kafka_b, f"A.{unique}") == 2
         wait_until(lambda: partitions_of(kafka_a, "mm2-offset-syncs.B.internal") == 1, 30, what="the offset syncs")
         # 17: what came from the target does not go back to it.
@@ -136,7 +136,7 @@ def test_19_offset_syncs_can_be_kept_on_the_target_and_then_the_source_has_none(
     on_target = {"offset-syncs.topic.location": "target", "source.cluster.alias": f"S{unique}"}
     on_target |= {"target.cluster.alias": f"T{unique}"}
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, on_target)) as (connector, _):
-        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
         wait_until(
             lambda: partitions_of(kafka_b, f"mm2-offset-syncs.S{unique}.internal") == 1, 30, what="the offset syncs"
         )
@@ -164,7 +164,7 @@ def test_34_without_offset_syncs_there_is_no_topic_for_them(
     create(kafka_a, unique)
     silent = {"emit.offset-syncs.enabled": "false", "target.cluster.alias": unique}
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, silent)) as (connector, _):
-        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
     assert partitions_of(kafka_a, f"mm2-offset-syncs.{unique}.internal") == 0
 
 
@@ -175,7 +175,7 @@ def test_a_topic_that_vanishes_during_a_refresh_spoils_nothing(
     create(kafka_a, unique)
     ghostly = {"forwarding.admin.class": f"{HERE}.GhostlyAdmin"}
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, ghostly)) as (connector, _):
-        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
         create(kafka_a, f"{unique}-later")
         wait_until(lambda: assigned(connector) == f"{unique}-0,{unique}-later-0", 30, what="the next round")
 
@@ -192,7 +192,7 @@ def test_a_target_that_refuses_properties_gets_the_topic_without_them(
         return sentence in "".join(said)
 
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, newer)) as (connector, _):
-        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
         assert config_of(kafka_b, f"A.{unique}", "cleanup.policy") == "compact"
         assert told("Cluster B refuses future.property=1, so remote topics do without it")
         assert told("Cluster B refuses segment.bytes=5, so remote topics do without it")
@@ -219,7 +219,7 @@ def test_a_default_replication_factor_that_does_not_fit_gives_way_to_the_brokers
     nothing_said = source(kafka_a, kafka_b, unique, {"target.cluster.alias": unique})
     del nothing_said["replication.factor"], nothing_said["offset-syncs.topic.replication.factor"]
     with running(MirrorSourceConnector(), nothing_said) as (connector, _):
-        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the deal")
+        wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
         wait_until(
             lambda: partitions_of(kafka_a, f"mm2-offset-syncs.{unique}.internal") == 1, 30, what="the offset syncs"
         )

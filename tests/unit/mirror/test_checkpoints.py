@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from mm2.connect.api import ConnectError, RetriableError
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
-from mm2.mirror.checkpoint_connector import Calm, MirrorCheckpointConnector, dealt, shares
+from mm2.mirror.checkpoint_connector import Calm, MirrorCheckpointConnector, assign_groups, shares
 from mm2.mirror.checkpoint_store import CheckpointStore, offsets_to_sync
 from mm2.mirror.checkpoint_task import decode_groups, encode_groups
 from mm2.mirror.formats import Checkpoint
@@ -116,7 +116,7 @@ def test_what_is_switched_off_has_no_tasks_even_before_groups_are_known(off: str
 def test_a_deal_that_is_right_is_kept_whoever_made_it(
     stored: list[str], groups: str, max_tasks: int, dealt_out: list[str]
 ) -> None:
-    shares_now = dealt(list(groups), max_tasks, [{"task.assigned.groups": some} for some in stored])
+    shares_now = assign_groups(list(groups), max_tasks, [{"task.assigned.groups": some} for some in stored])
     assert [encode_groups(share) for share in shares_now] == dealt_out
 
 

@@ -67,7 +67,7 @@ def test_a_reference_that_stands_for_something_else_is_told_apart(tmp_path: Path
 
     changes = Changes.between(seen("a.*"), seen("b.*"))
     assert changes.reconfigured[AB] == ()
-    assert changes.resolved_anew[AB] == (CHECKPOINT, HEARTBEAT, SOURCE)
+    assert changes.changed_values[AB] == (CHECKPOINT, HEARTBEAT, SOURCE)
     assert "b.*" not in repr(seen("b.*"))
 
 

@@ -7,7 +7,7 @@ import pytest
 from mm2.config.configdef import ConfigException
 from mm2.connect.api import ConnectError, RetriableError
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.assigned_partitions import deal, decode_partitions, encode_partitions
+from mm2.mirror.assigned_partitions import decode_partitions, encode_partitions, round_robin
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
 from mm2.mirror.clients import Side
 from mm2.mirror.connector import MirrorConnector
@@ -34,13 +34,13 @@ PROPS = {
 
 def test_partitions_are_dealt_one_by_one() -> None:
     partitions = tuple(TopicPartition(f"t{t}", p) for t, count in enumerate((8, 2, 2)) for p in range(count))
-    assert [encode_partitions(share) for share in deal(partitions, 3)] == [
+    assert [encode_partitions(share) for share in round_robin(partitions, 3)] == [
         "t0-0,t0-3,t0-6,t1-1",
         "t0-1,t0-4,t0-7,t2-0",
         "t0-2,t0-5,t1-0,t2-1",
     ]
-    assert len(deal(partitions, 100)) == 12
-    assert deal((), 3) == []
+    assert len(round_robin(partitions, 100)) == 12
+    assert round_robin((), 3) == []
 
 
 def test_assigned_partitions_survive_names_with_dashes() -> None:

@@ -268,7 +268,7 @@ def test_a_position_that_the_second_reading_does_not_show_is_obeyed() -> None:
     assert scene.starts()[T0].position == 20
 
 
-def test_positions_that_the_ledger_knows_nothing_of_are_obeyed_and_what_that_costs_is_said_once() -> None:
+def test_positions_without_a_ledger_entry_are_used_and_the_consequence_is_logged_once() -> None:
     scene = Scene(ENTRY)
     others = [TopicPartition("t", 1), TopicPartition("t", 2)]
     scene.positions.held = {T0: 49, **dict.fromkeys(others, 7)}
@@ -276,7 +276,7 @@ def test_positions_that_the_ledger_knows_nothing_of_are_obeyed_and_what_that_cos
         starts = scene.starts(T0, *others)
     assert [starts[tp].position for tp in (T0, *others)] == [50, 8, 8]
     (warning,) = [line for line in logs if line["log_level"] == "warning"]
-    assert "the ledger knows nothing" in warning["event"]
+    assert "have no ledger entry" in warning["event"]
     assert warning["partitions"] == 2
 
 
@@ -331,7 +331,7 @@ def test_a_ledger_that_is_not_there_is_made_once_waited_for_and_then_followed() 
     assert (scene.log.reads, scene.creations) == (1, 1)
 
 
-def test_a_ledger_that_was_deleted_is_made_anew_and_what_was_read_of_it_holds_where_it_fits() -> None:
+def test_a_deleted_ledger_is_recreated_and_entries_that_match_the_positions_stay_valid() -> None:
     scene = Scene(ENTRY)
     scene.positions.held = {T0: 49}
     scene.starts()
@@ -343,7 +343,7 @@ def test_a_ledger_that_was_deleted_is_made_anew_and_what_was_read_of_it_holds_wh
     with capture_logs() as logs:
         assert scene.starts()[T0].entry == ENTRY
     assert scene.creations == 2
-    assert [line["event"][:27] for line in logs if line["log_level"] == "warning"] == ["The ledger has been deleted"]
+    assert [line["event"][:29] for line in logs if line["log_level"] == "warning"] == ["The ledger was deleted and is"]
     scene.positions.held = {T0: 79}
     start = scene.starts()[T0]
     assert (start.position, start.entry) == (80, ENTRY.replace(session=None))
@@ -355,7 +355,7 @@ def test_without_a_ledger_it_is_at_least_once(code: int) -> None:
     scene.positions.held = {T0: 49}
     with capture_logs() as logs:
         assert scene.starts()[T0] == Start(50, 50, seen=scene.ends)
-    assert logs[0]["event"] == "Without the ledger copying is at least once."
+    assert logs[0]["event"] == "There is no ledger: delivery is at-least-once."
 
 
 @pytest.mark.parametrize("failure", [DisconnectedFailure("gone"), TlsFailure("expired"), AuthenticationFailure("no")])
@@ -372,7 +372,7 @@ def test_positions_are_kept_where_the_worker_is() -> None:
         assert (found.bootstrap if found else None) == elsewhere
 
 
-def test_limits_are_shared_by_the_tasks_whoever_made_their_configs() -> None:
+def test_limits_are_divided_by_the_number_of_tasks_also_with_configs_of_java() -> None:
     own = {"bootstrap.servers": "127.0.0.1:1"}
     worker = WorkerView(own, "A-mm2", "mm2-offsets.A.internal", own, exactly_once=False)
     java_s = {
@@ -397,17 +397,17 @@ def test_what_is_written_is_what_is_read() -> None:
     assert scene.starts()[T0].position == 42
 
 
-def test_a_trouble_is_said_once_and_so_is_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_logged_once_and_so_is_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     scene, now = Scene(), [100.0]
     monkeypatch.setattr("mm2.mirror.source_task.time.monotonic", lambda: now[0])
     with capture_logs() as logs:
         for step, troubles in enumerate((["a"], ["a", "b"], ["b"], [], [], [])):
             now[0] = 100.0 + 2 * step
-            scene.task._complain(troubles)
+            scene.task._log_troubles(troubles)
         now[0] += 10
-        scene.task._complain([])
-    said = [(line["event"], line.get("reason")) for line in logs]
-    assert said == [("Copying is held up.", "a"), ("Copying is held up.", "b"), ("Copying goes on.", None)]
+        scene.task._log_troubles([])
+    logged = [(line["event"], line.get("reason")) for line in logs]
+    assert logged == [("Copying is blocked.", "a"), ("Copying is blocked.", "b"), ("Copying continues.", None)]
 
 
 def test_a_task_that_was_never_started_can_be_stopped() -> None:

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from mm2.copy.assignment import assign, costs
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.assigned_partitions import deal as deal_as_java
-from mm2.mirror.dealing import WORTH_BYTES_PER_S, WORTH_RATIO, Deal, Shares, redeal
+from mm2.mirror.assigned_partitions import round_robin
+from mm2.mirror.task_assignment import WORTH_BYTES_PER_S, WORTH_RATIO, Shares, TaskAssignment, reassign
 
 ALL = tuple(TopicPartition(topic, partition) for topic in ("a", "b", "c") for partition in range(8))
 SOME = st.sets(st.sampled_from(ALL)).map(lambda some: tuple(sorted(some)))
@@ -28,7 +28,7 @@ def moved(before: Shares, after: Shares) -> set[TopicPartition]:
 
 @given(partitions=SOME, tasks=TASKS)
 def test_the_first_deal_is_java_s(partitions: tuple[TopicPartition, ...], tasks: int) -> None:
-    assert redeal(partitions, tasks, [], {}) == deal_as_java(partitions, tasks)
+    assert reassign(partitions, tasks, [], {}) == round_robin(partitions, tasks)
 
 
 @given(before=SOME, tasks=TASKS, now=SOME, tasks_now=TASKS, rates=RATES)
@@ -39,7 +39,7 @@ def test_everything_is_dealt_once_and_no_task_goes_empty(
     tasks_now: int,
     rates: dict[TopicPartition, float],
 ) -> None:
-    shares = redeal(now, tasks_now, redeal(before, tasks, [], rates), rates)
+    shares = reassign(now, tasks_now, reassign(before, tasks, [], rates), rates)
     assert sorted(tp for share in shares for tp in share) == list(now)
     assert len(shares) == min(tasks_now, len(now))
     assert all(shares)
@@ -52,16 +52,16 @@ def test_a_deal_stays_until_something_changes(
     tasks: int,
     rates: dict[TopicPartition, float],
 ) -> None:
-    shares = redeal(now, tasks, redeal(before, tasks, [], {}), rates)
-    assert redeal(now, tasks, shares, rates) == shares
+    shares = reassign(now, tasks, reassign(before, tasks, [], {}), rates)
+    assert reassign(now, tasks, shares, rates) == shares
 
 
 @given(tasks=TASKS, rates=RATES)
 def test_partitions_move_only_when_it_is_worth_it_and_then_the_load_is_even(
     tasks: int, rates: dict[TopicPartition, float]
 ) -> None:
-    before = deal_as_java(ALL, tasks)
-    after = redeal(ALL, tasks, before, rates)
+    before = round_robin(ALL, tasks)
+    after = reassign(ALL, tasks, before, rates)
     best = max(loads([[ALL[i] for i in share] for share in assign([rates.get(tp) for tp in ALL], tasks)], rates))
     over = max(loads(before, rates)) - best
     if moved(before, after):
@@ -79,40 +79,42 @@ def tps(text: str) -> list[TopicPartition]:
 def test_new_partitions_go_where_least_is_and_move_no_others() -> None:
     current = [tps("a0 a2"), tps("a1 a3")]
     rates = dict(zip(tps("a0 a1 a2 a3"), (4e6, 3e6, 4e6, 4e6), strict=True))
-    assert redeal(tps("a0 a1 a2 a3 b0"), 2, current, rates) == [tps("a0 a2"), tps("a1 a3 b0")]
+    assert reassign(tps("a0 a1 a2 a3 b0"), 2, current, rates) == [tps("a0 a2"), tps("a1 a3 b0")]
 
 
 def test_partitions_that_are_gone_leave_the_others_where_they_are() -> None:
-    assert redeal(tps("a0 a1 a2"), 2, [tps("a0 a2 b0"), tps("a1 b1")], {}) == [tps("a0 a2"), tps("a1")]
+    assert reassign(tps("a0 a1 a2"), 2, [tps("a0 a2 b0"), tps("a1 b1")], {}) == [tps("a0 a2"), tps("a1")]
 
 
 def test_of_two_hot_partitions_in_one_task_one_moves_and_nothing_else() -> None:
     current = [tps("a0 a2 a4"), tps("a1 a3 a5")]
     rates = dict.fromkeys(tps("a1 a3 a4 a5"), 1e5) | dict.fromkeys(tps("a0 a2"), 5e7)
-    after = redeal(tps("a0 a1 a2 a3 a4 a5"), 2, current, rates)
+    after = reassign(tps("a0 a1 a2 a3 a4 a5"), 2, current, rates)
     assert len(moved(current, after)) == 1
     assert moved(current, after) <= set(tps("a0 a2"))
 
 
 def test_a_trickle_stays_where_it_is() -> None:
     current = [tps("a0 a1"), tps("a2 a3")]
-    assert redeal(tps("a0 a1 a2 a3"), 2, current, dict.fromkeys(tps("a0 a1"), 9e4)) == current
+    assert reassign(tps("a0 a1 a2 a3"), 2, current, dict.fromkeys(tps("a0 a1"), 9e4)) == current
 
 
 def test_one_hot_partition_alone_cannot_be_shared_out() -> None:
     current = [tps("a0"), tps("a1 a2 a3")]
-    assert redeal(tps("a0 a1 a2 a3"), 2, current, {tps("a0")[0]: 9e8} | dict.fromkeys(tps("a1 a2 a3"), 1e3)) == current
+    assert (
+        reassign(tps("a0 a1 a2 a3"), 2, current, {tps("a0")[0]: 9e8} | dict.fromkeys(tps("a1 a2 a3"), 1e3)) == current
+    )
 
 
-def test_another_number_of_tasks_is_a_new_deal() -> None:
+def test_another_number_of_tasks_is_a_new_assignment() -> None:
     current = [tps("a0 a2 a4"), tps("a1 a3 a5")]
-    assert redeal(tps("a0 a1 a2 a3 a4 a5"), 3, current, {}) == [tps("a0 a3"), tps("a1 a4"), tps("a2 a5")]
+    assert reassign(tps("a0 a1 a2 a3 a4 a5"), 3, current, {}) == [tps("a0 a3"), tps("a1 a4"), tps("a2 a5")]
 
 
-def test_the_shares_of_a_new_deal_go_to_the_tasks_that_have_most_of_them() -> None:
+def test_the_shares_of_a_new_assignment_go_to_the_tasks_that_have_most_of_them() -> None:
     current = [tps("a1 a2"), tps("a0 a4"), tps("a3")]
     rates = dict.fromkeys(tps("a1 a2 a3 a4"), 1e6) | {tps("a0")[0]: 9e7}
-    assert redeal(tps("a0 a1 a2 a3 a4"), 2, current, rates) == [tps("a1 a2 a3 a4"), tps("a0")]
+    assert reassign(tps("a0 a1 a2 a3 a4"), 2, current, rates) == [tps("a1 a2 a3 a4"), tps("a0")]
 
 
 HOT = dict.fromkeys(tps("a0 a2"), 5e7) | dict.fromkeys(tps("a1 a3"), 1e3)
@@ -120,24 +122,24 @@ HOT = dict.fromkeys(tps("a0 a2"), 5e7) | dict.fromkeys(tps("a1 a3"), 1e3)
 
 def test_a_deal_goes_on_from_the_stored_one() -> None:
     stored = [tps("a0 a1 a2"), tps("a3 a4 b7")]
-    deal = Deal(lambda: stored)
-    assert deal.shares(tuple(tps("a0 a1 a2 a3 a4")), 2) == [tps("a0 a1 a2"), tps("a3 a4")]
-    assert deal.tasks == 2
+    assignment = TaskAssignment(lambda: stored)
+    assert assignment.shares(tuple(tps("a0 a1 a2 a3 a4")), 2) == [tps("a0 a1 a2"), tps("a3 a4")]
+    assert assignment.tasks == 2
 
 
 def test_a_deal_changes_only_by_new_partitions_tasks_or_measurements() -> None:
-    deal = Deal(list)
-    assert deal.tasks == 0
-    assert deal.weigh(dict.fromkeys(HOT, 1.0)) == 0, "nothing to deal out yet"
+    assignment = TaskAssignment(list)
+    assert assignment.tasks == 0
+    assert assignment.weigh(dict.fromkeys(HOT, 1.0)) == 0, "nothing is assigned yet"
     four = tuple(tps("a0 a1 a2 a3"))
-    first = deal.shares(four, 2)
+    first = assignment.shares(four, 2)
     assert first == [tps("a0 a2"), tps("a1 a3")]
-    assert deal.shares(four, 2) == first
-    assert deal.weigh({}) == 0
-    assert deal.weigh(HOT) == 1
-    second = deal.shares(four, 2)
+    assert assignment.shares(four, 2) == first
+    assert assignment.weigh({}) == 0
+    assert assignment.weigh(HOT) == 1
+    second = assignment.shares(four, 2)
     assert moved(first, second) < set(tps("a0 a2"))
-    assert deal.weigh(HOT) == 0
-    assert deal.shares(four, 2) == second
-    assert sorted(tp for share in deal.shares((*four, *tps("a4")), 2) for tp in share) == tps("a0 a1 a2 a3 a4")
-    assert len(deal.shares(four, 3)) == 3
+    assert assignment.weigh(HOT) == 0
+    assert assignment.shares(four, 2) == second
+    assert sorted(tp for share in assignment.shares((*four, *tps("a4")), 2) for tp in share) == tps("a0 a1 a2 a3 a4")
+    assert len(assignment.shares(four, 3)) == 3

@@ -148,8 +148,8 @@ def test_a_flow_begins_where_it_is_told_to(scene: Scene, running: MirrorProcess)
 
 
 def test_partitions_keep_their_task_when_a_topic_is_added(scene: Scene, running: MirrorProcess) -> None:
-    assert scene.shares("recent") == [f"{TOPIC}-0", f"{TOPIC}-1"], "Java's deal"
-    create(scene.source, "start-a", 2)  # dealt out one by one from the first on, all would change places
+    assert scene.shares("recent") == [f"{TOPIC}-0", f"{TOPIC}-1"], "Java's assignment"
+    create(scene.source, "start-a", 2)  # assigned round-robin from the first one, all would move
     running.eventually(lambda: "start-a-1" in "".join(scene.shares("recent")))
     assert scene.shares("recent") == [f"{TOPIC}-0,start-a-0", f"{TOPIC}-1,start-a-1"]
     scene.write("start-a", 1, b"of a new topic")

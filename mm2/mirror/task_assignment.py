@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from mm2.copy.assignment import assign as deal_by_weight
+from mm2.copy.assignment import assign as assign_by_weight
 from mm2.copy.assignment import costs
 from mm2.kafka.structs import TopicPartition
 
@@ -27,7 +27,7 @@ _GOOD_ENOUGH: Final = 1.05
 _MOVES: Final = 200
 
 
-def redeal(
+def reassign(
     partitions: Sequence[TopicPartition],
     max_tasks: int,
     current: Sequence[Sequence[TopicPartition]],
@@ -45,8 +45,8 @@ def redeal(
     if len(shares) != count:
         return _labelled(best, shares)
     loads = [_load(share, weights) for share in shares]
-    dealt = {tp for share in shares for tp in share}
-    for tp in sorted(weights.keys() - dealt, key=lambda tp: (-weights[tp], tp)):
+    assigned = {tp for share in shares for tp in share}
+    for tp in sorted(weights.keys() - assigned, key=lambda tp: (-weights[tp], tp)):
         lightest = min(range(count), key=lambda index: (loads[index], index))
         shares[lightest].append(tp)
         loads[lightest] += weights[tp]
@@ -74,7 +74,7 @@ def _kept(weights: Mapping[TopicPartition, float], current: Sequence[Sequence[To
 
 def _from_scratch(weights: Mapping[TopicPartition, float], count: int) -> Shares:
     partitions = list(weights)
-    return [[partitions[index] for index in share] for share in deal_by_weight(list(weights.values()), count)]
+    return [[partitions[index] for index in share] for share in assign_by_weight(list(weights.values()), count)]
 
 
 def _labelled(shares: Shares, before: Shares) -> Shares:
@@ -114,7 +114,7 @@ def _load(share: Sequence[TopicPartition], weights: Mapping[TopicPartition, floa
     return sum(weights[tp] for tp in share)
 
 
-class Deal:
+class TaskAssignment:
     """The current assignment. Thread-safe."""
 
     def __init__(self, stored: Callable[[], Shares]) -> None:
@@ -139,7 +139,7 @@ class Deal:
         with self._lock:
             if self._shares is None or (partitions, max_tasks) != (self._partitions, self._max_tasks):
                 current = self._stored() if self._shares is None else self._shares
-                self._shares = redeal(partitions, max_tasks, current, self._rates)
+                self._shares = reassign(partitions, max_tasks, current, self._rates)
                 self._partitions, self._max_tasks = partitions, max_tasks
             return self._shares
 
@@ -150,6 +150,6 @@ class Deal:
             before = self._shares
             if before is None:
                 return 0
-            self._shares = after = redeal(self._partitions, self._max_tasks, before, self._rates)
+            self._shares = after = reassign(self._partitions, self._max_tasks, before, self._rates)
             task_of = {tp: index for index, share in enumerate(before) for tp in share}
             return sum(task_of.get(tp) != index for index, share in enumerate(after) for tp in share)
