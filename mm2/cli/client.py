@@ -36,7 +36,7 @@ _EXAMPLES: Final = {
     "remote-topics": [("what of A is on B?", "mm2 client remote-topics mm2.properties --cluster B --source A")],
     "hops": [("how far is A from C?", "mm2 client hops mm2.properties A --cluster C")],
     "translate-offsets": [
-        ("where billing goes on at B", "mm2 client translate-offsets mm2.properties A billing --cluster B"),
+        ("translated offsets of billing on B", "mm2 client translate-offsets mm2.properties A billing --cluster B"),
         (
             "for kafka-consumer-groups --reset-offsets --from-file",
             "mm2 client translate-offsets mm2.properties A --groups '.*' --cluster B --csv > offsets.csv",
@@ -70,21 +70,21 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "client",
-        help="what a client asks about a mirrored cluster",
-        description="What Kafka's MirrorClient answers: which clusters and topics arrive at a cluster, and where a group "
-        "goes on there. The same in Python: mm2.mirror.client.",
+        help="remote topics, heartbeats and checkpoints of a cluster",
+        description="Queries of Kafka's MirrorClient: the clusters and topics that are replicated to a cluster, and the "
+        "translated offsets of a group. The same in Python: mm2.mirror.client.",
     )
     actions = parser.add_subparsers(metavar="QUESTION", required=True)
     for name, (text, ask) in _TOPICS.items():
         listing = _add(actions, name, text)
         listing.set_defaults(run=run_names, ask=lambda options, client, ask=ask: ask(client))
-    remote = _add(actions, "remote-topics", "the topics that were mirrored to the cluster")
-    remote.add_argument("--source", metavar="ALIAS", help="only those that came from this cluster, the next one")
+    remote = _add(actions, "remote-topics", "remote topics of the cluster")
+    remote.add_argument("--source", metavar="ALIAS", help="only those replicated from this cluster")
     remote.set_defaults(run=run_names, ask=lambda options, client: client.remote_topics(options.source))
     hops = _add(actions, "hops", "how many hops away another cluster is")
     hops.add_argument("upstream", metavar="ALIAS", help="the cluster where the heartbeats come from")
     hops.set_defaults(run=run_hops)
-    offsets = _add(actions, "translate-offsets", "where a group of another cluster goes on at this one")
+    offsets = _add(actions, "translate-offsets", "translated offsets of a group of another cluster")
     offsets.add_argument("remote", metavar="ALIAS", help="the cluster where the group has read")
     offsets.add_argument("group", metavar="GROUP", nargs="?", help="its name")
     offsets.add_argument(
@@ -107,8 +107,8 @@ def _add(actions: Any, name: str, text: str) -> Any:
         name, help=text, description=f"{text[0].upper()}{text[1:]}. {_CODES}", epilog=examples(*_EXAMPLES[name])
     )
     parser.add_argument("config", metavar="FILE", type=Path, help="properties file of a client, or MirrorMaker's")
-    parser.add_argument("--cluster", metavar="ALIAS", help="the cluster that is asked, where FILE is MirrorMaker's")
-    parser.add_argument("--json", action="store_true", help="for programs rather than people")
+    parser.add_argument("--cluster", metavar="ALIAS", help="the cluster, if FILE is MirrorMaker's")
+    parser.add_argument("--json", action="store_true", help="as JSON")
     return parser
 
 

@@ -18,8 +18,8 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "completion",
         help="completion for bash, zsh or fish",
-        description="Prints what a shell has to read to complete the command line of mm2: verbs, options, files, and the flows of "
-        "the file that is named before. Exit code: 0.",
+        description="Prints a completion script for the command line of mm2: verbs, options, files, and the flows of the "
+        "given file. Exit code: 0.",
         epilog=examples(
             ("now, in bash", 'eval "$(mm2 completion bash)"'),
             ("always, in bash", "mm2 completion bash > ~/.local/share/bash-completion/completions/mm2"),

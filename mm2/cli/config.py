@@ -50,15 +50,15 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "config",
         help="the settings in effect, and where each comes from",
-        description="The settings in effect: those of the process, and of each flow those of its worker and its three "
-        "connectors. Each comes with the key and the line of the file that gives it, and with the keys that it overrides, or "
-        "with what else it is: derived by MirrorMaker, or a default. Passwords are hidden, and so are values of keys that "
-        "nobody knows; what a config provider keeps is shown as its reference. Nothing is connected to. Exit code: 0 the "
-        "file can be read, 1 it has keys that nothing reads, 2 it cannot be read.",
+        description="The effective settings of the process, and for each flow those of its worker and its three "
+        "connectors. Each is shown with the key and line of the file that sets it and the keys that it "
+        "overrides, or as derived or default. Passwords and values of unknown keys are hidden; values of a "
+        "config provider are shown as references. Does not connect to any cluster. Exit code: 0 the file is "
+        "valid, 1 it has unused keys, 2 it cannot be read.",
         epilog=examples(
-            ("what is not at its default", "mm2 config mm2.properties --given"),
+            ("settings that are not at their default", "mm2 config mm2.properties --given"),
             ("one connector of one flow", "mm2 config mm2.properties 'A->B' --connector source"),
-            ("why does this key not count?", "mm2 config mm2.properties 'A->B' --key replication.factor"),
+            ("why a key has no effect", "mm2 config mm2.properties 'A->B' --key replication.factor"),
         ),
     )
     add_file(parser, flow="?")

@@ -63,7 +63,7 @@ def parser() -> Any:
         metavar="ALIAS",
         nargs="+",
         env_var="MM2_CLUSTERS",
-        help="run only the flows into these clusters (default: all), best those that are near",
+        help="run only the flows to these clusters (default: all); run it near the target",
     )
     add_log_options(made)
     made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")

@@ -104,9 +104,10 @@ def _of_map(file: Path, config: Mapping[str, str | None]) -> CreateConnectorRequ
 
 PROGRAM = Program(
     name="connect-standalone",
-    description="Runs a Kafka Connect worker by itself: configurations live as long as it, source offsets are in a file.",
+    description="Runs a standalone Kafka Connect worker: connector configurations are kept in memory, source offsets "
+    "in a file.",
     make_node=make_node,
-    files_help="connectors to create: properties, or JSON as POST /connectors takes it",
+    files_help="connectors to create: properties files, or JSON as for POST /connectors",
     after_start=create_connectors,
 )
 

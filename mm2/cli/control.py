@@ -76,7 +76,7 @@ def add(verbs: Any) -> None:
     resume = _add(
         verbs,
         _RESUME,
-        "go on with what was paused or stopped",
+        "resume what was paused or stopped",
         "Takes back what mm2 pause and mm2 stop have done: of the connectors of a flow, or with --topic of a topic and all its "
         "partitions, or with --partition of one. Topics that are paused stay so when the flow is resumed, and are named.",
         ("the whole flow", "mm2 resume mm2.properties 'A->B'"),
@@ -112,7 +112,7 @@ def _add(verbs: Any, action: _Action, text: str, description: str, *rows: tuple[
         "--connector", metavar="C", help="only this connector: source, checkpoint or heartbeat (default: all three)"
     )
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=seconds, default=30.0, help="how long to wait until it is so (default: 30)"
+        "--timeout", metavar="SECONDS", type=seconds, default=30.0, help="how long to wait for the result (default: 30)"
     )
     add_access(parser)
     parser.set_defaults(run=lambda options: run(options, action), topic=None, partition=None, task=None, reason="")

@@ -150,7 +150,7 @@ def add(verbs: Any) -> None:
     """Declare `mm2 demo`."""
     parser = verbs.add_parser(
         "demo",
-        help="two brokers, a live stream, a copy, and a verdict record by record",
+        help="replicate a live stream between two brokers and compare every record",
         description=f"{_DESCRIPTION} Kafka is fetched the first time; everything runs in a folder for temporary files, reachable "
         "from this machine only, and is gone afterwards. Exit code: 0 all equal, 1 not equal or failed, 130 interrupted.",
         epilog=examples(
@@ -164,7 +164,7 @@ def add(verbs: Any) -> None:
 def _add_options(parser: Any) -> None:
     parser.add_argument("--seconds", type=seconds, default=30.0, help="how long the stream runs (default: %(default)g)")
     parser.add_argument("--rate", type=float, default=5000.0, help="records per second (default: %(default)g)")
-    parser.add_argument("--keep", action="store_true", help="go on after the verdict until Ctrl-C")
+    parser.add_argument("--keep", action="store_true", help="keep running after the verdict until Ctrl-C")
 
 
 def run(options: Any) -> int:

@@ -18,16 +18,17 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "failback",
-        help="turn a flow back whose source is there again",
-        description="The source of a flow that was failed over is there again. What is on it only is shown range by range. Under "
-        "names that tell where a topic came from, the flow then goes on. Under identity naming the flow the other way takes the "
-        "topics over, from the first offset that did not come from the source, so that nothing is copied twice; applications go "
-        "home by mm2 failover of that flow. " + EXIT_CODES,
+        help="continue a flow after a failover",
+        description="Continues a flow after a failover when its source is available again. Records that are only on the "
+        "source are shown by range. With a replication policy whose names contain the source, the flow then "
+        "continues. With identity naming the reverse flow takes over the topics, from the first offset that "
+        "did not come from the source, so that nothing is copied twice; move applications back with mm2 "
+        "failover of that flow. " + EXIT_CODES,
         epilog=examples(
             ("look first", "mm2 failback mm2.properties 'A->B' --dry-run"),
-            ("nothing is on the source only", "mm2 failback mm2.properties 'A->B'"),
-            ("go on although something is", "mm2 failback mm2.properties 'A->B' --divergent keep"),
-            ("then, applications stopped, go home", "mm2 failover mm2.properties 'B->A' --wait 60"),
+            ("no records are on the source only", "mm2 failback mm2.properties 'A->B'"),
+            ("continue although the source has such records", "mm2 failback mm2.properties 'A->B' --divergent keep"),
+            ("then stop the applications and move back", "mm2 failover mm2.properties 'B->A' --wait 60"),
         ),
     )
     add_flow(parser)

@@ -14,16 +14,17 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "failover",
-        help="hand topics over to the target, and move consumer groups there",
-        description="Applications leave the source of a flow for its target. The flow copies no more of the topics, also when the "
-        "source comes back or a process is started again; then every group gets its place on the target: as the source tells "
-        "its offsets, or its last checkpoints when the source is gone, translated anew with all that is known. No group is "
-        "rewound, none in use is touched, and what was written is read back. A source that answers and has records that are "
-        "not on the target is left only with --wait or --leave-behind. " + EXIT_CODES,
+        help="fail over topics and consumer groups to the target",
+        description="Moves applications from the source of a flow to its target. The flow stops copying the topics, also "
+        "after a restart or when the source becomes available again. Then the offsets of every group are "
+        "committed on the target: translated from the offsets on the source, or from its last checkpoints if "
+        "the source is unavailable. No group is set back, active groups are not changed, and the result is "
+        "read back. A source that is available and has records that are not on the target is only left with "
+        "--wait or --leave-behind. " + EXIT_CODES,
         epilog=examples(
-            ("the source is gone: look first", "mm2 failover mm2.properties 'A->B' --dry-run"),
+            ("the source is unavailable: preview", "mm2 failover mm2.properties 'A->B' --dry-run"),
             ("then do it", "mm2 failover mm2.properties 'A->B'"),
-            ("planned: writers are stopped, nothing is to be lost", "mm2 failover mm2.properties 'A->B' --wait 60"),
+            ("planned: producers are stopped, no data loss", "mm2 failover mm2.properties 'A->B' --wait 60"),
             ("some topics and groups", "mm2 failover mm2.properties 'A->B' --topic 'orders.*' --group billing"),
         ),
     )

@@ -77,9 +77,9 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "gaps",
-        help="which source offsets are not on the target, and why",
-        description="Which source offsets are not on the target, and why. Exit code: 0 all that should be there is "
-        "there, 1 some of it is lost, 2 the question could not be answered.",
+        help="source offsets that are not on the target, and why",
+        description="Source offsets that are not on the target, and why. Exit code: 0 all expected records are there, 1 "
+        "some are lost, 2 the command failed.",
         epilog=examples(
             ("all topics", "mm2 gaps mm2.properties 'A->B'"),
             ("one topic, for a script", "mm2 gaps mm2.properties 'A->B' --topic orders --json"),

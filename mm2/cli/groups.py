@@ -18,11 +18,11 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "groups",
-        help="which offsets of groups are not on the target, and why",
+        help="group offsets that are not on the target, and why",
         description="Offsets of consumer groups that have no checkpoint (partitions of the source), or that "
-        "sync.group.offsets.enabled does not write (partitions of the target), each with its reason, as the tasks said "
-        "last. Exit code: 0 all are there, 1 some are not, or nothing is known of the group that is named, 2 the question could not be "
-        "answered.",
+        "sync.group.offsets.enabled does not write (partitions of the target), each with the reason that the "
+        "tasks reported last. Exit code: 0 there are none, 1 there are some, or the given group is unknown, 2"
+        " the command failed.",
         epilog=examples(
             ("all groups", "mm2 groups mm2.properties 'A->B'"),
             ("one group", "mm2 groups mm2.properties 'A->B' --group billing"),

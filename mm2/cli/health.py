@@ -29,15 +29,15 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
         prog="mm2-health",
-        description="Asks a MirrorMaker process on this machine how its flows are.",
-        epilog="Exit code: 0 well, 1 not well or no answer.",
+        description="Checks the health of a MirrorMaker process on this machine.",
+        epilog="Exit code: 0 healthy, 1 unhealthy or no response.",
     )
-    made.add_argument("url", nargs="?", default=_URL, help="where it answers (default: %(default)s)")
+    made.add_argument("url", nargs="?", default=_URL, help="URL (default: %(default)s)")
     made.add_argument(
         "--alive",
         action="store_true",
-        help="only whether it would be wrong to kill it: a process whose flows are still starting, because a cluster is away, "
-        "is as well as it can be, and so is one that asks for a password",
+        help="liveness only: a process whose flows are still starting because a cluster is unavailable is alive, "
+        "and so is one that requires a password",
     )
     made.add_argument("--timeout", metavar="SECONDS", type=float, default=12.0, help="(default: %(default)s)")
     made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")

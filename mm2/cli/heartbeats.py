@@ -67,15 +67,14 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "heartbeats",
-        help="how fresh what arrives is, by flow and hop",
-        description="The newest heartbeat of every flow in every heartbeats topic, and how old it is by now: in B.A.heartbeats "
-        "on C that is how old all is that comes from A by way of B. Clocks of two machines that differ show up in it. "
-        "A flow that has not been heard of for a day is silent. "
-        "Exit code: 0 all flows of the file are heard of and fresh, 1 one is not, 2 a cluster could not be asked; the others are "
-        "told all the same.",
+        help="age of heartbeats, by flow and hop",
+        description="The newest heartbeat of every flow in every heartbeats topic, and its age: in B.A.heartbeats on C "
+        "that is the age of records that come from A through B. Clock differences between machines are "
+        "included. A flow without a heartbeat for a day is silent. Exit code: 0 all flows of the file have "
+        "fresh heartbeats, 1 one has not, 2 a cluster could not be read; the others are shown.",
         epilog=examples(
-            ("at all clusters of the file", "mm2 heartbeats mm2.properties"),
-            ("what arrives at B may be ten seconds old", "mm2 heartbeats mm2.properties B --max-age 10"),
+            ("on all clusters of the file", "mm2 heartbeats mm2.properties"),
+            ("heartbeats on B may be ten seconds old", "mm2 heartbeats mm2.properties B --max-age 10"),
         ),
     )
     parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")

@@ -53,14 +53,14 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "lag",
-        help="how far partitions are behind: records, bytes, seconds",
-        description="How far the partitions of the source are behind on the target, the worst first. Seconds are the age of the "
-        "oldest record that is not on the target; bytes are estimated from those copied lately. Exit code: 0 answered and within "
-        "the threshold, 1 a partition is behind by more, or it is not known, 2 the question could not be answered.",
+        help="lag of partitions: records, bytes, seconds",
+        description="The lag of the partitions of the source, largest first. Seconds are the age of the oldest record "
+        "that is not on the target; bytes are estimated from recently copied records. Exit code: 0 all are "
+        "within the threshold, 1 a partition is not, or its lag is unknown, 2 the command failed.",
         epilog=examples(
-            ("the worst of all flows", "mm2 lag mm2.properties"),
+            ("largest lags of all flows", "mm2 lag mm2.properties"),
             ("all partitions of one flow", "mm2 lag mm2.properties 'A->B' --top 0"),
-            ("in a script: is anything behind by more than a minute?", "mm2 lag mm2.properties --threshold 1m"),
+            ("in a script: is any lag more than a minute?", "mm2 lag mm2.properties --threshold 1m"),
         ),
     )
     add_file(parser, flow="?")

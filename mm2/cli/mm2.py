@@ -46,8 +46,8 @@ def parser() -> Any:
     """The command line."""
     made = VerbParser(
         prog="mm2",
-        description="Questions about what is replicated, and what is done about it. Exit codes, unless a verb says otherwise: "
-        "0 well, 1 not well, 2 the question could not be answered.",
+        description="Shows and controls replication flows. Exit codes, unless a verb documents others: 0 healthy, 1 not "
+        "healthy, 2 the command failed.",
     )
     made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = made.add_subparsers(metavar="VERB", required=True)

@@ -109,15 +109,15 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "offsets",
-        help="list the source offsets that are kept, delete old ones",
-        description="Which source offsets a worker's offsets topic keeps, and the removal of those nobody needs any more.",
+        help="list and delete source offsets",
+        description="Lists the source offsets in a worker's offsets topic, and deletes unused ones.",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser(
         "list",
         help="every key with its offset and age",
         description="Every key that has an offset, with its age and whether its connector is configured. Exit code: 0 "
-        "answered, 2 the question could not be answered.",
+        "done, 2 the command failed.",
         epilog=examples(
             ("of a flow", "mm2 offsets list mm2.properties 'A->B'"),
             ("of a Connect worker, one connector", "mm2 offsets list worker.properties --connector files"),
@@ -128,15 +128,15 @@ def add(verbs: Any) -> None:
     deleting = actions.add_parser(
         "delete",
         help="remove keys of a connector, or older than an age",
-        description="Removes the keys that fit by writing tombstones, reads back that they are gone, and prints what it has "
-        "removed. Keys of a connector that is configured and not stopped are left alone, since it would begin at the start "
-        "again. Exit code: 0 all that fits is gone, 1 some of it is kept, 2 it could not be done.",
+        description="Deletes matching keys by writing tombstones, reads the result back and prints the deleted keys. Keys"
+        " of a connector that is configured and not stopped are kept, because it would start from the "
+        "beginning. Exit code: 0 all matching keys are deleted, 1 some are kept, 2 the command failed.",
         epilog=examples(
             (
-                "what has not been written for a month: look first",
+                "not written for a month: preview",
                 "mm2 offsets delete mm2.properties 'A->B' --older-than 30d --dry-run",
             ),
-            ("of a topic that is gone", "mm2 offsets delete mm2.properties 'A->B' --where topic=orders"),
+            ("of a deleted topic", "mm2 offsets delete mm2.properties 'A->B' --where topic=orders"),
         ),
     )
     _add_choice(deleting)

@@ -23,16 +23,16 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "plan",
-        help="what a start would create or change, and which rights are missing; changes nothing",
-        description="What connect-mirror-maker would do to both clusters of a flow if it were started now, or what it will do next: "
-        "topics and partitions to create, configs to alter, ACLs to create or remove, connector configurations to write. Then the "
-        "rights that it needs there, and which of them are missing, as the brokers tell; what they do not tell is said. Nothing is "
-        "changed: brokers are asked what they would answer. Exit code: 0 nothing stands in the way, 1 something does, 2 the file "
-        "cannot be used, or a cluster does not answer.",
+        help="what a start would create or change, and missing permissions; changes nothing",
+        description="What connect-mirror-maker would do on both clusters of a flow if it started now: topics and "
+        "partitions to create, configs to alter, ACLs to create or remove, connector configurations to write."
+        " Then the permissions that it needs and which of them are missing, as far as the brokers report "
+        "them. Changes nothing: requests are only validated. Exit code: 0 no problem was found, 1 there are "
+        "problems, 2 the file is invalid, or a cluster is unavailable.",
         epilog=examples(
             ("all flows of the file", "mm2 plan mm2.properties"),
-            ("one flow, every right", "mm2 plan mm2.properties 'A->B' --rights"),
-            ("before a change of the file goes live", "mm2 plan new.properties --json | jq '.flows[].steps'"),
+            ("one flow, all permissions", "mm2 plan mm2.properties 'A->B' --rights"),
+            ("before a changed file is deployed", "mm2 plan new.properties --json | jq '.flows[].steps'"),
         ),
     )
     add_file(parser, flow="?")

@@ -17,11 +17,11 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "processes",
-        help="where the REST interfaces of the processes on this machine are",
+        help="REST addresses of the processes on this machine",
         description="The MirrorMaker processes of this user on this machine, with the address of their REST interface. "
         "Exit code: 0.",
         epilog=examples(
-            ("where to look", "mm2 processes"),
+            ("all processes", "mm2 processes"),
             ("the first address", "mm2 processes --json | jq -r '.processes[0].url'"),
         ),
     )

@@ -14,13 +14,14 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "promote",
-        help="hand topics over to the target, for applications to write",
-        description="Remote topics become topics of the target's own: the flow copies no more of them, also when the source comes "
-        "back or a process is started again. Groups are left alone (that is mm2 failover). MirrorMaker does not copy the right "
-        "to write: who has it on the source is shown, and with --create-acls gets it. " + EXIT_CODES,
+        help="stop copying topics, so that applications can write to them",
+        description="Makes remote topics writable for applications of the target: the flow stops copying them, also after"
+        " a restart or when the source becomes available again. Groups are not changed (see mm2 failover). "
+        "MirrorMaker does not copy WRITE permissions: principals that have them on the source are shown, and "
+        "get them with --create-acls. " + EXIT_CODES,
         epilog=examples(
-            ("look first", "mm2 promote mm2.properties 'A->B' --topic orders --dry-run"),
-            ("with the rights to write", "mm2 promote mm2.properties 'A->B' --topic orders --create-acls"),
+            ("preview", "mm2 promote mm2.properties 'A->B' --topic orders --dry-run"),
+            ("with WRITE permissions", "mm2 promote mm2.properties 'A->B' --topic orders --create-acls"),
         ),
     )
     add_flow(parser)

@@ -41,16 +41,15 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "status",
-        help="what would be lost if the source died now, and how each flow is",
-        description="What would be lost if the source died now, and how each flow is, as its two clusters say at this moment; it "
-        "does not matter where it runs. With a flow, each of its partitions, too. Exit code: 0 all is copied or catching up, 1 "
-        "something is not, or records were found to be lost for good within the last 24 hours (older losses are told by mm2 gaps "
-        "alone, so that what cannot be undone does not stay an alarm for ever), 2 the question could not be answered, for instance "
-        "because a target does not answer.",
+        help="data at risk and state of each flow",
+        description="The data at risk and the state of each flow, read from its two clusters, wherever it runs. With a "
+        "flow, also its partitions. Exit code: 0 everything is copied or catching up, 1 something is not, or "
+        "records were lost within the last 24 hours (mm2 gaps also shows older losses), 2 the command failed,"
+        " for instance because a target is unavailable.",
         epilog=examples(
             ("all flows of the file", "mm2 status mm2.properties"),
             ("one flow, partition by partition", "mm2 status mm2.properties 'A->B'"),
-            ("look again every two seconds, until Ctrl-C", "mm2 status mm2.properties --watch"),
+            ("refresh every two seconds, until Ctrl-C", "mm2 status mm2.properties --watch"),
             ("for a script", "mm2 status mm2.properties --json | jq '.flows[] | {name, state, risk, losses}'"),
         ),
     )

@@ -34,14 +34,14 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "throttle",
         help="limit a running flow, or one of its topics, in bytes per second",
-        description="Shows the limits given this way; with LIMIT, sets one for the flow or with --topic for a topic; with "
-        "--reset, what the properties file says holds again. Running tasks follow within seconds. Exit code: 0 done, 2 it could "
-        "not be done.",
+        description="Shows the limits set by this command; with LIMIT, sets one for the flow or with --topic for a topic;"
+        " --reset returns to the limits of the properties file. Running tasks apply it within seconds. Exit "
+        "code: 0 done, 2 the command failed.",
         epilog=examples(
-            ("what holds now", "mm2 throttle mm2.properties 'A->B'"),
+            ("current limits", "mm2 throttle mm2.properties 'A->B'"),
             ("20 MB a second for the flow", "mm2 throttle mm2.properties 'A->B' 20MB"),
             ("one topic", "mm2 throttle mm2.properties 'A->B' 500k --topic orders"),
-            ("as the file says again", "mm2 throttle mm2.properties 'A->B' --reset"),
+            ("back to the limits of the file", "mm2 throttle mm2.properties 'A->B' --reset"),
         ),
     )
     add_flow(parser)

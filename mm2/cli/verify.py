@@ -44,15 +44,15 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "verify",
         help="compare source and target of a flow, record by record",
-        description="Compares source and target of a flow: every record has to be there once, in order, with its key, value, "
-        "headers and timestamp; what is not on both sides is explained by the flow's ledger, by cleaners and by retention, or "
-        "it is a difference. Reads only what was copied when it began, so it may run beside a living flow. Exit code: 0 equal, "
-        "1 they differ, 2 some of it could not be compared.",
+        description="Compares source and target of a flow: every record has to be there once, in order, with its key, "
+        "value, headers and timestamp. Other differences are explained by the flow's ledger, compaction or "
+        "retention, or reported. Reads only what was copied before it started, so the flow may be running. "
+        "Exit code: 0 equal, 1 they differ, 2 some of it could not be compared.",
         epilog=examples(
             ("everything", "mm2 verify mm2.properties 'A->B'"),
             ("one topic of last night", "mm2 verify mm2.properties 'A->B' --topic orders --from 2026-11-21T20:00Z"),
             ("offsets of one partition", "mm2 verify mm2.properties 'A->B' --offsets orders-0=1000..1999"),
-            ("for ever, at 20 MB/s at most", "mm2 verify mm2.properties 'A->B' --continuous --max-bytes-per-sec 20M"),
+            ("continuously, at most 20 MB/s", "mm2 verify mm2.properties 'A->B' --continuous --max-bytes-per-sec 20M"),
         ),
     )
     add_flow(parser)
@@ -94,7 +94,9 @@ def add(verbs: Any) -> None:
         help="note in the ledger how far each partition was compared, for status and dashboard",
     )
     parser.add_argument(
-        "--continuous", action="store_true", help="go on with what is copied next, until stopped; includes --record"
+        "--continuous",
+        action="store_true",
+        help="continue with records that are copied later, until stopped; implies --record",
     )
     parser.add_argument(
         "--every",

@@ -39,12 +39,12 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "version",
-        help="versions of this program, Kafka's protocol, Spark, Python and what else it needs",
-        description="Which version this is, whose Kafka it behaves as, and the versions of Spark, Python and all packages that "
-        "it needs: what to write into a report of an error. Exit code: 0.",
-        epilog=examples(("for a report", "mm2 version"), ("for a script", "mm2 version --json | jq -r .mm2")),
+        help="versions of this program, Kafka's protocol, Spark, Python and dependencies",
+        description="The version, the Kafka version that it is compatible with, and the versions of Spark, Python and all"
+        " dependencies, for error reports. Exit code: 0.",
+        epilog=examples(("for an error report", "mm2 version"), ("for a script", "mm2 version --json | jq -r .mm2")),
     )
-    parser.add_argument("--json", action="store_true", help="for programs rather than people")
+    parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=run)
 
 
