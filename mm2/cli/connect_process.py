@@ -166,7 +166,7 @@ def _run(program: Program, given: Sequence[str]) -> int:
         return running.give_up(error, EXIT_BAD_SETUP)
     except Exception as error:
         log.exception("Cannot set the worker up.")
-        return running.give_up(error, EXIT_BAD_SETUP, told=True)
+        return running.give_up(error, EXIT_BAD_SETUP, logged=True)
     try:
         running.start()
         program.after_start(running.node.herder, getattr(options, "files", ()))
@@ -255,18 +255,18 @@ class _Running:
                 log.exception("A part of the worker could not be stopped.")
         timer.cancel()
 
-    def give_up(self, error: Exception, code: int, *, told: bool = False) -> int:
-        """Report a failure before the start; returns the exit code. ``told``: the error was logged already."""
-        was_told_to_stop = self._stopping.is_set()
-        if not told and not was_told_to_stop:
+    def give_up(self, error: Exception, code: int, *, logged: bool = False) -> int:
+        """Report a failure before the start; returns the exit code. ``logged``: the error was logged already."""
+        stop_requested = self._stopping.is_set()
+        if not logged and not stop_requested:
             log.error("%s", error)
             log.debug("The error in full.", exc_info=error)
         self.stop()
-        return EXIT_STOPPED if was_told_to_stop else code
+        return EXIT_STOPPED if stop_requested else code
 
     def _cluster_id(self, patience_s: float) -> str:
         deadline = time.monotonic() + patience_s
-        said = False
+        warned = False
         while True:
             try:
                 return self.node.check(max(0.1, min(_TRY_S, deadline - time.monotonic())))
@@ -277,7 +277,7 @@ class _Running:
                         f"Failed to connect to and describe Kafka cluster. Check worker's broker connection and security "
                         f"properties. {failure}"
                     ) from failure
-                if not said:
+                if not warned:
                     log.warning("The Kafka cluster does not answer yet: %s", failure)
-                    said = True
+                    warned = True
             self._stopping.wait(_BETWEEN_TRIES_S)

@@ -46,9 +46,9 @@ def choice_of(options: Any) -> Choice:
     """The selected topics and groups. Raises ConfigException for an invalid pattern, CommandError for an empty list."""
     patterns = []
     for name in ("topic", "group"):
-        said = getattr(options, name, None)
-        pattern = None if said is None else pattern_list(f"--{name}", said)
-        if said is not None and pattern is None:
+        text = getattr(options, name, None)
+        pattern = None if text is None else pattern_list(f"--{name}", text)
+        if text is not None and pattern is None:
             raise CommandError(f"--{name} names nothing; leave it out to have all.")
         patterns.append(pattern)
     return Choice(*patterns)
@@ -70,11 +70,11 @@ def carried_out(verb: Callable[[], FailoverReport], options: Any) -> int:
     if options.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
     else:
-        tell(sys.stdout, report)
+        write_report(sys.stdout, report)
     return EXIT_WELL if report.is_well else EXIT_NOT_WELL
 
 
-def tell(out: TextIO, report: FailoverReport) -> None:
+def write_report(out: TextIO, report: FailoverReport) -> None:
     """Print a report for people."""
     source, _, target = report.flow.partition("->")
     out.write(f"{report.verb} {report.flow}{', dry run: nothing is changed' if report.dry_run else ''}\n")
@@ -129,14 +129,14 @@ def tell(out: TextIO, report: FailoverReport) -> None:
 def _left(report: FailoverReport, source: str, target: str) -> str:
     """The records that are on the source only, and whether this is the current state or that of the last contact."""
     least, unseen = report.missing_at_least, report.unseen
-    said = f"{'at least ' if unseen and least else ''}{counted(least, 'record')}"
+    text = f"{'at least ' if unseen and least else ''}{counted(least, 'record')}"
     if report.source_trouble:
-        said += f" that {target} has heard of, and what {source} took since its last sign"
+        text += f" known to {target}, and those written to {source} since the last contact"
     if unseen:
         shown = ", ".join(map(str, unseen[:_UNSEEN_SHOWN]))
         more = f" and {len(unseen) - _UNSEEN_SHOWN} more" if len(unseen) > _UNSEEN_SHOWN else ""
-        said += f"; not counted, since nobody here knows where they end on {source}: {shown}{more}"
-    return said
+        text += f"; not counted, because their end offsets on {source} are unknown: {shown}{more}"
+    return text
 
 
 def _partition(one: PartitionEvidence) -> tuple[str, ...]:
@@ -157,13 +157,13 @@ def _partition(one: PartitionEvidence) -> tuple[str, ...]:
 
 
 def _group(one: GroupEvidence) -> tuple[str, ...]:
-    told = number(one.source_offset) + ("" if one.told_by == "source" else f" ({one.told_by})")
+    offset = number(one.source_offset) + ("" if one.told_by == "source" else f" ({one.told_by})")
     outcome = str(one.outcome) + (f": {one.reason}" if one.reason else "")
     partition = f"{one.remote_topic}-{one.partition}"
     return (
         one.group,
         partition,
-        told,
+        offset,
         number(one.translated),
         number(one.before),
         number(one.after),

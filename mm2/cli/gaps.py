@@ -121,8 +121,8 @@ def _tell(out: TextIO, flow: ConfiguredFlow, partitions: list[PartitionGaps], to
             for lost in partition.entry.lost
         )
     where = f"{number(len(partitions))} partition{'' if len(partitions) == 1 else 's'} of {flow.pair}"
-    told = ", ".join(f"{reason} {number(count)}" for reason, count in sorted(totals.items()))
-    out.write(f"{where}: {told or 'every source offset has its record on the target'}\n")
+    shown = ", ".join(f"{reason} {number(count)}" for reason, count in sorted(totals.items()))
+    out.write(f"{where}: {shown or 'every source offset has its record on the target'}\n")
 
 
 def _ranges(gaps: list[Gap], count: int) -> str:

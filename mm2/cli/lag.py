@@ -168,8 +168,8 @@ def _tell(
     more = f" ({number(left)} more: --top 0)" if left else ""
     risk = flow.risk
     seconds = "-" if risk.seconds is None else f"{risk.seconds:,.1f}"
-    said = "" if over is None else f", {number(len(over))} over {threshold}"
+    over_threshold = "" if over is None else f", {number(len(over))} over {threshold}"
     count = f"{number(len(partitions))} partition{'' if len(partitions) == 1 else 's'}{more}"
     sys.stdout.write(
-        f"{flow.name}: {count}, {number(risk.records)} records, {number(risk.bytes)} bytes, {seconds} seconds behind{said}\n"
+        f"{flow.name}: {count}, {number(risk.records)} records, {number(risk.bytes)} bytes, {seconds} seconds behind{over_threshold}\n"
     )

@@ -117,8 +117,8 @@ def _tell(out: TextIO, one: Preview, *, every_right: bool) -> None:
 
 
 def _step(step: Step) -> str:
-    told = ", ".join(f"{key}={value}" if key else value for key, value in step.details.items())
-    return f"{step.cluster}: {step.action} {step.subject}{f': {told}' if told else ''}"
+    shown = ", ".join(f"{key}={value}" if key else value for key, value in step.details.items())
+    return f"{step.cluster}: {step.action} {step.subject}{f': {shown}' if shown else ''}"
 
 
 def _right(one: Preview, right: AclStatus) -> tuple[str, ...]:

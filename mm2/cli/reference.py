@@ -12,17 +12,16 @@ from mm2.cli.verbs import examples_of
 
 _HEAD: Final = """# Commands of mm2
 
-Made from the parsers by `python -m mm2.cli.reference`; a test holds it to them. `mm2 VERB --help` says the same in a terminal. In a
-clone of the repository the command is `bin/mm2`.
+Generated from the argument parsers by `python -m mm2.cli.reference`; a test compares it. `mm2 VERB --help` shows the same. In a clone of
+the repository the command is `bin/mm2`.
 
-A flow stands in quotes, `'A->B'`, or the shell takes `>` for its own. Where a verb shows something, `--json` has the same for
-programs.
+Quote flows, `'A->B'`, because shells treat `>` as a redirection. Verbs that print results have `--json` for the same data as JSON.
 
-| exit code | means, unless a verb says otherwise |
+| exit code | default meaning |
 | --- | --- |
-| 0 | well: answered, and nothing is wrong |
-| 1 | not well: answered, and something is wrong |
-| 2 | trouble: wrong usage, a file that cannot be used, a cluster that does not answer |
+| 0 | healthy |
+| 1 | not healthy |
+| 2 | the command failed: wrong usage, an invalid file, an unavailable cluster |
 | 130 | interrupted by Ctrl-C |
 """
 

@@ -99,21 +99,21 @@ def exit_code(snapshot: Snapshot) -> int:
 
 def document(snapshot: Snapshot) -> dict[str, Any]:
     """The snapshot as JSON: the fields of `mm2.observer.views`, and the name of each flow."""
-    told = dataclasses.asdict(snapshot)
-    told["flows"] = [{"name": flow.name, **fields} for flow, fields in zip(snapshot.flows, told["flows"], strict=True)]
-    return told
+    data = dataclasses.asdict(snapshot)
+    data["flows"] = [{"name": flow.name, **fields} for flow, fields in zip(snapshot.flows, data["flows"], strict=True)]
+    return data
 
 
-def print_json(told: object, out: TextIO | None = None) -> None:
+def print_json(data: object, out: TextIO | None = None) -> None:
     """Print a value as JSON; sets become sorted lists."""
-    (out or sys.stdout).write(json.dumps(told, indent=2, ensure_ascii=False, default=sorted) + "\n")
+    (out or sys.stdout).write(json.dumps(data, indent=2, ensure_ascii=False, default=sorted) + "\n")
 
 
 def _show(snapshot: Snapshot, options: Any, out: TextIO) -> int:
     if options.json:
         print_json(document(snapshot), out)
     else:
-        tell(out, snapshot.flows, partitions=options.flow is not None)
+        write_flows(out, snapshot.flows, partitions=options.flow is not None)
     return exit_code(snapshot)
 
 
@@ -142,14 +142,14 @@ def _watch(ask: Callable[[], Snapshot], options: Any) -> int:
 def _coloured(snapshot: Snapshot, *, partitions: bool) -> Text:
     out = io.StringIO()
     out.write(f"{_time(snapshot.at_ms)}\n")
-    tell(out, snapshot.flows, partitions=partitions)
+    write_flows(out, snapshot.flows, partitions=partitions)
     text = Text(out.getvalue(), no_wrap=True, overflow="ellipsis")
     for style, words in _COLOURS.items():
         text.highlight_regex(rf"\b({'|'.join(words)})\b", style)
     return text
 
 
-def tell(out: TextIO, flows: Sequence[FlowView], *, partitions: bool) -> None:
+def write_flows(out: TextIO, flows: Sequence[FlowView], *, partitions: bool) -> None:
     """Print the sentences first, then the figures."""
     out.writelines(f"{flow.name}  {flow.state}  {flow.sentence}\n" for flow in flows)
     out.write("\n")

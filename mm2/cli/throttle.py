@@ -73,9 +73,9 @@ def run(options: Any) -> int:
     if options.json:
         sys.stdout.write(json.dumps({"flow": str(flow.pair), "bytes.per.sec": limits}, indent=2) + "\n")
         return EXIT_WELL
-    for topic, said in sorted(limits.items()):
-        told = "no limit" if not said else f"{number(said)} bytes/s"
-        sys.stdout.write(f"{topic or f'{flow.pair}, all topics together'}: {told}\n")
+    for topic, limit in sorted(limits.items()):
+        shown = "no limit" if not limit else f"{number(limit)} bytes/s"
+        sys.stdout.write(f"{topic or f'{flow.pair}, all topics together'}: {shown}\n")
     if not limits:
         sys.stdout.write(f"{flow.pair}: as the properties file says\n")
     return EXIT_WELL

@@ -265,8 +265,8 @@ def _tell_more(out: TextIO, row: PartitionReport) -> None:
 
 
 def _listed(before: str, counts: Mapping[str, int]) -> str:
-    told = ", ".join(f"{name} {number(count)}" for name, count in sorted(counts.items()))
-    return before + told if told else ""
+    parts = ", ".join(f"{name} {number(count)}" for name, count in sorted(counts.items()))
+    return before + parts if parts else ""
 
 
 def _progress(options: Any) -> Progress:
@@ -275,7 +275,7 @@ def _progress(options: Any) -> Progress:
         return lambda _bytes, _done, _all: None
     began = last = time.monotonic()
 
-    def tell(read: int, done: int, total: int) -> None:
+    def show(read: int, done: int, total: int) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= _TELL_EVERY_S or done == total:
@@ -285,4 +285,4 @@ def _progress(options: Any) -> Progress:
             sys.stderr.write("\n" if done == total else "")
             sys.stderr.flush()
 
-    return tell
+    return show

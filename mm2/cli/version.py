@@ -50,15 +50,15 @@ def add(verbs: Any) -> None:
 
 def run(options: Any) -> int:
     """Run the command; returns the exit code."""
-    told = versions()
+    shown = versions()
     if options.json:
-        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        sys.stdout.write(json.dumps(shown, indent=2) + "\n")
         return EXIT_WELL
     sys.stdout.write(
-        f"mm2 {told['mm2']}, speaks and behaves as Kafka {told['kafka']}; Spark {told['spark'] or 'missing'}, "
-        f"Python {told['python']}, {told['platform']}\n"
+        f"mm2 {shown['mm2']}, speaks and behaves as Kafka {shown['kafka']}; Spark {shown['spark'] or 'missing'}, "
+        f"Python {shown['python']}, {shown['platform']}\n"
     )
-    for name, version in told["dependencies"].items():
+    for name, version in shown["dependencies"].items():
         sys.stdout.write(f"  {name} {version or 'missing'}\n")
     return EXIT_WELL
 

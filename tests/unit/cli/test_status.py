@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mm2.cli.status import document, exit_code, print_json, tell
+from mm2.cli.status import document, exit_code, print_json, write_flows
 from mm2.copy.states import PartitionState
 from mm2.observer.views import ConnectorView, FlowState, FlowView, LossView, PartitionView, Risk, Snapshot, TaskView
 
@@ -47,7 +47,7 @@ def snapshot(*flows: FlowView) -> Snapshot:
 
 def lines(*flows: FlowView, partitions: bool = True) -> list[str]:
     out = io.StringIO()
-    tell(out, flows, partitions=partitions)
+    write_flows(out, flows, partitions=partitions)
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 

@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from mm2.cli.evidence import tell
+from mm2.cli.evidence import write_report
 from mm2.failover.evidence import FailoverReport, Found, GroupEvidence, Outcome, PartitionEvidence
 
 P0 = PartitionEvidence("t", 0, "A.t", 90, 80, 100, None, 85)
@@ -48,9 +48,9 @@ def test_seconds_count_from_the_newest_sign_of_a_source_that_is_silent() -> None
 def test_what_is_on_the_source_only_is_told_with_how_that_is_known(unseen: range, said: str, trouble: str) -> None:
     partitions = [P0, *(dataclasses.replace(P0, partition=number, end=None) for number in unseen)]
     out = io.StringIO()
-    tell(out, dataclasses.replace(REPORT, source_trouble=trouble, partitions=partitions))
-    heard = " that B has heard of, and what A took since its last sign" if trouble else ""
-    nobody = "; not counted, since nobody here knows where they end on A"
+    write_report(out, dataclasses.replace(REPORT, source_trouble=trouble, partitions=partitions))
+    heard = " known to B, and those written to A since the last contact" if trouble else ""
+    nobody = "; not counted, because their end offsets on A are unknown"
     assert said.format(heard=heard, unseen=nobody) in out.getvalue().splitlines()
 
 
@@ -62,7 +62,7 @@ def test_a_report_is_well_when_nothing_was_left_undone() -> None:
 def test_people_are_told_ranges_places_and_what_was_not_done() -> None:
     group = GroupEvidence("g", "t", 0, "A.t", 70, "checkpoint", 60, Found.EXACT, 50, 60, Outcome.WRITTEN)
     out = io.StringIO()
-    tell(out, dataclasses.replace(REPORT, groups=[group], problems=["the roof"], done=["the floor"]))
+    write_report(out, dataclasses.replace(REPORT, groups=[group], problems=["the roof"], done=["the floor"]))
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert lines[:3] == [
         "failover A->B",
