@@ -127,8 +127,8 @@ class _Turn:
         for one in partitions:
             if one.target_offset is None:
                 raise Refused(
-                    f"Where what came from {sides.pair.source} ends in {one.target} is not known, so {reverse.pair} cannot be told "
-                    "where to begin: set its position by hand (PATCH /connectors/MirrorSourceConnector/offsets)."
+                    f"The end of the records from {sides.pair.source} in {one.target} is unknown, and so is the start position of {reverse.pair}: "
+                    "set it with PATCH /connectors/MirrorSourceConnector/offsets."
                 )
 
     def starts(self, before: Sequence[StartEvidence] | None = None) -> list[StartEvidence]:
@@ -153,8 +153,8 @@ class _Turn:
             after = self.starts(planned)
             if wrong := [one for one in after if not one.verified]:
                 problems.append(
-                    f"the position of {wrong[0].topic}-{wrong[0].partition} was written and is another one when read back: "
-                    f"somebody else writes positions of {self._reverse.pair}; it is not let begin"
+                    f"the position of {wrong[0].topic}-{wrong[0].partition} was written, but a different one was read back: "
+                    f"another process writes positions of {self._reverse.pair}; it is not started"
                 )
                 return after
             done.append(
@@ -162,7 +162,7 @@ class _Turn:
             )
             self._give_leave()
         except KafkaFailure as failure:
-            problems.append(f"{self._reverse.pair} is not let begin, say the same again: {failure}")
+            problems.append(f"{self._reverse.pair} was not started, run the command again: {failure}")
             return planned
         done.append(
             f"{self._reverse.pair} may have {counted(len(self._topics), 'topic')} that {self._sides.pair} copied before"
@@ -291,19 +291,21 @@ def _advice(
     partitions: Sequence[PartitionEvidence],
 ) -> list[str]:
     source, target = sides.pair.source, sides.pair.target
-    said = []
+    advice = []
     if any(one.topic in unnamed for one in tail):
-        said.append(
-            f"what is on {source} only stays there, before all that comes from {target}; groups that go home go on behind it. To "
-            f"have it, read it from {source} by partition and offset"
+        advice.append(
+            f"records that are only on {source} stay there, before all records from {target}; groups that move back continue after them. To "
+            f"get them, read them from {source} by partition and offset"
         )
     if any(one.topic in named for one in tail):
-        said.append(f"what is on {source} only comes to {target} as {sides.pair} goes on, behind what is there")
+        advice.append(
+            f"records that are only on {source} are copied to {target} when {sides.pair} continues, after the existing ones"
+        )
     foreign = [one for one in partitions if one.topic in named and one.others]
     if foreign:
-        said.append(
-            f"{counted(sum(one.others or 0 for one in foreign), 'record')} of others lie in {foreign[0].remote_topic} on {target} behind what came "
-            f"from {source}, and in {counted(len(foreign), 'partition')} in all; no flow brings them to {source}"
+        advice.append(
+            f"{counted(sum(one.others or 0 for one in foreign), 'record')} of other producers are in {foreign[0].remote_topic} on {target} after those "
+            f"from {source}, in {counted(len(foreign), 'partition')} in all; no flow copies them to {source}"
         )
-    said.append(f"to go home: stop applications on {target}, then mm2 failover FILE '{target}->{source}' --wait 60")
-    return said
+    advice.append(f"to move back: stop applications on {target}, then mm2 failover FILE '{target}->{source}' --wait 60")
+    return advice

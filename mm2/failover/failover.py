@@ -69,8 +69,8 @@ def failover(config: FlowConfig, options: FailoverOptions) -> FailoverReport:
                 ]
                 if not options.leave_behind and sides.source is not None and (late := _behind(after)):
                     problems.append(
-                        f"{counted(late, 'record')} came to {config.pair.source} at the last moment and {'is' if late == 1 else 'are'} not on "
-                        f"{config.pair.target}: somebody still writes there"
+                        f"{counted(late, 'record')} were written to {config.pair.source} at the last moment and are not on "
+                        f"{config.pair.target}: producers still write there"
                     )
                 rows = groups.write(groups.found())
                 done += _of_nobody(rows)
@@ -208,13 +208,13 @@ def _advice(sides: Sides, partitions: Sequence[PartitionEvidence]) -> list[str]:
     source, target = sides.pair.source, sides.pair.target
     same = any(sides.is_same_name(one.topic) for one in partitions)
     renamed = next((one for one in partitions if not sides.is_same_name(one.topic)), None)
-    said = []
+    advice = []
     if renamed is not None:
-        said.append(
-            f"start consumers on {target}; they read {renamed.remote_topic} (what came from {source}) and {renamed.topic} (what is "
-            f"written on {target} now); producers write {renamed.topic}, which goes back to {source} by the flow {target}->{source}"
+        advice.append(
+            f"start consumers on {target}; they read {renamed.remote_topic} (records from {source}) and {renamed.topic} (records "
+            f"written on {target}); producers write to {renamed.topic}, which the flow {target}->{source} copies to {source}"
         )
     if same:
-        said.append(f"start consumers and producers on {target}, with the topics they know")
-    said.append(f"when {source} is there again: mm2 failback FILE '{sides.pair}' --dry-run")
-    return said
+        advice.append(f"start consumers and producers on {target}, with the same topics")
+    advice.append(f"when {source} is available again: mm2 failback FILE '{sides.pair}' --dry-run")
+    return advice

@@ -242,7 +242,7 @@ class Groups:
             return replace(row, outcome=Outcome.FAILED, reason=str(failure))
         after = read[row.target].offset if row.target in read else None
         if after != row.translated:
-            reason = f"{row.translated} was written, {after} was read back: somebody else commits for it"
+            reason = f"{row.translated} was written, {after} was read back: another client commits for it"
             return replace(row, after=after, outcome=Outcome.FAILED, reason=reason)
         return replace(row, after=after, outcome=Outcome.WRITTEN)
 

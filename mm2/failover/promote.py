@@ -136,14 +136,14 @@ def _text(acl: AclBinding) -> str:
 def _advice(sides: Sides, topics: Collection[str]) -> list[str]:
     source, target = sides.pair.source, sides.pair.target
     renamed = [topic for topic in topics if not sides.is_same_name(topic)]
-    said = []
+    advice = []
     if renamed:
         remote = sides.selection.remote(min(renamed))
-        said.append(
-            f"applications may write {remote} on {target} now. What they write there does not go back to {source}: the flow "
-            f"{target}->{source} copies {min(renamed)} and not {remote}, which has come from {source}"
+        advice.append(
+            f"applications can now write to {remote} on {target}. Those records are not copied to {source}: the flow "
+            f"{target}->{source} copies {min(renamed)} and not {remote}, which came from {source}"
         )
     if len(renamed) < len(topics):
-        said.append(f"applications may write on {target} now, with the topics they know")
-    said.append(f"when {source} is to follow: mm2 failback FILE '{sides.pair}' --dry-run")
-    return said
+        advice.append(f"applications can now write to the same topics on {target}")
+    advice.append(f"when {source} is to be a copy: mm2 failback FILE '{sides.pair}' --dry-run")
+    return advice

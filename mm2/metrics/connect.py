@@ -50,7 +50,7 @@ WORKER_CONNECTOR: Final = _gauges(
         "connector_failed_task_count": "Those that are FAILED.",
         "connector_unassigned_task_count": "Those that are UNASSIGNED.",
         "connector_restarting_task_count": "Those that are RESTARTING.",
-        "connector_destroyed_task_count": "Those that are DESTROYED, which nobody sees: always 0.",
+        "connector_destroyed_task_count": "Always 0: DESTROYED tasks are removed.",
     },
 )
 REBALANCE: Final = _gauges(
@@ -134,7 +134,7 @@ ERRORS: Final = _gauges(
     _TASK,
     {
         "total_record_failures": "Operations on records that failed.",
-        "total_record_errors": "Records that could not be dealt with.",
+        "total_record_errors": "Records that failed.",
         "total_records_skipped": "Records that were left out because of that.",
         "total_retries": "Operations that were tried again.",
         "total_errors_logged": "Errors that were logged.",

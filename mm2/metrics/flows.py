@@ -20,7 +20,7 @@ FLOW_STATE: Final = Metric(
 OBSERVED: Final = Metric(
     "mm2_flow_observed_timestamp_seconds",
     MetricType.GAUGE,
-    "When one of the flow's clusters last answered; what is told is not newer.",
+    "When one of the flow's clusters last answered; other values are not newer.",
     _FLOW,
 )
 SECONDS_AT_RISK: Final = Metric(
@@ -60,7 +60,7 @@ BYTES: Final = Metric(
 LAG_RECORDS: Final = Metric(
     "mm2_partition_lag_records",
     MetricType.GAUGE,
-    "Offsets between the position and the source's end, whoever copies.",
+    "Offsets between the position and the source's end, whichever process copies.",
     _PARTITION,
     is_partitions=True,
 )
@@ -105,8 +105,8 @@ VERIFIED: Final = Metric(
 PARTITION_STATE: Final = Metric(
     "mm2_partition_state",
     MetricType.GAUGE,
-    "1 for the state that the partition is in; the other states are not told. With less than full cardinality only partitions "
-    "that are neither RUNNING nor CATCHING_UP are there.",
+    "1 for the state that the partition is in; the other states are absent. With less than full cardinality only partitions "
+    "that are neither RUNNING nor CATCHING_UP.",
     (*_PARTITION, "state"),
     is_partitions=True,
 )
@@ -121,7 +121,7 @@ LATENCY: Final = Metric(
 BATCHES: Final = Metric(
     "mm2_record_batches_total",
     MetricType.COUNTER,
-    "Record batches by the way they went: passthrough, or why they were made anew (compacted, log_append_time, old_format, "
+    "Record batches by path: passthrough, or why they were re-encoded (compacted, log_append_time, old_format, "
     "begun, merged, too_large).",
     (*_FLOW, "path"),
 )
@@ -132,10 +132,10 @@ GAPS: Final = Metric(
     (*_FLOW, "reason"),
 )
 LOST: Final = Metric(
-    "mm2_lost_ranges_total", MetricType.COUNTER, "Ranges of source offsets that nobody will ever copy.", _FLOW
+    "mm2_lost_ranges_total", MetricType.COUNTER, "Ranges of source offsets that can never be copied.", _FLOW
 )
 FOREIGN: Final = Metric(
-    "mm2_foreign_records_total", MetricType.COUNTER, "Records in remote topics that somebody else has written.", _FLOW
+    "mm2_foreign_records_total", MetricType.COUNTER, "Records in remote topics written by other producers.", _FLOW
 )
 HEARTBEAT_AGE: Final = Metric(
     "mm2_heartbeat_age_seconds",
@@ -199,8 +199,8 @@ RELOADS: Final = Metric(
 CERTIFICATE: Final = Metric(
     "mm2_certificate_expiry_timestamp_seconds",
     MetricType.GAUGE,
-    "When a certificate expires that the flow's clients or (source, target and cluster empty) the process's https listeners use; the file is "
-    "told by its name only.",
+    "When a certificate expires that the flow's clients or (source, target and cluster empty) the process's https listeners use; only the name of "
+    "the file.",
     (*_FLOW, "cluster", "file"),
 )
 DIFFERENCES: Final = Metric(

@@ -19,28 +19,27 @@ _HEAD: Final = """\
 # Metrics
 
 `GET /metrics` on the REST port of connect-mirror-maker (all flows of the process), connect-distributed and connect-standalone,
-in Prometheus's text format, or as OpenMetrics for a scraper that accepts it; behind the same login as the rest of the interface,
-and the one thing beside `/health` that other machines may see without one ([SECURITY.md](SECURITY.md)). This page is made from
-the descriptions in `mm2/metrics` (`python -m mm2.metrics.reference`); a test holds it to them.
+in Prometheus's text format, or as OpenMetrics for a scraper that accepts it; with the same authentication as the rest of the interface.
+Other machines can read only it and `/health` without authentication ([SECURITY.md](SECURITY.md)). This page is generated from the
+descriptions in `mm2/metrics` (`python -m mm2.metrics.reference`); a test compares it.
 
-- **Whatever nobody knows is missing**, never 0: a rule that alarms on a value wants an `absent()` beside it. Exceptions are on
-  purpose: what should run and does not is 0 (`mm2_task_up`, `mm2_connector_up`, `mm2_flow_cluster_up`, `mm2_spark_up`), and its
-  series stay as long as it is configured.
-- **Lag is the tool's, not a client's**: positions are those of the ledger on the target, ends are asked of the source. So all
-  partitions are there, whichever process copies them, and those that nobody copies any more. `mm2_copied_…`, latencies, batches
-  and micro-batches are this process's own.
-- **One look a second** serves all scrapes and the dashboard. It begins with the first of them and ends three minutes after the
-  last; a cluster that does not answer leaves its figures as they were, and `mm2_flow_cluster_up` at 0.
-- **Seconds at risk**: the observer remembers when the end of a partition passed which offset, so the age of what is missing is
-  known to the second without reading it. A backlog from before the first look is as old as the timestamp of the batch at its
-  beginning says, which is fetched, at most 32 batches and 4 MB a second; a timestamp of 0 or of more than an hour ahead is not
-  believed, and then it is as old as it has been seen to be.
-- **`metrics.cardinality`** of the file: `full` tells every partition; `topic` and `flow` tell sums (of ages the greatest), with
-  the labels `topic` and `partition` empty where they are summed up, which for Prometheus is as if they were not there.
-  Partitions in trouble have their `mm2_partition_state` with each of them.
-- **What it costs**, with 10,000 partitions on the machine of PERFORMANCE.md while it was busy: a snapshot some 50 ms of CPU time when
-  nothing moves, 60 ms when a thousand partitions do, 150 ms when all do; a scrape 1.9 s and 12.6 MB with `full` (130,000 lines),
-  70 ms with `topic` (500 topics), 10 ms with `flow`. Counting costs 0.6 µs for each record batch that is copied.
+- **Unknown values are absent**, never 0: add `absent()` to rules that alert on a value. Exceptions: what should run and does not is 0
+  (`mm2_task_up`, `mm2_connector_up`, `mm2_flow_cluster_up`, `mm2_spark_up`), and these series exist as long as they are configured.
+- **Lag is computed by the observer, not by clients**: positions are those of the ledger on the target, end offsets are read from the
+  source. So all partitions are included, whichever process copies them, and also those that are not copied any more. `mm2_copied_…`,
+  latencies, batches and micro-batches are those of the process.
+- **One observation per second** serves all scrapes and the dashboard. It starts with the first of them and ends three minutes after the
+  last. While a cluster does not answer, its values stay, and `mm2_flow_cluster_up` is 0.
+- **Seconds at risk**: the observer records when the end of a partition passed an offset, so the age of missing records is known to the second
+  without reading them. A backlog from before the first observation has the age of the timestamp of its first batch, which is
+  fetched (at most 32 batches and 4 MB a second). A timestamp of 0 or more than an hour in the future is ignored; the age then counts from
+  the first observation.
+- **`metrics.cardinality`** in the file: `full` has all partitions; `topic` and `flow` have sums (maximum of ages), with empty labels `topic`
+  and `partition`, which Prometheus treats as absent. Partitions that are neither RUNNING nor CATCHING_UP have `mm2_partition_state`
+  with each of them.
+- **Cost** with 10,000 partitions on the busy machine of PERFORMANCE.md: a snapshot takes 50 ms of CPU time when nothing changes, 60 ms when a
+  thousand partitions change, 150 ms when all do; a scrape 1.9 s and 12.6 MB with `full` (130,000 lines), 70 ms with `topic` (500
+  topics), 10 ms with `flow`. Counting takes 0.6 µs per record batch.
 - In a MirrorMaker process Connect's metrics have the labels `source` and `target` of the flow, too, whose connectors are called
   the same in every flow.
 - The same figures as JSON: `GET /overview`, `/overview/{source}/{target}`, and by pages `…/partitions` and `…/groups` (`search`,

@@ -310,7 +310,7 @@ def _differences(verified: Mapping[TopicPartition, Verified]) -> dict[str, int]:
 def _stalled(stalled: tuple[TopicPartition, ...]) -> str:
     shown = ", ".join(map(str, stalled[:_STALLED_SHOWN]))
     rest = len(stalled) - _STALLED_SHOWN
-    return f"{shown}{f' and {rest} more' if rest > 0 else ''} have something to copy and do not go on"
+    return f"{shown}{f' and {rest} more' if rest > 0 else ''} have records to copy and do not advance"
 
 
 def _wall(at_s: float | None, now_s: float, now_ms: int) -> int | None:

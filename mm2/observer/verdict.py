@@ -117,7 +117,7 @@ def _lost(losses: tuple[LossView, ...], source: str) -> str:
     where = f"{'offset' if newest.first == newest.last else 'offsets'} {offset} of {newest.topic}-{newest.partition}"
     how = {
         "retention": f"deleted on {source} before they were copied",
-        "recreated": f"gone when the topic was created anew on {source}",
+        "recreated": f"lost when the topic was recreated on {source}",
         "truncated": f"cut off on {source} by an election after they were copied",
     }.get(newest.reason, newest.reason)
     found = datetime.fromtimestamp(newest.found_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -236,4 +236,4 @@ def _shown(status: Status | None) -> dict[str, Any]:
 
 
 def _told(trace: str) -> str:
-    return reason_of(trace) or "for a reason that was not told"
+    return reason_of(trace) or "for an unknown reason"

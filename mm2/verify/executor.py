@@ -76,7 +76,7 @@ class DriverLine:
                 connection.sendall(channel.encode(hello))
                 answer = channel.decode(lines.readline(channel.MAX_LINE_BYTES))
             if not channel.proves(answer.get("mac"), assignment.secret, "driver", own):
-                message = "whoever answered on the progress channel is not our driver"
+                message = "the peer of the progress channel is not the driver"
                 raise ValueError(message)
             return cls(connection, SpanSet.from_json(answer["spec"]))
         except BaseException:

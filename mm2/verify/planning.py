@@ -214,7 +214,7 @@ def _is_of(entry: LedgerEntry, plan: PartitionPlan) -> bool:
         ("remote", entry.target_id, plan.target_id),
     ):
         if known and now and known != now:
-            plan.notes.append(f"the {side} topic was created anew since, so what the ledger says does not hold for it")
+            plan.notes.append(f"the {side} topic was recreated, so the ledger does not apply to it")
             return False
     return True
 

@@ -188,7 +188,7 @@ def test_a_source_that_answers_is_not_left_with_records_of_its_own_by_accident(
     assert (code, err, told["records_at_risk"], told["groups"]) == (0, "", 10, [])
     assert "a cluster has no authorizer, so there are no ACLs" in told["done"]
     assert told["advice"][0].startswith(
-        f"applications may write {remote} on B now. What they write there does not go back"
+        f"applications can now write to {remote} on B. Those records are not copied"
     )
     code, out, _ = asked(capsys, "failover", file, flow, "--leave-behind", "--json", "--group", group)
     assert (code, outcomes(out)) == (0, {(group, 0): (500, "segments", "written")})
@@ -203,7 +203,7 @@ def test_a_source_that_answers_is_not_left_with_records_of_its_own_by_accident(
         f"on {unique} only: 10 records in 1 partition, and nothing was changed: look at them, then say --divergent keep"
     ]
     assert [(row["missing"], row["others"]) for row in told["partitions"]] == [(10, 7), (0, 0)]
-    assert any(sentence.startswith(f"7 records of others lie in {remote} on B") for sentence in told["advice"])
+    assert any(sentence.startswith(f"7 records of other producers are in {remote} on B") for sentence in told["advice"])
     code, out, _ = asked(capsys, "failback", file, flow, "--divergent", "keep")
     assert code == 0
     assert f"done: 1 topic taken back: {flow} may copy them again" in out.splitlines()
@@ -234,7 +234,7 @@ def test_what_a_forgotten_writer_adds_at_the_last_moment_is_told(
     told = json.loads(out)
     assert (code, told["records_at_risk"]) == (1, 3)
     assert told["problems"] == [
-        f"3 records came to {unique} at the last moment and are not on B: somebody still writes there"
+        f"3 records were written to {unique} at the last moment and are not on B: producers still write there"
     ]
     assert any(sentence.startswith("1 topic handed over") for sentence in told["done"])
     assert "no group is chosen that has committed anything of these topics" in told["done"]

@@ -124,7 +124,7 @@ class _ConnectorBlock:
     def show(self, connector: ConnectorView) -> None:
         """Show the current state."""
         self._state.show_state(connector.state, tone="held" if connector.state == "STOPPED" else "")
-        wanted = {"PAUSED": "somebody has paused it", "STOPPED": "somebody has stopped it"}
+        wanted = {"PAUSED": "it was paused", "STOPPED": "it was stopped"}
         self._wanted.show(wanted.get(connector.target_state, ""))
         self._trace.show(connector.trace)
         self._tasks.show(

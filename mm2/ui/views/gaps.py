@@ -15,14 +15,14 @@ Entry = tuple[str, PartitionView]
 
 #: The meaning of the ledger's reasons.
 MEANINGS: Final[Mapping[str, str]] = {
-    "compacted": "The source's cleaner had removed them: there was a newer record of the same key.",
+    "compacted": "Removed by compaction on the source: there was a newer record of the same key.",
     "missing": "The source's log has no records there although its topic is not compacted.",
-    "control": "Markers of transactions, which are no records; the target has its own.",
-    "aborted": "Records of aborted transactions, which nobody is meant to read.",
-    "quarantined": "Could not be copied; they lie in the topic of dead letters.",
+    "control": "Transaction markers, which are not records.",
+    "aborted": "Records of aborted transactions.",
+    "quarantined": "Could not be copied; they are in the dead letter topic.",
     "retention": "The source had deleted them, by age or size, before they were copied.",
     "truncated": "The source lost its end in an election after they were copied: the target has them, the source other ones.",
-    "recreated": "They went when the topic was deleted and created anew on the source.",
+    "recreated": "Lost when the topic was deleted and recreated on the source.",
 }
 
 

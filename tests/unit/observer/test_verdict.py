@@ -128,7 +128,7 @@ def test_the_worst_is_told(standing: Standing, state: FlowState) -> None:
         ),
         (
             (LossView("t", 1, 7, 7, "recreated", NOON_MS), RETENTION),
-            "601 offsets in 2 ranges of 2 partitions, the newest offset 7 of t-1, gone when the topic was created anew on A",
+            "601 offsets in 2 ranges of 2 partitions, the newest offset 7 of t-1, lost when the topic was recreated on A",
         ),
         (
             (LossView("t", 0, 5, 6, "truncated", NOON_MS), RETENTION),

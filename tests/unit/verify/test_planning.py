@@ -77,7 +77,7 @@ def test_what_a_ledger_says_of_another_topic_of_that_name_counts_nothing() -> No
     for source_id, target_id, which in (("s2", "r", "source"), ("s", "r2", "remote")):
         plan = planned(ledger_of(ENTRY, CHUNK), side("t", source_id, 0, 40), side("A.t", target_id, 0, 30))
         assert (plan.certainty, ranges(plan)) == (Certainty.CONTENT, [(0, 40, 0, 30)])
-        assert plan.notes == [f"the {which} topic was created anew since, so what the ledger says does not hold for it"]
+        assert plan.notes == [f"the {which} topic was recreated, so the ledger does not apply to it"]
         assert plan.spans[0].closely
 
 
