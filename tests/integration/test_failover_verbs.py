@@ -187,9 +187,7 @@ def test_a_source_that_answers_is_not_left_with_records_of_its_own_by_accident(
     told = json.loads(out)
     assert (code, err, told["records_at_risk"], told["groups"]) == (0, "", 10, [])
     assert "a cluster has no authorizer, so there are no ACLs" in told["done"]
-    assert told["advice"][0].startswith(
-        f"applications can now write to {remote} on B. Those records are not copied"
-    )
+    assert told["advice"][0].startswith(f"applications can now write to {remote} on B. Those records are not copied")
     code, out, _ = asked(capsys, "failover", file, flow, "--leave-behind", "--json", "--group", group)
     assert (code, outcomes(out)) == (0, {(group, 0): (500, "segments", "written")})
     assert json.loads(out)["groups"][0]["told_by"] == "source"
