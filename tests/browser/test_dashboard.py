@@ -144,7 +144,7 @@ def test_how_far_is_verified_is_shown_and_what_differs_is_red(shop: Shop, page: 
 def test_gaps_have_reasons(shop: Shop, page: Page) -> None:
     page.goto(f"{shop.ui}gaps")
     expect(row(page, "aborted").first).to_be_visible(timeout=PATIENCE_S * 1000)
-    expect(row(page, "control").first).to_contain_text("Markers of transactions")
+    expect(row(page, "control").first).to_contain_text("Transaction markers")
     expect(row(page, "control").first.locator(".state.well")).to_be_visible()  # as it should be
     expect(row(page, "payments-").first).to_contain_text(re.compile(r"\d+ (aborted|control)"))
     expect(page.get_by_text("Nothing is lost.")).to_be_visible()

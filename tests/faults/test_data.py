@@ -286,7 +286,7 @@ def test_d8_a_deleted_ledger_costs_exactness_at_the_next_crash_and_no_record(
         wait_until(lambda: mirror.lines(NOTED, reason="at least once"), _NOTICED_S, what="telling", why=mirror.tail)
         play.await_flow()
         assert kill(members(mirror.process, "worker"))
-        wait_until(lambda: mirror.lines("The ledger has been deleted"), 60, what="telling", why=mirror.tail)
+        wait_until(lambda: mirror.lines("The ledger was deleted"), 60, what="telling", why=mirror.tail)
         play.await_flow(60)
     play.judge().assert_at_least_once()
     # It is there again, and what is copied from now on is so exactly.
