@@ -4,7 +4,8 @@ A compacted topic with one partition and JSON records. Java neither reads nor re
 
 ==== key ================================================== value ======================================================
   {"partition":0,"topic":"orders"}                          the partition's entry, see `mm2.copy.session.LedgerEntry.to_json`
-  {"chunk":3,"partition":0,"topic":"orders"}                segments and gaps, see `mm2.copy.segments.SegmentChunk.to_json`
+  {"chunk":3,"partition":0,"topic":"orders"}                segments and gaps, see `mm2.copy.segments.SegmentChunk.to_json`, and
+                                                            the "lease" of the entry in the same batch
   {"throttle":"orders"}, {"throttle":""} for the flow       {"bytes.per.sec":1000000}: replaces the configured limit
   {"pause":["orders"]}, {"pause":["orders",0]}              {"by":"ann@ops1","reason":"","since_ms":…}: paused by a user
   {"verified":["orders",0]}                                 {"offset":1000,"at_ms":…}: verified by `mm2 verify`, see `Verified`
@@ -16,6 +17,7 @@ A compacted topic with one partition and JSON records. Java neither reads nor re
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import threading
 import zlib
@@ -26,8 +28,8 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from mm2.copy.segments import CHUNKS_KEPT, Segment, SegmentChunk
-from mm2.copy.session import LedgerEntry, Start, WrittenPosition, lease_of, start_of, written_start
+from mm2.copy.segments import CHUNKS_KEPT, Segment, SegmentChunk, UnwrittenChunks
+from mm2.copy.session import Lease, LedgerEntry, Start, WrittenPosition, lease_of, start_of, written_start
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.records.record import Record
@@ -154,9 +156,10 @@ def entry_record(entry: LedgerEntry) -> Record:
     return Record(key_bytes(Key(entry.source, None)), _json(entry.to_json()))
 
 
-def chunk_record(source: TopicPartition, chunk: SegmentChunk) -> Record:
-    """The record of one chunk of a partition's segments."""
-    return Record(key_bytes(Key(source, chunk.number)), _json(chunk.to_json()))
+def chunk_record(source: TopicPartition, chunk: SegmentChunk, lease: Lease | None = None) -> Record:
+    """The record of one chunk of a partition's segments, in a commit with this lease (None: unknown)."""
+    data = {} if lease is None else {"lease": list(lease)}  # first, because `lease_of` parses it there
+    return Record(key_bytes(Key(source, chunk.number)), _json({**data, **chunk.to_json()}))
 
 
 def chunk_tombstone(source: TopicPartition, number: int) -> Record:
@@ -212,6 +215,7 @@ class Ledger:
         self._verified: dict[TopicPartition, Verified] = {}
         self._written_ms: dict[TopicPartition, int] = {}
         self._versions: dict[TopicPartition, int] = {}
+        self._late: dict[TopicPartition, set[int]] = {}
 
     def apply(self, key: bytes | None, value: bytes | None, written_ms: int = -1) -> None:
         """Apply one record; ``written_ms`` is its timestamp."""
@@ -248,16 +252,32 @@ class Ledger:
                 else:
                     self._entries[named.source] = value
                     self._written_ms[named.source] = written_ms
-            elif value is None:
-                self._chunks.get(named.source, {}).pop(named.chunk, None)
+            elif value is not None and self._is_late(named.source, value):
+                self._late.setdefault(named.source, set()).add(named.chunk)
+                log.warning("ignored late ledger chunk of an earlier commit", partition=str(named.source))
             else:
-                chunks = self._chunks.setdefault(named.source, {})
-                if (before := chunks.get(named.chunk - 1)) is not None:
-                    chunks[named.chunk - 1] = _compressed(before)  # it is full and does not change any more
-                chunks[named.chunk] = value
+                self._apply_chunk(named.source, named.chunk, value)
+
+    def _apply_chunk(self, source: TopicPartition, number: int, value: bytes | None) -> None:
+        late = self._late.get(source)
+        if late is not None:
+            late.discard(number)
+            if not late:
+                del self._late[source]
+        if value is None:
+            self._chunks.get(source, {}).pop(number, None)
+            return
+        chunks = self._chunks.setdefault(source, {})
+        if (before := chunks.get(number - 1)) is not None:
+            chunks[number - 1] = _compressed(before)  # it is full and does not change any more
+        chunks[number] = value
 
     def _is_late(self, source: TopicPartition, value: bytes) -> bool:
-        """Whether an entry has a smaller lease than the previous one."""
+        """Whether an entry or a chunk has a smaller lease than the newest entry.
+
+        A commit writes both in one batch, with a larger lease than all earlier commits. A smaller one is from a write without a
+        response that was appended after later commits.
+        """
         known = self._entries.get(source)
         before, lease = lease_of(known) if known is not None else None, lease_of(value)
         return before is not None and lease is not None and lease < before
@@ -417,6 +437,9 @@ class Ledger:
 
         ``written`` contains its writers, from `seen` on.
         """
+        return self.with_late_chunks(source, self._start(source, committed, written))
+
+    def _start(self, source: TopicPartition, committed: int | None, written: WrittenPosition | None) -> Start:
         entry = self.entry(source)
         if entry is not None and written is not None:
             return written_start(entry, self.newest_chunk(source), committed, written)
@@ -431,6 +454,37 @@ class Ledger:
             chunk = chunk.shortened(entry.before.extent, undone.mark.source)
         extend([chunk], undone)
         return start_of(undone, chunk, committed, undone=entry.before is None or entry.before.state is None)
+
+    def late(self) -> set[TopicPartition]:
+        """Partitions of which a late chunk is the last record of its key in the topic, see `with_late_chunks`."""
+        with self._lock:
+            return set(self._late)
+
+    def with_late_chunks(self, source: TopicPartition, start: Start) -> Start:
+        """The start, with the chunks that late writes have replaced: they have to be written again, because compaction
+        removes the record before.
+
+        The same start if not everything that its predecessor wrote has been read yet.
+        """
+        entry = self.entry(source)
+        with self._lock:
+            numbers = sorted(self._late.get(source, ()))
+            values = {number: self._chunks.get(source, {}).get(number) for number in numbers}
+        if not values or entry is None or start.entry is None or start.chunk is None or entry.lease < start.entry.lease:
+            return start
+        changed = {chunk.number: chunk for chunk in start.unwritten.changed}
+        deleted = []
+        for number, value in values.items():
+            if number in changed or number > start.chunk.number:
+                continue
+            if value is None:
+                if number < start.chunk.number:
+                    deleted.append(number)
+            elif (chunk := _chunk(source, number, value)) is not None:
+                changed[number] = chunk
+        forgotten = (*start.unwritten.forgotten, *deleted)
+        unwritten = UnwrittenChunks(tuple(changed[number] for number in sorted(changed)), forgotten)
+        return dataclasses.replace(start, unwritten=unwritten)
 
     def seen(self, source: TopicPartition) -> int | None:
         """The offset of the offsets topic's partition from which it has to be read to find the writer of a position

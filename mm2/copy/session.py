@@ -367,13 +367,11 @@ class LedgerEntry:
         )
 
 
-_LEASE: Final = re.compile(rb'\{"version":1,"lease":\[(\d+),(\d+)\]')
+_LEASE: Final = re.compile(rb'\{(?:"version":1,)?"lease":\[(\d+),(\d+)\]')
 
 
 def lease_of(value: bytes) -> Lease | None:
-    """The lease of an entry as `LedgerEntry.to_json` writes it, without parsing the rest; None for an entry of an old
-    version.
-    """
+    """The lease of an entry or a chunk in the ledger, without parsing the rest; None for one of an old version."""
     found = _LEASE.match(value)
     return None if found is None else Lease(int(found[1]), int(found[2]))
 

@@ -105,7 +105,7 @@ class MirrorSourceTask(SourceTask):
         )
         self._limits = (spec.throttle, spec.throttle_topics)
         self._engine, self._spec = engine, spec
-        self._job = engine.open(spec, self._starts, self._pauses)
+        self._job = engine.open(spec, self._starts, self._pauses, self._known_ledger)
 
     def poll(self) -> list[SourceRecord] | None:
         """Wait for a status change. Raises ConnectError when no partition can be copied any more."""
@@ -144,7 +144,7 @@ class MirrorSourceTask(SourceTask):
     def resume(self) -> None:
         """Continue where the pause started."""
         self._known_throttles = {}
-        self._job = self._engine.open(self._spec, self._starts, self._pauses)
+        self._job = self._engine.open(self._spec, self._starts, self._pauses, self._known_ledger)
 
     def stop(self) -> None:
         """Stop reading, wait for batches in flight and their commit."""
@@ -171,6 +171,9 @@ class MirrorSourceTask(SourceTask):
         log.info("Throttle limits have changed.", bytes_per_sec=rate, topics=topics)
         job.throttle(rate, topics)
 
+    def _known_ledger(self) -> Ledger | None:
+        return None if self._ledger is None else self._ledger.ledger
+
     def _pauses(self) -> Pauses:
         """Pauses that ``mm2 pause`` has written to the ledger, and topics that were failed over."""
         if self._ledger is None:
@@ -191,7 +194,7 @@ class MirrorSourceTask(SourceTask):
                     log.warning("Copying did not stop in time; records after its last positions may be copied again.")
                 self._held = {}
                 self._known_throttles = {}
-                self._job = job = self._engine.open(self._spec, self._starts, self._pauses)
+                self._job = job = self._engine.open(self._spec, self._starts, self._pauses, self._known_ledger)
         pauses = self._pauses()
         if pauses != self._known_pauses:
             self._known_pauses = pauses

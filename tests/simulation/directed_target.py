@@ -12,7 +12,7 @@ from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster, Place
-from tests.simulation.directed import Schedule, _crash, _cut_off, _restart, _seldom, _start, _write_to
+from tests.simulation.directed import Schedule, _crash, _cut_off, _late_write, _restart, _seldom, _start, _write_to
 from tests.simulation.network import Link, Socket
 from tests.simulation.oracle import Violation
 from tests.simulation.process import Loop, Process
@@ -166,6 +166,22 @@ def hand_over_while_the_ledger_refuses(scenario: Scenario) -> None:
         _await_hand_over(scenario)
         world.run(world.now + 1.0)
         _well(target, LEDGER)
+
+
+def late_chunk(scenario: Scenario) -> None:
+    """A dead holder's write of a chunk is appended when its successor has completed the chunk and started others."""
+    world = scenario.world
+    world.run(5.0)
+    for _ in range(6):  # not every commit changes a chunk
+        _late_write(scenario, LEDGER[0], 3, late_s=8.0)
+        if world.run(world.now + 12.0, lambda: bool(scenario.written_ledger().late())):
+            break
+    else:
+        raise Violation("simulation", "no late chunk")
+    _await_hand_over(scenario)
+    world.run(world.now + 3.0)
+    if scenario.written_ledger().late():
+        raise Violation("reasons", "a chunk that a late write has replaced is not written again")
 
 
 def _await_hand_over(scenario: Scenario) -> None:
@@ -569,6 +585,7 @@ TARGET: tuple[Schedule, ...] = (
     Schedule(stop_while_frozen, _old_and_few),
     Schedule(moved_without_entry, _moved),
     Schedule(hand_over_while_the_ledger_refuses, _transactions),
+    Schedule(late_chunk, _transactions),
     Schedule(frozen_with_full_socket, _seldom_old),
     Schedule(frozen_with_full_socket_doubled, _seldom_old),
     DEPOSED_TARGET_LEADER,

@@ -185,6 +185,7 @@ class Driver:
                 submit=self._submit,
                 cancel=self._cancel,
                 on_update=lambda: None,
+                ledger=self.ledger,
             )
             self.lane.start()
         finally:

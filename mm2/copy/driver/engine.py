@@ -20,7 +20,7 @@ import structlog
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.identity import DriverIdentity
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
-from mm2.copy.driver.lane import Lane, Paused, Starts
+from mm2.copy.driver.lane import CurrentLedger, Lane, Paused, Starts
 from mm2.copy.driver.server import ChannelServer
 from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.spark import Spark, failure_of
@@ -121,12 +121,14 @@ class CopyEngine:
         """Start Spark in the background. Idempotent."""
         self.spark.start()
 
-    def open(self, spec: CopySpec, starts: Starts, pauses: Paused = dict) -> CopyJob:
+    def open(
+        self, spec: CopySpec, starts: Starts, pauses: Paused = dict, ledger: CurrentLedger = lambda: None
+    ) -> CopyJob:
         """Start copying ``spec.partitions``; ``starts`` returns the start positions and ``pauses`` the pauses, see
         `mm2.copy.driver.lane`.
         """
         self.start()
-        job = CopyJob(self, spec, starts, pauses)
+        job = CopyJob(self, spec, starts, pauses, ledger)
         with self._lock:
             self._jobs.add(job)
         job.begin()
@@ -385,11 +387,19 @@ class _FinishedJobs:
 class CopyJob:
     """One connector task's copying, over its lanes. Thread-safe."""
 
-    def __init__(self, engine: CopyEngine, spec: CopySpec, starts: Starts, pauses: Paused = dict) -> None:
+    def __init__(
+        self,
+        engine: CopyEngine,
+        spec: CopySpec,
+        starts: Starts,
+        pauses: Paused = dict,
+        ledger: CurrentLedger = lambda: None,
+    ) -> None:
         self._engine = engine
         self._spec = spec
         self._starts = starts
         self._pauses = pauses
+        self._ledger = ledger
         self._updated = threading.Condition()
         self._count = 0
         self._stopping = threading.Event()
@@ -435,6 +445,7 @@ class CopyJob:
             on_update=self._notify,
             slots=self._engine.slots,
             pauses=self._pauses,
+            ledger=self._ledger,
         )
 
     def wait(self, timeout_s: float) -> None:

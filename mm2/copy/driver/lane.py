@@ -19,7 +19,7 @@ from mm2.copy.channel import LEASE_TIMEOUT_S
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.status import LaneStatus
-from mm2.copy.ledger import Pause, Pauses, paused
+from mm2.copy.ledger import Ledger, Pause, Pauses, paused
 from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.copy.tally import Tally
@@ -45,6 +45,8 @@ _IDLE_LENGTHS: Final = 10
 Starts = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, Start]]
 #: The current pauses. Called at the start of every batch, before the first record is read.
 Paused = Callable[[], Pauses]
+#: The ledger as far as it was read; None if there is none.
+CurrentLedger = Callable[[], Ledger | None]
 Submit = Callable[[MicroBatch], None]
 Cancel = Callable[[MicroBatch], None]
 
@@ -63,6 +65,7 @@ class Lane:
         on_update: Callable[[], None],
         slots: Slots | None = None,
         pauses: Paused = dict,
+        ledger: CurrentLedger = lambda: None,
     ) -> None:
         self.name = name
         self._spec = spec
@@ -71,6 +74,7 @@ class Lane:
         self._on_news = on_update
         self._slots = slots or Slots(None)
         self._pauses = pauses
+        self._ledger = ledger
         self._read_starts = starts
         # `Start` as JSON, from the final report of the previous batch; nothing was written since.
         self._known: dict[TopicPartition, list[Any]] = {}
@@ -268,6 +272,9 @@ class Lane:
             if self._stopping.is_set() or batch.finished.is_set():
                 return False
         self._blocked_reason = ""
+        if (ledger := self._ledger()) is not None:
+            for tp in known.keys() & ledger.late():
+                known[tp] = ledger.with_late_chunks(tp, Start.from_json(known[tp])).to_json()
         if pauses := self._paused():
             batch.pause(pauses)
         batch.start(known)

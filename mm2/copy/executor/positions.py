@@ -236,7 +236,7 @@ class Positions:
         if self._ledger is None:
             self._to_offsets(entry)
             return
-        records = [chunk_record(entry.source, chunk) for chunk in commit.chunks]
+        records = [chunk_record(entry.source, chunk, lease) for chunk in commit.chunks]
         records += [chunk_tombstone(entry.source, number) for number in commit.forgotten]
         records.append(entry_record(entry))
 

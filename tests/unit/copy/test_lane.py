@@ -16,8 +16,9 @@ from structlog.testing import capture_logs
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.lane import Lane
 from mm2.copy.driver.slots import Slots
-from mm2.copy.ledger import Pause
-from mm2.copy.session import LedgerEntry, Mark, Session, Start
+from mm2.copy.ledger import Ledger, Pause, chunk_record, entry_record
+from mm2.copy.segments import Segment, SegmentChunk, UnwrittenChunks
+from mm2.copy.session import Lease, LedgerEntry, Mark, Session, Start
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.errors import DisconnectedFailure
@@ -62,6 +63,7 @@ class Stage:
         self.cancelled: list[MicroBatch] = []
         self.sent: dict[str, list[dict[str, Any]]] = {}
         self.pauses: dict[tuple[str, int | None], Pause] = {}
+        self.ledger: Ledger | None = None
         self.lane = Lane(
             "A->B MirrorSourceConnector-0 lane 0",
             spec_of(duration_ms),
@@ -71,6 +73,7 @@ class Stage:
             on_update=lambda: None,
             slots=slots,
             pauses=lambda: self.pauses,
+            ledger=lambda: self.ledger,
         )
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
@@ -195,6 +198,33 @@ def test_the_next_batch_begins_where_the_last_one_ended_and_not_before() -> None
         rows = {item.source: item for item in lane.progress()}
         assert (rows[T0].records, rows[T0].position, rows[T1].records) == (12, 12, 1)
         assert lane.batches == 2
+        end(second)
+
+
+def test_chunks_that_a_late_write_has_replaced_are_added_to_a_hand_over() -> None:
+    stage = Stage(200)
+    full, newest = SegmentChunk(0, [Segment(0, 0, 5), Segment(6, 5, 2)]), SegmentChunk(1, [Segment(9, 7, 1)])
+    entry = LedgerEntry("t", 0, "A.t", Mark(10, 8, 8), chunk=1, lease=Lease(5, 2))
+    stage.ledger = Ledger()
+    for record in (
+        chunk_record(T0, full, entry.lease),
+        chunk_record(T0, newest, entry.lease),
+        entry_record(entry),
+        chunk_record(T0, SegmentChunk(0, [Segment(0, 0, 5)]), Lease(5, 1)),
+    ):
+        stage.ledger.apply(record.key, record.value)
+    with running(stage):
+        first = stage.next()
+        stage.begun(first)
+        second = stage.next()
+        second.received({"type": "ready"})
+        handed_over = {tp: Start(10, 10, entry, newest, clean=True) for tp in (T0, T1)}
+        stage.final(first, row(T0, 10), row(T1, 10), starts=handed_over)
+        stage.begun(second)
+        (message,) = stage.messages(second, "start")
+        starts = {TopicPartition(*tp): Start.from_json(start) for *tp, start in message["starts"]}
+        assert starts[T0].unwritten == UnwrittenChunks((full,))
+        assert starts[T1].unwritten == UnwrittenChunks()
         end(second)
 
 

@@ -17,8 +17,8 @@ from mm2.copy.ledger import (
     paused,
     verified_record,
 )
-from mm2.copy.segments import Segment, SegmentChunk, Trail
-from mm2.copy.session import LedgerEntry, Mark, PreviousCommit
+from mm2.copy.segments import Segment, SegmentChunk, Trail, UnwrittenChunks
+from mm2.copy.session import Lease, LedgerEntry, Mark, PreviousCommit, Start
 from mm2.kafka.structs import TopicPartition
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
@@ -193,3 +193,45 @@ def test_reasons_of_a_group_are_read_as_written_also_without_their_codes() -> No
     gone = group_record("g", {})
     ledger.apply(gone.key, gone.value)
     assert ledger.group_reasons() == {}
+
+
+def test_a_late_chunk_is_ignored_and_written_again_by_the_next_holder() -> None:
+    """A write without a response may be appended after later commits; compaction would keep only the late chunk."""
+    ledger, source = Ledger(), TopicPartition("t", 0)
+    short = SegmentChunk(0, [Segment(0, 0, 10)])
+    full = SegmentChunk(0, [Segment(0, 0, 10), Segment(11, 10, 5)])
+    following = SegmentChunk(1, [Segment(17, 15, 3)])
+
+    def commit(lease: Lease, mark: Mark, *chunks: SegmentChunk) -> LedgerEntry:
+        entry = LedgerEntry("t", 0, "A.t", mark, chunk=chunks[-1].number, lease=lease)
+        for row in (*(chunk_record(source, chunk, lease) for chunk in chunks), entry_record(entry)):
+            ledger.apply(row.key, row.value)
+        return entry
+
+    first = commit(Lease(7, 1), Mark(10, 10, 10), short)
+    newest = commit(Lease(7, 2), Mark(20, 18, 18), full, following)
+    assert ledger.late() == set()
+    commit(Lease(7, 1), Mark(10, 10, 10), short)
+    ghost = chunk_record(source, SegmentChunk(-1), Lease(7, 1))
+    ledger.apply(ghost.key, ghost.value)
+    assert ledger.late() == {source}
+    assert ledger.entry(source) == newest
+    assert ledger.chunks(source) == [full, following]
+
+    wanted = UnwrittenChunks((full,), (-1,))
+    assert ledger.start(source, 20).unwritten == wanted
+    handed_over = Start(20, 20, newest, following, clean=True)
+    assert ledger.with_late_chunks(source, handed_over).unwritten == wanted
+    assert ledger.with_late_chunks(source, Start(10, 10, first, short)).unwritten == wanted
+    ahead = Start(20, 20, newest.replace(lease=Lease(7, 3)), following, clean=True)
+    assert ledger.with_late_chunks(source, ahead) is ahead, "the ledger has not been read up to its last commit"
+    newer = SegmentChunk(0, [*full.segments, Segment(16, 15, 0)])
+    own = Start(20, 20, newest, following, unwritten=UnwrittenChunks((newer,)))
+    assert ledger.with_late_chunks(source, own).unwritten == UnwrittenChunks((newer,), (-1,))
+
+    changed, forgotten = Trail(following, unwritten=wanted).take_changed()
+    commit(Lease(7, 3), Mark(20, 18, 18), *changed, following)
+    gone = chunk_tombstone(source, *forgotten)
+    ledger.apply(gone.key, gone.value)
+    assert ledger.late() == set()
+    assert ledger.chunks(source) == [full, following]
