@@ -6,6 +6,7 @@ Where partitions begin is read from the simulated ledger and offsets topics as `
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
@@ -169,6 +170,7 @@ class Driver:
         self._specs: dict[str, str] = {}
         self._lanes = 0
         self._numbers = 0
+        self._known = Ledger()
 
     # -- the lane
 
@@ -185,7 +187,7 @@ class Driver:
                 submit=self._submit,
                 cancel=self._cancel,
                 on_update=lambda: None,
-                ledger=self.ledger,
+                ledger=self._known_ledger,
             )
             self.lane.start()
         finally:
@@ -306,22 +308,33 @@ class Driver:
 
     def ledger(self) -> Ledger:
         """As it is now."""
+        self.world.sleep(0.001 + self.world.random.random() * 0.02)
         ledger = Ledger()
         for record in self._read((self.spec.ledger_topic or "", 0)):
             ledger.apply(record.key, record.value, record.timestamp or 0)
+        self._known = ledger
         return ledger
+
+    def _known_ledger(self) -> Ledger:
+        """As it was when it could be read last: a `KafkaBasedLog` reads on in the background."""
+        ledger = Ledger()
+        with contextlib.suppress(DisconnectedFailure):
+            for record in self._read((self.spec.ledger_topic or "", 0)):
+                ledger.apply(record.key, record.value, record.timestamp or 0)
+            self._known = ledger
+        return self._known
 
     def committed(self) -> dict[TopicPartition, int | None]:
         found: dict[TopicPartition, int | None] = {}
         for place in self.target.partitions:
             if place[0] == self.spec.offsets_topic:
+                self.world.sleep(0.001 + self.world.random.random() * 0.02)
                 for record in self._read(place):
                     found[position_key(record)] = position_of(record)
         return found
 
     def _read(self, place: Place) -> list[Record]:
         """All records of a partition up to the high watermark, as a consumer sees them."""
-        self.world.sleep(0.001 + self.world.random.random() * 0.02)
         part = self.target.partitions[place]
         leader = part.replicas.get(part.state.leader)
         broker = self.target.brokers.get(part.state.leader)
