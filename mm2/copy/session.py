@@ -484,7 +484,8 @@ def written_start(
     header = written.own
     seen = max(entry.seen, -1 if header is None else header.seen)
     if written.foreign_at >= max(seen, 0):
-        return Start(written.foreign, written.foreign, entry.replace(session=None), chunk, moved=True)
+        # A late position may lie behind the user's. The next entry names it, or its reader would not expect it (`explains`).
+        return Start(written.foreign, committed, entry.replace(session=None), chunk, moved=True)
     if header is not None and header.lease > entry.lease and header.session is not None:
         entry = entry.replace(
             mark=header.mark, session=header.session, lease=header.lease, seen=header.seen, source_epochs=()

@@ -89,6 +89,7 @@ class Scene:
         self.task._create_topics = cast(Any, self._create)
         self.headers: dict[TopicPartition, PositionHeader] = {}
         self.read: dict[TopicPartition, list[int | None]] = {}
+        self.reset: tuple[int | None, int] = (None, -1)  # a position of a user, and its offset in the offsets topic
         task: Any = self.task
         task._written_positions = self._written
         task._offsets_ends = lambda partitions: dict.fromkeys(partitions, self.ends)
@@ -96,7 +97,8 @@ class Scene:
 
     def _written(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, WrittenPosition]:
         return {
-            tp: WrittenPosition(self.headers.get(tp), positions=frozenset(self.read.get(tp, []))) for tp in partitions
+            tp: WrittenPosition(self.headers.get(tp), *self.reset, positions=frozenset(self.read.get(tp, [])))
+            for tp in partitions
         }
 
     def _create(self) -> None:
@@ -212,6 +214,26 @@ def test_nor_is_it_when_exactly_once_has_been_switched_on_meanwhile() -> None:
     scene.read = {T0: [20]}
     start = scene.starts()[T0]
     assert (start.position, start.moved, start.entry and start.entry.session) == (50, False, ENTRY.session)
+
+
+def test_a_reset_is_used_also_by_the_successor_of_a_holder_that_has_written_no_position() -> None:
+    """A late position lies behind the user's, and before `seen` of the entry of the holder that used the reset."""
+    own = PositionHeader(Lease(2_000, 2), ENTRY.session, Mark(50, 60, 50), 5)
+    scene = Scene(ENTRY.replace(lease=Lease(2_000, 2), seen=5))
+    scene.positions.held = {T0: 49}
+    scene.headers, scene.read, scene.reset = {T0: own}, {T0: [10, 50]}, (10, 38)
+    first = scene.starts()[T0]
+    assert (first.position, first.moved) == (10, True)
+
+    session = Session(ProducerIdentity(8, 0), Mark(10, 60, 0))
+    scene = Scene(
+        ENTRY.replace(
+            session=session, mark=session.start, previous=first.committed, lease=Lease(3_000, 1), seen=first.seen
+        )
+    )
+    scene.positions.held = {T0: 49}
+    second = scene.starts()[T0]
+    assert (second.position, second.moved) == (10, False)
 
 
 AFTER_TRANSACTIONS = ENTRY.replace(session=None, before=PreviousCommit(Mark(20, 30, 20), {}, 0, (0, 0, 0), 0))
