@@ -16,7 +16,7 @@ def touch_free_memory() -> int:
     """Writes to nearly all free memory once and gives it back; returns how many bytes that were.
 
     On a fresh virtual machine the host maps a page when the guest first touches it, which doubles the brokers' system
-    time (DESIGN, facts measured).
+    time.
     """
     size = max(0, psutil.virtual_memory().free - _SPARED_BYTES)
     if size:

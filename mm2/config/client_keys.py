@@ -129,7 +129,9 @@ CONSUMER_CONFIG: Final = (
     ConfigDef(CLIENT_CONFIG)
     .define("group.id", Type.STRING, None, None, HIGH, "Consumer group.")
     .define("group.instance.id", Type.STRING, None, non_empty(), MEDIUM, "Name of a static member.")
-    .define("session.timeout.ms", Type.INT, 45000, None, HIGH, "A member not heard of for this long is removed.")
+    .define(
+        "session.timeout.ms", Type.INT, 45000, None, HIGH, "A member that sends no heartbeat for this long is removed."
+    )
     .define("heartbeat.interval.ms", Type.INT, 3000, None, HIGH, "Time between heartbeats.")
     .define(
         "partition.assignment.strategy",
@@ -166,7 +168,12 @@ CONSUMER_CONFIG: Final = (
         "Whether records of open and aborted transactions are read.",
     )
     .define(
-        "allow.auto.create.topics", Type.BOOLEAN, True, None, MEDIUM, "Let brokers create topics that are asked for."
+        "allow.auto.create.topics",
+        Type.BOOLEAN,
+        True,
+        None,
+        MEDIUM,
+        "Let brokers create requested topics that do not exist.",
     )
     .define("group.protocol", Type.STRING, "classic", one_of_any_case("CONSUMER", "CLASSIC"), HIGH, "Group protocol.")
     .define("group.remote.assignor", Type.STRING, None, None, MEDIUM, "Assignor on the broker's side.")

@@ -158,7 +158,7 @@ CONNECTOR_CONFIG: Final = _rows(
             4,
             SHORT,
             "Tasks max",
-            "Most tasks that the connector may cut its work into.",
+            "Maximum number of tasks of the connector.",
         ),
         (
             "tasks.max.enforce",
@@ -170,7 +170,7 @@ CONNECTOR_CONFIG: Final = _rows(
             5,
             SHORT,
             "Enforce tasks max",
-            "Deprecated. Whether a connector that makes more tasks than tasks.max fails; false = it is only warned of.",
+            "Deprecated. Whether a connector that generates more tasks than tasks.max fails; false = a warning is logged.",
         ),
         *_converter_rows("key", 6),
         *_converter_rows("value", 8),
@@ -185,7 +185,7 @@ CONNECTOR_CONFIG: Final = _rows(
             12,
             LONG,
             "Transforms",
-            "Names of the transformations that every record goes through, in order; transforms.<name>.type says which each is.",
+            "Names of the transformations applied to each record, in order; transforms.<name>.type is the class.",
         ),
         (
             "predicates",
@@ -197,7 +197,7 @@ CONNECTOR_CONFIG: Final = _rows(
             13,
             LONG,
             "Predicates",
-            "Names of the predicates that transformations refer to; predicates.<name>.type says which each is.",
+            "Names of the predicates that transformations refer to; predicates.<name>.type is the class.",
         ),
         (
             "config.action.reload",
@@ -221,7 +221,7 @@ CONNECTOR_CONFIG: Final = _rows(
             1,
             MID,
             "Retry Timeout for Errors",
-            "For how long a failed step is tried again, in milliseconds; 0 = not at all, -1 = for ever.",
+            "How long a failed operation is retried, in milliseconds; 0 = no retries, -1 = no limit.",
         ),
         (
             "errors.retry.delay.max.ms",
@@ -233,7 +233,7 @@ CONNECTOR_CONFIG: Final = _rows(
             2,
             MID,
             "Maximum Delay Between Retries for Errors",
-            "Longest pause between two tries, in milliseconds; pauses double up to it and vary a little.",
+            "Maximum delay between two retries, in milliseconds; delays grow exponentially up to it, with jitter.",
         ),
         (
             "errors.tolerance",
@@ -245,7 +245,7 @@ CONNECTOR_CONFIG: Final = _rows(
             3,
             SHORT,
             "Error Tolerance",
-            "none = the first record that cannot be handled fails the task; all = such records are skipped.",
+            "none = the first record that cannot be processed fails the task; all = such records are skipped.",
         ),
         (
             "errors.log.enable",
@@ -257,7 +257,7 @@ CONNECTOR_CONFIG: Final = _rows(
             4,
             SHORT,
             "Log Errors",
-            "Log every error; false = only those that are not tolerated.",
+            "Log each error; false = only errors that are not tolerated.",
         ),
         (
             "errors.log.include.messages",
@@ -269,7 +269,7 @@ CONNECTOR_CONFIG: Final = _rows(
             5,
             SHORT,
             "Log Error Details",
-            "Log also what the record was: topic, partition, offset and timestamp.",
+            "Also log the topic, partition, offset and timestamp of the record.",
         ),
         (
             ISOLATION_KEY,
@@ -281,7 +281,7 @@ CONNECTOR_CONFIG: Final = _rows(
             15,
             SHORT,
             "Plugin isolation",
-            "Not of Kafka. loader = in the worker's process; process = in one of its own; absent = the worker's plugin.isolation.",
+            "Not a Kafka key. loader = in the worker's process; process = in a separate process; absent = the worker's plugin.isolation.",
         ),
     ),
 )
@@ -308,7 +308,7 @@ SOURCE_CONNECTOR_CONFIG: Final = _rows(
             1,
             LONG,
             "Topic Creation Groups",
-            "Names of groups of topics that are created alike; topic.creation.<name>.include says which topics.",
+            "Names of groups of topics that are created with the same settings; topic.creation.<name>.include selects the topics.",
         ),
         (
             "exactly.once.support",
@@ -320,7 +320,7 @@ SOURCE_CONNECTOR_CONFIG: Final = _rows(
             2,
             SHORT,
             "Exactly once support",
-            "required = the configuration is refused when the connector does not say that it can do exactly-once with it.",
+            "required = the configuration is rejected unless the connector reports exactly-once support for it.",
         ),
         (
             "transaction.boundary",
@@ -332,7 +332,7 @@ SOURCE_CONNECTOR_CONFIG: Final = _rows(
             3,
             SHORT,
             "Transaction Boundary",
-            "What ends a transaction: every poll, an interval, or the connector itself.",
+            "What ends a transaction: each poll, an interval, or the connector.",
         ),
         (
             "transaction.boundary.interval.ms",
@@ -344,7 +344,7 @@ SOURCE_CONNECTOR_CONFIG: Final = _rows(
             4,
             SHORT,
             "Transaction boundary interval",
-            "That interval in milliseconds; absent = the worker's offset.flush.interval.ms.",
+            "Milliseconds between transactions if the boundary is an interval; absent = offset.flush.interval.ms.",
         ),
         (
             "offsets.storage.topic",
@@ -356,7 +356,7 @@ SOURCE_CONNECTOR_CONFIG: Final = _rows(
             1,
             LONG,
             "Offsets topic",
-            "Topic of the connector's own for its offsets; absent = the worker's.",
+            "Separate topic for the offsets of this connector; absent = the worker's.",
         ),
     ),
 )
@@ -376,7 +376,7 @@ SINK_CONNECTOR_CONFIG: Final = _rows(
             4,
             LONG,
             "Topics regex",
-            "Pattern of the names of topics to read, a regular expression of Java; instead of topics.",
+            "Java regular expression for the names of topics to read; alternative to topics.",
         ),
         (
             "errors.deadletterqueue.topic.name",
@@ -388,7 +388,7 @@ SINK_CONNECTOR_CONFIG: Final = _rows(
             6,
             MID,
             "Dead Letter Queue Topic Name",
-            "Topic for records that cannot be handled; empty = there is none.",
+            "Topic for records that cannot be processed; empty = no dead letter queue.",
         ),
         (
             "errors.deadletterqueue.topic.replication.factor",
@@ -400,7 +400,7 @@ SINK_CONNECTOR_CONFIG: Final = _rows(
             7,
             MID,
             "Dead Letter Queue Topic Replication Factor",
-            "Replicas of that topic when it has to be created.",
+            "Replication factor of that topic if it is created.",
         ),
         (
             "errors.deadletterqueue.context.headers.enable",
@@ -412,7 +412,7 @@ SINK_CONNECTOR_CONFIG: Final = _rows(
             8,
             MID,
             "Enable Error Context Headers",
-            "Tell in headers, which begin with __connect.errors., what went wrong and where.",
+            "Add headers with the prefix __connect.errors. that describe the error and its context.",
         ),
     ),
 )
@@ -457,7 +457,7 @@ def _creation_rows(name: str, props: Mapping[str, str], *, is_default: bool) -> 
             0,
             LONG,
             f"Inclusion Topic Pattern for {name}",
-            "Patterns of the names of topics that are created so.",
+            "Patterns of the names of topics that are created with these settings.",
         ),
         (
             "exclude",
@@ -469,7 +469,7 @@ def _creation_rows(name: str, props: Mapping[str, str], *, is_default: bool) -> 
             1,
             LONG,
             f"Exclusion Topic Pattern for {name}",
-            "Patterns of the names of topics that are not, whatever include says.",
+            "Patterns of topic names that are excluded; takes precedence over include.",
         ),
         (
             "replication.factor",
@@ -481,7 +481,7 @@ def _creation_rows(name: str, props: Mapping[str, str], *, is_default: bool) -> 
             2,
             LONG,
             f"Replication Factor for Topics in {name}",
-            "Replicas of topics that are created so; -1 = the broker's default.",
+            "Replication factor of topics created with these settings; -1 = the broker's default.",
         ),
         (
             "partitions",

@@ -23,26 +23,26 @@ def without_legacy_keys(props: Mapping[str, str]) -> tuple[dict[str, str], list[
     Raises :class:`ConfigException` for a bad port.
     """
     kept = {key: value for key, value in props.items() if not _is_internal(key)}
-    told = [
+    warnings = [
         f"Configuration {key} has no effect: internal topics hold JSON without schemas (it was removed in Kafka 3.0)."
         for key in props
         if _is_internal(key)
     ]
     old = [key for key in (_HOST, _PORT) if key in kept]
     if not old:
-        return kept, told
+        return kept, warnings
     host, port = kept.pop(_HOST, "").strip(), parse_type(_PORT, kept.pop(_PORT, "8083"), ConfigType.INT)
     if not isinstance(port, int) or not 0 <= port <= 65535:
         raise ConfigException(_PORT, port, "A port is a number from 0 to 65535")
     names = " and ".join(old)
     if _LISTENERS in kept:
-        told.append(f"Configuration {names} has no effect: {_LISTENERS} is given (it was removed in Kafka 3.0).")
-        return kept, told
+        warnings.append(f"Configuration {names} has no effect: {_LISTENERS} is given (it was removed in Kafka 3.0).")
+        return kept, warnings
     listener = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    told.append(
+    warnings.append(
         f"Configuration {names} was removed in Kafka 3.0; taken for {_LISTENERS}={listener}, which replaces it."
     )
-    return {**kept, _LISTENERS: listener}, told
+    return {**kept, _LISTENERS: listener}, warnings
 
 
 def _is_internal(key: str) -> bool:

@@ -92,10 +92,10 @@ _EMIT_SYNCS_CONFIG: Final = ConfigDef().define(
     "emit.offset-syncs.enabled", Type.BOOLEAN, True, None, LOW, "Write offset syncs."
 )
 _TOPIC_FILTER_CONFIG: Final = ConfigDef().define(
-    "topic.filter.class", Type.CLASS, f"{_MIRROR}.DefaultTopicFilter", None, LOW, "Class that picks topics."
+    "topic.filter.class", Type.CLASS, f"{_MIRROR}.DefaultTopicFilter", None, LOW, "Class that selects topics."
 )
 _POLL_CONFIG: Final = ConfigDef().define(
-    "consumer.poll.timeout.ms", Type.LONG, 1000, None, LOW, "Longest wait in one poll of a task."
+    "consumer.poll.timeout.ms", Type.LONG, 1000, None, LOW, "Maximum wait of one poll of a task, ms."
 )
 _SYNCS_PLACE_CONFIG: Final = ConfigDef().define(
     "offset-syncs.topic.location",
@@ -111,7 +111,7 @@ _METRIC_NAMES_CONFIG: Final = ConfigDef().define(
     "legacy",
     subset_of("legacy", "new"),
     LOW,
-    "Which names mirror metrics have: legacy, new, or both.",
+    "Names of mirror metrics: legacy, new, or both.",
 )
 
 THROTTLE_KEY: Final = "copy.throttle.bytes.per.sec"
@@ -126,13 +126,15 @@ OWN_CONFIG: Final = (
         60000,
         at_least(10),
         LOW,
-        "Length of one Spark micro-batch; one in which nothing moves may last ten times as long.",
+        "Duration of one Spark micro-batch; an idle one may last ten times as long.",
     )
     .define(
         "copy.lanes", Type.INT, 0, at_least(0), LOW, "Lanes (parallel Spark tasks) per connector task; 0 = automatic."
     )
     .define("copy.commit.interval.ms", Type.LONG, 1000, at_least(1), LOW, "Time between commits of copied positions.")
-    .define(THROTTLE_KEY, Type.LONG, 0, at_least(0), LOW, "Most bytes per second that the flow may copy; 0 = no limit.")
+    .define(
+        THROTTLE_KEY, Type.LONG, 0, at_least(0), LOW, "Maximum bytes per second that the flow copies; 0 = no limit."
+    )
     .define(
         "start.from",
         Type.STRING,
@@ -140,7 +142,7 @@ OWN_CONFIG: Final = (
         None,
         LOW,
         "Where partitions without a committed position begin: a time (ms since 1970 or ISO 8601), or file: and the path "
-        "of a list of offsets. Empty, and for what the list does not name: as auto.offset.reset says.",
+        "of a list of offsets. Empty, and for partitions that are not listed: auto.offset.reset applies.",
     )
     .define(
         "source.data.loss",
@@ -148,8 +150,8 @@ OWN_CONFIG: Final = (
         "continue",
         one_of("continue", "stop"),
         LOW,
-        "When offsets are gone from the source before they were copied, or a topic was created anew: report it and "
-        "continue, or stop that partition.",
+        "When source offsets were deleted before they were copied, or a topic was recreated: report it and continue, or stop "
+        "that partition.",
     )
     .define(
         "partition.error",
@@ -157,7 +159,7 @@ OWN_CONFIG: Final = (
         "isolate",
         one_of("isolate", "fail"),
         LOW,
-        "When a partition cannot go on: stop that one only, or fail the task.",
+        "When a partition cannot be copied: stop only that partition, or fail the task.",
     )
     .define(
         "sync.group.acls.enabled",
@@ -165,7 +167,7 @@ OWN_CONFIG: Final = (
         False,
         None,
         LOW,
-        "Copy ACLs of consumer groups that pass the group filter as well, with those of topics.",
+        "Also copy ACLs of consumer groups that pass the group filter, together with those of topics.",
     )
     .define(
         "dead.letter.topic",
@@ -182,7 +184,7 @@ OWN_CONFIG: Final = (
         3,
         REPLICATION_FACTOR,
         LOW,
-        "Replicas of the dead-letter topic. Not given, and not possible: the broker's default.",
+        "Replication factor of the dead-letter topic. If not set and the cluster has too few brokers: the broker's default.",
     )
     .define(
         "ledger.topic.replication.factor",
@@ -190,7 +192,7 @@ OWN_CONFIG: Final = (
         3,
         REPLICATION_FACTOR,
         LOW,
-        "Replicas of the ledger topic. Not given, and not possible: the broker's default.",
+        "Replication factor of the ledger topic. If not set and the cluster has too few brokers: the broker's default.",
     )
 )
 """Keys that Kafka's source connector does not have, except those with :data:`TOPIC_THROTTLE_PREFIX`."""
@@ -227,7 +229,7 @@ def _source_config() -> ConfigDef:
         "message.timestamp.type,unclean.leader.election.enable,min.insync.replicas",
         distinct(),
         HIGH,
-        "Topic settings not to copy.",
+        "Topic settings that are not copied.",
     )
     definition = ConfigDef(definition, _TOPIC_FILTER_CONFIG).define(
         "config.property.filter.class",
@@ -235,7 +237,7 @@ def _source_config() -> ConfigDef:
         f"{_MIRROR}.DefaultConfigPropertyFilter",
         None,
         LOW,
-        "Class that picks topic settings.",
+        "Class that selects topic settings.",
     )
     definition = ConfigDef(definition, _POLL_CONFIG)
     _define_job(definition, "refresh.topics", enabled=True, interval_seconds=600, doc="Look for new topics.")
@@ -245,14 +247,21 @@ def _source_config() -> ConfigDef:
         "replication.factor", Type.INT, 2, None, LOW, "Replicas of new topics; -1 = broker default."
     ).define(
         "offset-syncs.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the offset-syncs topic."
-    ).define("offset.lag.max", Type.LONG, 100, None, LOW, "How far a sync may lag behind, records; 0 = each record.")
+    ).define(
+        "offset.lag.max",
+        Type.LONG,
+        100,
+        None,
+        LOW,
+        "How many records an offset sync may lag behind; 0 = one sync for each record.",
+    )
     definition = ConfigDef(definition, _SYNCS_PLACE_CONFIG, _EMIT_SYNCS_CONFIG).define(
         "heartbeats.replication.enabled",
         Type.BOOLEAN,
         True,
         None,
         LOW,
-        "Replicate heartbeats topics whatever the topic filter says.",
+        "Replicate heartbeats topics even if the topic filter excludes them.",
     )
     return ConfigDef(definition, _METRIC_NAMES_CONFIG, OWN_CONFIG)
 
@@ -265,11 +274,17 @@ def _checkpoint_config() -> ConfigDef:
         "console-consumer-.*,connect-.*,__.*",
         distinct(),
         HIGH,
-        "Groups to leave out; wins over groups.",
-    ).define("group.filter.class", Type.CLASS, f"{_MIRROR}.DefaultGroupFilter", None, LOW, "Class that picks groups.")
+        "Excluded groups; takes precedence over groups.",
+    ).define("group.filter.class", Type.CLASS, f"{_MIRROR}.DefaultGroupFilter", None, LOW, "Class that selects groups.")
     _define_job(definition, "refresh.groups", enabled=True, interval_seconds=600, doc="Look for new groups.")
     _define_job(definition, "emit.checkpoints", enabled=True, interval_seconds=60, doc="Write checkpoints.")
-    _define_job(definition, "sync.group.offsets", enabled=False, interval_seconds=60, doc="Move idle groups' offsets.")
+    _define_job(
+        definition,
+        "sync.group.offsets",
+        enabled=False,
+        interval_seconds=60,
+        doc="Write translated offsets of inactive groups to the target.",
+    )
     definition.define(
         "checkpoints.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the checkpoints topic."
     )
@@ -279,7 +294,7 @@ def _checkpoint_config() -> ConfigDef:
         False,
         None,
         LOW,
-        "Delete the checkpoints of groups that the source no longer has. Java's clients cannot read what is left then.",
+        "Write tombstones for checkpoints of groups that were deleted on the source. Java's MirrorClient cannot read these tombstones.",
     )
 
 
@@ -313,7 +328,7 @@ MIRROR_SOURCE_TASK_CONFIG: Final = (
 MIRROR_CHECKPOINT_TASK_CONFIG: Final = (
     ConfigDef(MIRROR_CHECKPOINT_CONFIG)
     .define("task.assigned.groups", Type.LIST, validator=distinct(empty_allowed=False), doc="Groups of a task.")
-    .define("task.assigned.share.groups", Type.LIST, "", None, LOW, "Share groups of a task; Java has none.")
+    .define("task.assigned.share.groups", Type.LIST, "", None, LOW, "Share groups of a task; not in Java.")
     .define("task.index", Type.INT, None, None, LOW, "Number of the task.")
 )
 """Configuration of a MirrorCheckpointConnector task."""

@@ -34,7 +34,7 @@ REST_LIMITS_CONFIG: Final = (
         16 * 1024 * 1024,
         at_least(1),
         Importance.LOW,
-        "Largest body of a REST request; larger ones are answered with 413.",
+        "Maximum size of a REST request body; larger requests are rejected with status 413.",
     )
     .define(
         "rest.idle.timeout.ms",
@@ -42,7 +42,7 @@ REST_LIMITS_CONFIG: Final = (
         30_000,
         at_least(1),
         Importance.LOW,
-        "A caller who sends or takes nothing for this long in the middle of a request is cut off.",
+        "A connection without progress for this long during a request is closed.",
     )
     .define(
         LOGIN_CONFIG_KEY,
@@ -50,7 +50,7 @@ REST_LIMITS_CONFIG: Final = (
         None,
         None,
         Importance.LOW,
-        "Java's login configuration for BasicAuthSecurityRestExtension; the environment's KAFKA_OPTS may name it, too.",
+        "Java's login configuration for BasicAuthSecurityRestExtension; can also be set in the environment variable KAFKA_OPTS.",
     )
 )
 """Keys that in Java are constants, unlimited, or JVM properties."""
@@ -61,7 +61,7 @@ def _listeners_or_none() -> Check:
         if not isinstance(value, list) or not all(str(item).strip() for item in value):
             raise ConfigException(f"Empty URL found when parsing {name} list.")
 
-    return Check(ensure, "List of comma-separated URLs; empty = no port at all.")
+    return Check(ensure, "List of comma-separated URLs; empty = no REST server.")
 
 
 CARDINALITY_KEY: Final = "metrics.cardinality"
@@ -77,7 +77,7 @@ MIRROR_REST_CONFIG: Final = (
         "metrics",
         one_of("metrics", EVERYTHING),
         Importance.LOW,
-        "What callers from other machines may see and do where nobody has to log in: /health and /metrics, or all.",
+        "What clients on other machines may access if no authentication is configured: /health and /metrics, or all.",
     )
     .define(
         CARDINALITY_KEY,
@@ -85,9 +85,9 @@ MIRROR_REST_CONFIG: Final = (
         "full",
         one_of("full", "topic", "flow"),
         Importance.LOW,
-        "How much GET /metrics tells of single partitions, and of groups in them: everything, sums by topic, or sums by flow. "
-        "Partitions in trouble are told by name with each of them. With thousands of partitions topic is the better choice: "
-        "with full each of them has some twenty-five series.",
+        "Detail of GET /metrics for partitions and for groups: one series per partition, sums per topic, or sums per flow. "
+        "Partitions that are not RUNNING are listed with each setting. Use topic with thousands of partitions: with full each "
+        "of them has about 25 series.",
     )
 )
 """REST keys of a MirrorMaker process. The list of listeners may be empty."""

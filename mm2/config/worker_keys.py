@@ -138,11 +138,11 @@ def _connect_protocol() -> Check:
 INTERNAL_REST_CONFIG: Final = (
     ConfigDef()
     .define("listeners", Type.LIST, "http://:8083", _listeners(), LOW, "URLs the REST server listens on.")
-    .define("rest.advertised.host.name", Type.STRING, None, None, LOW, "Host other workers are told to use.")
-    .define("rest.advertised.port", Type.INT, None, None, LOW, "Port other workers are told to use.")
+    .define("rest.advertised.host.name", Type.STRING, None, None, LOW, "Host name for requests of other workers.")
+    .define("rest.advertised.port", Type.INT, None, None, LOW, "Port for requests of other workers.")
     .define("rest.advertised.listener", Type.STRING, None, None, LOW, "http or https: which listener others use.")
     .define("access.control.allow.origin", Type.STRING, "", None, LOW, "Origins allowed to call REST from browsers.")
-    .define("access.control.allow.methods", Type.STRING, "", None, LOW, "Methods allowed to them.")
+    .define("access.control.allow.methods", Type.STRING, "", None, LOW, "Methods allowed for these origins.")
     .define("response.http.headers.config", Type.STRING, "", _response_headers(), LOW, "Headers added to REST answers.")
     .define(
         "ssl.client.auth",
@@ -150,7 +150,7 @@ INTERNAL_REST_CONFIG: Final = (
         "none",
         one_of("required", "requested", "none"),
         LOW,
-        "Whether https callers have to show a certificate.",
+        "Whether clients of https listeners have to present a certificate.",
     )
 )
 """REST keys that MirrorMaker's own server has, too."""
@@ -171,7 +171,7 @@ REST_CONFIG: Final = (
         None,
         distinct(null_allowed=True),
         LOW,
-        "URLs of the admin resources; absent = with the others, empty = off.",
+        "URLs of the admin resources; absent = on all listeners, empty = disabled.",
     )
 )
 
@@ -181,9 +181,9 @@ WORKER_CONFIG: Final = (
     .define("key.converter.plugin.version", Type.STRING, None, None, LOW, "Version of that converter.")
     .define("value.converter", Type.CLASS, importance=HIGH, doc="Converter of record values.")
     .define("value.converter.plugin.version", Type.STRING, None, None, LOW, "Version of that converter.")
-    .define("task.shutdown.graceful.timeout.ms", Type.LONG, 5000, None, LOW, "Time for all tasks together to stop.")
+    .define("task.shutdown.graceful.timeout.ms", Type.LONG, 5000, None, LOW, "Time for all tasks to stop.")
     .define("offset.flush.interval.ms", Type.LONG, 60000, None, LOW, "Time between commits of source offsets.")
-    .define("offset.flush.timeout.ms", Type.LONG, 5000, None, LOW, "Time limit of such a commit.")
+    .define("offset.flush.timeout.ms", Type.LONG, 5000, None, LOW, "Timeout of a commit of source offsets.")
     .define("plugin.path", Type.LIST, None, distinct(empty_allowed=False, null_allowed=True), LOW, "Where plugins are.")
     .define(
         "plugin.discovery",
@@ -199,8 +199,8 @@ WORKER_CONFIG: Final = (
         "loader",
         one_of("loader", "process"),
         LOW,
-        "Not of Kafka. Whether connectors run in the worker's process with modules of their own (loader), or each in a process "
-        "of its own; a connector may say otherwise for itself.",
+        "Not a Kafka key. loader: connectors run in the worker's process with separate modules; process: each connector runs in a "
+        "separate process. A connector can override it.",
     )
     .define("metrics.sample.window.ms", Type.LONG, 30000, at_least(0), LOW, "Length of a metrics sample.")
     .define("metrics.num.samples", Type.INT, 2, at_least(1), LOW, "Samples kept per metric.")
@@ -222,7 +222,7 @@ WORKER_CONFIG: Final = (
         "All",
         None,
         MEDIUM,
-        "What connectors may change of their clients: All, None, Principal, Allowlist, or a class.",
+        "Which client settings connectors may override: All, None, Principal, Allowlist, or a class.",
     )
     .define(
         "connector.client.config.override.allowlist",
@@ -230,11 +230,13 @@ WORKER_CONFIG: Final = (
         [],
         distinct(),
         MEDIUM,
-        "The client keys that policy Allowlist lets pass.",
+        "Client keys that the policy Allowlist permits.",
     )
     .define("topic.creation.enable", Type.BOOLEAN, True, None, LOW, "Let source connectors create their topics.")
-    .define("topic.tracking.enable", Type.BOOLEAN, True, None, LOW, "Remember which topics a connector used.")
-    .define("topic.tracking.allow.reset", Type.BOOLEAN, True, None, LOW, "Let users make it forget them.")
+    .define("topic.tracking.enable", Type.BOOLEAN, True, None, LOW, "Record which topics a connector has used.")
+    .define(
+        "topic.tracking.allow.reset", Type.BOOLEAN, True, None, LOW, "Let users reset the topics used by a connector."
+    )
 )
 
 STANDALONE_CONFIG: Final = ConfigDef(WORKER_CONFIG, TLS_CONFIG, REST_CONFIG).define(
@@ -270,7 +272,9 @@ DISTRIBUTED_CONFIG: Final = (
     .redefine("socket.connection.setup.timeout.ms", validator=at_least(0), importance=LOW)
     .redefine("socket.connection.setup.timeout.max.ms", validator=at_least(0), importance=LOW)
     .define("group.id", Type.STRING, importance=HIGH, doc="Group the workers of one Connect cluster share.")
-    .define("session.timeout.ms", Type.INT, 10000, None, HIGH, "A worker not heard of for this long is removed.")
+    .define(
+        "session.timeout.ms", Type.INT, 10000, None, HIGH, "A worker that sends no heartbeat for this long is removed."
+    )
     .define("rebalance.timeout.ms", Type.INT, 60000, None, HIGH, "Time for workers to join after a rebalance began.")
     .define("heartbeat.interval.ms", Type.INT, 3000, None, HIGH, "Time between heartbeats to the group.")
     .define(
@@ -285,16 +289,21 @@ DISTRIBUTED_CONFIG: Final = (
         "worker.sync.timeout.ms", Type.INT, 3000, None, MEDIUM, "Time for a worker to catch up with the config topic."
     )
     .define(
-        "worker.unsync.backoff.ms", Type.INT, 300000, None, MEDIUM, "A worker that failed at it stays out this long."
+        "worker.unsync.backoff.ms",
+        Type.INT,
+        300000,
+        None,
+        MEDIUM,
+        "A worker that failed to catch up waits this long before it rejoins.",
     )
     .define("offset.storage.topic", Type.STRING, importance=HIGH, doc="Topic of source offsets.")
     .define("offset.storage.partitions", Type.INT, 25, PARTITIONS, LOW, "Partitions of a new offsets topic.")
-    .define("offset.storage.replication.factor", Type.SHORT, 3, REPLICATION_FACTOR, LOW, "Replicas of it.")
+    .define("offset.storage.replication.factor", Type.SHORT, 3, REPLICATION_FACTOR, LOW, "Its replication factor.")
     .define("config.storage.topic", Type.STRING, importance=HIGH, doc="Topic of connector configurations.")
-    .define("config.storage.replication.factor", Type.SHORT, 3, REPLICATION_FACTOR, LOW, "Replicas of it.")
+    .define("config.storage.replication.factor", Type.SHORT, 3, REPLICATION_FACTOR, LOW, "Its replication factor.")
     .define("status.storage.topic", Type.STRING, importance=HIGH, doc="Topic of connector and task statuses.")
     .define("status.storage.partitions", Type.INT, 5, PARTITIONS, LOW, "Partitions of a new status topic.")
-    .define("status.storage.replication.factor", Type.SHORT, 3, REPLICATION_FACTOR, LOW, "Replicas of it.")
+    .define("status.storage.replication.factor", Type.SHORT, 3, REPLICATION_FACTOR, LOW, "Its replication factor.")
     .define("connect.protocol", Type.STRING, "sessioned", _connect_protocol(), LOW, "Version of the group protocol.")
     .define(
         "scheduled.rebalance.max.delay.ms",
@@ -302,10 +311,15 @@ DISTRIBUTED_CONFIG: Final = (
         300000,
         between(0, _INT_MAX),
         LOW,
-        "How long the work of a lost worker waits for its return.",
+        "How long tasks of a lost worker wait for its return before they are reassigned.",
     )
     .define(
-        "inter.worker.key.ttl.ms", Type.INT, 3600000, between(0, _INT_MAX), LOW, "Life of a session key; 0 = for ever."
+        "inter.worker.key.ttl.ms",
+        Type.INT,
+        3600000,
+        between(0, _INT_MAX),
+        LOW,
+        "Lifetime of a session key; 0 = no limit.",
     )
     .define(
         "inter.worker.key.generation.algorithm",
