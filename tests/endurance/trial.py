@@ -33,7 +33,7 @@ from tests.endurance.product import ProductFailed
 from tests.endurance.sides import Side, replication_factors, start_side
 from tests.endurance.traffic import Pace, Traffic, Transactions
 from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, judge, judge_reasons
-from tests.faults.stage import HELD_UP, Mirror, Topics
+from tests.faults.stage import GOES_ON, HELD_UP, Mirror, Topics
 from tests.support.waiting import PATIENCE
 
 PLAIN, TRANSACTIONAL = "chaos", "chaos-transactions"
@@ -41,7 +41,7 @@ PARTITIONS, TRANSACTIONAL_PARTITIONS = 4, 2
 _LIVE_PATIENCE_S = 180.0 * PATIENCE
 _RECOVERY_PATIENCE_S = 240.0 * PATIENCE
 _ARRIVAL_PATIENCE_S = 300.0 * PATIENCE
-_TOLD_WITHIN_S = 30.0
+_REPORTED_WITHIN_S = 30.0
 _MOST_BYTES = 3 << 30
 #: What a worker says that has lost its group's coordinator for longer than its session: nothing is left that could be held up.
 _ALL_STOPS = "group session expired; stopping all connectors and tasks"
@@ -137,7 +137,8 @@ class Trial:
         """Begins them, ends each when its time is over, and waits until all partitions grow. Raises ProductFailed."""
         growth = self.growth
         began_s = time.monotonic()
-        told = [_told(mirror) for mirror in self.mirrors]
+        reports = [_reports(mirror) for mirror in self.mirrors]
+        was_blocked = any(_is_blocked(mirror) for mirror in self.mirrors)  # by the fault before, which was reported
         number = len(self.outcome.steps) + 1
         say(f"{number}: " + " + ".join(str(fault) for fault in faults))
         begun: list[Fault] = []
@@ -169,9 +170,9 @@ class Trial:
         pause_s = max(growth.pauses_s(began_s).values(), default=0.0)
         step = Survived(number, began_s - self.began_s, tuple(faults), recovered_s - ended_s, pause_s)
         self.outcome.steps.append(step)
-        silent = all(_told(mirror) == before for mirror, before in zip(self.mirrors, told, strict=True))
-        if pause_s > _TOLD_WITHIN_S and silent and not any(fault.kills_process for fault in faults):
-            self.outcome.problems.append(f"step {number}: {pause_s:.0f} s of standstill, and nobody was told")
+        is_reported = was_blocked or [_reports(mirror) for mirror in self.mirrors] != reports
+        if pause_s > _REPORTED_WITHIN_S and not is_reported and not any(fault.kills_process for fault in faults):
+            self.outcome.problems.append(f"step {number}: stalled for {pause_s:.0f} s without a report")
         return step
 
     def finish(self, say: Callable[[str], None]) -> Outcome:
@@ -392,9 +393,18 @@ def compose(
         made.outcome.problems.append(str(exc))
 
 
-def _told(mirror: Mirror) -> int:
-    """How often it has said that nothing is copied."""
+def _reports(mirror: Mirror) -> int:
+    """The number of log lines so far that report blocked copying."""
     return len(mirror.lines(HELD_UP)) + len(mirror.lines(_ALL_STOPS))
+
+
+def _is_blocked(mirror: Mirror) -> bool:
+    """Whether a task has reported blocked copying, and not its end."""
+    blocked: dict[object, bool] = {}
+    for line in mirror.process.lines(event="Copying "):
+        if line["event"] in {HELD_UP, GOES_ON}:
+            blocked[line.get("task")] = line["event"] == HELD_UP
+    return any(blocked.values())
 
 
 def _keep_logs(folder: Path) -> None:

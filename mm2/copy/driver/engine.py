@@ -201,7 +201,7 @@ class CopyEngine:
         """End a batch's task: close its connection, then cancel the Spark job. Returns immediately."""
         if self._server is not None:
             self._server.forget(batch)
-        batch.ended("cancelled")
+        batch.ended("the micro-batch was cancelled")
         if batch.id in self._running:
             self.spark.cancel(batch.job_group)
 
