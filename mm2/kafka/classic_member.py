@@ -264,7 +264,7 @@ class ClassicMember(ABC):
     def _require_same(self, membership: int) -> None:
         """Raise Retry when the answer belongs to an earlier membership. Called with the condition held."""
         if self._membership != membership:
-            raise Retry("left the group meanwhile")
+            raise Retry("left the group")
 
     def _react(self, code: int, membership: int, api: str) -> NoReturn:
         """Handle an error code: raises Retry, or the error that ends the membership."""
@@ -326,6 +326,6 @@ class ClassicMember(ABC):
         except KafkaFailure as failure:
             # The coordinator removes the member when its session times out.
             self._cluster.invalidate_coordinator(self._group_id)
-            self._log.info("could not say good-bye to the group", reason=str(failure))
+            self._log.info("could not leave the group", reason=str(failure))
             return failure
         return None

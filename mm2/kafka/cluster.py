@@ -36,7 +36,7 @@ from mm2.kafka.structs import Broker, Metadata, PartitionInfo, TopicInfo, topic_
 CoordinatorKind = Literal["group", "transaction"]
 _COORDINATOR_TYPES: Final[Mapping[str, int]] = {"group": 0, "transaction": 1}
 _MIN_SHARE_S: Final = 0.5
-#: When several servers failed, the first of these failures is raised: it says most about what to change.
+#: When several servers failed, the first of these failures is raised: it is the most specific one.
 _TELLING: Final[tuple[type[KafkaFailure], ...]] = (
     AuthenticationFailure,
     TlsFailure,
@@ -157,7 +157,7 @@ class Cluster:
         return info.leader
 
     def invalidate(self, topic: str) -> None:
-        """Remove a topic from the cache: the next `leader` asks the cluster."""
+        """Remove a topic from the cache: the next `leader` requests metadata."""
         with self._lock:
             self._topics.pop(topic, None)
             self._listing = None

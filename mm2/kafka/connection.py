@@ -113,7 +113,7 @@ class Connection:
         return self._stream.has_pending()
 
     def is_stale(self) -> bool:
-        """True when an idle connection is unusable: the broker closed it or sent data that no request asked for."""
+        """True when an idle connection is unusable: the broker closed it or sent data without a request."""
         return not self._stream.is_idle()
 
     def next_correlation_id(self) -> int:
@@ -331,7 +331,9 @@ class Connection:
             # With TLS 1.3 the broker checks our certificate after our side of the handshake has finished.
             return TlsFailure(f"{error}{NO_KEY_HINT}") if tls is not None and not tls.has_key else error
         if not self._versions:
-            hint = "before it said anything, as a listener with another security.protocol or no Kafka broker does"
+            hint = (
+                "without any response, as a listener with another security.protocol or a server other than Kafka does"
+            )
         elif self._settings.sasl is None:
             hint = "at the first request, as a listener that demands SASL does: check the port and security.protocol"
         else:
@@ -384,8 +386,8 @@ class Connection:
             while not mechanism.is_done():
                 answer = self._exchange(SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes()), version, deadline)
                 if answer.error_code:
-                    said = answer.error_message or BrokerFailure.of(answer.error_code).message
-                    raise SaslError(said if mechanism.refusal in said else f"{said}, {mechanism.refusal}")
+                    message = answer.error_message or BrokerFailure.of(answer.error_code).message
+                    raise SaslError(message if mechanism.refusal in message else f"{message}, {mechanism.refusal}")
                 lifetime_ms = answer.session_lifetime_ms
                 mechanism.receive(bytes(answer.auth_bytes))
             if not mechanism.is_authenticated():

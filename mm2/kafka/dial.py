@@ -23,7 +23,7 @@ Target = tuple[socket.AddressFamily, Address]
 
 _IN_PROGRESS: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 
-#: Appended to a TLS failure of a client without a key: brokers only say "bad certificate" or "handshake failure".
+#: Appended to a TLS failure of a client without a key: brokers only report "bad certificate" or "handshake failure".
 NO_KEY_HINT: Final = " It may demand a client certificate, and no ssl.keystore is set."
 
 
@@ -111,7 +111,7 @@ def _connect(target: Target, settings: ClientSettings, deadline: float, who: str
         if code == errno.ETIMEDOUT:
             raise TimeoutFailure(f"The {who} did not accept a connection before the time was up.")
         if code:
-            reason = "nobody listens there" if code == errno.ECONNREFUSED else os.strerror(code).lower()
+            reason = "connection refused" if code == errno.ECONNREFUSED else os.strerror(code).lower()
             raise RefusedFailure(f"The {who} cannot be reached: {reason}.")
     except BaseException:
         sock.close()

@@ -268,7 +268,7 @@ class KafkaBasedLog:
             raise metadata.errors.get(self._topic) or BrokerFailure.of(3, subject=f"topic {self._topic}")
         if self._topic_id and info.topic_id not in {"", self._topic_id}:
             # Offsets of the deleted topic are meaningless in the new one, even if it already has more records.
-            self._log.warning("the topic was made anew, reading it from its start")
+            self._log.warning("topic recreated, reading it from its start")
             self._positions.update(self._offsets(EARLIEST))
         self._topic_id = info.topic_id or self._topic_id
         by_leader: dict[int, dict[TopicPartition, Position]] = {}
@@ -285,7 +285,7 @@ class KafkaBasedLog:
         for node, wanted in by_leader.items():
             connection, session = self._connection(node, topic_ids)
             version = connection.version_of(fetch.REQUEST, fetch.MAX_VERSION if info.topic_id else 12)
-            # leaders are asked one after another: none of them may delay its answer for long
+            # requests are sent to one leader after another: no response may be delayed for long
             several = len(by_leader) > 1
             wait_ms = max(20, _MAX_WAIT_OF_SEVERAL_MS // len(by_leader)) if several else _MAX_WAIT_MS
             frame = session.request(

@@ -69,7 +69,7 @@ class Pool:
         with self._lock:
             self._lent.add(connection)
         if self.closed:
-            # The pool was closed meanwhile and did not close this connection.
+            # The pool was closed in between and did not close this connection.
             self._discard(connection)
             self._ensure_open()
         return connection

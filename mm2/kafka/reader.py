@@ -1,4 +1,4 @@
-"""Reads topics as a consumer without a group would, raw: batches as they lie in the log, records when asked for."""
+"""Read topics like a consumer without a group: batches as they are in the log, decoded on request."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class BatchReader:
 
     `positions` are the next offsets to read; `poll` moves them. `high_watermarks` are those of the last answers.
     `read_committed`: batches of aborted transactions are left out, and nothing behind the last stable offset is read.
-    `throttled`: a quota was exceeded, so the last answer may have been empty whatever there is to read (KIP-219).
+    `throttled`: a quota was exceeded, so the last response may have been empty although there are records (KIP-219).
     """
 
     def __init__(
@@ -95,7 +95,9 @@ class BatchReader:
                 continue
             check_crc(header, view.data)
             self.positions[tp] = header.last_offset + 1
-            is_aborted = aborted is not None and aborted.covers(view)  # asked of control batches, too: they end one
+            is_aborted = aborted is not None and aborted.covers(
+                view
+            )  # also for control batches: they end a transaction
             if not (header.is_control or is_aborted):
                 yield Batch(tp, view)
 

@@ -1,13 +1,13 @@
-"""Transactions of a producer: what its coordinator is asked (KIP-98, KIP-890).
+"""Transactions of a producer: its requests to the coordinator (KIP-98, KIP-890).
 
 Two protocols, chosen by what the cluster has finalized (`transaction.version`):
 
 - 2 and later (KIP-890): a Produce request of version 12 or later adds its partitions by itself; EndTxn answers with the
   producer id and epoch of the next transaction, whose sequences start at 0.
-- before: partitions are added with AddPartitionsToTxn, Produce is of version 11 or earlier, id and epoch stay, and so
-  sequences go on.
+- before: partitions are added with AddPartitionsToTxn, Produce has version 11 or earlier, id and epoch stay the same,
+  and sequences continue.
 
-`TransactionCoordinatorClient` is for whoever sends batches by itself; `TransactionalProducer` sends them, too.
+`TransactionCoordinatorClient` is for callers that send batches themselves; `TransactionalProducer` also sends them.
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ _CONCURRENT: Final = Backoff(20, 200)
 
 
 class TransactionCoordinatorClient:
-    """What a transactional producer asks of the coordinator of its id; it holds no records and no sequences.
+    """The requests of a transactional producer to the coordinator of its id, without records and sequences.
 
-    Calls block, and are tried again for up to ``patience_s`` seconds after passing trouble: the coordinator moves or is
-    away, a connection is lost, the last transaction is still being completed (51). ``stopping`` ends the tries early,
-    so does closing the cluster. All of them raise `ProducerFenced` once a newer producer has the id, BrokerFailure
-    (53: no right to the id) or ConnectFailure otherwise. One transaction at a time; thread-safe within that.
+    Calls block and are retried for up to ``patience_s`` seconds after a retriable error: the coordinator moved or is
+    unreachable, a connection was lost, the previous transaction is still being completed (CONCURRENT_TRANSACTIONS).
+    ``stopping`` or closing the cluster ends the retries. All calls raise `ProducerFenced` once a newer producer uses the
+    id, otherwise BrokerFailure (TRANSACTIONAL_ID_AUTHORIZATION_FAILED) or ConnectFailure. One transaction at a time;
+    thread-safe within that.
     """
 
     def __init__(
@@ -83,15 +84,15 @@ class TransactionCoordinatorClient:
 
     @property
     def implicit_partitions(self) -> bool:
-        """Whether Produce adds partitions by itself (versions >= 12) and each end brings a new epoch, so that sequences
-        restart at 0. False: versions <= 11, `add_partitions` first, sequences go on. Known after `init_producer_id`."""
+        """Whether Produce adds partitions by itself (versions >= 12) and each end returns a new epoch, so that sequences
+        restart at 0. False: versions <= 11, `add_partitions` first, sequences continue. Known after `init_producer_id`."""
         return self._implicit
 
     def init_producer_id(self, timeout_ms: int, current: ProducerIdentity | None = None) -> ProducerIdentity:
-        """Take the transactional id over: older producers are fenced, their open transaction is aborted before this
-        returns. ``timeout_ms``: how long a transaction may stay open before the coordinator aborts it.
+        """Fence older producers with this transactional id; their open transaction is aborted before this returns.
 
-        With ``current``, go on with a new epoch after a failure, unless somebody else has the id by now (KIP-360).
+        ``timeout_ms``: how long a transaction may stay open before the coordinator aborts it. With ``current``, continue
+        with a new epoch after a failure, unless another producer has taken over the id (KIP-360).
         """
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
@@ -140,7 +141,7 @@ class TransactionCoordinatorClient:
                     for topic in answer.results_by_topic_v3_and_below
                     for result in topic.results_by_partition
                 }
-                # One bad partition fails all; the others say only that they were not tried.
+                # One invalid partition fails all; the others report only that they were not attempted.
                 for tp, code in codes.items():
                     if code != ErrorCode.OPERATION_NOT_ATTEMPTED:
                         self._check(code, f", partition {tp}")
@@ -212,12 +213,12 @@ class TransactionCoordinatorClient:
 
 
 class TransactionalProducer(Producer):
-    """Writes records in one transaction after another: `init`, then `begin`, `send` …, `commit` or `abort`, again and again.
+    """A transactional producer: call `init` once, then for each transaction `begin`, `send`, and `commit` or `abort`.
 
-    Blocking; for one caller at a time, only `close` may come from another thread. ``patience_s``: how long the
-    coordinator is asked for; ``transaction_timeout_ms``: how long a transaction may stay open before the coordinator
-    aborts it. Whatever `send` or `commit` raises, the transaction can only be aborted then; ProducerFenced is final
-    until `init`. Batches have sequences, so that a retry after a lost answer writes nothing twice.
+    Blocking; for one caller at a time, only `close` may be called by another thread. ``patience_s``: how long requests to
+    the coordinator are retried; ``transaction_timeout_ms``: how long a transaction may stay open before the coordinator
+    aborts it. After any error of `send` or `commit` the transaction can only be aborted; ProducerFenced is final until
+    `init`. Batches have sequences, so a retry after a lost response creates no duplicates.
     """
 
     def __init__(
@@ -246,7 +247,7 @@ class TransactionalProducer(Producer):
         self._failed: KafkaFailure | None = None
 
     def init(self) -> None:
-        """Take the transactional id over, fencing whoever has it. Raises KafkaFailure."""
+        """Acquire the transactional id and fence its previous producer. Raises KafkaFailure."""
         self._next(self._coordinator.init_producer_id(self._transaction_timeout_ms))
 
     def begin(self) -> None:
@@ -296,7 +297,7 @@ class TransactionalProducer(Producer):
         self._end(commit=True)
 
     def abort(self) -> None:
-        """Give up everything since `begin`. Raises KafkaFailure when the cluster cannot be told."""
+        """Abort the transaction. Raises KafkaFailure if the coordinator does not confirm it."""
         if isinstance(self._failed, ProducerFenced):
             raise self._failed
         if self._failed is not None and self._identity is not None and not self._coordinator.implicit_partitions:
@@ -362,7 +363,7 @@ class TransactionalProducer(Producer):
             self._written = True
             written = self._retry(deadline, attempt)
         except KafkaFailure as failure:
-            if not is_too_large(failure, chunk):  # it comes again in pieces
+            if not is_too_large(failure, chunk):  # it is sent again in smaller batches
                 self._failed = failure
             raise
         self._sequences[where] = (sequence + len(chunk.records)) & _MAX_SEQUENCE

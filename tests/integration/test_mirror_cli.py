@@ -167,7 +167,7 @@ def test_an_unreachable_target_is_2(tmp_path: Path) -> None:
     code, said = run(config_file(tmp_path, {}), "--clusters", "B")
     assert code == 2
     assert f"The target cluster B (B.bootstrap.servers = {NOBODY}) cannot be used: " in said
-    assert "nobody listens there" in said
+    assert "connection refused" in said
     assert time.monotonic() - started < 15
 
 

@@ -165,7 +165,7 @@ def test_heartbeats_of_the_cluster_that_answers_are_told_though_the_other_is_gon
     assert (code, err.count("\n")) == (2, 1)
     assert (
         err
-        == f"mm2: cluster {unique}: The broker 127.0.0.1:1 of cluster {unique} cannot be reached: nobody listens there.\n"
+        == f"mm2: cluster {unique}: The broker 127.0.0.1:1 of cluster {unique} cannot be reached: connection refused.\n"
     )
     assert ["B", "heartbeats", f"{unique}->B", "-", "-", "silent"] in [line.split() for line in out.splitlines()]
     code, out, _ = asked(capsys, "heartbeats", file, "--json")

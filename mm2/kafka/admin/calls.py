@@ -136,5 +136,5 @@ def _may_repeat(outcome: object, again: frozenset[ErrorCode], *, retry_lost: boo
 
 def _unanswered(cluster: str, key: object) -> BrokerFailure:
     return BrokerFailure.of(
-        ErrorCode.UNKNOWN_SERVER_ERROR, "the answer says nothing about it", subject=f"{key} of cluster {cluster}"
+        ErrorCode.UNKNOWN_SERVER_ERROR, "missing from the response", subject=f"{key} of cluster {cluster}"
     )

@@ -354,7 +354,7 @@ def _is(outcome: object, code: ErrorCode) -> bool:
 
 
 def _moved(outcome: object) -> bool:
-    """True when the coordinator has moved or cannot be reached; a dead coordinator looks like this."""
+    """True when the coordinator has moved or cannot be reached; a failed coordinator has the same symptom."""
     return isinstance(outcome, ConnectFailure) or (
         isinstance(outcome, BrokerFailure) and outcome.code in COORDINATOR_MOVED
     )

@@ -35,7 +35,7 @@ class TopicCalls(AdminCalls):
         return {name for name, info in metadata.topics.items() if include_internal or not info.internal} | passing
 
     def describe_topics(self, names: Iterable[str], *, max_age_s: float = 0) -> dict[str, TopicInfo | KafkaFailure]:
-        """Partitions, leaders and ids of topics, from metadata at most `max_age_s` seconds old; 0 asks the cluster.
+        """Partitions, leaders and ids of topics, from metadata at most `max_age_s` seconds old; 0 sends a request.
 
         Failure 3 for a topic that does not exist, 29 for one that may not be described.
         """

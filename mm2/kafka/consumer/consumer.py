@@ -413,7 +413,7 @@ class Consumer:
                 if code in COORDINATOR_MOVED:
                     self._cluster.invalidate_coordinator(group)
                 with self._changed:
-                    membership.heard(code, identity)
+                    membership.on_commit_error(code, identity)
                 where = TopicPartition(topic.name, partition.partition_index)
                 raise BrokerFailure.of(code, subject=f"Committing the offset of {where} for group {group}")
 

@@ -1,7 +1,7 @@
 """Read-ahead of a consumer's partitions: one thread, one connection and fetch session for each leader.
 
 As in Java's fetcher, at most one answer per partition is buffered; the next one is requested while its records are
-being returned. Answers to a position that has changed meanwhile are dropped.
+being returned. Responses for a position that has changed since the request are dropped.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Leader:
     connection: Connection
     session: FetchSession
     version: int = 0
-    asked: dict[TopicPartition, tuple[int, int]] | None = None  # version of the partition's state, offset
+    requested: dict[TopicPartition, tuple[int, int]] | None = None  # version of the partition's state, offset
     sent_s: float = 0.0
 
 
@@ -274,21 +274,23 @@ class Fetcher:
         wait_s = self._ask_leaders()
         poll = select.poll()
         poll.register(self._wake_read.fileno(), select.POLLIN)
-        asked = {broker.connection.fileno(): node for node, broker in self._brokers.items() if broker.asked is not None}
-        for fileno in asked:
+        requested = {
+            broker.connection.fileno(): node for node, broker in self._brokers.items() if broker.requested is not None
+        }
+        for fileno in requested:
             poll.register(fileno, select.POLLIN)
-        pending = [node for node in asked.values() if self._brokers[node].connection.has_pending()]
+        pending = [node for node in requested.values() if self._brokers[node].connection.has_pending()]
         events = poll.poll(0 if pending else int(wait_s * 1000))
         if any(fileno == self._wake_read.fileno() for fileno, _ in events):
             self._wake_read.recv(4096)
-        readable = {asked[fileno] for fileno, _ in events if fileno in asked}
+        readable = {requested[fileno] for fileno, _ in events if fileno in requested}
         for node in sorted({*readable, *pending}):
             self._receive(node)
         overdue_s = time.monotonic() - self._cluster.settings.request_timeout_ms / 1000
         for node, broker in list(self._brokers.items()):
-            if broker.asked is not None and broker.sent_s < overdue_s - self._settings.fetch_max_wait_ms / 1000:
+            if broker.requested is not None and broker.sent_s < overdue_s - self._settings.fetch_max_wait_ms / 1000:
                 self._hang_up(node)
-                self._forget_leaders(broker.asked)
+                self._forget_leaders(broker.requested)
 
     def _ask_leaders(self) -> float:
         """Send all possible requests. Returns the seconds to wait for the next event."""
@@ -301,7 +303,7 @@ class Fetcher:
             }
             retries = [p.retry_at_s for p in self._places.values() if p.retry_at_s > now]
         wait_s = max(0.001, min([_IDLE_S, *(at - now for at in retries)]))
-        busy = {tp for broker in self._brokers.values() if broker.asked is not None for tp in broker.asked}
+        busy = {tp for broker in self._brokers.values() if broker.requested is not None for tp in broker.requested}
         wanted = {tp: place for tp, place in wanted.items() if tp not in busy}
         if not wanted:
             return wait_s
@@ -318,7 +320,7 @@ class Fetcher:
             by_leader.setdefault(partition.leader, {})[tp] = (version, offset, last_epoch)
         for node, places in by_leader.items():
             broker = self._brokers.get(node)
-            if broker is None or broker.asked is None:
+            if broker is None or broker.requested is None:
                 self._ask(node, places, metadata)
         return wait_s
 
@@ -361,12 +363,12 @@ class Fetcher:
         except ConnectFailure as failure:
             self._lost(node, places, failure)
             return
-        broker.asked = {tp: (version, offset) for tp, (version, offset, _) in places.items()}
+        broker.requested = {tp: (version, offset) for tp, (version, offset, _) in places.items()}
         broker.sent_s = time.monotonic()
 
     def _receive(self, node: int) -> None:
         broker = self._brokers[node]
-        asked, broker.asked = broker.asked or {}, None
+        requested, broker.requested = broker.requested or {}, None
         try:
             # A separate buffer for each answer: the returned batches are views into it.
             frame = broker.connection.receive_frame(
@@ -374,25 +376,25 @@ class Fetcher:
             )
             answer = broker.session.response(broker.version, frame)
         except ConnectFailure as failure:
-            self._lost(node, asked, failure)
+            self._lost(node, requested, failure)
             return
         except BrokerFailure as failure:
             if not failure.retriable and failure.code not in _GONE:
                 raise
             self._log.debug("fetch refused", node=node, reason=str(failure))
             self._hang_up(node)
-            for tp in asked:
+            for tp in requested:
                 self._later(tp, failure.code)
             return
         with self._changed:
             for fetched in answer:
-                self._take_in(fetched, asked)
+                self._take_in(fetched, requested)
             self._changed.notify_all()
 
-    def _take_in(self, fetched: Fetched, asked: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    def _take_in(self, fetched: Fetched, requested: Mapping[TopicPartition, tuple[int, int]]) -> None:
         tp = fetched.topic_partition
         place = self._places.get(tp)
-        if place is None or tp not in asked or (place.version, place.fetch) != asked[tp]:
+        if place is None or tp not in requested or (place.version, place.fetch) != requested[tp]:
             return
         if fetched.diverging is not None:
             end = fetched.diverging[1]

@@ -136,7 +136,7 @@ class Membership(ClassicMember):
             )
         return MemberIdentity(self._member_id, self._generation, self._settings.group_instance_id)
 
-    def heard(self, code: int, identity: MemberIdentity) -> None:
+    def on_commit_error(self, code: int, identity: MemberIdentity) -> None:
         """Handle the error code of a commit sent with ``identity``; it may require a rejoin."""
         if identity.generation != self._generation or identity.member_id != self._member_id:
             return

@@ -159,7 +159,9 @@ class Channel:
         except _WANT:
             pass
         except OSError as error:
-            self.fail(DisconnectedFailure(f"{self._address} went away while a request was being sent: {error}"))
+            self.fail(
+                DisconnectedFailure(f"{self._address} closed the connection while a request was being sent: {error}")
+            )
             return
         if self._out and not self._writer_added:
             self._loop.add_writer(self._file, self._flush)
@@ -218,7 +220,7 @@ class Channel:
         except KafkaFailure as error:
             self.fail(error)
         except OSError as error:
-            self.fail(DisconnectedFailure(f"{self._address} went away: {error}"))
+            self.fail(DisconnectedFailure(f"{self._address} closed the connection: {error}"))
 
     def _begin_body(self) -> None:
         (size,) = struct.unpack(">i", self._head)

@@ -384,7 +384,7 @@ def test_a_source_that_does_not_let_us_in_is_told_in_a_sentence(site: Site, wron
 
 def test_what_is_down_at_first_is_waited_for_while_the_others_go_on(site: Site) -> None:
     process = site.process
-    process.says("cannot be reached: nobody listens there", flow="late->plainB")
+    process.says("cannot be reached: connection refused", flow="late->plainB")
     waiting = "Until it can, these wait: plainA->late."
     assert "The target cluster late" in process.says(waiting)["event"]
     since = site.beat("plain")

@@ -30,7 +30,7 @@ Caused by: java.nio.file.NoSuchFileException: a.txt
         (PYTHON, "ConnectError: Couldn't find or create file 'a.txt' for FileStreamSinkTask"),
         (JAVA, "ConnectException: Couldn't find or create file 'a.txt' for FileStreamSinkTask"),
         ("java.lang.NullPointerException\n\tat a.B.c(B.java:1)", "NullPointerException"),
-        ("kafka.example.com:9092: nobody listens there.", "kafka.example.com:9092: nobody listens there."),
+        ("kafka.example.com:9092: connection refused.", "kafka.example.com:9092: connection refused."),
         ("", ""),
         ("\n \n", ""),
     ],
