@@ -118,7 +118,7 @@ def fetch(jars: JarSet) -> Path:
         if folder.exists() and wrong is None:
             return folder  # another process has downloaded it
         if wrong is not None:
-            _say(f"{jars.name}: {wrong}; fetching it again")
+            _print(f"{jars.name}: {wrong}; fetching it again")
         _download(jars, folder)
     return folder
 
@@ -182,7 +182,7 @@ def _download(jars: JarSet, folder: Path) -> None:
             if wrong is None:
                 break
             # Ivy may have kept a damaged copy from an earlier run: start again with an empty cache.
-            _say(f"{jars.name}: {wrong}")
+            _print(f"{jars.name}: {wrong}")
             shutil.rmtree(place, ignore_errors=True)
             shutil.rmtree(ivy_cache, ignore_errors=True)
             if attempt == 2:
@@ -207,32 +207,32 @@ def _run_ivy(java: str, jars: JarSet, place: Path, ivy_cache: Path, expected: in
         *("-ivy", str(module), "-cache", str(ivy_cache), "-confs", "default"),
         *("-retrieve", f"{place}/[artifact]-[revision](-[classifier]).[ext]", "-types", "jar", "bundle"),
     ]
-    said: list[str] = []
+    output: list[str] = []
     with (
         _progress(f"Downloading {jars.name}", expected) as advance,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy,
     ):
         try:
             for line in ivy.stdout or ():
-                said.append(line.rstrip())
+                output.append(line.rstrip())
                 if line.startswith("\tfound ") or "[SUCCESSFUL ]" in line:
                     advance()
         except BaseException:
             ivy.kill()
             raise
         if ivy.wait() != 0:
-            raise SandboxError(_why_ivy_failed(jars, said))
+            raise SandboxError(_why_ivy_failed(jars, output))
 
 
-def _why_ivy_failed(jars: JarSet, said: list[str]) -> str:
-    network = next((line.strip() for line in said if any(error in line for error in _NETWORK_ERRORS)), None)
+def _why_ivy_failed(jars: JarSet, output: list[str]) -> str:
+    network = next((line.strip() for line in output if any(error in line for error in _NETWORK_ERRORS)), None)
     if network:
         return (
             f"{jars.name} could not be downloaded because the Maven registry is unreachable ({network[:200]}): "
-            "check the network (https_proxy is obeyed, MM2_IVY_SETTINGS may name an Ivy settings file) and run it again."
+            "check the network (https_proxy is used, MM2_IVY_SETTINGS can name an Ivy settings file) and run it again."
         )
-    missing = next((line.strip(": \t") for line in said if "not found" in line or "UNRESOLVED" in line), None)
-    return f"{jars.name} could not be downloaded: {missing or ' / '.join(said[-3:])[:300] or 'Ivy said nothing'}."
+    missing = next((line.strip(": \t") for line in output if "not found" in line or "UNRESOLVED" in line), None)
+    return f"{jars.name} could not be downloaded: {missing or ' / '.join(output[-3:])[:300] or 'Ivy printed nothing'}."
 
 
 def _ivy_module(jars: JarSet) -> str:
@@ -274,7 +274,7 @@ def _only_one_process(folder: Path, name: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say(f"{name}: waiting for another process that is downloading it")
+            _print(f"{name}: waiting for another process that is downloading it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -298,21 +298,21 @@ def _progress(what: str, jars: int | None) -> Iterator[Callable[[], None]]:
             task = bar.add_task(what, total=steps)
             yield lambda: bar.advance(task)
         return
-    begin = said = time.monotonic()
+    begin = reported = time.monotonic()
     done = 0
 
     def advance() -> None:
-        nonlocal done, said
+        nonlocal done, reported
         done += 1
         now = time.monotonic()
-        if now - said >= _QUIET_INTERVAL_S:
-            said = now
+        if now - reported >= _QUIET_INTERVAL_S:
+            reported = now
             share = f"{100 * done // steps} %" if steps else f"{done} steps"
-            _say(f"{what}: {share}, {now - begin:.0f} s")
+            _print(f"{what}: {share}, {now - begin:.0f} s")
 
-    _say(what)
+    _print(what)
     yield advance
-    _say(f"{what}: done in {time.monotonic() - begin:.0f} s")
+    _print(f"{what}: done in {time.monotonic() - begin:.0f} s")
 
 
 def _sha256(path: Path) -> str:
@@ -320,6 +320,6 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()

@@ -25,18 +25,18 @@ def java_executable() -> str:
     if not found or not os.access(found, os.X_OK):
         where = f"JAVA_HOME is {home}, but {found} cannot be run" if home else "no java on the PATH"
         raise SandboxError(f"Java is missing ({where}): {wanted}.")
-    told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
-    version = java_version(told)
+    output = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    version = java_version(output)
     if version is None:
-        raise SandboxError(f"{found} does not tell its version ({told.strip()[:200]!r}): {wanted}.")
+        raise SandboxError(f"{found} does not print its version ({output.strip()[:200]!r}): {wanted}.")
     if version < MINIMUM_JAVA:
         raise SandboxError(f"{found} is Java {version}, too old: {wanted}.")
     return found
 
 
-def java_version(told: str) -> int | None:
+def java_version(output: str) -> int | None:
     """Major version in the output of `java -version`: `"17.0.15"` gives 17, the old form `"1.8.0_392"` gives 8."""
-    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else None
 
 

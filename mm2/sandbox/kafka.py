@@ -181,7 +181,7 @@ class LocalKafka:
         _RUNNING.add(self)
 
     def wait_until_ready(self, timeout_s: float = 60.0) -> None:
-        """Second half of `start`. Raises SandboxError with the end of the log when the broker dies meanwhile."""
+        """Second half of `start`. Raises SandboxError with the end of the log if the broker exits."""
         process = self._running()
         deadline = time.monotonic() + timeout_s
         while self.ready_line not in self._log_of_this_run():
@@ -317,8 +317,8 @@ class LocalKafka:
             self._java(jars, "kafka.tools.StorageTool", *command), capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
-            told = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            raise SandboxError(f"The data of Kafka {self.name} could not be formatted: {' '.join(told[:3])}")
+            output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            raise SandboxError(f"The data of Kafka {self.name} could not be formatted: {' '.join(output[:3])}")
 
 
 def start_all(brokers: Sequence[LocalKafka], timeout_s: float = 60.0) -> None:

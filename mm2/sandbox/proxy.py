@@ -181,4 +181,4 @@ class Proxy:
 
     def _last_words(self) -> str:
         lines = self._log_file.read_text(errors="replace").splitlines() if self._log_file.exists() else []
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "it printed nothing"

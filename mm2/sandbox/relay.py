@@ -85,8 +85,8 @@ class Conditions:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> "Conditions":
-        return cls(**{**told, "up": Passage(told["up"]), "down": Passage(told["down"])})
+    def from_json(cls, data: dict[str, Any]) -> "Conditions":
+        return cls(**{**data, "up": Passage(data["up"]), "down": Passage(data["down"])})
 
 
 @dataclass(frozen=True)
@@ -382,7 +382,7 @@ class Relay:
             sock.setblocking(False)
             self._listener = asyncio.get_running_loop().create_task(self._accept(sock))
 
-    async def obey(self, order: dict[str, Any]) -> dict[str, Any]:
+    async def execute(self, order: dict[str, Any]) -> dict[str, Any]:
         if order["do"] == "set":
             await self._set(Conditions.from_json(order["conditions"]))
         elif order["do"] == "reset":
@@ -452,14 +452,14 @@ async def _serve(listen: tuple[str, int], upstream: tuple[str, int], control: st
     relay = Relay(listen, upstream, seed)
     relay.open()
 
-    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             while line := await reader.readline():
-                writer.write(json.dumps(await relay.obey(json.loads(line))).encode() + b"\n")
+                writer.write(json.dumps(await relay.execute(json.loads(line))).encode() + b"\n")
                 await writer.drain()
         writer.close()
 
-    server = await asyncio.start_unix_server(hear, "\0" + control)
+    server = await asyncio.start_unix_server(serve, "\0" + control)
     await server.serve_forever()
 
 
