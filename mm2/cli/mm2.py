@@ -1,6 +1,6 @@
 """mm2: status and control of replication, one command each.
 
-Exit codes, as in diff: 0 well, 1 not well, 2 error.
+Exit codes, as in diff: 0 healthy, 1 unhealthy, 2 error.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, a
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
-from mm2.copy.states import WELL
+from mm2.copy.states import HEALTHY
 from mm2.observer.observer import observe_once
 from mm2.observer.traces import reason_of
 from mm2.observer.views import FlowState, FlowView, PartitionView, Snapshot
@@ -153,14 +153,14 @@ def write_flows(out: TextIO, flows: Sequence[FlowView], *, partitions: bool) -> 
     """Print the sentences first, then the figures."""
     out.writelines(f"{flow.name}  {flow.state}  {flow.sentence}\n" for flow in flows)
     out.write("\n")
-    header = ("FLOW", "PARTITIONS", "NOT WELL", "LAG", "SECONDS", "BYTES", "BYTES/S", "LOST", "FOREIGN", "TASKS")
+    header = ("FLOW", "PARTITIONS", "UNHEALTHY", "LAG", "SECONDS", "BYTES", "BYTES/S", "LOST", "FOREIGN", "TASKS")
     table(out, header, [_flow_row(flow) for flow in flows])
     for flow in flows:
         if partitions and flow.partitions:
             out.write("\n")
             _tell_partitions(out, flow.partitions)
         for one in flow.partitions:
-            if one.state not in WELL:
+            if one.state not in HEALTHY:
                 since = f" since {_time(one.since_ms)}" if one.since_ms is not None else ""
                 out.write(f"{flow.name}  {one.topic}-{one.partition}  {one.state}{since}: {one.reason}\n")
             elif one.note:
@@ -174,7 +174,7 @@ def _flow_row(flow: FlowView) -> tuple[str, ...]:
     return (
         flow.name,
         number(len(flow.partitions)),
-        number(sum(one.state not in WELL for one in flow.partitions)),
+        number(sum(one.state not in HEALTHY for one in flow.partitions)),
         number(flow.risk.records),
         _seconds(flow.risk.seconds),
         number(flow.risk.bytes),

@@ -34,7 +34,7 @@ class PartitionState(StrEnum):
 
 
 #: States of a healthy partition.
-WELL: Final = frozenset({PartitionState.RUNNING, PartitionState.CATCHING_UP})
+HEALTHY: Final = frozenset({PartitionState.RUNNING, PartitionState.CATCHING_UP})
 
 #: States that require an action. With ``partition.error=fail`` they fail the task. DELETED is not one of them: the topic leaves the
 #: assignment with the next topic refresh. A full disk and an unreachable broker are retried, as in Java's producer.

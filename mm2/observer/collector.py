@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from mm2.copy.states import WELL, PartitionState
+from mm2.copy.states import HEALTHY, PartitionState
 from mm2.metrics import flows as names
 from mm2.metrics.metric import Cardinality, Metric, Sheet
 from mm2.metrics.mirror import CONSUMER_LAG, INCOMING, LEGACY_SOURCE, NEW_SOURCE, OUTGOING, client_id
@@ -104,7 +104,7 @@ class _Flow:
             self._write_sums(flow.partitions, "")
         if self._cardinality is not Cardinality.FULL:
             for view in flow.partitions:
-                if view.state not in WELL:
+                if view.state not in HEALTHY:
                     self._add(names.PARTITION_STATE, 1, view.topic, str(view.partition), str(view.state))
 
     def _write_partition(self, view: PartitionView) -> None:

@@ -19,9 +19,9 @@ from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror.clients import Side
 from mm2.observer.certificates import Certificates, client_certificates
+from mm2.observer.flow_state import FlowInputs, state_of, summary_of
 from mm2.observer.partitions import Look, PartitionBook, Partitions
 from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, PolledGroups, SourcePoll
-from mm2.observer.verdict import Standing, sentence_of, state_of
 from mm2.observer.views import FlowView, GroupView, HeartbeatView, Latency, PartitionView, Risk
 from mm2.observer.watch import PeriodicPoll
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
@@ -180,7 +180,7 @@ class FlowObserver:
         # The ledger also contains the source's end offsets of the last fetch.
         known = self._source.ends_at_s > 0 or partitions.risk.records is not None
         seen = (ledger is not None and known) or (self._ledger.is_missing and source.answered_s is not None)
-        standing = Standing(
+        inputs = FlowInputs(
             pair.source,
             pair.target,
             seen,
@@ -203,8 +203,8 @@ class FlowObserver:
         return FlowView(
             pair.source,
             pair.target,
-            state_of(standing),
-            sentence_of(standing),
+            state_of(inputs),
+            summary_of(inputs),
             partitions.risk,
             _wall(observed or None, now_s, now_ms),
             source.error,

@@ -15,12 +15,12 @@ from typing import Final
 from mm2.copy.driver.status import PartitionStatus
 from mm2.copy.ledger import Ledger, Pauses, Verified, paused
 from mm2.copy.session import LedgerEntry
-from mm2.copy.states import WELL, PartitionState
+from mm2.copy.states import HEALTHY, PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.observer.end_offsets import EndOffsetHistory
+from mm2.observer.flow_state import LOSSES_REPORTED_MS
 from mm2.observer.timestamps import BatchTimestamp
-from mm2.observer.verdict import LOSSES_TOLD_MS
 from mm2.observer.views import LossView, PartitionView, Risk, ValueRange
 
 #: A partition with this lag in offsets is catching up, as in the copier (`mm2.copy.executor.cursor`).
@@ -142,13 +142,13 @@ class PartitionBook:
                 continue
             total.add(view)
             if known.entry is not None and known.entry.lost:
-                losses += _losses(known.entry, look.now_ms - LOSSES_TOLD_MS)
+                losses += _losses(known.entry, look.now_ms - LOSSES_REPORTED_MS)
             if view.lag_records:
                 if known.history.passed(view.position or 0) is None:
                     stamp = look.stamps.get(tp)
                     if stamp is None or not stamp.holds(view.position or 0):
                         wanted.append((tp, view.position or 0))
-                if view.state in WELL and not look.held and look.as_of_s - known.moved_s > STALLED_S:
+                if view.state in HEALTHY and not look.held and look.as_of_s - known.moved_s > STALLED_S:
                     stalled.append(tp)
         self._record_bytes = total.record_bytes or self._record_bytes
         found = total.partitions(tuple(views), tuple(wanted), tuple(stalled), known_at_all=look.ends_at_s > 0)
@@ -245,7 +245,7 @@ class PartitionBook:
         gaps = row.gaps if row is not None and row.gaps else {} if entry is None else entry.gaps
         state, reason, since_ms = standing
         note = "" if entry is None else entry.note
-        if state in WELL and reason:
+        if state in HEALTHY and reason:
             note, reason = reason, ""  # not blocking; without a writable ledger it is nowhere else
         return PartitionView(
             tp.topic,

@@ -10,7 +10,7 @@ from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
 
 from mm2.copy.segments import INTENDED
-from mm2.copy.states import WELL, PartitionState
+from mm2.copy.states import HEALTHY, PartitionState
 from mm2.observer.views import FlowState
 from mm2.ui.listing import Query, page_of
 from mm2.ui.wording import RANGE, UNKNOWN
@@ -27,7 +27,7 @@ TONES: Final[Mapping[str, str]] = {
     FlowState.STOPPED: "halt",
     FlowState.UNKNOWN: "unknown",
     **dict.fromkeys(PartitionState, "bad"),
-    **dict.fromkeys(WELL, "well"),
+    **dict.fromkeys(HEALTHY, "well"),
     PartitionState.CATCHING_UP: "busy",
     PartitionState.THROTTLED: "care",
     PartitionState.BLOCKED_BY_OPEN_TXN: "care",

@@ -26,7 +26,7 @@ from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.spark import Spark, failure_of
 from mm2.copy.driver.status import FlowStatus, LaneStatus, PartitionStatus
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress, PartitionSpec
-from mm2.copy.states import LASTING, WELL, PartitionState
+from mm2.copy.states import HEALTHY, LASTING, PartitionState
 from mm2.copy.tally import Tally
 from mm2.kafka.structs import TopicPartition
 
@@ -352,11 +352,11 @@ class _JobSummary:
         }
         stopped = [row for row in rows if row.stopped]
         lasting = [row for row in rows if row.stopped or row.state in LASTING]
-        not_well = [_unhealthy_row(row) for row in rows if row.state not in WELL][:_UNHEALTHY_SHOWN]
+        not_well = [_unhealthy_row(row) for row in rows if row.state not in HEALTHY][:_UNHEALTHY_SHOWN]
         blocked_reasons = {
-            row.reason for row in rows if row.reason and row.state not in WELL and row.state != PartitionState.PAUSED
+            row.reason for row in rows if row.reason and row.state not in HEALTHY and row.state != PartitionState.PAUSED
         }
-        notes = {row.reason for row in rows if row.reason and row.state in WELL}
+        notes = {row.reason for row in rows if row.reason and row.state in HEALTHY}
         states = dict(Counter(row.state for row in rows))
         return cls(rows, stopped, lasting, totals, _sum_gaps(rows), states, not_well, blocked_reasons, notes)
 

@@ -243,12 +243,12 @@ def troubles(flow: FlowView) -> tuple[str, ...]:
         )
         if state == "FAILED"
     ]
-    ill = {state: number for state, number in flow.states.items() if number and TONES[state] == "bad"}
+    unhealthy = {state: number for state, number in flow.states.items() if number and TONES[state] == "bad"}
     return (
         *(f"{name}: {error}" for name, error in clusters if error and error not in flow.sentence),
         *(trouble for trouble in flow.troubles if trouble not in {flow.source_error, flow.target_error}),
         *failed,
-        *(f"{plural(number, 'partition')} {state}" for state, number in ill.items()),
+        *(f"{plural(number, 'partition')} {state}" for state, number in unhealthy.items()),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mm2.copy.states import WELL, PartitionState
+from mm2.copy.states import HEALTHY, PartitionState
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.parts import Browser, Cell, Column, Element, Row, rank_of
@@ -13,17 +13,17 @@ from mm2.ui.wording import UNKNOWN, count, moment, plural, rate, seconds, size
 
 #: A flow's name and one of its partitions.
 Entry = tuple[str, PartitionView]
-_NOT_WELL: Final = "not-well"
+_UNHEALTHY: Final = "unhealthy"
 _KINDS: Final = {
     "": "All states",
-    _NOT_WELL: "Whatever is not well",
+    _UNHEALTHY: "Unhealthy",
     **{state.value: state.value for state in PartitionState},
 }
 
 
 def _is_kind(entry: Entry, kind: str) -> bool:
     state = entry[1].state
-    return state not in WELL if kind == _NOT_WELL else state == kind
+    return state not in HEALTHY if kind == _UNHEALTHY else state == kind
 
 
 _LISTING: Final = Listing[Entry](
@@ -116,14 +116,14 @@ def _row(entry: Entry) -> Row:
 
 
 def lead(flows: Sequence[FlowView]) -> str:
-    """The number of partitions, how many are not well, and the flows without data because a cluster does not answer."""
+    """The number of partitions, how many are unhealthy, and the flows without data because a cluster does not answer."""
     total = sum(sum(flow.states.values()) for flow in flows)
-    ill = sum(number for flow in flows for state, number in flow.states.items() if state not in WELL)
+    unhealthy = sum(number for flow in flows for state, number in flow.states.items() if state not in HEALTHY)
     silent = [
         f"{cluster} does not answer: what stands here of {flow.name} is as it was."
         for flow in flows
         for cluster, error in ((flow.source, flow.source_error), (flow.target, flow.target_error))
         if error
     ]
-    first = f"{plural(total, 'partition')}, {f'{ill:,} of them not well' if ill else 'all of them well'}."
+    first = f"{plural(total, 'partition')}, {f'{unhealthy:,} unhealthy' if unhealthy else 'all healthy'}."
     return " ".join((first, *silent))

@@ -12,7 +12,7 @@ from mm2.cli.status import document, exit_code, print_json, write_flows
 from mm2.copy.states import PartitionState
 from mm2.observer.views import ConnectorView, FlowState, FlowView, LossView, PartitionView, Risk, Snapshot, TaskView
 
-WELL = PartitionView(
+HEALTHY = PartitionView(
     "orders",
     0,
     "A.orders",
@@ -36,7 +36,7 @@ def flow(state: FlowState = FlowState.RUNNING, **changes: Any) -> FlowView:
     base: dict[str, Any] = {
         "sentence": "If A dies now you lose nothing.",
         "risk": Risk(0.0, 0, 0),
-        "partitions": (WELL,),
+        "partitions": (HEALTHY,),
     }
     return FlowView("A", "B", state, **{**base, **changes})
 
@@ -55,7 +55,7 @@ def test_the_sentence_comes_first_then_the_flow_then_its_partitions() -> None:
     assert lines(flow(bytes_per_s=2500.7)) == [
         "A->B RUNNING If A dies now you lose nothing.",
         "",
-        "FLOW PARTITIONS NOT WELL LAG SECONDS BYTES BYTES/S LOST FOREIGN TASKS",
+        "FLOW PARTITIONS UNHEALTHY LAG SECONDS BYTES BYTES/S LOST FOREIGN TASKS",
         "A->B 1 0 0 0.0 0 2,500 0 0 -",
         "",
         "PARTITION POSITION SOURCE END LAG SECONDS TARGET OFFSET VERIFIED BYTES/S STATE",
@@ -78,7 +78,7 @@ def test_what_is_not_well_is_told_with_its_reason_whether_partitions_are_shown_o
     paused = ConnectorView("MirrorHeartbeatConnector", "source", "PAUSED", "w")
     one = flow(
         FlowState.DEGRADED,
-        partitions=(WELL, TOO_LARGE, NOTED),
+        partitions=(HEALTHY, TOO_LARGE, NOTED),
         connectors=(failed, paused),
         troubles=("Something is slow.",),
         source_error="A does not answer.",

@@ -6,7 +6,7 @@ import re
 
 import yaml
 
-from mm2.copy.states import WELL, PartitionState
+from mm2.copy.states import HEALTHY, PartitionState
 from tests.unit.conf.promtool import ALERTS, PROMETHEUS, alerts, promtool, rules
 
 CASES = (PROMETHEUS / "alerts_test.yml", PROMETHEUS / "alerts_hours_test.yml")
@@ -45,4 +45,6 @@ def test_every_alert_says_how_bad_it_is_and_where_to_read_on() -> None:
 
 def test_there_is_an_alert_for_every_state_in_which_a_partition_is_not_well() -> None:
     told = "".join(rule["expr"] for variants in alerts().values() for rule in variants)
-    assert [state for state in PartitionState if state not in WELL and not re.search(rf'[|"]{state}[|"]', told)] == []
+    assert [
+        state for state in PartitionState if state not in HEALTHY and not re.search(rf'[|"]{state}[|"]', told)
+    ] == []

@@ -8,7 +8,7 @@ from tests.endurance.alarms import Heard, _told, _worth_telling
 STATUS = """\
 A->B  DEGRADED  If A dies now you lose 12 seconds, 400 records.
 
-FLOW  PARTITIONS  NOT WELL  LAG  SECONDS
+FLOW  PARTITIONS  UNHEALTHY  LAG  SECONDS
 A->B           5         1  400     12.0
 
 PARTITION   POSITION  STATE

@@ -15,9 +15,9 @@ from mm2.copy.spec import PartitionProgress
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
+from mm2.observer.flow_state import LOSSES_REPORTED_MS
 from mm2.observer.partitions import BEHIND_OFFSETS, STALLED_S, Look, PartitionBook, Partitions
 from mm2.observer.timestamps import BatchTimestamp
-from mm2.observer.verdict import LOSSES_TOLD_MS
 from mm2.observer.views import LossView
 
 T0 = TopicPartition("t", 0)
@@ -225,7 +225,7 @@ def test_one_that_has_work_and_does_not_move_is_stalled(scene: Scene) -> None:
 
 
 def test_losses_are_told_for_a_day_the_newest_first_and_counted_for_ever(scene: Scene) -> None:
-    at_ms = NOW_MS - LOSSES_TOLD_MS + 60_000  # told for a minute more
+    at_ms = NOW_MS - LOSSES_REPORTED_MS + 60_000  # told for a minute more
     scene.entry(
         T0, 900, lost=(Lost(0, 5, "retention", at_ms - 120_000), Lost(300, 900, "retention", at_ms)), lost_before=4
     )

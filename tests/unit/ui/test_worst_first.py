@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from mm2.copy.segments import INTENDED
-from mm2.copy.states import WELL, PartitionState
+from mm2.copy.states import HEALTHY, PartitionState
 from mm2.observer.views import (
     CertificateView,
     ConnectorView,
@@ -61,8 +61,8 @@ def test_partitions_that_are_broken_come_first_and_the_others_stay_where_they_we
 def test_what_is_told_of_a_cluster_that_is_silent_is_told_to_be_old() -> None:
     here = flow(states={PartitionState.RUNNING: 2, PartitionState.TOO_LARGE: 1}, source_error="it cannot be reached")
     said = "A does not answer: what stands here of A->B is as it was."
-    assert lead([here, flow(states={PartitionState.RUNNING: 4})]) == f"7 partitions, 1 of them not well. {said}"
-    assert lead([flow(states={PartitionState.RUNNING: 4})]) == "4 partitions, all of them well."
+    assert lead([here, flow(states={PartitionState.RUNNING: 4})]) == f"7 partitions, 1 unhealthy. {said}"
+    assert lead([flow(states={PartitionState.RUNNING: 4})]) == "4 partitions, all healthy."
 
 
 def test_groups_without_a_place_come_first() -> None:
@@ -137,7 +137,7 @@ def test_every_state_and_reason_has_a_tone(state: str) -> None:
     assert state in TONES
     assert (rank_of(state) > rank_of("CATCHING_UP")) == (state in {"RUNNING", *INTENDED})
     if isinstance(state, PartitionState):
-        assert (TONES[state] in {"well", "busy"}) == (state in WELL)
+        assert (TONES[state] in {"well", "busy"}) == (state in HEALTHY)
 
 
 def test_a_flow_that_nobody_has_stopped_is_red() -> None:

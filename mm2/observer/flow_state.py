@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from mm2.copy.states import WELL, PartitionState
+from mm2.copy.states import HEALTHY, PartitionState
 from mm2.observer.views import FlowState, LossView, Risk
 
 #: States of a partition that are not an error: it makes progress, or a user has paused or throttled it.
-_ON_ITS_WAY: Final = WELL | {PartitionState.THROTTLED, PartitionState.PAUSED}
+_ON_ITS_WAY: Final = HEALTHY | {PartitionState.THROTTLED, PartitionState.PAUSED}
 #: How long a loss is reported. It cannot be undone, so the report must end: a daily script sees each loss, and a flow
 #: does not stay red forever. The ledger, `mm2 gaps` and the metrics keep it.
-LOSSES_TOLD_MS: Final = 24 * 3_600_000
+LOSSES_REPORTED_MS: Final = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The inputs of the verdict.
+class FlowInputs:
+    """What the state and the summary of a flow are derived from.
 
     - ``seen``: both clusters have answered at least once.
     - ``source_error`` and ``target_error``: the errors, with the time since when.
@@ -57,25 +57,25 @@ class Standing:
     unknown: str = ""
 
 
-def state_of(standing: Standing) -> FlowState:
+def state_of(inputs: FlowInputs) -> FlowState:
     """The worst state that applies."""
-    if standing.idle_reason and not standing.held:
+    if inputs.idle_reason and not inputs.held:
         return FlowState.STOPPED
-    if not standing.seen or standing.risk.records is None:
-        error = standing.source_error or standing.target_error
+    if not inputs.seen or inputs.risk.records is None:
+        error = inputs.source_error or inputs.target_error
         return FlowState.DEGRADED if error else FlowState.UNKNOWN
-    if standing.source_error or standing.target_error:
+    if inputs.source_error or inputs.target_error:
         return FlowState.DEGRADED
-    if standing.held:
+    if inputs.held:
         return FlowState.PAUSED
-    states = standing.states
+    states = inputs.states
     copied = sum(states.values())
     if copied and states.get(PartitionState.PAUSED, 0) == copied:
         return FlowState.PAUSED
     if (
-        standing.failed
-        or standing.troubles
-        or any(standing.differences.values())
+        inputs.failed
+        or inputs.troubles
+        or any(inputs.differences.values())
         or any(states[state] for state in states if state not in _ON_ITS_WAY)
     ):
         return FlowState.DEGRADED
@@ -83,31 +83,31 @@ def state_of(standing: Standing) -> FlowState:
     return FlowState.CATCHING_UP if behind else FlowState.RUNNING
 
 
-def sentence_of(standing: Standing) -> str:
+def summary_of(inputs: FlowInputs) -> str:
     """What would be lost, and the circumstances that qualify this."""
-    source, target, risk = standing.source, standing.target, standing.risk
+    source, target, risk = inputs.source, inputs.target, inputs.risk
     parts: list[str] = []
-    if standing.idle_reason and not standing.held:
-        parts.append(f"Nothing is copied: {_unended(standing.idle_reason)}.")
-    elif standing.held:
-        parts.append(f"Copying is {standing.held}.")
-    if standing.source_error:
-        parts.append(_silent(source, standing.source_error_since_ms))
-        if standing.seen and risk.records is not None:
-            parts.append(f"If it died then, you lost {_loss(standing)}.")
+    if inputs.idle_reason and not inputs.held:
+        parts.append(f"Nothing is copied: {_unended(inputs.idle_reason)}.")
+    elif inputs.held:
+        parts.append(f"Copying is {inputs.held}.")
+    if inputs.source_error:
+        parts.append(_silent(source, inputs.source_error_since_ms))
+        if inputs.seen and risk.records is not None:
+            parts.append(f"If it died then, you lost {_loss(inputs)}.")
         else:
-            parts.append(f"What would be lost is not known: {_unended(standing.source_error)}.")
-    elif not standing.seen or (risk.records is None and not standing.unbegun):
-        why = standing.target_error or standing.unknown
+            parts.append(f"What would be lost is not known: {_unended(inputs.source_error)}.")
+    elif not inputs.seen or (risk.records is None and not inputs.unbegun):
+        why = inputs.target_error or inputs.unknown
         parts.append(f"What would be lost is not known{f': {_unended(why)}' if why else ' yet'}.")
     else:
-        parts.append(f"If {source} dies now you lose {_loss(standing)}.")
-    if standing.target_error and (standing.seen or standing.source_error):
-        parts.append(_silent(target, standing.target_error_since_ms))
-    if any(standing.differences.values()):
-        parts.append(_differs(standing))
-    if standing.losses:
-        parts.append(_lost(standing.losses, source))
+        parts.append(f"If {source} dies now you lose {_loss(inputs)}.")
+    if inputs.target_error and (inputs.seen or inputs.source_error):
+        parts.append(_silent(target, inputs.target_error_since_ms))
+    if any(inputs.differences.values()):
+        parts.append(_differs(inputs))
+    if inputs.losses:
+        parts.append(_lost(inputs.losses, source))
     return " ".join(parts)
 
 
@@ -129,9 +129,9 @@ def _lost(losses: tuple[LossView, ...], source: str) -> str:
     return f"Lost for good within the last day: {where}, {how} (found {found}); see mm2 gaps."
 
 
-def _differs(standing: Standing) -> str:
-    kinds = ", ".join(f"{number:,} {kind}" for kind, number in standing.differences.items() if number)
-    return f"What is on {standing.target} is not what is on {standing.source}: {kinds}, as mm2 verify has found."
+def _differs(inputs: FlowInputs) -> str:
+    kinds = ", ".join(f"{number:,} {kind}" for kind, number in inputs.differences.items() if number)
+    return f"What is on {inputs.target} is not what is on {inputs.source}: {kinds}, as mm2 verify has found."
 
 
 def _silent(cluster: str, since_ms: int | None) -> str:
@@ -140,8 +140,8 @@ def _silent(cluster: str, since_ms: int | None) -> str:
     return f"{cluster} has not answered since {datetime.fromtimestamp(since_ms / 1000, UTC):%H:%M:%S} UTC."
 
 
-def _loss(standing: Standing) -> str:
-    risk, unbegun = standing.risk, standing.unbegun
+def _loss(inputs: FlowInputs) -> str:
+    risk, unbegun = inputs.risk, inputs.unbegun
     if not unbegun:
         return _records(risk)
     rest = f"{unbegun} partition{'' if unbegun == 1 else 's'} of which nothing is copied yet"

@@ -7,23 +7,23 @@ import dataclasses
 import pytest
 
 from mm2.copy.states import PartitionState
-from mm2.observer.verdict import Standing, duration, sentence_of, state_of
+from mm2.observer.flow_state import FlowInputs, duration, state_of, summary_of
 from mm2.observer.views import FlowState, LossView, Risk
 
 NOON_MS = 1_700_000_000_000  # 22:13:20 UTC
-WELL = Standing("A", "B", seen=True, risk=Risk(0.0, 0, 0), states={PartitionState.RUNNING: 3})
-BEHIND = dataclasses.replace(WELL, risk=Risk(4.2, 3400, 9))
+HEALTHY = FlowInputs("A", "B", seen=True, risk=Risk(0.0, 0, 0), states={PartitionState.RUNNING: 3})
+BEHIND = dataclasses.replace(HEALTHY, risk=Risk(4.2, 3400, 9))
 RETENTION = LossView("t", 0, 300, 899, "retention", NOON_MS)
 
 
-def like(standing: Standing = WELL, **changes: object) -> Standing:
-    return dataclasses.replace(standing, **changes)  # type: ignore[arg-type]
+def like(inputs: FlowInputs = HEALTHY, **changes: object) -> FlowInputs:
+    return dataclasses.replace(inputs, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("standing", "state", "sentence"),
+    ("inputs", "state", "sentence"),
     [
-        (WELL, FlowState.RUNNING, "If A dies now you lose nothing."),
+        (HEALTHY, FlowState.RUNNING, "If A dies now you lose nothing."),
         (BEHIND, FlowState.RUNNING, "If A dies now you lose 4.2 seconds, 3,400 records."),
         (like(risk=Risk(0.3, 1, 9)), FlowState.RUNNING, "If A dies now you lose 0.3 seconds, 1 record."),
         (
@@ -97,12 +97,12 @@ def like(standing: Standing = WELL, **changes: object) -> Standing:
         (like(differences={"missing": 0}), FlowState.RUNNING, "If A dies now you lose nothing."),
     ],
 )
-def test_what_is_said(standing: Standing, state: FlowState, sentence: str) -> None:
-    assert (state_of(standing), sentence_of(standing)) == (state, sentence)
+def test_what_is_said(inputs: FlowInputs, state: FlowState, sentence: str) -> None:
+    assert (state_of(inputs), summary_of(inputs)) == (state, sentence)
 
 
 @pytest.mark.parametrize(
-    ("standing", "state"),
+    ("inputs", "state"),
     [
         (like(states={PartitionState.RUNNING: 9, PartitionState.UNAUTHORIZED: 1}), FlowState.DEGRADED),
         (like(states={PartitionState.RUNNING: 9, PartitionState.PAUSED: 1}), FlowState.RUNNING),
@@ -115,8 +115,8 @@ def test_what_is_said(standing: Standing, state: FlowState, sentence: str) -> No
         (like(states={}), FlowState.RUNNING),
     ],
 )
-def test_the_worst_is_told(standing: Standing, state: FlowState) -> None:
-    assert state_of(standing) is state
+def test_the_worst_is_told(inputs: FlowInputs, state: FlowState) -> None:
+    assert state_of(inputs) is state
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_the_worst_is_told(standing: Standing, state: FlowState) -> None:
     ],
 )
 def test_what_is_lost_for_good_is_said_last_and_makes_no_flow_ill(losses: tuple[LossView, ...], said: str) -> None:
-    standing = like(BEHIND, losses=losses)
+    inputs = like(BEHIND, losses=losses)
     lost = f"Lost for good within the last day: {said} (found 2023-11-14 22:13 UTC); see mm2 gaps."
-    assert sentence_of(standing) == f"{sentence_of(BEHIND)} {lost}"
-    assert state_of(standing) is FlowState.RUNNING
+    assert summary_of(inputs) == f"{summary_of(BEHIND)} {lost}"
+    assert state_of(inputs) is FlowState.RUNNING
 
 
 @pytest.mark.parametrize(
