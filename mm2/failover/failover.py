@@ -69,8 +69,8 @@ def failover(config: FlowConfig, options: FailoverOptions) -> FailoverReport:
                 ]
                 if not options.leave_behind and sides.source is not None and (late := _behind(after)):
                     problems.append(
-                        f"{counted(late, 'record')} were written to {config.pair.source} at the last moment and are not on "
-                        f"{config.pair.target}: producers still write there"
+                        f"producers still write to {config.pair.source}: not on {config.pair.target} are "
+                        f"{counted(late, 'record')} from after copying was stopped"
                     )
                 rows = groups.write(groups.found())
                 done += _of_nobody(rows)

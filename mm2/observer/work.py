@@ -60,7 +60,7 @@ class HerderWork:
 
     def __init__(self, herder: DistributedHerder, source: str) -> None:
         self._herder = herder
-        self._dealt = _AssignedTasks(source)
+        self._assigned = _AssignedTasks(source)
 
     def read(self) -> Work:
         """See Works."""
@@ -73,7 +73,7 @@ class HerderWork:
         statuses = {
             name: (one["connector"], one["target_state"], one["tasks"]) for name, one in status["connectors"].items()
         }
-        return _work(statuses, herder.configs(), self._dealt, here=here, leader=leader, idle=idle)
+        return _work(statuses, herder.configs(), self._assigned, here=here, leader=leader, idle=idle)
 
 
 class NoWork:
@@ -92,7 +92,7 @@ class StoredWork:
     ) -> None:
         """``worker`` are the settings of the flow's workers. Raises KafkaFailure."""
         self._configs, self._statuses = ConfigFold(), StatusFold()
-        self._dealt = _AssignedTasks(source)
+        self._assigned = _AssignedTasks(source)
         configs, statuses = worker["config.storage.topic"], worker["status.storage.topic"]
         answers = admin.describe_topics([configs, statuses])
         self._exists = not any(vanished(answer) for answer in answers.values())
@@ -139,7 +139,7 @@ class StoredWork:
         }
         # Statuses outlive their workers: when the last worker is killed, none is left to update them.
         idle = "no worker is in the flow's group" if self._members == 0 else ""
-        return _work(statuses, configs, self._dealt, here=None, leader=None, idle=idle)
+        return _work(statuses, configs, self._assigned, here=None, leader=None, idle=idle)
 
 
 class _AssignedTasks:
@@ -176,7 +176,7 @@ def _work(
     source = next((one for one in connectors if one.name == SOURCE_NAME), None)
     held = _HELD.get(configs.target_state(SOURCE_NAME) or TargetState.STARTED, "")
     failed = (
-        {} if source is None else {task.id: _told(task.trace) for task in source.tasks if task.state == State.FAILED}
+        {} if source is None else {task.id: _reason(task.trace) for task in source.tasks if task.state == State.FAILED}
     )
     if not idle and not held and source is not None:
         idle = _idle(source)
@@ -189,9 +189,9 @@ def _idle(source: ConnectorView) -> str:
     if any(task.state in {_ON, State.RESTARTING, State.PAUSED} for task in source.tasks):
         return ""
     if source.state == State.FAILED:
-        return f"the source connector has failed: {_told(source.trace)}"
+        return f"the source connector has failed: {_reason(source.trace)}"
     if source.tasks and all(task.state == State.FAILED for task in source.tasks):
-        return f"all tasks have failed: {_told(source.tasks[0].trace)}"
+        return f"all tasks have failed: {_reason(source.tasks[0].trace)}"
     if source.tasks and all(task.state == State.UNASSIGNED for task in source.tasks):
         return "no worker has its tasks"
     return ""
@@ -235,5 +235,5 @@ def _shown(status: Status | None) -> dict[str, Any]:
     return {"state": status.state.value, "worker_id": status.worker_id, "trace": status.trace}
 
 
-def _told(trace: str) -> str:
+def _reason(trace: str) -> str:
     return reason_of(trace) or "for an unknown reason"

@@ -232,7 +232,7 @@ def test_what_a_forgotten_writer_adds_at_the_last_moment_is_told(
     told = json.loads(out)
     assert (code, told["records_at_risk"]) == (1, 3)
     assert told["problems"] == [
-        f"3 records were written to {unique} at the last moment and are not on B: producers still write there"
+        f"producers still write to {unique}: not on B are 3 records from after copying was stopped"
     ]
     assert any(sentence.startswith("1 topic handed over") for sentence in told["done"])
     assert "no group is chosen that has committed anything of these topics" in told["done"]

@@ -309,19 +309,13 @@ class Driver:
     def ledger(self) -> Ledger:
         """As it is now."""
         self.world.sleep(0.001 + self.world.random.random() * 0.02)
-        ledger = Ledger()
-        for record in self._read((self.spec.ledger_topic or "", 0)):
-            ledger.apply(record.key, record.value, record.timestamp or 0)
-        self._known = ledger
-        return ledger
+        self._known = ledger_of(self._read((self.spec.ledger_topic or "", 0)))
+        return self._known
 
     def _known_ledger(self) -> Ledger:
         """As it was when it could be read last: a `KafkaBasedLog` reads on in the background."""
-        ledger = Ledger()
         with contextlib.suppress(DisconnectedFailure):
-            for record in self._read((self.spec.ledger_topic or "", 0)):
-                ledger.apply(record.key, record.value, record.timestamp or 0)
-            self._known = ledger
+            self._known = ledger_of(self._read((self.spec.ledger_topic or "", 0)))
         return self._known
 
     def committed(self) -> dict[TopicPartition, int | None]:
@@ -363,6 +357,14 @@ class _Task(MirrorSourceTask):
     def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
         committed = self._driver.committed()
         return {tp: committed.get(tp) for tp in partitions}
+
+
+def ledger_of(records: Iterable[Record]) -> Ledger:
+    """The ledger with these records, in this order."""
+    ledger = Ledger()
+    for record in records:
+        ledger.apply(record.key, record.value, record.timestamp or 0)
+    return ledger
 
 
 def position_key(record: Record) -> TopicPartition:

@@ -30,7 +30,7 @@ from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster, Options, Place
-from tests.simulation.driver import Driver, position_key, position_of
+from tests.simulation.driver import Driver, ledger_of, position_key, position_of
 from tests.simulation.network import Link, Network
 from tests.simulation.oracle import Oracle, Violation, parse, record_value
 from tests.simulation.process import Process
@@ -683,10 +683,7 @@ class Scenario:
         if compacted:
             last = {record.key: number for number, record in enumerate(records)}
             records = [record for number, record in enumerate(records) if last[record.key] == number]
-        ledger = Ledger()
-        for record in records:
-            ledger.apply(record.key, record.value, record.timestamp or 0)
-        return ledger
+        return ledger_of(records)
 
     def _is_complete(self, index: int) -> bool:
         leader = self.source.leader_replica((TOPIC, index))
