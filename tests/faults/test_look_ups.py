@@ -1,0 +1,162 @@
+"""Targets on which a look-up finds less than usual: no producer id, or a log whose end was emptied by compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from mm2.copy.driver.engine import CopyEngine
+from mm2.kafka.records.batch import iter_batches
+from mm2.kafka.structs import TopicPartition
+from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.old_kafka import OldKafka
+from tests.faults.test_data import write
+from tests.faults.test_source_history import (
+    NEVER_MS,
+    copied,
+    kill_workers,
+    on_target,
+    spec_of,
+    unreplicated,
+    values,
+)
+from tests.integration.copy_flow import Flow, admin_of, alter, batches, producer_of, rows_of
+from tests.support.waiting import PATIENCE, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+_START_S = 180.0 * PATIENCE
+_OLD_MS = 1_600_000_000_000
+_AUTHORIZERS = {
+    "2.1.1": "kafka.security.auth.SimpleAclAuthorizer",
+    "2.6.3": "kafka.security.authorizer.AclAuthorizer",
+}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[LocalKafka]:
+    broker = LocalKafka("S", tmp_path / "source", heap="256m")
+    try:
+        yield broker.start(_START_S)
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize("version", list(_AUTHORIZERS))
+def test_an_old_target_that_assigns_no_producer_id_is_copied_at_least_once(
+    engine: CopyEngine, source: LocalKafka, tmp_path: Path, unique: str, version: str
+) -> None:
+    """Before Kafka 2.8 InitProducerId needs IDEMPOTENT_WRITE on the cluster (KIP-679)."""
+    settings = {"authorizer.class.name": _AUTHORIZERS[version], "allow.everyone.if.no.acl.found": "true"}
+    old = OldKafka(version, "T", tmp_path / "target", overrides=settings)
+    try:
+        flow = Flow(engine, source, old.start(_START_S), unique)
+        allow_all_but_idempotent_write(old)
+        topic = unreplicated(flow)
+        spec = spec_of(flow, topic)
+        write(source, topic, 0, values("first", 100))
+        with flow.copying(spec) as job:
+            wait_until(copied(job, topic, 100), 90, why=job.status)
+            row = rows_of(job)[TopicPartition(topic, 0)]
+            assert (row.state, row.reason.partition(":")[0]) == ("RUNNING", "at least once")
+            assert "CLUSTER_AUTHORIZATION_FAILED" in row.reason
+        write(source, topic, 0, values("second", 100))
+        with flow.copying(spec) as job:
+            wait_until(copied(job, topic, 200), 90, why=job.status)
+            kill_workers()
+            write(source, topic, 0, values("third", 100))
+            wait_until(copied(job, topic, 300), 120, why=job.status)
+        # The order of first appearances is that of the source. Nothing is missing; a crash may repeat records.
+        found = list(dict.fromkeys(on_target(flow, topic)))
+        assert found == [*values("first", 100), *values("second", 100), *values("third", 100)]
+    finally:
+        old.stop()
+
+
+def allow_all_but_idempotent_write(broker: LocalKafka) -> None:
+    """For the principal of all connections without authentication; DENY has priority over ALLOW."""
+    rules = [
+        AclBinding(
+            ResourceType.BROKER,
+            "kafka-cluster",
+            ResourcePatternType.LITERAL,
+            "User:ANONYMOUS",
+            "*",
+            operation,
+            permission,
+        )
+        for operation, permission in (
+            (AclOperation.ALL, AclPermissionType.ALLOW),
+            (AclOperation.IDEMPOTENT_WRITE, AclPermissionType.DENY),
+        )
+    ]
+    for done in admin_of(broker).create_acls(rules).values():
+        done.result(30)
+
+
+def test_a_look_up_ends_where_compaction_emptied_the_end_of_the_target(
+    engine: CopyEngine, source: LocalKafka, tmp_path: Path, unique: str
+) -> None:
+    """The active segment is empty and the last batches before it are gone, so Fetch returns nothing below the end.
+
+    The records are old, so that the broker forgets the producer and the look-up has to read the log.
+    """
+    forgetful = {"producer.id.expiration.check.interval.ms": "1000", "producer.id.expiration.ms": "60000"}
+    target = LocalKafka("T", tmp_path / "target", overrides=forgetful, heap="256m")
+    try:
+        flow = Flow(engine, source, target.start(_START_S), unique)
+        topic = unreplicated(flow)
+        spec = spec_of(flow, topic, commit_interval_ms=NEVER_MS)
+        write_old(source, topic, values("first", 50))
+        with flow.copying(spec) as job:
+            wait_until(copied(job, topic, 50), 90, why=job.status)
+            write_old(source, topic, values("second", 50))
+            wait_until(lambda: len(on_target(flow, topic)) == 100, 90, why=job.status)
+            kill_workers()
+            target.stop()  # before a successor has looked
+        alter_when_stopped(target, flow.remote(topic))
+        target.start(_START_S)
+        alter(target, ResourceType.TOPIC, flow.remote(topic), "cleanup.policy", "compact")
+        assert on_target(flow, topic) == values("first", 50)
+        write_old(source, topic, values("third", 50))
+        with flow.copying(spec) as job:
+            wait_until(copied(job, topic, 150), 90, why=job.status)
+        assert on_target(flow, topic)[:50] == values("first", 50)
+        assert set(on_target(flow, topic)) == {*values("first", 50), *values("second", 50), *values("third", 50)}
+        assert len(batches(target, flow.remote(topic))) >= 2
+    finally:
+        target.stop()
+
+
+def write_old(broker: LocalKafka, topic: str, records: list[bytes]) -> None:
+    """In one batch, with timestamps of years ago."""
+    producer = producer_of(broker, linger__ms=200)
+    for value in records:
+        producer.produce(topic, value, key=value, partition=0, timestamp=_OLD_MS)
+    assert producer.flush(30) == 0
+
+
+def alter_when_stopped(broker: LocalKafka, topic: str) -> None:
+    """Remove the last batch of the log and add an empty active segment behind it, as compaction can leave it."""
+    folder = broker.folder / "data" / f"{topic}-0"
+    (segment,) = folder.glob("*.log")
+    views = list(iter_batches(memoryview(segment.read_bytes())))
+    last = views[-1].header
+    assert last is not None
+    kept = b"".join(bytes(view.data) for view in views[:-1])
+    assert kept
+    segment.write_bytes(kept)
+    for path in (*folder.glob("*index"), *folder.glob("*.snapshot")):
+        path.unlink()
+    (folder / f"{last.last_offset + 1:020d}.log").touch()
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+        (broker.folder / "data" / name).unlink(missing_ok=True)
