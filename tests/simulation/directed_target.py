@@ -14,7 +14,7 @@ from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster, Place
 from tests.simulation.directed import Schedule, _crash, _cut_off, _late_write, _restart, _seldom, _start, _write_to
 from tests.simulation.network import Link, Socket
-from tests.simulation.oracle import Violation
+from tests.simulation.oracle import Reset, Violation
 from tests.simulation.process import Loop, Process
 from tests.simulation.scenario import CONNECTOR, OFFSETS, REMOTE, TOPIC, Profile, Scenario
 from tests.simulation.storage import batch_at
@@ -434,7 +434,7 @@ def reset_while_the_task_ends(scenario: Scenario) -> None:
     record = Record(key, offset_value(position), (), int(world.wall() * 1000))
     leader.append(batch_at(memoryview(encode_batch([record])), leader.end, leader.epoch))
     target.replicate(leader)
-    scenario.oracle.excuses.resets[0] = [position]
+    scenario.oracle.excuses.resets[0] = [Reset(position, scenario.oracle.seen[0].verified)]
     world.run(world.now + 0.5)
     driver.signal_stop()
     if not world.run(world.now + 10.0, lambda: driver.stopped):

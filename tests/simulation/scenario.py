@@ -32,7 +32,7 @@ from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster, Options, Place
 from tests.simulation.driver import Driver, ledger_of, position_key, position_of
 from tests.simulation.network import Link, Network
-from tests.simulation.oracle import Oracle, Violation, parse, record_value
+from tests.simulation.oracle import Oracle, Reset, Violation, parse, record_value
 from tests.simulation.process import Process
 from tests.simulation.storage import Replica, batch_at
 from tests.simulation.world import Lock, Secrets, World, patched
@@ -497,7 +497,7 @@ class Scenario:
                 return False
             if written and any(batch.data == written[1] for batch in leader.read(written[0], leader.high_watermark, 1)):
                 self.world.say("the position is acknowledged", partition=index, position=position[0])
-                self.oracle.excuses.resets.setdefault(index, []).append(position[0])
+                self.oracle.excuses.resets.setdefault(index, []).append(Reset(position[0], seen.verified))
                 return True
             if written and leader.end > written[0] and leader.epoch == written[2]:
                 return False
