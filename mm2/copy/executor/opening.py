@@ -166,6 +166,7 @@ class Opening:
 
     def open_again(self, cursor: Cursor, mark: Mark) -> None:
         """Open a new session at a mark, because the old one cannot continue."""
+        self._use_present_rules(cursor)
         self.sessions.pop(cursor.partition, None)
         self._spawn(self._open({cursor.partition: mark.source}))
 
@@ -375,6 +376,7 @@ class Opening:
             records=lost,
             end=end,
         )
+        self._use_present_rules(cursor)
         cursor.trail.target_cut(end)
         self._spawn(self._open({cursor.partition: last + 1}))
 
@@ -478,6 +480,9 @@ class Opening:
                 cursor.match = None
             cursor.skip_base = -1
             cursor.outbox.last_error = None
+            if cursor.finishing and not cursor.skip:
+                self.open_next(cursor)
+                return
             cursor.suspended = False
             self._source.resume()
             return

@@ -623,3 +623,32 @@ def test_where_the_mark_has_no_target_offset_the_start_of_the_session_does() -> 
     scene.cursor.suspended = True
     play(scene, lambda: scene.opening.match(scene.cursor))
     assert (scene.cursor.note, scene.cursor.skip) == ("", 10)
+
+
+@pytest.mark.parametrize("changes", [{}, {"transactions": TransactionsSpec("id")}], ids=["default", "exactly once"])
+@pytest.mark.parametrize("readable", [True, False], ids=["retention removed them", "not readable"])
+def test_a_session_under_other_rules_ends_where_its_records_cannot_be_compared(
+    changes: dict[str, Any], readable: bool
+) -> None:
+    """The position stays at the mark. What follows is read under the current rules, in the next session or transaction."""
+    scene = Scene(read_committed=True, **changes)
+    scene.standings = [TargetProgress(54, 154, 4, (FoundBatch(50, 150, 4),))]
+    play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
+    cursor = scene.cursor
+    scene.bench.fetch(batch(51, 2))
+    assert (scene.bench.owner.calls, cursor.suspended) == ([("uncertain", 50, 4)], True)
+    if not readable:
+        scene.offsets[LATEST] = [BrokerFailure.of(29)]
+    play(scene, lambda: scene.opening.match(cursor))
+    assert (cursor.finishing, cursor.read_committed, cursor.suspended) == (False, True, False)
+    assert (cursor.skip, cursor.position, cursor.note[:13]) == (0, 50, "at least once")
+    expected = {} if changes else {TP: Session(ProducerIdentity(9, 0), cursor.mark, COMMITTED)}
+    assert scene.opening.sessions == expected
+
+
+def test_transactions_that_begin_where_a_session_was_cut_off_use_the_current_rules() -> None:
+    scene = Scene(read_committed=True, transactions=TransactionsSpec("id"))
+    scene.standings = [TargetProgress(45, 145, 0)]
+    entry = under(UNCOMMITTED).replace(foreign=0)
+    play(scene, lambda: scene.begin(Start(50, 40, entry, SegmentChunk(9, [Segment(0, 100, 50)]))))
+    assert (scene.cursor.position, scene.cursor.read_committed, scene.cursor.finishing) == (45, True, False)
