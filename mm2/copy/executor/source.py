@@ -576,6 +576,8 @@ class Source(Brokers[_SourceBroker]):
             address = BrokerAddress(partition.leader, intake.slot % self._connections)
             if intake.address != address or intake.leader_epoch != partition.leader_epoch:
                 intake.unvalidated = True
+                # Ignore a response under way: if the leader moved and came back, its log may have been truncated since.
+                intake.asked_for = -1
             intake.leader_epoch = partition.leader_epoch
             intake.settled = False
             if intake.address is not None and intake.address != address:

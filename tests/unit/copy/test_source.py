@@ -70,7 +70,7 @@ class Line:
 
     lost = False
 
-    def __init__(self, source: Source, receivers: Iterable[Feed], version: int) -> None:
+    def __init__(self, source: Source, receivers: Iterable[Feed], version: int, node: int = 1) -> None:
         self.source = source
         self.asked: list[dict[TopicPartition, Position]] = []
         self.touched: list[list[TopicPartition]] = []
@@ -79,7 +79,7 @@ class Line:
         self.answers: list[list[Fetched]] = []
         self.connection = SimpleNamespace(next_correlation_id=lambda: 1, client_id="c", session_is_over=False)
         session = SimpleNamespace(request=self._request, response=lambda *_: self.answers.pop(0))
-        self.broker = source._brokers[BrokerAddress(1, 0)] = _SourceBroker(1, 0, session=cast(Any, session))
+        self.broker = source._brokers[BrokerAddress(node, 0)] = _SourceBroker(node, 0, session=cast(Any, session))
         self.broker.channel = cast(Any, self)
         self.broker.version = version
         self.broker.intakes = {receiver.partition: source._intakes[receiver.partition] for receiver in receivers}
@@ -395,6 +395,36 @@ def test_an_answer_for_an_offset_that_is_no_longer_wanted_is_dropped() -> None:
     play(scenario)
 
 
+def test_an_answer_from_before_the_leader_moved_and_came_back_is_dropped() -> None:
+    """It contains what the broker had as the former leader. Its log may have been truncated since."""
+
+    class Reader(Feed):
+        def take(self, fetched: Fetched) -> None:
+            super().take(fetched)
+            self.offset += len(fetched.records)
+
+    async def scenario(scene: Scene) -> None:
+        receiver = Reader(TopicPartition("t", 0))
+        first = scene.line(receiver)
+        second = Line(scene.source, [], fetch.MAX_VERSION, node=2)
+        intake = scene.source._intakes[receiver.partition]
+        first.ask()
+        scene.say(2, leader_epoch=2)
+        scene.source.refresh_soon()
+        await wait_until_async(lambda: intake.address == BrokerAddress(2, 0))
+        second.answer(fetched(receiver.partition, 20))
+        assert (receiver.offset, second.asked[-1][receiver.partition].offset) == (60, 60)
+        scene.say(1, leader_epoch=3)
+        scene.source.refresh_soon()
+        await wait_until_async(lambda: intake.address == BrokerAddress(1, 0))
+        first.answer(fetched(receiver.partition, 50))
+        assert (receiver.taken, first.asked[-1][receiver.partition].offset) == ([20], 60)
+        first.answer(fetched(receiver.partition, 5))
+        assert receiver.taken == [20, 5]
+
+    play(scenario)
+
+
 def test_a_fetch_that_fails_as_a_whole_is_reported_for_each_partition() -> None:
     async def scenario(scene: Scene) -> None:
         def refuse(*_: object) -> list[Fetched]:
@@ -439,7 +469,9 @@ def test_below_fetch_12_a_position_is_validated_before_it_is_read_and_after_each
         scene.source.refresh_soon()
         await wait_until_async(lambda: scene.source._intakes[receiver.partition].leader_epoch == 2)
         line.answer(fetched(receiver.partition, 6), fetched(fresh.partition, 6))
-        assert (receiver.suspicions > 1, receiver.taken, fresh.taken) == (True, [], [6])
+        assert (receiver.suspicions > 1, receiver.taken, fresh.taken) == (True, [], []), "responses to earlier requests"
+        line.answer(fetched(fresh.partition, 6))
+        assert (receiver.taken, fresh.taken) == ([], [6])
         assert receiver.partition not in line.asked[-1]
 
     play(scenario)
