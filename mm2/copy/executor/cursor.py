@@ -449,7 +449,9 @@ class Cursor:
         """The corrupt batch has been written to the dead letter topic. Called once for each that `Owner.corrupt`
         accepted.
         """
-        self._done(next(entry for entry in self.entries if entry.reason == QUARANTINED and not entry.done))
+        entry = next((entry for entry in self.entries if entry.reason == QUARANTINED and not entry.done), None)
+        if entry is not None:  # otherwise the target was truncated meanwhile: the batch is read again
+            self._done(entry)
 
     def quarantine(self, entry: SourceRange, reason: str) -> None:
         """The entry's records will not be on the target; later records take their sequences."""

@@ -191,6 +191,16 @@ def test_batches_after_a_quarantined_one_wait_until_it_is_handled() -> None:
     assert bench.offsets() == [2, 3]
 
 
+def test_a_quarantined_batch_is_read_again_when_the_target_is_truncated_meanwhile() -> None:
+    bench = Bench()
+    bench.owner.takes_corrupt = True
+    for _ in range(2):
+        bench.fetch(spoiled(batch(0, 2)))
+    bench.cursor.begin(Mark(0, -1, 0))
+    bench.cursor.finish_quarantine()
+    assert (bench.cursor.mark, bench.gaps) == (Mark(0, -1, 0), {})
+
+
 def test_an_internal_error_stops_the_partition_and_not_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     monkeypatch.setattr(bench.owner, "put", lambda *_: 1 // 0)
