@@ -126,8 +126,8 @@ class History:
         if self.since_ms is None:
             self.since_ms = snapshot.at_ms
         names = {flow.name for flow in snapshot.flows}
-        for gone in self._flows.keys() - names:
-            del self._flows[gone]
+        for removed in self._flows.keys() - names:
+            del self._flows[removed]
         for flow in snapshot.flows:
             self.flow(flow.name).add(snapshot.at_ms, flow)
 

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final, Protocol
 
 from mm2.copy.segments import Gap
 from mm2.kafka.records.batch import BatchView
 from mm2.verify.alignment import Alignment, align, pair_similar
 from mm2.verify.findings import Difference, DifferenceKind, Explained, Findings
-from mm2.verify.passes import merge_gaps
+from mm2.verify.passes import Route, merge_gaps
 from mm2.verify.records import Block, Item
 from mm2.verify.spans import Span
 
@@ -117,6 +117,25 @@ class _RangeRecords:
         return False
 
 
+class _ExcludedOffsets:
+    """Source offsets that are not expected on the target although they are readable."""
+
+    def __init__(self, gaps: Iterable[Gap]) -> None:
+        self._gaps = merge_gaps(gaps)
+        self._starts = [gap.first for gap in self._gaps]
+
+    def at(self, first: int, after: int) -> Gap | None:
+        """The gap that contains some of these source offsets."""
+        index = bisect_right(self._starts, after - 1) - 1
+        gap = self._gaps[index] if index >= 0 else None
+        return gap if gap is not None and gap.after > first else None
+
+    def next_after(self, offset: int) -> int | None:
+        """The start of the next gap after an offset."""
+        index = bisect_right(self._starts, offset)
+        return self._starts[index] if index < len(self._starts) else None
+
+
 class Comparison:
     """The comparison of one range. Raises what the feeds raise, and CorruptBatch."""
 
@@ -127,8 +146,7 @@ class Comparison:
         self._route = piece.route
         self._source = _RangeRecords(source, piece.first, piece.after)
         self._target = _RangeRecords(target, piece.target_first, piece.target_after)
-        self._excluded = merge_gaps(span.excluded)
-        self._excluded_starts = [gap.first for gap in self._excluded]
+        self._excluded = _ExcludedOffsets(span.excluded)
         self._shift = 0  # of target offsets from those in the ledger
         self._first_pair: tuple[int, int] | None = None
         self._last_pair: tuple[int, int] | None = None
@@ -142,8 +160,8 @@ class Comparison:
             mine, theirs = self._source.head(), self._target.head()
             if mine is None and theirs is None:
                 break
-            alike = mine is not None and theirs is not None and self._pass(mine, theirs)
-            if alike or self._explain_head():
+            is_equal = mine is not None and theirs is not None and self._pass(mine, theirs)
+            if is_equal or self._explain_head():
                 continue
             if not self._span.in_detail:
                 offset = self._source.first()
@@ -178,10 +196,10 @@ class Comparison:
         one, other = mine.view.header, theirs.view.header
         if one is None or other is None or one.is_log_append_time:
             return False
-        alike = one.batch_length == other.batch_length and one.codec == other.codec
-        alike = alike and one.records_count == other.records_count
+        is_equal = one.batch_length == other.batch_length and one.codec == other.codec
+        is_equal = is_equal and one.records_count == other.records_count
         with_timestamps = not other.is_log_append_time
-        if not alike or (with_timestamps and one.base_timestamp != other.base_timestamp):
+        if not is_equal or (with_timestamps and one.base_timestamp != other.base_timestamp):
             return False
         if not self._belong(one.base_offset, one.last_offset, other.base_offset, other.last_offset):
             return False
@@ -203,7 +221,7 @@ class Comparison:
         following = self._route.next_source(first)
         return (
             (following is None or following > last)
-            and self._excluded_at(first, last + 1) is None
+            and self._excluded.at(first, last + 1) is None
             and self._route.at_target(target_first - self._shift) is None
             and self._route.at_target(target_last - self._shift) is None
         )
@@ -217,10 +235,12 @@ class Comparison:
         offset, other = offsets[at], others[there]
         segment = self._route.at_source(offset)
         if segment is None:
-            if self._excluded_at(offset, offset + 1) or self._route.at_target(other - self._shift) is not None:
+            if self._excluded.at(offset, offset + 1) or self._route.at_target(other - self._shift) is not None:
                 return False
             stops = [
-                stop for stop in (self._route.next_source(offset), self._next_excluded(offset)) if stop is not None
+                stop
+                for stop in (self._route.next_source(offset), self._excluded.next_after(offset))
+                if stop is not None
             ]
             until = min(stops, default=None)
         else:
@@ -231,44 +251,14 @@ class Comparison:
         if until is not None:
             count = min(count, bisect_left(offsets, until, at) - at)
         with_timestamps = not theirs.has_broker_timestamps
-        if not self._same_run(mine, theirs, count, with_timestamps=with_timestamps, with_offsets=segment is not None):
-            count = self._same_from_here(
-                mine, theirs, count, with_timestamps=with_timestamps, with_offsets=segment is not None
-            )
+        if not _is_same_run(mine, theirs, count, with_timestamps=with_timestamps, with_offsets=segment is not None):
+            count = _count_same(mine, theirs, count, with_timestamps=with_timestamps, with_offsets=segment is not None)
         if not count:
             return False
         self._source.skip(count)
         self._target.skip(count)
         self._passed(offset, other, count, with_timestamps=with_timestamps)
         return True
-
-    @staticmethod
-    def _same_run(mine: Block, theirs: Block, count: int, *, with_timestamps: bool, with_offsets: bool) -> bool:
-        here, there = slice(mine.at, mine.at + count), slice(theirs.at, theirs.at + count)
-        if mine.bodies[here] != theirs.bodies[there] or (
-            with_timestamps and mine.timestamps[here] != theirs.timestamps[there]
-        ):
-            return False
-        apart = theirs.load()[theirs.at] - mine.load()[mine.at]
-        return not with_offsets or [offset + apart for offset in mine.load()[here]] == theirs.load()[there]
-
-    @staticmethod
-    def _same_from_here(mine: Block, theirs: Block, count: int, *, with_timestamps: bool, with_offsets: bool) -> int:
-        """The number of consecutive equal records."""
-        at, there = mine.at, theirs.at
-        offsets, others = mine.load(), theirs.load()
-        apart = others[there] - offsets[at]
-        for step in range(count):
-            one, other = at + step, there + step
-            if with_offsets and offsets[one] + apart != others[other]:
-                return step
-            if with_timestamps and mine.timestamps[one] != theirs.timestamps[other]:
-                return step
-            # Equal records may have different encodings: a length may use more bytes than needed.
-            alike = mine.bodies[one] == theirs.bodies[other]
-            if not alike and mine.item(one).content[1:] != theirs.item(other).content[1:]:
-                return step
-        return count
 
     def _passed(self, source: int, target: int, count: int, *, with_timestamps: bool = True) -> None:
         """Count equal records, and check their target offset if the ledger has one."""
@@ -288,13 +278,13 @@ class Comparison:
     # -- explained records -------------------------------------------------------------------------------------------
 
     def _explain_head(self) -> bool:
-        """Skip a record that need not be on the other side."""
+        """Skip a record that is not expected on the other side."""
         offset, other = self._source.first(), self._target.first()
         mine = self._source.head()
         if mine is not None and offset is not None:
             expected = self._route.target_of(offset)
             if expected is None:
-                gap = self._excluded_at(offset, offset + 1)
+                gap = self._excluded.at(offset, offset + 1)
                 if gap is not None:
                     # Offsets that were left out once but copied in this pass must be on the target.
                     until = min(gap.after, self._route.next_source(offset) or gap.after)
@@ -328,16 +318,6 @@ class Comparison:
             return Explained.SOURCE_DELETED
         holes = self._span.source_compacted and offset < self._source.feed.log_end
         return Explained.SOURCE_COMPACTED if holes else None
-
-    def _excluded_at(self, first: int, after: int) -> Gap | None:
-        """The gap that contains some of these source offsets."""
-        index = bisect_right(self._excluded_starts, after - 1) - 1
-        gap = self._excluded[index] if index >= 0 else None
-        return gap if gap is not None and gap.after > first else None
-
-    def _next_excluded(self, offset: int) -> int | None:
-        index = bisect_right(self._excluded_starts, offset)
-        return self._excluded_starts[index] if index < len(self._excluded_starts) else None
 
     # -- differences -------------------------------------------------------------------------------------------------
 
@@ -490,7 +470,7 @@ class Comparison:
         return False
 
     def _is_excluded(self, offset: int) -> bool:
-        return self._route.target_of(offset) is None and self._excluded_at(offset, offset + 1) is not None
+        return self._route.target_of(offset) is None and self._excluded.at(offset, offset + 1) is not None
 
     def _next_source(self) -> int:
         return self._span.piece.first if self._last_pair is None else self._last_pair[0] + 1
@@ -507,7 +487,7 @@ class Comparison:
             self._differences.append((difference, near))
 
     def _finish(self) -> None:
-        swaps = self._swaps()
+        swaps = _swapped_ranges((difference for difference, _ in self._differences), self._route, self._shift)
         for difference, near in sorted(self._differences, key=lambda row: (row[0].sort_key, row[0].target or 0)):
             kind, source, target, records, _ = difference
             if kind is DifferenceKind.DISPLACED and _within(swaps, target or 0, (target or 0) + records):
@@ -518,27 +498,55 @@ class Comparison:
         self._differences.clear()
         self.findings.source_records, self.findings.target_records = self._source.records, self._target.records
 
-    def _swaps(self) -> list[tuple[int, int]]:
-        """Ranges of target offsets in which records are shifted because of one in the wrong position."""
-        ranges: list[tuple[int, int]] = []
-        for difference, _ in self._differences:
-            expected = None if difference.source is None else self._route.target_of(difference.source)
-            if difference.kind is DifferenceKind.SWAPPED and expected is not None and difference.target is not None:
-                ranges.append(
-                    (min(expected, difference.target) - abs(self._shift), max(expected, difference.target) + 1)
-                )
-        merged: list[tuple[int, int]] = []
-        for first, after in sorted(ranges):
-            if merged and first <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(after, merged[-1][1]))
-            else:
-                merged.append((first, after))
-        return merged
+
+def _is_same_run(mine: Block, theirs: Block, count: int, *, with_timestamps: bool, with_offsets: bool) -> bool:
+    """Whether the next ``count`` records of two blocks are equal."""
+    here, there = slice(mine.at, mine.at + count), slice(theirs.at, theirs.at + count)
+    if mine.bodies[here] != theirs.bodies[there] or (
+        with_timestamps and mine.timestamps[here] != theirs.timestamps[there]
+    ):
+        return False
+    apart = theirs.load()[theirs.at] - mine.load()[mine.at]
+    return not with_offsets or [offset + apart for offset in mine.load()[here]] == theirs.load()[there]
+
+
+def _count_same(mine: Block, theirs: Block, count: int, *, with_timestamps: bool, with_offsets: bool) -> int:
+    """The number of consecutive equal records."""
+    at, there = mine.at, theirs.at
+    offsets, others = mine.load(), theirs.load()
+    apart = others[there] - offsets[at]
+    for step in range(count):
+        one, other = at + step, there + step
+        if with_offsets and offsets[one] + apart != others[other]:
+            return step
+        if with_timestamps and mine.timestamps[one] != theirs.timestamps[other]:
+            return step
+        # Equal records may have different encodings: a length may use more bytes than needed.
+        is_equal = mine.bodies[one] == theirs.bodies[other]
+        if not is_equal and mine.item(one).content[1:] != theirs.item(other).content[1:]:
+            return step
+    return count
+
+
+def _swapped_ranges(differences: Iterable[Difference], route: Route, shift: int) -> list[tuple[int, int]]:
+    """Ranges of target offsets in which records are shifted because of one in the wrong position."""
+    ranges: list[tuple[int, int]] = []
+    for difference in differences:
+        expected = None if difference.source is None else route.target_of(difference.source)
+        if difference.kind is DifferenceKind.SWAPPED and expected is not None and difference.target is not None:
+            ranges.append((min(expected, difference.target) - abs(shift), max(expected, difference.target) + 1))
+    merged: list[tuple[int, int]] = []
+    for first, after in sorted(ranges):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(after, merged[-1][1]))
+        else:
+            merged.append((first, after))
+    return merged
 
 
 def _within(ranges: list[tuple[int, int]], first: int, after: int) -> bool:
-    index = bisect_right(ranges, (first, after)) - 1
-    around = [ranges[index] for index in (index, index + 1) if 0 <= index < len(ranges)]
+    previous = bisect_right(ranges, (first, after)) - 1
+    around = [ranges[index] for index in (previous, previous + 1) if 0 <= index < len(ranges)]
     return any(low <= first and after <= high for low, high in around)
 
 
