@@ -69,11 +69,11 @@ class Span:
         (topic, partition, remote_topic), (first, after, low, high, rows), excluded, flags, whole = row
         route = Route(tuple(Segment(*segment) for segment in rows))
         gaps = tuple(Gap(*gap) for gap in excluded)
-        made = cls(
+        span = cls(
             topic, partition, remote_topic, Pass(first, after, low, high, route), gaps, whole=(whole[0], whole[1])
         )
-        names = ("source_compacted", "target_compacted", "open_start", "open_end", "closely")
-        return replace(made, **dict(zip(names, flags, strict=True)))
+        names = ("source_compacted", "target_compacted", "open_start", "open_end", "in_detail")
+        return replace(span, **dict(zip(names, flags, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
