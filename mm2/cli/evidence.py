@@ -78,12 +78,12 @@ def write_report(out: TextIO, report: FailoverReport) -> None:
     """Print a report for people."""
     source, _, target = report.flow.partition("->")
     out.write(f"{report.verb} {report.flow}{', dry run: nothing is changed' if report.dry_run else ''}\n")
-    if report.source_trouble:
-        out.write(f"{source} does not answer: {report.source_trouble}\n")
+    if report.source_error:
+        out.write(f"{source} does not answer: {report.source_error}\n")
         silent = (
             "never heard of"
-            if report.silent_s is None
-            else f"{_time(report.last_sign_ms)}, {report.silent_s:,.1f} s ago"
+            if report.seconds_at_risk is None
+            else f"{_time(report.last_contact_ms)}, {report.seconds_at_risk:,.1f} s ago"
         )
         out.write(f"newest sign of {source} on {target}: {silent}; what {source} took since then is not known here\n")
     if report.partitions:
@@ -128,13 +128,13 @@ def write_report(out: TextIO, report: FailoverReport) -> None:
 
 def _left(report: FailoverReport, source: str, target: str) -> str:
     """The records that are on the source only, and whether this is the current state or that of the last contact."""
-    least, unseen = report.missing_at_least, report.unseen
-    text = f"{'at least ' if unseen and least else ''}{counted(least, 'record')}"
-    if report.source_trouble:
+    least, unknown_ends = report.missing_at_least, report.unknown_ends
+    text = f"{'at least ' if unknown_ends and least else ''}{counted(least, 'record')}"
+    if report.source_error:
         text += f" known to {target}, and those written to {source} since the last contact"
-    if unseen:
-        shown = ", ".join(map(str, unseen[:_UNSEEN_SHOWN]))
-        more = f" and {len(unseen) - _UNSEEN_SHOWN} more" if len(unseen) > _UNSEEN_SHOWN else ""
+    if unknown_ends:
+        shown = ", ".join(map(str, unknown_ends[:_UNSEEN_SHOWN]))
+        more = f" and {len(unknown_ends) - _UNSEEN_SHOWN} more" if len(unknown_ends) > _UNSEEN_SHOWN else ""
         text += f"; not counted, because their end offsets on {source} are unknown: {shown}{more}"
     return text
 
@@ -143,7 +143,7 @@ def _partition(one: PartitionEvidence) -> tuple[str, ...]:
     end = number(one.end)
     if one.end_ms is not None:
         end += f" at {_time(one.end_ms)}"
-    state = " ".join(part for part in (one.state, one.note, one.untold) if part)
+    state = " ".join(part for part in (one.state, one.note, one.end_error) if part)
     return (
         str(one.source),
         number(one.copied),
@@ -157,7 +157,7 @@ def _partition(one: PartitionEvidence) -> tuple[str, ...]:
 
 
 def _group(one: GroupEvidence) -> tuple[str, ...]:
-    offset = number(one.source_offset) + ("" if one.told_by == "source" else f" ({one.told_by})")
+    offset = number(one.source_offset) + ("" if one.offset_source == "source" else f" ({one.offset_source})")
     outcome = str(one.outcome) + (f": {one.reason}" if one.reason else "")
     partition = f"{one.remote_topic}-{one.partition}"
     return (

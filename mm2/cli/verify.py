@@ -23,14 +23,14 @@ from mm2.kafka.structs import TopicPartition
 from mm2.mirror.start_from import parse_start_from
 from mm2.verify.driver import Verifier
 from mm2.verify.page import page
-from mm2.verify.planning import Asked, NotOfTheFlow
+from mm2.verify.planning import NotInFlow, VerifyRequest
 from mm2.verify.report import PartitionReport, Verdict, VerifyReport, moment
 from mm2.verify.verification import Progress, Verification
 
 _CODES: Final = {
     Verdict.EQUAL: EXIT_WELL,
     Verdict.DIFFERENT: EXIT_NOT_WELL,
-    Verdict.TROUBLE: EXIT_TROUBLE,
+    Verdict.INCOMPLETE: EXIT_TROUBLE,
 }
 _OFFSETS: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>\d+)=(?P<first>\d*)\.\.(?P<last>\d*)")
 _SIZE: Final = re.compile(r"(\d+)\s*([kKMG]?)")
@@ -128,17 +128,17 @@ def run(options: Any) -> int:
         report = verification.run(asked, _progress(options))
         _publish(options, report)
         if options.record:
-            verification.note(report)
+            verification.store_verified(report)
         return _CODES[report.verdict]
     except SparkUnavailable as error:
         raise CommandError(f"{error}.") from error
-    except NotOfTheFlow as error:
+    except NotInFlow as error:
         raise CommandError(str(error)) from error
     finally:
         verifier.stop()
 
 
-def asked_for(options: Any) -> Asked:
+def asked_for(options: Any) -> VerifyRequest:
     """The selection on the command line. Raises CommandError or ConfigException."""
     offsets: dict[TopicPartition, tuple[int | None, int | None]] = {}
     for text in options.offsets:
@@ -159,7 +159,7 @@ def asked_for(options: Any) -> Asked:
         raise CommandError("--offsets and --from or --to say the same in two ways: leave one of them out.")
     if since is not None and until is not None and until <= since:
         raise CommandError(f"--to {options.until} is not after --from {options.since}.")
-    return Asked(frozenset(options.topic), since, until, offsets)
+    return VerifyRequest(frozenset(options.topic), since, until, offsets)
 
 
 def bytes_of(text: str) -> float:
@@ -184,15 +184,15 @@ def _time(option: str, text: str | None) -> int | None:
     return found
 
 
-def _go_on(options: Any, verification: Verification, asked: Asked, stopping: Any) -> int:
+def _go_on(options: Any, verification: Verification, asked: VerifyRequest, stopping: Any) -> int:
     """Compare newly copied records repeatedly; returns the worst result."""
     worst, quiet = EXIT_WELL, ""
     while True:
         try:
-            report = verification.run(asked, goes_on=True)
+            report = verification.run(asked, incremental=True)
             if stopping.is_set():
                 return worst
-            verification.note(report)
+            verification.store_verified(report)
         except KafkaFailure as failure:
             # The error may be temporary; the output shows that nothing is verified meanwhile.
             if str(failure) != quiet:
@@ -230,7 +230,7 @@ def _tell(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
             f"{row.first}-{row.after - 1}" if row.after > row.first else "none",
             number(row.records),
             number(sum(row.counts.values())),
-            str(row.verdict) + (f", {row.trouble}" if row.trouble else ""),
+            str(row.verdict) + (f", {row.error}" if row.error else ""),
         )
         for row in shown
     ]

@@ -1,4 +1,4 @@
-"""What a command found, did, and could not do: plain data for people and programs. Pure.
+"""The report of a command: its findings, its changes and its failures, as plain data. Pure.
 
 Offsets are those of the next record; None is unknown. Times are milliseconds since the epoch.
 """
@@ -18,7 +18,7 @@ def counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
-class Found(StrEnum):
+class FoundBy(StrEnum):
     """The method by which a group's offset on the target was found."""
 
     EXACT = "segments"  # of the ledger: no record is skipped or read again
@@ -32,7 +32,7 @@ class Outcome(StrEnum):
 
     WRITTEN = "written"  # and verified
     TO_WRITE = "to be written"  # in a dry run
-    THERE = "there already"
+    ALREADY_COMMITTED = "there already"  # the same offset
     AHEAD = "ahead"  # the group is further ahead there, and is not rewound
     IN_USE = "in use"  # the group has members on the target
     UNTRANSLATED = "no place"
@@ -40,7 +40,7 @@ class Outcome(StrEnum):
 
 
 #: Outcomes that require no further action.
-DONE = frozenset({Outcome.WRITTEN, Outcome.TO_WRITE, Outcome.THERE, Outcome.AHEAD})
+DONE = frozenset({Outcome.WRITTEN, Outcome.TO_WRITE, Outcome.ALREADY_COMMITTED, Outcome.AHEAD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class PartitionEvidence:
       transaction.
     - ``target_end``: the target's log end offset.
     - ``unmarked``: records on the target that the ledger does not contain yet; included in ``target_offset``.
-    - ``untold``: why a reachable source did not return the end offset; also "" if the topic no longer exists there.
+    - ``end_error``: why a reachable source did not return the end offset; also "" if the topic no longer exists there.
     """
 
     topic: str
@@ -66,7 +66,7 @@ class PartitionEvidence:
     unmarked: int = 0
     state: str = ""
     note: str = ""
-    untold: str = ""
+    end_error: str = ""
 
     @property
     def source(self) -> TopicPartition:
@@ -98,7 +98,7 @@ class PartitionEvidence:
             "copied_up_to": self.copied,
             "source_end": self.end,
             "source_end_known_at_ms": self.end_ms,
-            "source_end_trouble": self.untold,
+            "source_end_trouble": self.end_error,
             "missing": self.missing,
             "target_offset": self.target_offset,
             "target_end": self.target_end,
@@ -113,7 +113,7 @@ class PartitionEvidence:
 class GroupEvidence:
     """A group in one partition.
 
-    ``source_offset`` is its committed offset on the source, from the source or its last checkpoint (``told_by``).
+    ``source_offset`` is its committed offset on the source, from the source or its last checkpoint (``offset_source``).
     ``before`` and ``after`` are the committed offsets on the target.
     """
 
@@ -122,9 +122,9 @@ class GroupEvidence:
     partition: int
     remote_topic: str
     source_offset: int
-    told_by: str
+    offset_source: str
     translated: int | None = None
-    found: Found = Found.NOTHING
+    found: FoundBy = FoundBy.NOTHING
     before: int | None = None
     after: int | None = None
     outcome: Outcome = Outcome.UNTRANSLATED
@@ -142,7 +142,7 @@ class GroupEvidence:
             "partition": self.partition,
             "remote_topic": self.remote_topic,
             "source_offset": self.source_offset,
-            "told_by": self.told_by,
+            "told_by": self.offset_source,
             "translated": self.translated,
             "found_by": str(self.found),
             "offset_before": self.before,
@@ -176,7 +176,7 @@ class StartEvidence:
 class FailoverReport:
     """The report of one command on one flow.
 
-    ``source_trouble`` is why the source did not answer; ``last_sign_ms`` is the time of the newest data from it on the
+    ``source_error`` is why the source did not answer; ``last_contact_ms`` is the time of the newest data from it on the
     target. ``done``, ``problems`` (what failed) and ``advice`` (next steps) are messages.
     """
 
@@ -184,8 +184,8 @@ class FailoverReport:
     flow: str
     dry_run: bool
     at_ms: int
-    source_trouble: str = ""
-    last_sign_ms: int | None = None
+    source_error: str = ""
+    last_contact_ms: int | None = None
     partitions: Sequence[PartitionEvidence] = ()
     groups: Sequence[GroupEvidence] = ()
     starts: Sequence[StartEvidence] = ()
@@ -202,7 +202,7 @@ class FailoverReport:
     @property
     def missing(self) -> int | None:
         """Source offsets that are on the source only; None if this is not known for all partitions."""
-        return None if self.unseen else self.missing_at_least
+        return None if self.unknown_ends else self.missing_at_least
 
     @property
     def missing_at_least(self) -> int:
@@ -210,16 +210,16 @@ class FailoverReport:
         return sum(one.missing or 0 for one in self.partitions)
 
     @property
-    def unseen(self) -> list[TopicPartition]:
+    def unknown_ends(self) -> list[TopicPartition]:
         """Partitions whose end on the source is unknown."""
         return [one.source for one in self.partitions if one.end is None]
 
     @property
-    def silent_s(self) -> float | None:
+    def seconds_at_risk(self) -> float | None:
         """Seconds since the newest data of an unreachable source; records that it accepted later are unknown."""
-        if not self.source_trouble or self.last_sign_ms is None:
+        if not self.source_error or self.last_contact_ms is None:
             return None
-        return max(0.0, (self.at_ms - self.last_sign_ms) / 1000)
+        return max(0.0, (self.at_ms - self.last_contact_ms) / 1000)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -227,10 +227,10 @@ class FailoverReport:
             "flow": self.flow,
             "dry_run": self.dry_run,
             "at_ms": self.at_ms,
-            "source_answers": not self.source_trouble,
-            "source_trouble": self.source_trouble,
-            "last_sign_of_source_ms": self.last_sign_ms,
-            "seconds_at_risk": self.silent_s,
+            "source_answers": not self.source_error,
+            "source_trouble": self.source_error,
+            "last_sign_of_source_ms": self.last_contact_ms,
+            "seconds_at_risk": self.seconds_at_risk,
             "records_at_risk": self.missing,
             "records_at_risk_at_least": self.missing_at_least,
             "partitions": [one.to_json() for one in self.partitions],

@@ -27,11 +27,11 @@ from mm2.connect.stores.config_state import RESTART_PREFIX, RestartRequest
 from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
 from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.ledger import ledger_topic, note_record
+from mm2.failover.copy_control import resume_copying
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, StartEvidence, counted
-from mm2.failover.failover import chosen_partitions, untold_ends
+from mm2.failover.failover import chosen_partitions, unknown_ends_error
 from mm2.failover.groups import Choice
-from mm2.failover.hold import take_back
-from mm2.failover.partitions import last_sign_ms, partitions_of
+from mm2.failover.partitions import last_contact_ms, partitions_of
 from mm2.failover.sides import READ_S, SOURCE_NAME, WRITE_S, FlowConfig, Refused, Sides, now_ms
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
@@ -45,8 +45,8 @@ from mm2.mirror.promotions import Promotion, promoted, withdrawn
 
 VERB: Final = "failback"
 #: A restarted connector refreshes its topics at once; its tasks follow after a rebalance.
-TAKEN_UP_S: Final = 90.0
-_LOOK_S: Final = 0.5
+START_TIMEOUT_S: Final = 90.0
+_POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -62,67 +62,76 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
     """Run the command. ``reverse`` is the opposite flow. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
         if sides.source is None:
-            raise Refused(f"Cluster {config.pair.source} does not answer yet: {sides.source_trouble}")
-        over = promoted(sides.ledger)
-        chosen = [tp for tp in chosen_partitions(sides, options.choice) if tp.topic in over]
+            raise Refused(f"Cluster {config.pair.source} does not answer yet: {sides.source_error}")
+        promotions = promoted(sides.ledger)
+        chosen = [tp for tp in chosen_partitions(sides, options.choice) if tp.topic in promotions]
         if not chosen:
             raise Refused(
-                f"No chosen topic of {config.pair} was handed over, so there is nothing to turn back: see mm2 failover, mm2 promote."
+                f"No selected topic of {config.pair} is promoted, so there is nothing to fail back: see mm2 failover, mm2 promote."
             )
-        partitions, sign = partitions_of(sides, chosen), last_sign_ms(sides)
+        partitions, contact_ms = partitions_of(sides, chosen), last_contact_ms(sides)
+        tail = [one for one in partitions if one.missing and not promotions[one.topic].turned]
         done: list[str] = []
-        problems: list[str] = []
+        problems: list[str] = [] if options.keep else _tail_problems(sides, partitions, tail)
         starts: list[StartEvidence] = []
-        tail = [one for one in partitions if one.missing and not over[one.topic].turned]
-        if tail and not options.keep:
-            problems.append(
-                f"on {config.pair.source} only: {counted(sum(one.missing or 0 for one in tail), 'record')} in {counted(len(tail), 'partition')}, and "
-                "nothing was changed: look at them, then say --divergent keep"
-            )
-        if not options.keep and (untold := untold_ends(sides, partitions)):
-            problems.append(f"{untold}, and nothing was changed: mend that, or say --divergent keep")
         names = {one.topic: sides.is_same_name(one.topic) for one in partitions}
-        named = {topic for topic, same in names.items() if not same}
-        unnamed = {topic for topic, same in names.items() if same and not over[topic].turned}
+        renamed = {topic for topic, same in names.items() if not same}
+        unnamed = {topic for topic, same in names.items() if same and not promotions[topic].turned}
         if unnamed:
-            turn = _Turn(sides, reverse, [one for one in partitions if one.topic in unnamed], over)
-            starts = turn.starts() if problems or options.dry_run else turn.carried_out(done, problems)
-        if already := [topic for topic, same in names.items() if same and over[topic].turned]:
-            done.append(f"{reverse.pair} had taken over {counted(len(already), 'topic')} before, first {already[0]}")
-        if named and not problems and not options.dry_run:
-            back, left = take_back(sides, named)
-            done += back
-            problems += left
+            reversal = _FlowReversal(sides, reverse, [one for one in partitions if one.topic in unnamed], promotions)
+            starts = reversal.starts() if problems or options.dry_run else reversal.execute(done, problems)
+        if already := [topic for topic, same in names.items() if same and promotions[topic].turned]:
+            done.append(f"{reverse.pair} had already taken over {counted(len(already), 'topic')}, first {already[0]}")
+        if renamed and not problems and not options.dry_run:
+            resumed, failed = resume_copying(sides, renamed)
+            done += resumed
+            problems += failed
         return FailoverReport(
             VERB,
             str(config.pair),
             options.dry_run,
             now_ms(),
             "",
-            sign,
+            contact_ms,
             partitions,
             starts=starts,
             done=done,
             problems=problems,
-            advice=_advice(sides, tail, named, unnamed, partitions),
+            advice=_advice(sides, tail, renamed, unnamed, partitions),
         )
 
 
-class _Turn:
-    """Makes the opposite flow take over topics that have the same name on both clusters."""
+def _tail_problems(
+    sides: Sides, partitions: Sequence[PartitionEvidence], tail: Sequence[PartitionEvidence]
+) -> list[str]:
+    """Messages about records that are, or may be, on the source only."""
+    problems = []
+    if tail:
+        records = counted(sum(one.missing or 0 for one in tail), "record")
+        problems.append(
+            f"on {sides.pair.source} only: {records} in {counted(len(tail), 'partition')}, and nothing was changed: check these "
+            "records, then use --divergent keep"
+        )
+    if error := unknown_ends_error(sides, partitions):
+        problems.append(f"{error}, and nothing was changed: fix the cause, or use --divergent keep")
+    return problems
+
+
+class _FlowReversal:
+    """Makes the opposite flow copy topics that have the same name on both clusters."""
 
     def __init__(
         self,
         sides: Sides,
         reverse: FlowConfig,
         partitions: Sequence[PartitionEvidence],
-        over: Mapping[str, Promotion],
+        promotions: Mapping[str, Promotion],
     ) -> None:
         self._sides = sides
         self._reverse = reverse
         self._partitions = partitions
         self._topics = {one.topic for one in partitions}
-        self._over = over
+        self._promotions = promotions
         self._offsets_topic = reverse.worker["offset.storage.topic"]
         for one in partitions:
             if one.target_offset is None:
@@ -141,11 +150,12 @@ class _Turn:
         rows = []
         for index, one in enumerate(self._partitions):
             wanted, found = one.target_offset or 0, _position(kept.get(one.source))
-            was = found if before is None else before[index].before
-            rows.append(StartEvidence(one.topic, one.partition, wanted, was, before is not None and found == wanted))
+            previous = found if before is None else before[index].before
+            is_verified = before is not None and found == wanted
+            rows.append(StartEvidence(one.topic, one.partition, wanted, previous, is_verified))
         return rows
 
-    def carried_out(self, done: list[str], problems: list[str]) -> list[StartEvidence]:
+    def execute(self, done: list[str], problems: list[str]) -> list[StartEvidence]:
         """Write the positions, permit the flow to copy, then trigger it. Raises Refused before any of these steps."""
         planned = self.starts()
         try:
@@ -157,20 +167,18 @@ class _Turn:
                     f"another process writes positions of {self._reverse.pair}; it is not started"
                 )
                 return after
-            done.append(
-                f"{counted(len(after), 'position')} of {self._reverse.pair} written, and read back as they were written"
-            )
-            self._give_leave()
+            done.append(f"{counted(len(after), 'position')} of {self._reverse.pair} written and read back")
+            self._permit_copying()
         except KafkaFailure as failure:
             problems.append(f"{self._reverse.pair} was not started, run the command again: {failure}")
             return planned
         done.append(
-            f"{self._reverse.pair} may have {counted(len(self._topics), 'topic')} that {self._sides.pair} copied before"
+            f"{self._reverse.pair} is permitted to copy {counted(len(self._topics), 'topic')} that {self._sides.pair} copied before"
         )
         try:
-            self._have_taken_up(done, problems)
+            self._trigger_copying(done, problems)
         except (Refused, KafkaFailure) as failure:
-            problems.append(f"whether {self._reverse.pair} has begun is not known: {failure}")
+            problems.append(f"cannot verify that {self._reverse.pair} has started copying: {failure}")
         return after
 
     def _kept(self) -> dict[TopicPartition, KeptOffset]:
@@ -178,14 +186,14 @@ class _Turn:
             if self._offsets_topic not in cluster.metadata([self._offsets_topic]).topics:
                 raise Refused(
                     f"Cluster {self._reverse.pair.target} has no topic {self._offsets_topic}, so the flow {self._reverse.pair} has never "
-                    f"run: set {self._reverse.pair}.enabled = true and let it start once, then come back."
+                    f"run: set {self._reverse.pair}.enabled = true, start it once, then run the command again."
                 )
             kept = kept_offsets(cluster, self._offsets_topic, READ_S)
         found = {}
         for one in kept:
-            place = one.partition or {}
-            if one.connector == SOURCE_NAME and place.get("cluster") == self._reverse.pair.source:
-                found[TopicPartition(str(place.get("topic")), int(place.get("partition", -1)))] = one
+            partition = one.partition or {}
+            if one.connector == SOURCE_NAME and partition.get("cluster") == self._reverse.pair.source:
+                found[TopicPartition(str(partition.get("topic")), int(partition.get("partition", -1)))] = one
         return found
 
     def _source(self, kind: ClientKind) -> AbstractContextManager[Cluster]:
@@ -200,38 +208,40 @@ class _Turn:
             for one in self._partitions:
                 key = offset_key(SOURCE_NAME, self._reverse.pair.source, one.source)
                 known = kept.get(one.source)
-                place = partition_for(key, count) if known is None else known.log_partition
+                log_partition = partition_for(key, count) if known is None else known.log_partition
                 record = Record(key if known is None else known.key, offset_value(one.target_offset or 0))
-                batches.setdefault(place, []).append(record)
+                batches.setdefault(log_partition, []).append(record)
             producer = Producer(cluster)
-            for place, records in batches.items():
-                producer.send(self._offsets_topic, records, place, timeout_s=WRITE_S)
+            for log_partition, records in batches.items():
+                producer.send(self._offsets_topic, records, log_partition, timeout_s=WRITE_S)
 
-    def _give_leave(self) -> None:
+    def _permit_copying(self) -> None:
         """Withdraw the promotions of the opposite flow and this flow's claims to the topics."""
-        lifted = [topic for topic in self._topics if self._home_promoted(topic)]
-        if lifted:
-            self._write_home([withdrawn(topic) for topic in lifted])
+        reverse_promoted = [topic for topic in self._topics if self._is_promoted_in_reverse(topic)]
+        if reverse_promoted:
+            self._write_reverse_ledger([withdrawn(topic) for topic in reverse_promoted])
         turned = [
             Promotion(one.topic, one.remote_topic, one.verb, one.at_ms, turned=True)
-            for topic, one in self._over.items()
+            for topic, one in self._promotions.items()
             if topic in self._topics
         ]
         claims = [note_record(PROVENANCE_NOTE, [one.remote_topic], None) for one in turned]
         self._sides.write_ledger([*claims, *(one.record() for one in turned)])
 
-    def _home_promoted(self, topic: str) -> bool:
-        return self._sides.home_ledger is not None and topic in promoted(self._sides.home_ledger)
+    def _is_promoted_in_reverse(self, topic: str) -> bool:
+        return self._sides.reverse_ledger is not None and topic in promoted(self._sides.reverse_ledger)
 
-    def _write_home(self, records: Sequence[Record]) -> None:
+    def _write_reverse_ledger(self, records: Sequence[Record]) -> None:
         with self._source(ClientKind.PRODUCER) as cluster:
             Producer(cluster).send(ledger_topic(self._reverse.pair.source), list(records), 0, timeout_s=WRITE_S)
 
-    def _have_taken_up(self, done: list[str], problems: list[str]) -> None:
+    def _trigger_copying(self, done: list[str], problems: list[str]) -> None:
         """Make the opposite flow's source connector refresh its topics now, by Connect's restart record (KIP-745)."""
         with Sides.opened(self._reverse) as other:
             if not other.workers:
-                done.append(f"no process of {self._reverse.pair} runs; one that is started begins there")
+                done.append(
+                    f"no process of {self._reverse.pair} is running; it starts copying at these offsets when one starts"
+                )
                 return
             request = RestartRequest(SOURCE_NAME, only_failed=False, include_tasks=False)
             with other.client(Side.TARGET, ClientKind.PRODUCER) as cluster:
@@ -241,26 +251,26 @@ class _Turn:
                     RESTART_PREFIX + SOURCE_NAME,
                     request.to_json(),
                 )
-            deadline = time.monotonic() + TAKEN_UP_S
+            deadline = time.monotonic() + START_TIMEOUT_S
             wanted = {one.source: one.target_offset or 0 for one in self._partitions}
             while True:
                 other.refresh()
-                waiting = [tp for tp, offset in wanted.items() if not self._taken_up(other, tp, offset)]
+                waiting = [tp for tp, offset in wanted.items() if not self._is_copying(other, tp, offset)]
                 if not waiting:
                     done.append(
-                        f"{self._reverse.pair} copies {counted(len(wanted), 'partition')}, from the offsets it was told"
+                        f"{self._reverse.pair} copies {counted(len(wanted), 'partition')}, from the written positions"
                     )
                     return
                 if time.monotonic() > deadline:
                     problems.append(
-                        f"{counted(len(waiting), 'partition')}, first {waiting[0]}, not copied by {self._reverse.pair} after {TAKEN_UP_S:.0f} s; "
-                        "it finds them when it next looks at its topics (refresh.topics.interval.seconds)"
+                        f"{counted(len(waiting), 'partition')}, first {waiting[0]}, not copied by {self._reverse.pair} after {START_TIMEOUT_S:.0f} s; "
+                        "it detects them at the next refresh of topics (refresh.topics.interval.seconds)"
                     )
                     return
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
 
     @staticmethod
-    def _taken_up(other: Sides, tp: TopicPartition, offset: int) -> bool:
+    def _is_copying(other: Sides, tp: TopicPartition, offset: int) -> bool:
         """Whether the flow has claimed the topic and written its position.
 
         No position is required before its first transaction.
@@ -286,7 +296,7 @@ def _send_json(cluster: Cluster, topic: str, key: str, value: Mapping[str, bool]
 def _advice(
     sides: Sides,
     tail: Sequence[PartitionEvidence],
-    named: Collection[str],
+    renamed: Collection[str],
     unnamed: Collection[str],
     partitions: Sequence[PartitionEvidence],
 ) -> list[str]:
@@ -294,18 +304,20 @@ def _advice(
     advice = []
     if any(one.topic in unnamed for one in tail):
         advice.append(
-            f"records that are only on {source} stay there, before all records from {target}; groups that move back continue after them. To "
-            f"get them, read them from {source} by partition and offset"
+            f"records that are only on {source} stay there, before all records from {target}; groups that return continue after them. Read "
+            f"them from {source} by partition and offset"
         )
-    if any(one.topic in named for one in tail):
+    if any(one.topic in renamed for one in tail):
         advice.append(
             f"records that are only on {source} are copied to {target} when {sides.pair} continues, after the existing ones"
         )
-    foreign = [one for one in partitions if one.topic in named and one.others]
+    foreign = [one for one in partitions if one.topic in renamed and one.others]
     if foreign:
         advice.append(
             f"{counted(sum(one.others or 0 for one in foreign), 'record')} of other producers are in {foreign[0].remote_topic} on {target} after those "
             f"from {source}, in {counted(len(foreign), 'partition')} in all; no flow copies them to {source}"
         )
-    advice.append(f"to move back: stop applications on {target}, then mm2 failover FILE '{target}->{source}' --wait 60")
+    advice.append(
+        f"to return to {source}: stop applications on {target}, then mm2 failover FILE '{target}->{source}' --wait 60"
+    )
     return advice

@@ -5,27 +5,27 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from mm2.failover.copy_control import stop_copying
 from mm2.failover.evidence import DONE, FailoverReport, GroupEvidence, Outcome, PartitionEvidence, counted
 from mm2.failover.groups import Choice, Groups
-from mm2.failover.hold import hand_over
-from mm2.failover.partitions import last_sign_ms, partitions_of, source_ends
+from mm2.failover.partitions import last_contact_ms, partitions_of, source_ends
 from mm2.failover.sides import FlowConfig, Refused, Sides, now_ms
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.promotions import promoted
 
 VERB: Final = "failover"
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True)
 class FailoverOptions:
     """The options of the command.
 
-    ``wait_s``: time limit for the flow to finish copying after the writers have stopped; None: do not wait.
+    ``wait_s``: time limit for the flow to finish copying after the producers have stopped; None: do not wait.
     ``leave_behind``: accept that a reachable source has records that the target does not have.
     """
 
@@ -40,57 +40,83 @@ def failover(config: FlowConfig, options: FailoverOptions) -> FailoverReport:
     with Sides.opened(config) as sides:
         chosen = chosen_partitions(sides, options.choice)
         if options.wait_s is not None:
-            _wait_for_nothing_left(sides, chosen, options.wait_s)
-        before, sign = partitions_of(sides, chosen), last_sign_ms(sides)
+            _wait_until_copied(sides, chosen, options.wait_s)
+        before, contact_ms = partitions_of(sides, chosen), last_contact_ms(sides)
         if not options.leave_behind and not options.dry_run:
             refuse_to_leave_behind(sides, before)
         groups = Groups(sides, options.choice)
-        done: list[str] = []
-        problems: list[str] = []
         if options.dry_run:
-            rows, after = groups.found(), before
-            done += _of_nobody(rows)
-            if sides.source is not None and (missing := _behind(before)):
-                problems.append(
-                    f"{sides.pair.source} answers and has {missing} records that are not on {sides.pair.target}: without --wait "
-                    "or --leave-behind this would be refused"
-                )
-            if untold := untold_ends(sides, before):
-                problems.append(f"{untold}: without --leave-behind this would be refused")
+            result = _preview(sides, before, groups)
         else:
-            done, problems = hand_over(sides, {one.topic for one in before}, VERB)
-            rows, after = [], before
-            try:
-                sides.refresh()
-                # The final state, since nothing is copied any more.
-                after = [
-                    replace(one, end_ms=was.end_ms)
-                    for one, was in zip(partitions_of(sides, chosen), before, strict=True)
-                ]
-                if not options.leave_behind and sides.source is not None and (late := _behind(after)):
-                    problems.append(
-                        f"producers still write to {config.pair.source}: not on {config.pair.target} are "
-                        f"{counted(late, 'record')} from after copying was stopped"
-                    )
-                rows = groups.write(groups.found())
-                done += _of_nobody(rows)
-            except KafkaFailure as failure:
-                problems.append(f"no offsets of groups are known to be written, say the same again: {failure}")
-        problems += _left_from_before(sides)
-        written, failed = _told(rows)
+            result = _execute(sides, chosen, before, groups, leave_behind=options.leave_behind)
+        done, failed = _group_messages(result.groups)
         return FailoverReport(
             VERB,
             str(config.pair),
             options.dry_run,
             now_ms(),
-            sides.source_trouble,
-            sign,
-            after,
-            rows,
-            done=[*done, *written],
-            problems=[*problems, *groups.troubles, *failed],
-            advice=_advice(sides, after),
+            sides.source_error,
+            contact_ms,
+            result.partitions,
+            result.groups,
+            done=[*result.done, *done],
+            problems=[*result.problems, *_still_promoted(sides), *groups.problems, *failed],
+            advice=_advice(sides, result.partitions),
         )
+
+
+@dataclass
+class _Result:
+    """The state after the command, or before it for a dry run, with messages."""
+
+    partitions: list[PartitionEvidence]
+    groups: list[GroupEvidence] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def _preview(sides: Sides, before: list[PartitionEvidence], groups: Groups) -> _Result:
+    """What the command would do. Raises KafkaFailure."""
+    result = _Result(before, groups.found())
+    result.done += _no_groups_message(result.groups)
+    if sides.source is not None and (missing := _missing(before)):
+        result.problems.append(
+            f"{sides.pair.source} answers and has {missing} records that are not on {sides.pair.target}: without --wait "
+            "or --leave-behind this would be refused"
+        )
+    if error := unknown_ends_error(sides, before):
+        result.problems.append(f"{error}: without --leave-behind this would be refused")
+    return result
+
+
+def _execute(
+    sides: Sides,
+    chosen: Sequence[TopicPartition],
+    before: list[PartitionEvidence],
+    groups: Groups,
+    *,
+    leave_behind: bool,
+) -> _Result:
+    """Promote the topics, then commit the offsets of the groups. Raises KafkaFailure if nothing was changed."""
+    result = _Result(before)
+    result.done, result.problems = stop_copying(sides, {one.topic for one in before}, VERB)
+    try:
+        sides.refresh()
+        # The final state, since nothing is copied any more.
+        result.partitions = [
+            replace(one, end_ms=previous.end_ms)
+            for one, previous in zip(partitions_of(sides, chosen), before, strict=True)
+        ]
+        if not leave_behind and sides.source is not None and (late := _missing(result.partitions)):
+            result.problems.append(
+                f"producers still write to {sides.pair.source}; written after copying was stopped, and not on "
+                f"{sides.pair.target}: {counted(late, 'record')}"
+            )
+        result.groups = groups.write(groups.found())
+        result.done += _no_groups_message(result.groups)
+    except KafkaFailure as failure:
+        result.problems.append(f"the offsets of groups may not be committed, run the command again: {failure}")
+    return result
 
 
 def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
@@ -99,11 +125,11 @@ def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
     Raises Refused if there are none, neither copied nor received from the opposite flow.
     """
     chosen = [tp for tp in sides.known_partitions() if choice.has_topic(tp.topic)]
-    home = [] if sides.home_ledger is None else sides.home_ledger.partitions()
-    if not chosen and not any(choice.has_topic(tp.topic) for tp in home):
+    reverse = [] if sides.reverse_ledger is None else sides.reverse_ledger.partitions()
+    if not chosen and not any(choice.has_topic(tp.topic) for tp in reverse):
         known = sorted({tp.topic for tp in sides.known_partitions()})
         some = ", ".join(known[:5]) or "none"
-        raise Refused(f"No topic of {sides.pair} fits --topic; its ledger knows {len(known)}: {some}.")
+        raise Refused(f"No topic of {sides.pair} matches --topic; topics in its ledger ({len(known)}): {some}.")
     return chosen
 
 
@@ -111,91 +137,94 @@ def refuse_to_leave_behind(sides: Sides, partitions: Sequence[PartitionEvidence]
     """Raise Refused if a reachable source has records that the target does not have, or if this is unknown."""
     if sides.source is None:
         return
-    if untold := untold_ends(sides, partitions):
-        raise Refused(f"{untold}. Mend that, or leave behind what may be there with --leave-behind.")
+    if error := unknown_ends_error(sides, partitions):
+        raise Refused(f"{error}. Fix the cause, or use --leave-behind to accept that records may be missing.")
     behind = [one for one in partitions if one.missing]
     if behind:
         first = behind[0]
         raise Refused(
-            f"Cluster {sides.pair.source} answers and has {_behind(behind)} records that are not on "
-            f"{sides.pair.target} yet ({first.source}: {first.copied} of {first.end}). Stop its writers and say --wait SECONDS, or "
-            "leave these records behind with --leave-behind."
+            f"Cluster {sides.pair.source} answers and has {_missing(behind)} records that are not on "
+            f"{sides.pair.target} yet ({first.source}: {first.copied} of {first.end}). Stop its producers and use "
+            "--wait SECONDS, or use --leave-behind to leave these records behind."
         )
 
 
-def _behind(partitions: Iterable[PartitionEvidence]) -> int:
+def _missing(partitions: Iterable[PartitionEvidence]) -> int:
     """The number of records that are known to be on the source only."""
     return sum(one.missing or 0 for one in partitions)
 
 
-def untold_ends(sides: Sides, partitions: Iterable[PartitionEvidence]) -> str:
+def unknown_ends_error(sides: Sides, partitions: Iterable[PartitionEvidence]) -> str:
     """The partitions of a reachable source whose end offsets are unknown, as a message; "" if there are none."""
-    return _silent_about(sides, {one.source: one.untold for one in partitions if one.untold})
+    return _ends_message(sides, {one.source: one.end_error for one in partitions if one.end_error})
 
 
-def _silent_about(sides: Sides, reasons: Mapping[TopicPartition, object]) -> str:
-    if not reasons:
+def _ends_message(sides: Sides, errors: Mapping[TopicPartition, object]) -> str:
+    if not errors:
         return ""
-    first, why = min((tp, str(reason)) for tp, reason in reasons.items())
-    many = f"{counted(len(reasons), 'partition')} {'ends' if len(reasons) == 1 else 'end'}"
-    return f"Cluster {sides.pair.source} answers and does not say where {many} (first {first}: {why.rstrip('.')})"
+    first, error = min((tp, str(error)) for tp, error in errors.items())
+    number = "offset" if len(errors) == 1 else "offsets"
+    return (
+        f"Cluster {sides.pair.source} answers but does not return the end {number} of "
+        f"{counted(len(errors), 'partition')} (first {first}: {error.rstrip('.')})"
+    )
 
 
-def _left_from_before(sides: Sides) -> list[str]:
+def _still_promoted(sides: Sides) -> list[str]:
     """Topics that the opposite flow promoted on the cluster that applications leave now, and still does not copy."""
-    held = {} if sides.home_ledger is None else promoted(sides.home_ledger)
-    left = sorted(topic for topic, one in held.items() if one.remote_topic != topic)
-    if not left:
+    promotions = {} if sides.reverse_ledger is None else promoted(sides.reverse_ledger)
+    topics = sorted(topic for topic, one in promotions.items() if one.remote_topic != topic)
+    if not topics:
         return []
-    way = f"{sides.pair.target}->{sides.pair.source}"
+    reverse = f"{sides.pair.target}->{sides.pair.source}"
     return [
-        f"{way} still copies nothing of {', '.join(left[:5])}, which were handed over: say mm2 failback FILE '{way}'"
+        f"topics still promoted, so {reverse} does not copy them: {', '.join(topics[:5])}; run mm2 failback FILE '{reverse}'"
     ]
 
 
-def _wait_for_nothing_left(sides: Sides, chosen: Sequence[TopicPartition], wait_s: float) -> None:
+def _wait_until_copied(sides: Sides, chosen: Sequence[TopicPartition], wait_s: float) -> None:
     """Wait until everything is on the target and the source has not changed between two polls. Raises Refused."""
     deadline = time.monotonic() + wait_s
-    seen: dict[TopicPartition, int] = {}
+    previous: dict[TopicPartition, int] = {}
     while True:
-        told = source_ends(sides, chosen)
-        ends = {tp: end for tp, end in told.items() if isinstance(end, int)}
-        untold = _silent_about(sides, {tp: end for tp, end in told.items() if isinstance(end, KafkaFailure)})
+        answers = source_ends(sides, chosen)
+        ends = {tp: end for tp, end in answers.items() if isinstance(end, int)}
+        error = _ends_message(sides, {tp: end for tp, end in answers.items() if isinstance(end, KafkaFailure)})
         sides.refresh()
         entries = {tp: sides.ledger.entry(tp) for tp in chosen}
         left = sum(
             max(0, ends[tp] - entry.mark.source) for tp, entry in entries.items() if entry is not None and tp in ends
         )
-        still = ends == seen
-        if still and not left and not untold:
+        is_unchanged = ends == previous
+        if is_unchanged and not left and not error:
             return
         if time.monotonic() > deadline:
-            if untold:
-                raise Refused(f"{untold}. It was waited for {wait_s:g} s, and nothing was changed.")
-            why = f"{left} records are left to copy" if still else "it is still being written to"
-            raise Refused(f"Cluster {sides.pair.source} was waited for {wait_s:g} s: {why}. Nothing was changed.")
-        seen = ends
-        time.sleep(_LOOK_S)
+            if error:
+                raise Refused(f"{error}. Timed out after {wait_s:g} s, and nothing was changed.")
+            cause = f"{left} records are left to copy" if is_unchanged else "producers still write to it"
+            raise Refused(
+                f"Timed out after {wait_s:g} s waiting for cluster {sides.pair.source}: {cause}. Nothing was changed."
+            )
+        previous = ends
+        time.sleep(_POLL_S)
 
 
-def _of_nobody(rows: Sequence[GroupEvidence]) -> list[str]:
+def _no_groups_message(rows: Sequence[GroupEvidence]) -> list[str]:
     """A message if there are no groups. A missing table is easily overlooked, and a name in --group easily mistyped."""
-    return [] if rows else ["no group is chosen that has committed anything of these topics"]
+    return [] if rows else ["no selected group has committed offsets of these topics"]
 
 
-def _told(rows: Sequence[GroupEvidence]) -> tuple[list[str], list[str]]:
+def _group_messages(rows: Sequence[GroupEvidence]) -> tuple[list[str], list[str]]:
     """What was done for groups, and what failed."""
     outcomes = Counter(row.outcome for row in rows)
     done = []
     if count := outcomes[Outcome.WRITTEN]:
         groups = len({row.group for row in rows if row.outcome is Outcome.WRITTEN})
-        done.append(
-            f"{counted(count, 'offset')} of {counted(groups, 'group')} written, and read back as they were written"
-        )
+        done.append(f"{counted(count, 'offset')} of {counted(groups, 'group')} committed and read back")
     if count := outcomes[Outcome.TO_WRITE]:
-        done.append(f"{counted(count, 'offset')} would be written")
-    if count := outcomes[Outcome.THERE] + outcomes[Outcome.AHEAD]:
-        done.append(f"{counted(count, 'offset')} there already, or further on")
+        done.append(f"{counted(count, 'offset')} would be committed")
+    if count := outcomes[Outcome.ALREADY_COMMITTED] + outcomes[Outcome.AHEAD]:
+        done.append(f"{counted(count, 'offset')} unchanged: already committed, or the group is ahead")
     problems = [
         f"group {row.group}, {row.topic}-{row.partition}: {row.outcome}: {row.reason}"
         for row in rows

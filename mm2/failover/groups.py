@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mm2.copy.translation import Translation
-from mm2.failover.evidence import Found, GroupEvidence, Outcome
+from mm2.failover.evidence import FoundBy, GroupEvidence, Outcome
 from mm2.failover.sides import READ_S, Sides
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
@@ -58,11 +58,11 @@ class Groups:
         self._filter = plugins.group_filter(sides.config.checkpoint_connector)
         self._translator = Translator(sides.policy, sides.pair.source, sides.pair.target)
         self._translator.ledger = sides.ledger
-        self._translator.home_ledger = sides.home_ledger
+        self._translator.home_ledger = sides.reverse_ledger
         self._translator.syncs = self._syncs()
         self._shared: frozenset[str] = frozenset()
         self._ends: dict[TopicPartition, int] = {}  # of the target's partitions, as far as known
-        self.troubles: list[str] = []
+        self.problems: list[str] = []  # groups whose offsets cannot be read
 
     def found(self) -> list[GroupEvidence]:
         """All selected groups in all partitions with their offsets on the target; nothing is written."""
@@ -73,7 +73,7 @@ class Groups:
         topics = {tp.topic for offsets in commits.values() for tp in offsets}
         on_source = {} if self._sides.source is None else _topic_ids(self._sides.source, topics)
         on_target = _topic_ids(self._sides.target, {self._translator.topic_on_target(topic) for topic in topics})
-        there = {
+        remote_partitions = {
             TopicPartition(remote, tp.partition)
             for offsets in commits.values()
             for tp in offsets
@@ -81,16 +81,16 @@ class Groups:
         }
         self._ends = {
             tp: end.offset
-            for tp, end in self._sides.target.list_offsets(dict.fromkeys(there, LATEST)).items()
+            for tp, end in self._sides.target.list_offsets(dict.fromkeys(remote_partitions, LATEST)).items()
             if not isinstance(end, KafkaFailure)
         }
-        told_by = CHECKPOINT if self._sides.source is None else SOURCE
+        offset_source = CHECKPOINT if self._sides.source is None else SOURCE
         rows = []
         for group, offsets in sorted(commits.items()):
             for tp, offset in sorted(offsets.items()):
-                row = self._placed(group, tp, offset, checkpoints, (on_source, on_target))
-                rows.append(replace(row, told_by=told_by))
-        return self._compared(rows)
+                row = self._translate(group, tp, offset, checkpoints, (on_source, on_target))
+                rows.append(replace(row, offset_source=offset_source))
+        return self._compare(rows)
 
     def write(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
         """Commit the offsets, read them back, and return the outcomes."""
@@ -100,18 +100,18 @@ class Groups:
             offsets = {row.target: OffsetAndMetadata(row.translated or 0) for row in wanted}
             answers.update({(group, tp): answer for tp, answer in target.write(group, offsets).items()})
         back = target.read(sorted({row.group for row in rows}))
-        return [self._settled(row, answers, back) for row in rows]
+        return [self._verify(row, answers, back) for row in rows]
 
     # -- offsets on the source
 
     def _of_source(self, source: Admin) -> dict[str, dict[TopicPartition, int]]:
         """The committed offsets on the source, for the groups that the flow includes."""
-        listed = [group for group in source.list_groups() if self._is_followed(group)]
+        listed = [group for group in source.list_groups() if self._is_included(group)]
         self._shared = frozenset(group.group_id for group in listed if group.group_type.lower() == SHARE)
         found: dict[str, dict[TopicPartition, int]] = {}
         for group, offsets in GroupOffsets(source, self._shared).read(sorted(one.group_id for one in listed)).items():
             if isinstance(offsets, KafkaFailure):
-                self.troubles.append(
+                self.problems.append(
                     f"the offsets of group {group} cannot be read on {self._sides.pair.source}: {offsets}"
                 )
                 continue
@@ -140,11 +140,11 @@ class Groups:
         policy, pair = self._sides.policy, self._sides.pair
         if policy.came_from(pair.source, remote):
             return policy.upstream_from(pair.source, remote) or remote
-        came = policy.format_remote_topic(pair.target, remote)
+        copied_back = policy.format_remote_topic(pair.target, remote)
         # Under identity naming the name is the same on both clusters.
-        return came if policy.came_from(pair.target, came) else remote
+        return copied_back if policy.came_from(pair.target, copied_back) else remote
 
-    def _is_followed(self, group: GroupListing) -> bool:
+    def _is_included(self, group: GroupListing) -> bool:
         return (
             group.group_type.lower() in GROUP_TYPES
             and group.protocol_type in PROTOCOL_TYPES
@@ -153,13 +153,13 @@ class Groups:
         )
 
     def _is_chosen(self, tp: TopicPartition, offset: int) -> bool:
-        home = self._translator.home_of(tp.topic)
-        named = self._choice.has_topic(tp.topic) or (home is not None and self._choice.has_topic(home))
-        return offset >= 0 and named and is_wanted(tp.topic, self._sides.selection.topic_filter, self._translator)
+        original = self._translator.home_of(tp.topic)
+        selected = self._choice.has_topic(tp.topic) or (original is not None and self._choice.has_topic(original))
+        return offset >= 0 and selected and is_wanted(tp.topic, self._sides.selection.topic_filter, self._translator)
 
     # -- offsets on the target
 
-    def _placed(
+    def _translate(
         self,
         group: str,
         tp: TopicPartition,
@@ -170,45 +170,45 @@ class Groups:
         found = self._translator.translate(tp, offset, *ids)
         row = GroupEvidence(group, tp.topic, tp.partition, self._translator.topic_on_target(tp.topic), offset, SOURCE)
         if isinstance(found, Translated):
-            row = replace(row, remote_topic=found.topic, translated=found.offset, found=Found.CONSERVATIVE)
+            row = replace(row, remote_topic=found.topic, translated=found.offset, found=FoundBy.CONSERVATIVE)
             if found.is_exact:
-                return replace(row, found=Found.EXACT)
-            if doubt := self._doubt(row.target, found.offset):
-                row = replace(row, translated=None, found=Found.NOTHING, reason=doubt.message)
+                return replace(row, found=FoundBy.EXACT)
+            if rejection := self._rejection(row.target, found.offset):
+                row = replace(row, translated=None, found=FoundBy.NOTHING, reason=rejection.message)
         elif found.was_undone:
             return replace(row, reason=found.reason.message)
-        elif (end := self._of_nothing(tp, offset)) is not None:
-            return replace(row, translated=end, found=Found.EXACT)
+        elif (end := self._start_of_empty_copy(tp, offset)) is not None:
+            return replace(row, translated=end, found=FoundBy.EXACT)
         else:
             row = replace(row, reason=found.reason.message)
         known = checkpoints.get((group, row.target))
         if known is None or known.upstream_offset > offset or known.downstream_offset <= (row.translated or -1):
             return row
-        if self._doubt(row.target, known.downstream_offset):
+        if self._rejection(row.target, known.downstream_offset):
             return row
         # The checkpoint was safe when it was written, and the group has not gone back since.
-        return replace(row, translated=known.downstream_offset, found=Found.CHECKPOINT, reason="")
+        return replace(row, translated=known.downstream_offset, found=FoundBy.CHECKPOINT, reason="")
 
-    def _doubt(self, place: TopicPartition, offset: int) -> OffsetReason | None:
+    def _rejection(self, remote: TopicPartition, offset: int) -> OffsetReason | None:
         """Why an offset that is not from the ledger must not be used; None if it can be used."""
-        end = self._ends.get(place)
-        return None if end is None else of_another_copy(place, offset, end)
+        end = self._ends.get(remote)
+        return None if end is None else of_another_copy(remote, offset, end)
 
-    def _of_nothing(self, tp: TopicPartition, offset: int) -> int | None:
+    def _start_of_empty_copy(self, tp: TopicPartition, offset: int) -> int | None:
         """The offset on the target of the partition's first record to copy, if that is the group's next one."""
         entry = self._sides.ledger.entry(tp)
         if entry is None or offset != entry.mark.source or entry.mark.target < 0:
             return None
         return entry.mark.target if Translation(self._sides.ledger.chunks(tp), entry.mark).is_empty else None
 
-    def _compared(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
+    def _compare(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
         """Compare with the committed offsets on the target to determine what to write."""
         groups = sorted({row.group for row in rows})
         described = self._sides.target.describe_groups(groups)
         present = GroupOffsets(self._sides.target, self._shared).read(groups)
-        return [self._judged(row, group_state(described[row.group]), present[row.group]) for row in rows]
+        return [self._with_outcome(row, group_state(described[row.group]), present[row.group]) for row in rows]
 
-    def _judged(
+    def _with_outcome(
         self, row: GroupEvidence, state: str, present: Mapping[TopicPartition, OffsetAndMetadata] | KafkaFailure
     ) -> GroupEvidence:
         target = self._sides.pair.target
@@ -220,13 +220,13 @@ class Groups:
             return row
         if before is not None and before >= row.translated:
             ahead = before > row.translated
-            reason = f"on {target} it has gone on to {before}, and is not rewound" if ahead else ""
-            return replace(row, outcome=Outcome.AHEAD if ahead else Outcome.THERE, reason=reason)
+            reason = f"its committed offset on {target} is {before}, and it is not rewound" if ahead else ""
+            return replace(row, outcome=Outcome.AHEAD if ahead else Outcome.ALREADY_COMMITTED, reason=reason)
         if state not in _IDLE:
             return replace(row, outcome=Outcome.IN_USE, reason=f"it has members on {target} ({state}): stop them first")
         return replace(row, outcome=Outcome.TO_WRITE)
 
-    def _settled(
+    def _verify(
         self,
         row: GroupEvidence,
         answers: Mapping[tuple[str, TopicPartition], KafkaFailure | None],
@@ -242,7 +242,7 @@ class Groups:
             return replace(row, outcome=Outcome.FAILED, reason=str(failure))
         after = read[row.target].offset if row.target in read else None
         if after != row.translated:
-            reason = f"{row.translated} was written, {after} was read back: another client commits for it"
+            reason = f"{row.translated} was written, {after} was read back: another client commits offsets of the group"
             return replace(row, after=after, outcome=Outcome.FAILED, reason=reason)
         return replace(row, after=after, outcome=Outcome.WRITTEN)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from mm2.connect.stores.offset_survey import kept_offsets
 from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
@@ -24,59 +25,83 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
     """The current state of these source partitions. Raises KafkaFailure if the target does not return it."""
     entries = [entry for tp in chosen if (entry := sides.ledger.entry(tp)) is not None]
     entries = _without_undone(sides, entries)
-    told = {} if sides.source is None else source_ends(sides, [entry.source for entry in entries])
+    end_answers = {} if sides.source is None else source_ends(sides, [entry.source for entry in entries])
     target_ends = _known(_ends(sides.target, [entry.target for entry in entries]))
     with sides.client(Side.TARGET, ClientKind.CONSUMER) as cluster:
         look_up = TargetLookUp(cluster)
-        progress = look_up.progress(
-            {
-                entry.target: ProgressQuestion(
-                    entry.session.producer, entry.mark.records, entry.mark.target, entry.session.start.target
-                )
-                for entry in entries
-                if entry.session is not None and entry.target in target_ends and not is_held(entry)
-            }
-        )
+        progress = look_up.progress(_progress_questions(entries, target_ends))
         in_transactions = {
             entry.target: entry.mark.target
             for entry in entries
             if entry.session is None and 0 <= entry.mark.target < target_ends.get(entry.target, 0)
         }
         markers: Mapping[TopicPartition, int] = {}
-        with suppress(KafkaFailure):  # without them, markers count as records of other clients
+        with suppress(KafkaFailure):  # without them, markers count as records of other producers
             markers = look_up.behind_markers(in_transactions)
         found = []
         for entry in entries:
-            behind, unmarked, note = _behind(entry, progress.get(entry.target), look_up)
-            behind = markers.get(entry.target, behind)
-            answer = told.get(entry.source)
-            end: int | None = answer if isinstance(answer, int) else None
-            end_ms: int | None = None
-            if end is None and entry.end >= 0:
-                end, end_ms = entry.end, _heard_ms(sides, entry)
-            found.append(
-                PartitionEvidence(
-                    entry.topic,
-                    entry.partition,
-                    entry.remote_topic,
-                    entry.mark.source,
-                    behind,
-                    end,
-                    end_ms,
-                    target_ends.get(entry.target),
-                    unmarked,
-                    "" if entry.condition is None else entry.condition.state,
-                    note or ("" if entry.condition is None else entry.condition.reason),
-                    str(answer) if isinstance(answer, KafkaFailure) else "",
-                )
-            )
+            reached = _target_offset(entry, progress.get(entry.target), look_up)
+            if entry.target in markers:
+                reached = reached._replace(offset=markers[entry.target])
+            answer = end_answers.get(entry.source)
+            found.append(_evidence(sides, entry, answer, reached, target_ends.get(entry.target)))
     return found
 
 
-def is_held(entry: LedgerEntry) -> bool:
+class _TargetOffset(NamedTuple):
+    """The target offset after the flow's last record, and ``unmarked`` records after the ledger's position."""
+
+    offset: int | None
+    unmarked: int = 0
+    note: str = ""
+
+
+def _progress_questions(
+    entries: Iterable[LedgerEntry], target_ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, ProgressQuestion]:
+    """The partitions whose ledger entries may not be final, with what to look for on the target."""
+    return {
+        entry.target: ProgressQuestion(
+            entry.session.producer, entry.mark.records, entry.mark.target, entry.session.start.target
+        )
+        for entry in entries
+        if entry.session is not None and entry.target in target_ends and not is_paused(entry)
+    }
+
+
+def _evidence(
+    sides: Sides,
+    entry: LedgerEntry,
+    answer: int | KafkaFailure | None,
+    reached: _TargetOffset,
+    target_end: int | None,
+) -> PartitionEvidence:
+    """``answer`` is the source's end offset; if it is unknown, the last one in the ledger is used."""
+    end: int | None = answer if isinstance(answer, int) else None
+    end_ms: int | None = None
+    if end is None and entry.end >= 0:
+        end, end_ms = entry.end, _source_answered_ms(sides, entry)
+    condition = entry.condition
+    return PartitionEvidence(
+        entry.topic,
+        entry.partition,
+        entry.remote_topic,
+        entry.mark.source,
+        reached.offset,
+        end,
+        end_ms,
+        target_end,
+        reached.unmarked,
+        "" if condition is None else condition.state,
+        reached.note or ("" if condition is None else condition.reason),
+        str(answer) if isinstance(answer, KafkaFailure) else "",
+    )
+
+
+def is_paused(entry: LedgerEntry) -> bool:
     """Whether the task has paused the partition and all that it had read is on the target. The ledger is then final."""
-    trouble = entry.condition
-    return trouble is not None and trouble.state == PartitionState.PAUSED and entry.mark.source >= trouble.offset
+    condition = entry.condition
+    return condition is not None and condition.state == PartitionState.PAUSED and entry.mark.source >= condition.offset
 
 
 def source_ends(sides: Sides, chosen: Sequence[TopicPartition]) -> dict[TopicPartition, int | KafkaFailure]:
@@ -85,17 +110,17 @@ def source_ends(sides: Sides, chosen: Sequence[TopicPartition]) -> dict[TopicPar
     Raises Refused if the source does not answer.
     """
     if sides.source is None:
-        raise Refused(f"Cluster {sides.pair.source} does not answer: {sides.source_trouble}")
+        raise Refused(f"Cluster {sides.pair.source} does not answer: {sides.source_error}")
     return {tp: end for tp, end in _ends(sides.source, chosen).items() if not vanished(end)}
 
 
-def last_sign_ms(sides: Sides) -> int | None:
+def last_contact_ms(sides: Sides) -> int | None:
     """The time of the newest data from the source on the target; None if there is none.
 
     These are heartbeats and the ledger's entries.
     """
     entries = [entry for tp in sides.ledger.partitions() if (entry := sides.ledger.entry(tp)) is not None]
-    signs = [heard for entry in entries if (heard := _heard_ms(sides, entry)) is not None]
+    times = [at_ms for entry in entries if (at_ms := _source_answered_ms(sides, entry)) is not None]
     props = {
         **sides.config.source_connector,
         **sides.clients.client_props(Side.TARGET, ClientKind.CONSUMER, "mm2-cli-heartbeats"),
@@ -103,13 +128,13 @@ def last_sign_ms(sides: Sides) -> int | None:
     try:
         with MirrorClient(props) as client:
             seen = FreshnessWatch(client).look()
-        signs += [one.heartbeat.timestamp_ms for one in seen if one.route[:1] == (sides.pair.source,)]
+        times += [one.heartbeat.timestamp_ms for one in seen if one.route[:1] == (sides.pair.source,)]
     except KafkaFailure:
         pass  # the ledger is sufficient
-    return max((sign for sign in signs if sign >= 0), default=None)
+    return max((at_ms for at_ms in times if at_ms >= 0), default=None)
 
 
-def _heard_ms(sides: Sides, entry: LedgerEntry) -> int | None:
+def _source_answered_ms(sides: Sides, entry: LedgerEntry) -> int | None:
     """When the source last answered for a partition.
 
     Its entry's time is not used as such: the entry is also written for later errors, and by a task that has paused the
@@ -129,26 +154,22 @@ def _known(ends: Mapping[TopicPartition, int | KafkaFailure]) -> dict[TopicParti
     return {tp: end for tp, end in ends.items() if isinstance(end, int)}
 
 
-def _behind(
+def _target_offset(
     entry: LedgerEntry, progress: TargetProgress | KafkaFailure | None, look_up: TargetLookUp
-) -> tuple[int | None, int, str]:
-    """The target offset after the flow's last record, and records after the ledger's position.
-
-    Returns the offset, the number of these records, and a note.
-    """
+) -> _TargetOffset:
     marked = entry.mark.target if entry.mark.target >= 0 else None
     if progress is None or entry.session is None:
-        return marked, 0, ""
+        return _TargetOffset(marked)
     if isinstance(progress, KafkaFailure):
-        return marked, 0, f"what lies behind the ledger's mark cannot be looked at: {progress}"
+        return _TargetOffset(marked, 0, f"target offsets after the ledger's position cannot be read: {progress}")
     unmarked = progress.records - entry.mark.records
     if unmarked < 0:
-        return progress.end, 0, f"the target has lost {-unmarked} records that it had acknowledged"
+        return _TargetOffset(progress.end, 0, f"the target has lost {-unmarked} records that it had acknowledged")
     if not unmarked or marked is None:
-        return marked, max(0, unmarked), ""
-    # A killed process had copied records that it had not yet noted in the ledger.
-    behind = look_up.end_of(entry.target, marked, progress.end, entry.session.producer)
-    return behind, unmarked, f"{unmarked} records lie on the target behind what the ledger says"
+        return _TargetOffset(marked, max(0, unmarked))
+    # A process was killed after it had copied records, and before it stored its position in the ledger.
+    offset = look_up.end_of(entry.target, marked, progress.end, entry.session.producer)
+    return _TargetOffset(offset, unmarked, f"{unmarked} records on the target are after the ledger's position")
 
 
 def _without_undone(sides: Sides, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
@@ -167,12 +188,9 @@ def source_offsets(sides: Sides) -> Mapping[TopicPartition, int]:
     for one in kept:
         partition, offset = one.partition or {}, one.offset or {}
         if one.connector == SOURCE_NAME and partition.get("cluster") == sides.pair.source:
-            place, done = (
-                TopicPartition(str(partition.get("topic")), partition.get("partition", -1)),
-                offset.get("offset"),
-            )
+            done = offset.get("offset")
             if isinstance(done, int):
-                found[place] = done
+                found[TopicPartition(str(partition.get("topic")), partition.get("partition", -1))] = done
     return found
 
 

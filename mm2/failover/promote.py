@@ -1,4 +1,4 @@
-"""promote A->B: remote topics become topics of B. Nothing is copied to them any more; ACLs for writing are reported."""
+"""promote A->B: remote topics become topics of B. The flow stops copying to them; ACLs for writing are reported."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from mm2.failover.copy_control import stop_copying
 from mm2.failover.evidence import FailoverReport, counted
 from mm2.failover.failover import chosen_partitions, refuse_to_leave_behind
 from mm2.failover.groups import Choice
-from mm2.failover.hold import hand_over
-from mm2.failover.partitions import last_sign_ms, partitions_of
+from mm2.failover.partitions import last_contact_ms, partitions_of
 from mm2.failover.sides import FlowConfig, Sides, now_ms
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -21,8 +21,8 @@ from mm2.mirror.acl_sync import acl_filter
 VERB: Final = "promote"
 _WRITING: Final = frozenset({AclOperation.WRITE, AclOperation.ALL})
 #: A broker applies an ACL some time after the controller has acknowledged it.
-_SEEN_S: Final = 10.0
-_LOOK_S: Final = 0.1
+_VISIBLE_S: Final = 10.0
+_POLL_S: Final = 0.1
 
 
 def promote(
@@ -31,19 +31,19 @@ def promote(
     """Run the command. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
         chosen = chosen_partitions(sides, choice)
-        before, sign = partitions_of(sides, chosen), last_sign_ms(sides)
+        before, sign = partitions_of(sides, chosen), last_contact_ms(sides)
         if not leave_behind and not dry_run:
             refuse_to_leave_behind(sides, before)
         topics = {one.topic: one.remote_topic for one in before}
-        wanted, trouble = _write_acls(sides, topics)
-        done, problems = ([], []) if dry_run else hand_over(sides, topics, VERB)
+        wanted, error = _write_acls(sides, topics)
+        done, problems = ([], []) if dry_run else stop_copying(sides, topics, VERB)
         shown = [_text(acl) for acl in wanted]
-        if trouble:
-            (problems if create_acls else done).append(trouble)
+        if error:
+            (problems if create_acls else done).append(error)
         elif wanted and create_acls and not dry_run:
-            problems += _created(sides, wanted)
+            problems += _create_acls(sides, wanted)
             if not problems:
-                done.append(f"{counted(len(wanted), 'ACL')} created, and seen to be there")
+                done.append(f"{counted(len(wanted), 'ACL')} created and verified")
         elif wanted:
             done.append(f"{counted(len(wanted), 'ACL')} missing on {config.pair.target}; --create-acls creates them")
         return FailoverReport(
@@ -51,7 +51,7 @@ def promote(
             str(config.pair),
             dry_run,
             now_ms(),
-            sides.source_trouble,
+            sides.source_error,
             sign,
             before,
             acls=shown,
@@ -70,7 +70,7 @@ def _write_acls(sides: Sides, topics: Mapping[str, str]) -> tuple[list[AclBindin
     if sides.source is None:
         return (
             [],
-            f"who may write on {sides.pair.source} is not known, since it does not answer; give the rights by hand",
+            f"the ACLs of {sides.pair.source} are unknown because it does not answer; create the ACLs manually",
         )
     try:
         here = sides.source.describe_acls(acl_filter(ResourceType.TOPIC))
@@ -89,41 +89,43 @@ def _write_acls(sides: Sides, topics: Mapping[str, str]) -> tuple[list[AclBindin
         for acl in here
         if acl.operation in _WRITING
         for topic, remote in topics.items()
-        if _speaks_of(acl, topic)
+        if _applies_to(acl, topic)
     }
-    missing = [acl for acl in wanted if not _is_said(acl, there)]
+    missing = [acl for acl in wanted if not _is_granted(acl, there)]
     return sorted(missing, key=lambda acl: (acl.permission == AclPermission.ALLOW, _text(acl))), ""
 
 
-def _is_said(wanted: AclBinding, there: Iterable[AclBinding]) -> bool:
+def _is_granted(wanted: AclBinding, there: Iterable[AclBinding]) -> bool:
     """Whether an existing ACL includes the wanted one."""
     return any(
         (acl.permission, acl.principal, acl.host) == (wanted.permission, wanted.principal, wanted.host)
         and acl.operation in {wanted.operation, AclOperation.ALL}
-        and _speaks_of(acl, wanted.resource_name)
+        and _applies_to(acl, wanted.resource_name)
         for acl in there
     )
 
 
-def _created(sides: Sides, wanted: Sequence[AclBinding]) -> list[str]:
+def _create_acls(sides: Sides, wanted: Sequence[AclBinding]) -> list[str]:
     """Create ACLs and verify that they exist; returns the problems."""
     try:
         answers = sides.target.create_acls(wanted)
         failed = {acl: answer for acl, answer in answers.items() if isinstance(answer, KafkaFailure)}
-        deadline = time.monotonic() + _SEEN_S
+        deadline = time.monotonic() + _VISIBLE_S
         while True:
             there = set(sides.target.describe_acls(acl_filter(ResourceType.TOPIC)))
-            unseen = [acl for acl in wanted if acl not in failed and acl not in there]
-            if not unseen or time.monotonic() > deadline:
+            unknown_ends = [acl for acl in wanted if acl not in failed and acl not in there]
+            if not unknown_ends or time.monotonic() > deadline:
                 break
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
     except KafkaFailure as failure:
-        return [f"whether the ACLs were created is not known, say the same again: {failure}"]
+        return [f"the ACLs may not be created, run the command again: {failure}"]
     problems = [f"ACL {_text(acl)}: {failure}" for acl, failure in failed.items()]
-    return problems + [f"ACL {_text(acl)} was created and is not there after {_SEEN_S:.0f} s" for acl in unseen]
+    return problems + [
+        f"ACL {_text(acl)} was created, but is not visible after {_VISIBLE_S:.0f} s" for acl in unknown_ends
+    ]
 
 
-def _speaks_of(acl: AclBinding, topic: str) -> bool:
+def _applies_to(acl: AclBinding, topic: str) -> bool:
     if acl.pattern_type == PatternType.PREFIXED:
         return topic.startswith(acl.resource_name)
     return acl.pattern_type == PatternType.LITERAL and acl.resource_name in {topic, "*"}
@@ -145,5 +147,5 @@ def _advice(sides: Sides, topics: Collection[str]) -> list[str]:
         )
     if len(renamed) < len(topics):
         advice.append(f"applications can now write to the same topics on {target}")
-    advice.append(f"when {source} is to be a copy: mm2 failback FILE '{sides.pair}' --dry-run")
+    advice.append(f"to copy these topics again: mm2 failback FILE '{sides.pair}' --dry-run")
     return advice

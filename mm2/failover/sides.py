@@ -65,8 +65,8 @@ class FlowConfig:
 class Sides:
     """The clusters of one flow, opened by `opened`.
 
-    ``source`` is None if it does not answer, for the reason in ``source_trouble``. ``ledger`` is that of the flow,
-    ``home_ledger`` that of the opposite flow, None if there is none. Both are followed; `refresh` waits for what has
+    ``source`` is None if it does not answer, for the reason in ``source_error``. ``ledger`` is that of the flow,
+    ``reverse_ledger`` that of the opposite flow, None if there is none. Both are followed; `refresh` waits for what has
     been written to them.
     """
 
@@ -80,8 +80,8 @@ class Sides:
         self.selection = topic_selection(config.source_connector)
         self.policy = self.selection.policy
         self.source: Admin | None = None
-        self.source_trouble = ""
-        self._home_log: LedgerLog | None = None
+        self.source_error = ""
+        self._reverse_log: LedgerLog | None = None
 
     @classmethod
     @contextmanager
@@ -95,25 +95,25 @@ class Sides:
             cluster, sides.target = sides.clients.admin(Side.TARGET, "mm2-cli-target-admin")
             stack.callback(cluster.close)
             cluster.preflight(PREFLIGHT_S)
-            away, source = sides.clients.admin(Side.SOURCE, "mm2-cli-source-admin")
-            stack.callback(away.close)
+            source_cluster, source = sides.clients.admin(Side.SOURCE, "mm2-cli-source-admin")
+            stack.callback(source_cluster.close)
             try:
-                away.preflight(PREFLIGHT_S)
+                source_cluster.preflight(PREFLIGHT_S)
                 sides.source = source
             except KafkaFailure as failure:
-                sides.source_trouble = str(failure)
+                sides.source_error = str(failure)
             ledger = sides._follow(Side.TARGET)
             if ledger is None:
                 raise Refused(
                     f"Cluster {config.pair.target} has no ledger {ledger_topic(config.pair.source)}: nothing has been copied "
-                    "there yet, not by this version, or the topic was deleted."
+                    "there by this version yet, or the topic was deleted."
                 )
             sides._ledger_log = ledger
             stack.callback(ledger.stop)
-            with suppress(KafkaFailure):  # offsets that cannot be translated then are reported one by one
-                sides._home_log = sides._follow(Side.SOURCE)
-            if sides._home_log is not None:
-                stack.callback(sides._home_log.stop)
+            with suppress(KafkaFailure):  # each offset that cannot be translated without it is reported
+                sides._reverse_log = sides._follow(Side.SOURCE)
+            if sides._reverse_log is not None:
+                stack.callback(sides._reverse_log.stop)
             yield sides
 
     def _follow(self, side: Side) -> LedgerLog | None:
@@ -125,7 +125,7 @@ class Sides:
             return None
         found = admin.describe_topics([topic])[topic]
         if vanished(found):
-            return None  # a reader would wait for it
+            return None  # a consumer would wait until it is created
         if isinstance(found, KafkaFailure):
             raise found
         settings = self.clients.settings(side, ClientKind.CONSUMER, "ledger-consumer")
@@ -143,16 +143,16 @@ class Sides:
         return self._ledger_log.ledger
 
     @property
-    def home_ledger(self) -> Ledger | None:
+    def reverse_ledger(self) -> Ledger | None:
         """The opposite flow's ledger, as far as it has been read."""
-        return None if self._home_log is None else self._home_log.ledger
+        return None if self._reverse_log is None else self._reverse_log.ledger
 
     def refresh(self) -> None:
         """Read both ledgers to their current ends. Raises KafkaFailure, except if the source has become unreachable."""
         self._ledger_log.read_to_end(READ_S)
-        if self._home_log is not None:
+        if self._reverse_log is not None:
             with suppress(KafkaFailure):
-                self._home_log.read_to_end(PREFLIGHT_S)
+                self._reverse_log.read_to_end(PREFLIGHT_S)
 
     def write_ledger(self, records: Sequence[Record]) -> None:
         """Append to the flow's ledger and read it back. Raises KafkaFailure."""

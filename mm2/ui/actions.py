@@ -20,43 +20,43 @@ _TIMEOUT_S: Final = 100.0
 
 
 @dataclass(frozen=True)
-class Verb:
-    """An action. ``consequence`` is shown before it, ``done`` after it; ``done`` continues "… of A->B"."""
+class Action:
+    """An action. ``consequence`` is shown in the confirmation dialog; ``done`` is the predicate of the success message."""
 
     name: str
     method: str
     path: str
     consequence: str
     done: str
-    is_grave: bool = False
+    is_destructive: bool = False
 
 
-PAUSE: Final = Verb(
+PAUSE: Final = Action(
     "Pause",
     "PUT",
     "pause",
-    "Its tasks stay where they are and do nothing until it is resumed. What is not copied meanwhile stays at risk.",
+    "Its tasks stay assigned and do nothing until it is resumed. Records that are not copied meanwhile stay at risk.",
     "is paused",
 )
-RESUME: Final = Verb("Resume", "PUT", "resume", "Its tasks go on where they were.", "goes on")
-RESTART: Final = Verb(
+RESUME: Final = Action("Resume", "PUT", "resume", "Its tasks continue at their positions.", "is resumed")
+RESTART: Final = Action(
     "Restart",
     "POST",
     "restart?includeTasks=true&onlyFailed=false",
-    "It and all its tasks stop and start again, which takes a few seconds.",
+    "The connector and all its tasks are restarted, which takes a few seconds.",
     "is being restarted",
 )
-STOP: Final = Verb(
+STOP: Final = Action(
     "Stop",
     "PUT",
     "stop",
-    "Its tasks are taken away until it is resumed. Its configuration and its offsets stay. What is not copied meanwhile stays "
-    "at risk.",
+    "Its tasks are removed until it is resumed. Its configuration and its offsets are kept. Records that are not copied "
+    "meanwhile stay at risk.",
     "is stopped",
-    is_grave=True,
+    is_destructive=True,
 )
-RESTART_TASK: Final = Verb("Restart", "POST", "restart", "It stops and starts again.", "is being restarted")
-VERBS: Final = (PAUSE, RESUME, RESTART, STOP)
+RESTART_TASK: Final = Action("Restart", "POST", "restart", "The task is restarted.", "is being restarted")
+ACTIONS: Final = (PAUSE, RESUME, RESTART, STOP)
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Subject:
     task: int | None = None
 
     def __str__(self) -> str:
-        of_task = "" if self.task is None else f"task {self.task} of "
-        return f"{of_task}{self.connector} of {self.flow}"
+        prefix = "" if self.task is None else f"task {self.task} of "
+        return f"{prefix}{self.connector} of {self.flow}"
 
     @property
     def path(self) -> str:
@@ -86,24 +86,24 @@ class Actions:
             transport=httpx.ASGITransport(rest), base_url="http://localhost", timeout=_TIMEOUT_S, trust_env=False
         )
 
-    async def do(self, verb: Verb, subject: Subject, viewer: str) -> tuple[bool, str]:
+    async def do(self, action: Action, subject: Subject, viewer: str) -> tuple[bool, str]:
         """Execute an action; returns whether it succeeded, and a message.
 
         ``viewer`` is the client's address, for the log.
         """
-        log.info("Asked for on the dashboard.", action=verb.name.lower(), subject=str(subject), viewer=viewer)
+        log.info("dashboard action requested", action=action.name.lower(), subject=str(subject), viewer=viewer)
         name = str(subject)
         try:
-            answer = await self._client.request(verb.method, f"{subject.path}/{verb.path}")
+            response = await self._client.request(action.method, f"{subject.path}/{action.path}")
         except (RestFailure, RequestError) as failure:
-            return False, f"{verb.name} {name}: {failure}"
-        if answer.is_success:
-            return True, f"{name[0].upper()}{name[1:]} {verb.done}."
-        return False, f"{verb.name} {name}: {_message(answer)}"
+            return False, f"{action.name} {name}: {failure}"
+        if response.is_success:
+            return True, f"{name[0].upper()}{name[1:]} {action.done}."
+        return False, f"{action.name} {name}: {_message(response)}"
 
 
-def _message(answer: httpx.Response) -> str:
+def _message(response: httpx.Response) -> str:
     try:
-        return str(answer.json()["message"])
+        return str(response.json()["message"])
     except (ValueError, LookupError, TypeError):
-        return f"HTTP {answer.status_code} {answer.reason_phrase}"
+        return f"HTTP {response.status_code} {response.reason_phrase}"

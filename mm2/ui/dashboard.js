@@ -1,5 +1,5 @@
 "use strict";
-/* What has to work when the process does not: saying how old the page is. And the choice of light or dark. */
+/* Shows the age of the page, also if the process does not respond; and switches between the light and the dark theme. */
 (() => {
   const root = document.documentElement;
   const THEMES = { system: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
@@ -21,29 +21,29 @@
   };
   apply();
 
-  /* When the newest snapshot came, by this browser's clock, and how old it was then. */
-  let mark = "";
-  let came = performance.now();
+  /* When the newest snapshot was received, by this browser's clock. */
+  let newest = "";
+  let receivedAt = performance.now();
 
-  const look = () => {
+  const refresh = () => {
     apply();
-    const place = document.getElementById("as-of");
+    const asOf = document.getElementById("as-of");
     const alarm = document.getElementById("alarm");
-    if (!place || !alarm) return;
-    if (place.dataset.at !== mark) {
-      mark = place.dataset.at;
-      came = performance.now();
+    if (!asOf || !alarm) return;
+    if (asOf.dataset.at !== newest) {
+      newest = asOf.dataset.at;
+      receivedAt = performance.now();
     }
-    const age = Math.round((performance.now() - came) / 1000 + Number(place.dataset.age || 0));
-    const lost = window.socket ? !window.socket.connected : false;
-    let words = "";
-    if (lost && age > OLD_S) {
-      words = `Connection lost. What stands here is ${age} seconds old, as of ${place.dataset.clock} UTC.`;
+    const age = Math.round((performance.now() - receivedAt) / 1000 + Number(asOf.dataset.age || 0));
+    const isLost = window.socket ? !window.socket.connected : false;
+    let text = "";
+    if (isLost && age > OLD_S) {
+      text = `Connection lost. This page is ${age} seconds old, as of ${asOf.dataset.clock} UTC.`;
     } else if (age > OLD_S) {
-      words = `What stands here is ${age} seconds old, as of ${place.dataset.clock} UTC: the process sends nothing new.`;
+      text = `This page is ${age} seconds old, as of ${asOf.dataset.clock} UTC: the process sends no updates.`;
     }
-    alarm.hidden = !words;
-    if (alarm.textContent !== words) alarm.textContent = words;
+    alarm.hidden = !text;
+    if (alarm.textContent !== text) alarm.textContent = text;
   };
   document.addEventListener("click", (event) => {
     if (!event.target.closest || !event.target.closest("#theme")) return;
@@ -51,12 +51,12 @@
     try {
       localStorage.setItem("mm2-theme", names[(names.indexOf(theme()) + 1) % names.length]);
     } catch {
-      /* without a place to keep it, it stays as the system is */
+      /* without local storage, the theme of the system is used */
     }
     apply();
   });
   document.addEventListener("DOMContentLoaded", () => {
-    look();
-    setInterval(look, 500);
+    refresh();
+    setInterval(refresh, 500);
   });
 })();

@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 PATH: Final = "/ui"
 _SITE: Final = "mm2.ui.site"
-_KIT: Final = f"{PATH}/_nicegui/"
+_STATIC: Final = f"{PATH}/_nicegui/"
 
 #: All content must come from this server. Vue compiles templates in the browser, hence unsafe-eval.
 _POLICY: Final = (
@@ -26,7 +26,7 @@ _POLICY: Final = (
     "frame-ancestors 'none'"
 )
 #: The paths of NiceGUI's files contain its version.
-_FOR_EVER: Final = "public, max-age=31536000, immutable"
+_CACHE_FOREVER: Final = "public, max-age=31536000, immutable"
 
 
 class Dashboard:
@@ -51,8 +51,8 @@ class Dashboard:
                 headers = MutableHeaders(scope=message)
                 if headers.get("content-type", "").startswith("text/html"):
                     headers["Content-Security-Policy"] = _POLICY
-                elif scope["path"].startswith(_KIT) and message["status"] == 200:
-                    headers["Cache-Control"] = _FOR_EVER
+                elif scope["path"].startswith(_STATIC) and message["status"] == 200:
+                    headers["Cache-Control"] = _CACHE_FOREVER
             await send(message)
 
         await app(scope, receive, send_with_headers)
@@ -63,5 +63,5 @@ class Dashboard:
                 # The import takes about a second; other resources must be served meanwhile.
                 site: Any = await asyncio.to_thread(importlib.import_module, _SITE)
                 self._app = await site.open_site(self._source, self._rest)
-                log.info("The dashboard is open.")
+                log.info("dashboard loaded")
         return self._app

@@ -17,12 +17,12 @@ from mm2.ui.source import PageData
 log = structlog.get_logger(__name__)
 
 PERIOD_S: Final = 1.0
-#: After the last page was closed: a client that returns within this time finds curves without a gap.
+#: After the last page was closed: a client that returns within this time sees curves without a gap.
 IDLE_S: Final = 600.0
 
 
 class UpdateStream:
-    """Runs on the event loop of the REST server, from the first request until there was no client for a while."""
+    """Runs on the event loop of the REST server, from the first request until there has been no client for `IDLE_S`."""
 
     snapshot: Snapshot
 
@@ -30,14 +30,14 @@ class UpdateStream:
         self.history = History()
         self._source = source
         self._viewers: dict[Client, Callable[[Snapshot], None]] = {}
-        self._looked_s = 0.0
-        self._waking = asyncio.Lock()
+        self._active_s = 0.0
+        self._starting = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
-    async def wake(self) -> None:
+    async def ensure_running(self) -> None:
         """Ensure that there is a snapshot, and a new one every second. Raises what the source raises."""
-        self._looked_s = time.monotonic()
-        async with self._waking:
+        self._active_s = time.monotonic()
+        async with self._starting:
             if self._task is None or self._task.done():
                 await self._take()
                 self._task = asyncio.create_task(self._run(), name="dashboard-feed")
@@ -47,21 +47,21 @@ class UpdateStream:
         show(self.snapshot)
         self._viewers[client] = show
 
-        def forget() -> None:
+        def remove() -> None:
             self._viewers.pop(client, None)
 
-        client.on_delete(forget)
+        client.on_delete(remove)
 
     async def _run(self) -> None:
-        while self._viewers or time.monotonic() - self._looked_s < IDLE_S:
+        while self._viewers or time.monotonic() - self._active_s < IDLE_S:
             began_s = time.monotonic()
             if self._viewers:
-                self._looked_s = began_s
+                self._active_s = began_s
             try:
                 if await self._take():
-                    await self._tell()
+                    await self._publish()
             except Exception:
-                log.exception("The dashboard has missed a moment.")
+                log.exception("dashboard snapshot failed")
             await asyncio.sleep(max(0.1, PERIOD_S - (time.monotonic() - began_s)))
 
     async def _take(self) -> bool:
@@ -73,7 +73,7 @@ class UpdateStream:
         self.history.add(snapshot)
         return True
 
-    async def _tell(self) -> None:
+    async def _publish(self) -> None:
         for client, show in list(self._viewers.items()):
             if not client.has_socket_connection:
                 continue  # not connected yet, or disconnected
@@ -81,5 +81,5 @@ class UpdateStream:
                 with client:
                     show(self.snapshot)
             except Exception:
-                log.exception("A page of the dashboard could not be brought up to date.")
+                log.exception("dashboard page update failed")
             await asyncio.sleep(0)  # let other requests run

@@ -15,14 +15,14 @@ from mm2.observer.views import FlowView, HeartbeatView, Latency, Snapshot
 #: Interval between two points of the curves.
 STEP_MS: Final = 5_000
 POINTS: Final = 180
-_HOLE_MS: Final = 4 * STEP_MS
+_GAP_MS: Final = 4 * STEP_MS
 #: Interval of a mark in the heartbeat strip, and the number of marks: five minutes.
 BEAT_STEP_MS: Final = 5_000
 BEATS: Final = 60
 QUANTILES: Final = (0.5, 0.95, 0.99)
 #: A heartbeat is missed after this number of intervals without one.
-_PATIENCE_BEATS: Final = 3
-_LEAST_PATIENCE_MS: Final = 5_000
+_MISSED_AFTER_INTERVALS: Final = 3
+_MIN_MISSED_AFTER_MS: Final = 5_000
 _INTERVALS: Final = 20
 
 
@@ -44,7 +44,7 @@ class Beat:
     """Whether there was a heartbeat in this interval of five seconds; None: not recorded."""
 
     at_ms: int
-    heard: bool | None
+    received: bool | None
 
 
 @dataclass
@@ -55,7 +55,7 @@ class FlowHistory:
     _counts: tuple[int, ...] = ()
     _records: int = 0
     _at_ms: int | None = None
-    _heard: dict[int, bool] = field(default_factory=dict)
+    _received: dict[int, bool] = field(default_factory=dict)
     _newest_beat_ms: int | None = None
     _intervals: deque[int] = field(default_factory=lambda: deque(maxlen=_INTERVALS))
 
@@ -69,7 +69,7 @@ class FlowHistory:
         passed_ms = at_ms - self._at_ms
         if passed_ms < STEP_MS:
             return
-        if passed_ms > _HOLE_MS:  # not recorded meanwhile
+        if passed_ms > _GAP_MS:  # not recorded meanwhile
             self.points.append(Point(self._at_ms + STEP_MS, None, (None, None, None)))
         # Totals restart when the tasks of a process move to another one and back.
         copied = flow.records - self._records if flow.records >= self._records else flow.records
@@ -86,20 +86,20 @@ class FlowHistory:
     def beats(self, at_ms: int) -> list[Beat]:
         """The last five minutes, oldest first."""
         newest = at_ms // BEAT_STEP_MS
-        return [Beat(step * BEAT_STEP_MS, self._heard.get(step)) for step in range(newest - BEATS + 1, newest + 1)]
+        return [Beat(step * BEAT_STEP_MS, self._received.get(step)) for step in range(newest - BEATS + 1, newest + 1)]
 
     @property
-    def patience_ms(self) -> int:
+    def missed_after_ms(self) -> int:
         """The age from which the newest heartbeat counts as missed: three intervals, as far as intervals are known."""
         if not self._intervals:
-            return _LEAST_PATIENCE_MS
+            return _MIN_MISSED_AFTER_MS
         middle = sorted(self._intervals)[len(self._intervals) // 2]
-        return max(_LEAST_PATIENCE_MS, _PATIENCE_BEATS * middle)
+        return max(_MIN_MISSED_AFTER_MS, _MISSED_AFTER_INTERVALS * middle)
 
     def _add_beat(self, at_ms: int, flow: FlowView) -> None:
         newest = heartbeat_of(flow)
         if newest is None and self._newest_beat_ms is None:
-            return  # none yet: none is missed
+            return  # none received yet, so none is missed
         if newest is not None:
             beat_ms = at_ms - newest.age_ms
             before = self._newest_beat_ms
@@ -107,11 +107,11 @@ class FlowHistory:
                 self._intervals.append(beat_ms - before)
             self._newest_beat_ms = max(beat_ms, before or beat_ms)
         step = at_ms // BEAT_STEP_MS
-        heard = self._newest_beat_ms is not None and at_ms - self._newest_beat_ms <= self.patience_ms
+        received = self._newest_beat_ms is not None and at_ms - self._newest_beat_ms <= self.missed_after_ms
         # One snapshot without a heartbeat suffices: the mark stays missed.
-        self._heard[step] = heard and self._heard.get(step, True)
-        for old in [known for known in self._heard if known <= step - BEATS]:
-            del self._heard[old]
+        self._received[step] = received and self._received.get(step, True)
+        for old in [known for known in self._received if known <= step - BEATS]:
+            del self._received[old]
 
 
 class History:
@@ -126,8 +126,8 @@ class History:
         if self.since_ms is None:
             self.since_ms = snapshot.at_ms
         names = {flow.name for flow in snapshot.flows}
-        for gone in self._flows.keys() - names:
-            del self._flows[gone]
+        for removed in self._flows.keys() - names:
+            del self._flows[removed]
         for flow in snapshot.flows:
             self.flow(flow.name).add(snapshot.at_ms, flow)
 

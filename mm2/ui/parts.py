@@ -20,33 +20,33 @@ PAGE_ROWS: Final = 50
 
 #: The tone of each state; the stylesheet gives each tone a shape.
 TONES: Final[Mapping[str, str]] = {
-    FlowState.RUNNING: "well",
+    FlowState.RUNNING: "ok",
     FlowState.CATCHING_UP: "busy",
-    FlowState.PAUSED: "held",
+    FlowState.PAUSED: "paused",
     FlowState.DEGRADED: "bad",
-    FlowState.STOPPED: "halt",
+    FlowState.STOPPED: "critical",
     FlowState.UNKNOWN: "unknown",
     **dict.fromkeys(PartitionState, "bad"),
-    **dict.fromkeys(HEALTHY, "well"),
+    **dict.fromkeys(HEALTHY, "ok"),
     PartitionState.CATCHING_UP: "busy",
-    PartitionState.THROTTLED: "care",
-    PartitionState.BLOCKED_BY_OPEN_TXN: "care",
-    PartitionState.PAUSED: "held",
-    # Of connectors and tasks: STOPPED is requested by a user, unlike for a flow (`connectors.py`)
+    PartitionState.THROTTLED: "warning",
+    PartitionState.BLOCKED_BY_OPEN_TXN: "warning",
+    PartitionState.PAUSED: "paused",
+    # Of connectors and tasks. Their STOPPED is requested by a user, unlike that of a flow (`connectors.py`).
     "RESTARTING": "busy",
-    "UNASSIGNED": "care",
+    "UNASSIGNED": "warning",
     "FAILED": "bad",
     "DESTROYED": "unknown",
     # Reasons of gaps
-    **dict.fromkeys(INTENDED, "well"),
+    **dict.fromkeys(INTENDED, "ok"),
     **dict.fromkeys(("retention", "truncated", "recreated", "quarantined", "missing"), "bad"),
 }
 #: More columns than this need a wide window.
-_MANY: Final = 6
+_MANY_COLUMNS: Final = 6
 #: Sort direction in the labels of such columns.
 _FALLING: Final[Mapping[str, str]] = {"number": "largest first", "word": "worst first"}
 #: Worst first.
-_TONES_BY_RANK: Final = ("halt", "bad", "unknown", "care", "held", "busy", "well")
+_TONES_WORST_FIRST: Final = ("critical", "bad", "unknown", "warning", "paused", "busy", "ok")
 
 
 class Element(TextElement):
@@ -88,7 +88,7 @@ class Element(TextElement):
 
 def rank_of(state: str) -> int:
     """The severity of a state: the worst states have the lowest numbers."""
-    return _TONES_BY_RANK.index(TONES.get(state, "unknown"))
+    return _TONES_WORST_FIRST.index(TONES.get(state, "unknown"))
 
 
 def within(tag: str, classes: str = "", **attributes: str | bool) -> Element:
@@ -101,7 +101,7 @@ class Column:
     """A column of a table.
 
     ``sort`` is the name of a sort key of the listing, "" for none. ``kind`` is one or several, separated by spaces, of:
-    number, word (never broken), head (the subject of a row), whose (its flow), prose (sentences), name (a key, broken
+    number, word (never broken), head (the subject of a row), flow-name, prose (sentences), name (a key, broken
     only if it would not fit), wide (a long text without spaces), action; "" for text.
     """
 
@@ -156,8 +156,8 @@ class Table:
         self._action = action
         self._heads: dict[str, Element] = {}
         self._nothing = Element("p", nothing, "nothing", role="status")
-        with within("div", _room(columns)), within("table") as self._table:
-            Element("caption", caption, "unseen")
+        with within("div", _container_class(columns)), within("table") as self._table:
+            Element("caption", caption, "visually-hidden")
             with within("thead"), within("tr"):
                 for column in columns:
                     if column.sort and on_sort is not None:
@@ -181,9 +181,9 @@ class Table:
             for column, part, cell in zip(self._columns, cells, row.cells, strict=False):
                 _show(part, column, cell if isinstance(cell, Cell) else Cell(cell))
         for element, _ in self._rows[len(rows) :]:
-            element.show_classes("gone")
-        self._nothing.show_classes("gone" if rows else "nothing")
-        self._table.show_classes("" if rows else "gone")
+            element.show_classes("hidden")
+        self._nothing.show_classes("hidden" if rows else "nothing")
+        self._table.show_classes("" if rows else "hidden")
 
     def show_order(self, query: Query) -> None:
         """Show by which column the rows are sorted."""
@@ -200,10 +200,10 @@ class Table:
                 if column.kind != "action"
             ]
             if self._action is not None:
-                word, do = self._action
+                label, function = self._action
                 with within("td", "action"):
-                    button = Element("button", word, "plain", type="button")
-                    button.on("click", lambda: do(self._keys[index]), args=[])
+                    button = Element("button", label, "plain", type="button")
+                    button.on("click", lambda: function(self._keys[index]), args=[])
         self._rows.append((element, cells))
         self._keys.append(None)
 
@@ -247,10 +247,10 @@ class Browser:
         self._flow_of = flow_of
         self._noun = noun
         self._several = len(flows) > 1
-        self._columns = (Column("Flow", "whose"), *columns) if self._several else columns
+        self._columns = (Column("Flow", "flow-name"), *columns) if self._several else columns
         self._falling = {column.sort for column in columns if column.kind in _FALLING}
         self.query = query
-        with within("div", _room(self._columns)) as self._around:
+        with within("div", _container_class(self._columns)) as self._around:
             self._make_tools(search, flows, kinds or {})
             self._table = Table(self._columns, caption=caption, nothing=nothing, on_sort=self._sort)
 
@@ -290,7 +290,7 @@ class Browser:
         if number != self.query.page:
             self._set(page=number)
         self._table.show_order(self.query)
-        self._around.show_classes(f"{_room(self._columns)}{' of-one' if self.query.flow else ''}")
+        self._around.show_classes(f"{_container_class(self._columns)}{' single-flow' if self.query.flow else ''}")
         self._table.show([self._row(row) for row in page.rows])
         last = page.first + len(page.rows)
         shown = f"{page.first + 1:,}{RANGE}{last:,} of {page.total:,} {self._noun}"
@@ -308,15 +308,15 @@ class Browser:
             "change", lambda event: self._change(**{name: event.args}), js_handler="(event) => emit(event.target.value)"
         )
         with select:
-            for value, words in choices.items():
-                Element("option", words, value=value, selected=value == chosen)
+            for value, title in choices.items():
+                Element("option", title, value=value, selected=value == chosen)
 
     def _sort(self, column: str) -> None:
         self.query = self.query.sorted_by(column)
         self.show()
 
     def _change(self, **changes: Any) -> None:
-        # Input from a browser is not trusted: texts stay texts.
+        # Input from a browser is not trusted: it is converted to short strings.
         checked = {name: value if name == "page" else str(value)[:200] for name, value in changes.items()}
         if "order" in checked:
             column = checked.pop("order")
@@ -328,9 +328,9 @@ class Browser:
         self.query = replace(self.query, **changes)
 
 
-def _room(columns: Sequence[Column]) -> str:
-    wants_much = len(columns) > _MANY or any(column.kind == "wide" for column in columns)
-    return "columns broad" if wants_much else "columns"
+def _container_class(columns: Sequence[Column]) -> str:
+    is_broad = len(columns) > _MANY_COLUMNS or any(column.kind == "wide" for column in columns)
+    return "columns broad" if is_broad else "columns"
 
 
 def _order(column: Column) -> str:
@@ -341,21 +341,21 @@ class Confirmation:
     """The confirmation dialog of a page: the first button confirms, Cancel and Escape do not."""
 
     def __init__(self) -> None:
-        with ui.dialog() as self._dialog, within("div", "ask", role="alertdialog", aria_labelledby="question"):
+        with ui.dialog() as self._dialog, within("div", "dialog", role="alertdialog", aria_labelledby="question"):
             self._question = Element("h2", id="question")
-            self._words = Element("p")
+            self._text = Element("p")
             with within("div", "buttons"):
                 no = Element("button", "Cancel", "plain", type="button", data_autofocus=True)
                 self._yes = Element("button", "", "plain first", type="button")
         no.on("click", self._dialog.close, args=[])
         self._yes.on("click", lambda: self._dialog.submit(True), args=[])
 
-    async def ask(self, question: str, words: str, verb: str, *, is_grave: bool) -> bool:
+    async def ask(self, question: str, text: str, action: str, *, is_destructive: bool) -> bool:
         """Whether the user confirms."""
         self._question.show(question)
-        self._words.show(words)
-        self._yes.show(verb)
-        self._yes.show_classes("plain first grave" if is_grave else "plain first")
-        agreed = await self._dialog
+        self._text.show(text)
+        self._yes.show(action)
+        self._yes.show_classes("plain first dangerous" if is_destructive else "plain first")
+        is_confirmed = await self._dialog
         self._dialog.close()
-        return bool(agreed)
+        return bool(is_confirmed)

@@ -39,7 +39,7 @@ async def open_site(source: PageData, rest: ASGIApp) -> ASGIApp:
     Raises what the source raises.
     """
     feed = UpdateStream(source)
-    await feed.wake()
+    await feed.ensure_running()
     actions = Actions(rest)
     views: dict[str, tuple[str, Callable[[Request], View]]] = {
         "": ("Flows", lambda _: FlowsView(feed.history)),
@@ -56,7 +56,7 @@ async def open_site(source: PageData, rest: ASGIApp) -> ASGIApp:
         f"<style>{style.read_text('utf-8')}</style><script>{script.read_text('utf-8')}</script>", shared=True
     )
     for path, (title, make) in views.items():
-        _page(path, title, make, feed, {name: words for name, (words, _) in views.items()})
+        _page(path, title, make, feed, {name: label for name, (label, _) in views.items()})
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     ui.run_with(
         app,
@@ -78,18 +78,18 @@ async def open_site(source: PageData, rest: ASGIApp) -> ASGIApp:
 def _page(path: str, title: str, make: Callable[[Request], View], feed: UpdateStream, titles: dict[str, str]) -> None:
     @ui.page(f"/{path}", title=f"{title} · {_NAME}")
     async def page(request: Request, client: Client) -> None:
-        await feed.wake()
+        await feed.ensure_running()
         Element("a", "Skip to the content", "skip", href="#content")
         within("div", "alarm", id="alarm", role="alert", hidden=True)
         with within("div", "frame"):
             with within("header", "top"):
                 Element("span", _NAME, "name")
                 as_of = Element("span", "", "as-of", id="as-of")
-                within("button", "quiet", id="theme", type="button", title="Light or dark")
+                within("button", "link-button", id="theme", type="button", title="Light or dark")
             with within("nav", aria_label="Views"):
-                for name, words in titles.items():
+                for name, label in titles.items():
                     current = "page" if name == path else False
-                    Element("a", words, href=name or "./", aria_current=current)
+                    Element("a", label, href=name or "./", aria_current=current)
             with within("div", id="content", tabindex="-1"):  # inside the one main element of NiceGUI
                 view = make(request)
 

@@ -51,20 +51,20 @@ def align(source: Sequence[Hashable], target: Sequence[Hashable]) -> Alignment:
             scores = _table([[int(one == other) for other in target[first:after]] for one in source[low:high]])
             pairs += [(low + one, first + other) for one, other in scores]
         else:
-            pairs += _forward(_by_turns(source, target, range(low, high), range(first, after)))
+            pairs += _longest_ascending(_pair_occurrences(source, target, range(low, high), range(first, after)))
     pairs.sort()
-    paired, paired_there = {one for one, _ in pairs}, {other for _, other in pairs}
-    left = [place for place in range(len(source)) if place not in paired]
-    left_there = [place for place in range(len(target)) if place not in paired_there]
-    return Alignment(pairs, _by_turns(source, target, left, left_there))
+    paired, paired_target = {one for one, _ in pairs}, {other for _, other in pairs}
+    left = [index for index in range(len(source)) if index not in paired]
+    left_target = [index for index in range(len(target)) if index not in paired_target]
+    return Alignment(pairs, _pair_occurrences(source, target, left, left_target))
 
 
-def liken(source: Sequence[Item], target: Sequence[Item]) -> list[Pair]:
+def pair_similar(source: Sequence[Item], target: Sequence[Item]) -> list[Pair]:
     """Pair records that are similar but not equal, in order, with the greatest similarity possible."""
     if len(source) * len(target) <= _TABLE >> 4:
-        return _table([[one.likeness(other) for other in target] for one in source])
+        return _table([[one.similarity(other) for other in target] for one in source])
     return [
-        (place, place) for place, (one, other) in enumerate(zip(source, target, strict=False)) if one.likeness(other)
+        (index, index) for index, (one, other) in enumerate(zip(source, target, strict=False)) if one.similarity(other)
     ]
 
 
@@ -74,26 +74,26 @@ def _anchors(
     """Pairs of items that occur once on each side."""
     here = Counter(source[low:high])
     there = Counter(target[first:after])
-    places = {target[place]: place for place in range(first, after) if there[target[place]] == 1}
+    positions = {target[index]: index for index in range(first, after) if there[target[index]] == 1}
     unique = [
-        (place, places[source[place]])
-        for place in range(low, high)
-        if here[source[place]] == 1 and source[place] in places
+        (index, positions[source[index]])
+        for index in range(low, high)
+        if here[source[index]] == 1 and source[index] in positions
     ]
-    return _forward(unique)
+    return _longest_ascending(unique)
 
 
-def _by_turns(
+def _pair_occurrences(
     source: Sequence[Hashable], target: Sequence[Hashable], here: Sequence[int], there: Sequence[int]
 ) -> list[Pair]:
     """Pair the n-th occurrence of an item with its n-th occurrence on the other side."""
     waiting: defaultdict[Hashable, deque[int]] = defaultdict(deque)
-    for place in there:
-        waiting[target[place]].append(place)
-    return [(place, waiting[source[place]].popleft()) for place in here if waiting.get(source[place])]
+    for index in there:
+        waiting[target[index]].append(index)
+    return [(index, waiting[source[index]].popleft()) for index in here if waiting.get(source[index])]
 
 
-def _forward(pairs: Sequence[Pair]) -> list[Pair]:
+def _longest_ascending(pairs: Sequence[Pair]) -> list[Pair]:
     """The longest subsequence of these pairs, sorted by the first index, in which the second one ascends too."""
     ends: list[int] = []  # the lowest second index at the end of a run of this length
     holders: list[int] = []

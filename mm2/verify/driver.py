@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import structlog
@@ -29,27 +29,27 @@ from mm2.verify.spans import Span, SpanSet
 log = structlog.get_logger(__name__)
 
 _START_TIMEOUT_S: Final = 120.0
-_LOOK_S: Final = 0.25
+_POLL_S: Final = 0.25
 _GRACE_S: Final = 60.0  # without a report, beyond the time limit of a broker
 _CHANNEL_PORT_KEY: Final = "spark.mm2.channel.port"
 
-#: The result of a range: the findings, or why it could not be compared.
-Outcome = Findings | str
+#: The result of a range: the findings, or the error because of which it could not be compared.
+RangeOutcome = Findings | str
 
 
 class VerifyTask:
     """The driver's state of one Spark task, for `mm2.copy.driver.server.ChannelServer`. Thread-safe."""
 
-    def __init__(self, name: str, spans: SpanSet, on_outcome: Callable[[int, Outcome], None]) -> None:
+    def __init__(self, name: str, spans: SpanSet, on_outcome: Callable[[int, RangeOutcome], None]) -> None:
         self.name = name
         self.id = secrets.token_hex(8)
         self.secret = secrets.token_hex(32)
         self.spec = spans
-        self.over = threading.Event()
-        self.begun = False
-        self.heard_at = time.monotonic()
+        self.finished = threading.Event()
+        self.started = False
+        self.last_message_at = time.monotonic()
         self.bytes = 0
-        self.trouble = ""
+        self.error = ""
         self._on_outcome = on_outcome
         self._lock = threading.Lock()
         self._connection: ExecutorConnection | None = None
@@ -57,31 +57,31 @@ class VerifyTask:
     def attach(self, connection: ExecutorConnection) -> bool:
         """Accept the executor's connection; False for a second one, from another attempt of the same task."""
         with self._lock:
-            if self._connection is not None or self.over.is_set():
+            if self._connection is not None or self.finished.is_set():
                 return False
             self._connection = connection
-            self.heard_at = time.monotonic()
-            self.begun = True
+            self.last_message_at = time.monotonic()
+            self.started = True
             return True
 
     def received(self, message: dict[str, Any]) -> None:
         """Handle a message from the executor."""
-        self.heard_at = time.monotonic()
+        self.last_message_at = time.monotonic()
         if message["type"] == "progress":
             self.bytes += int(message["bytes"])
         elif message["type"] == "range":
             found = message.get("findings")
             self._on_outcome(
-                int(message["number"]), str(message["trouble"]) if found is None else Findings.from_json(found)
+                int(message["number"]), str(message["error"]) if found is None else Findings.from_json(found)
             )
         elif message["type"] == "final":
-            self.over.set()
+            self.finished.set()
 
     def ended(self, reason: str, *, dead: bool = False) -> None:
         """Handle the end of the connection or of the Spark job."""
-        if not self.over.is_set():
-            self.trouble = reason
-        self.over.set()
+        if not self.finished.is_set():
+            self.error = reason
+        self.finished.set()
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
@@ -107,44 +107,36 @@ class Verifier:
         self._host = "127.0.0.1"
         self._spark.start()
 
-    def examine(
+    def compare(
         self,
         spans: Sequence[Span],
         job: SpanSet,
         on_progress: Callable[[int, int], None] = lambda _bytes, _ranges: None,
-    ) -> list[Outcome]:
+    ) -> list[RangeOutcome]:
         """The result of each range. ``job`` has the common settings; its rate is divided among the tasks.
 
         ``on_progress`` is called with the bytes read and the ranges completed. Raises SparkUnavailable.
         """
-        outcomes: list[Outcome] = ["it was never begun"] * len(spans)
+        outcomes: list[RangeOutcome] = ["the comparison was not started"] * len(spans)
         if not spans:
             return []
         context = self._spark.context(_START_TIMEOUT_S + job.patience_s, until=self._stopping)
         server = self._listen(context)
-        shares = _dealt(spans, self.parallel)
+        shares = _assign(spans, self.parallel)
+        name = f"verify {job.source_alias}->{job.target_alias}"
         done: set[int] = set()
 
-        def on_outcome(number: int, outcome: Outcome) -> None:
+        def on_outcome(number: int, outcome: RangeOutcome) -> None:
             outcomes[number] = outcome
             done.add(number)
 
-        tasks = []
-        for place, share in enumerate(shares):
-            work = SpanSet(
-                job.source,
-                job.target,
-                job.source_alias,
-                job.target_alias,
-                tuple((number, spans[number]) for number in share),
-                job.read_committed,
-                job.rate / len(shares),
-                job.patience_s,
-            )
-            tasks.append(VerifyTask(f"verify {job.source_alias}->{job.target_alias} task {place}", work, on_outcome))
+        tasks = [
+            VerifyTask(f"{name} task {index}", _job_of(job, spans, share, len(shares)), on_outcome)
+            for index, share in enumerate(shares)
+        ]
         for task in tasks:
             server.expect(task)
-        group = f"verify {job.source_alias}->{job.target_alias} ({tasks[0].id})"
+        group = f"{name} ({tasks[0].id})"
         runner = threading.Thread(target=self._run, args=(context, server, group, tasks), name="spark-job", daemon=True)
         runner.start()
         try:
@@ -152,14 +144,12 @@ class Verifier:
         finally:
             for task in tasks:
                 server.forget(task)
-            if not all(task.over.is_set() for task in tasks):
+            if not all(task.finished.is_set() for task in tasks):
                 self._spark.cancel(group)
-        troubles = {
-            number: task.trouble for task, share in zip(tasks, shares, strict=True) for number in share if task.trouble
-        }
-        for number, trouble in troubles.items():
-            if number not in done:
-                outcomes[number] = trouble
+        for task, share in zip(tasks, shares, strict=True):
+            for number in share:
+                if task.error and number not in done:
+                    outcomes[number] = task.error
         return list(outcomes)
 
     def stop(self) -> None:
@@ -187,37 +177,42 @@ class Verifier:
         assignments = [
             json.dumps(asdict(Assignment(task.id, host, port, task.secret, server.fingerprint))) for task in tasks
         ]
-        reason = "the Spark task ended before its work was done"
+        reason = "the Spark task ended before its ranges were compared"
         try:
             context.setJobGroup(group, group)
             ends = context.parallelize(assignments, len(assignments)).mapPartitions(run).setName(group).collect()
-            told = [json.loads(end).get("reason") for end in ends]
-            reason = next(filter(None, told), reason)
+            reasons = [json.loads(end).get("reason") for end in ends]
+            reason = next(filter(None, reasons), reason)
         except Exception as error:  # noqa: BLE001
             reason = f"the Spark job failed: {failure_of(error)}"
             self._spark.check_jvm()
         for task in tasks:
             # The final message is on the channel, and may arrive after Spark's result on a busy machine.
-            task.over.wait(channel.LEASE_TIMEOUT_S)
+            task.finished.wait(channel.LEASE_TIMEOUT_S)
             task.ended(reason)
 
-    def _watch(self, tasks: Sequence[VerifyTask], patience_s: float, tell: Callable[[], None]) -> None:
-        silence_s = patience_s + _GRACE_S
-        while not all(task.over.wait(_LOOK_S) for task in tasks):
-            tell()
+    def _watch(self, tasks: Sequence[VerifyTask], patience_s: float, on_progress: Callable[[], None]) -> None:
+        limit_s = patience_s + _GRACE_S
+        while not all(task.finished.wait(_POLL_S) for task in tasks):
+            on_progress()
             if self._stopping.is_set():
                 for task in tasks:
-                    task.ended("it was stopped")
+                    task.ended("the verification was stopped")
                 return
             # If Spark has fewer slots than there are tasks, some tasks wait for others.
-            begun = [task for task in tasks if task.begun and not task.over.is_set()]
-            for task in begun or tasks:
-                if not task.over.is_set() and time.monotonic() - task.heard_at > silence_s:
-                    task.ended(f"nothing was heard of its Spark task for {silence_s:.0f} s")
-        tell()
+            started = [task for task in tasks if task.started and not task.finished.is_set()]
+            for task in started or tasks:
+                if not task.finished.is_set() and time.monotonic() - task.last_message_at > limit_s:
+                    task.ended(f"its Spark task sent no message for {limit_s:.0f} s")
+        on_progress()
 
 
-def _dealt(spans: Sequence[Span], parallel: int) -> list[list[int]]:
+def _job_of(job: SpanSet, spans: Sequence[Span], numbers: Sequence[int], tasks: int) -> SpanSet:
+    """The job of one of ``tasks`` tasks, with its share of the rate."""
+    return replace(job, spans=tuple((number, spans[number]) for number in numbers), rate=job.rate / tasks)
+
+
+def _assign(spans: Sequence[Span], parallel: int) -> list[list[int]]:
     """The numbers of the ranges of each task, with similar total sizes.
 
     The largest are assigned first, each to the task with the least.
@@ -231,4 +226,4 @@ def _dealt(spans: Sequence[Span], parallel: int) -> list[list[int]]:
     return [sorted(share) for share in shares]
 
 
-__all__ = ["Outcome", "SparkUnavailable", "Verifier"]
+__all__ = ["RangeOutcome", "SparkUnavailable", "Verifier"]

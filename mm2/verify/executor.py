@@ -6,11 +6,11 @@ The messages:
 ==== executor → driver ======================================================================
   {"type": "progress", "bytes": n}                        bytes read since the last message, both sides
   {"type": "range", "number": n, "findings": {…}}         a range was compared
-  {"type": "range", "number": n, "trouble": "…"}          a range could not be compared
+  {"type": "range", "number": n, "error": "…"}            a range could not be compared
   {"type": "final"}                                       all ranges are done
 =============================================================================================
 
-If the driver is gone, the task ends at its next message.
+If the driver has ended, the task ends at its next message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mm2.verify.reading import Lines, RangeReader
 from mm2.verify.spans import Span, SpanSet
 
 _OPEN_TIMEOUT_S: Final = 10.0
-_SAY_EVERY_S: Final = 1.0
+_REPORT_EVERY_S: Final = 1.0
 
 
 def run(assignments: Iterable[str]) -> Iterator[str]:
@@ -44,16 +44,16 @@ def run(assignments: Iterable[str]) -> Iterator[str]:
     attempt = 0 if context is None else context.attemptNumber()
     for text in list(assignments):
         try:
-            with DriverLine.open(Assignment(**json.loads(text)), attempt) as line:
-                _Examiner(line).run()
+            with DriverConnection.open(Assignment(**json.loads(text)), attempt) as connection:
+                _RangeComparer(connection).run()
         except Exception as error:  # noqa: BLE001
             yield json.dumps({"state": "failed", "reason": f"{type(error).__name__}: {error}"})
         else:
             yield json.dumps({"state": "done"})
 
 
-class DriverLine:
-    """The executor's end of the channel, for one that only reports. ``spans`` is the job."""
+class DriverConnection:
+    """The executor's end of the progress channel. ``spans`` is the job."""
 
     def __init__(self, connection: socket.socket, spans: SpanSet) -> None:
         self.spans = spans
@@ -83,7 +83,7 @@ class DriverLine:
             connection.close()
             raise
 
-    def say(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Send a message to the driver. Raises OSError if the connection is closed."""
         self._connection.sendall(channel.encode(message))
 
@@ -95,17 +95,17 @@ class DriverLine:
             self._connection.close()
 
 
-class _Examiner:
+class _RangeComparer:
     """Compares the ranges of one task."""
 
-    def __init__(self, line: DriverLine) -> None:
-        self._line = line
-        self._job = line.spans
-        self._said_at = 0.0
-        self._told_bytes = 0
+    def __init__(self, connection: DriverConnection) -> None:
+        self._connection = connection
+        self._job = connection.spans
+        self._reported_at = 0.0
+        self._reported_bytes = 0
         self._done_bytes = 0
         self._readers: list[RangeReader] = []
-        self._pace = RateLimit(self._job.rate, self._alive)
+        self._pace = RateLimit(self._job.rate, self._report_progress)
 
     def run(self) -> None:
         """Compare all ranges. Raises OSError if the connection to the driver is closed."""
@@ -115,26 +115,26 @@ class _Examiner:
         try:
             for number, span in job.spans:
                 try:
-                    said: dict[str, Any] = {"findings": self._examine(span, source, target).to_json()}
+                    result: dict[str, Any] = {"findings": self._compare(span, source, target).to_json()}
                 except KafkaFailure as failure:
-                    said = {"trouble": str(failure)}
-                self._line.say({"type": "range", "number": number, **said})
-            self._alive(at_once=True)
-            self._line.say({"type": "final"})
+                    result = {"error": str(failure)}
+                self._connection.send({"type": "range", "number": number, **result})
+            self._report_progress(at_once=True)
+            self._connection.send({"type": "final"})
         finally:
             for lines in (source, target):
                 lines.close()
                 lines.cluster.close()
 
-    def _examine(self, span: Span, source: Lines, target: Lines) -> Findings:
-        stretch = span.stretch
-        mine = self._reader(source, span, stretch.first, stretch.after)
-        theirs = self._reader(target, span, stretch.target_first, stretch.target_after)
+    def _compare(self, span: Span, source: Lines, target: Lines) -> Findings:
+        piece = span.piece
+        mine = self._reader(source, span, piece.first, piece.after)
+        theirs = self._reader(target, span, piece.target_first, piece.target_after)
         comparison = Comparison(span, mine, theirs)
         try:
             if not comparison.run():
-                again = self._reader(source, span, *span.whole)
-                comparison.resolve(originals(again, *span.whole, comparison.wanted, self._alive))
+                whole = self._reader(source, span, *span.whole)
+                comparison.resolve(originals(whole, *span.whole, comparison.wanted, self._report_progress))
         finally:
             read = sum(reader.bytes for reader in self._readers)
             for reader in self._readers:
@@ -156,16 +156,16 @@ class _Examiner:
             read_committed=job.read_committed or not is_source,
             pace=self._pace,
             patience_s=job.patience_s,
-            heard=self._alive,
+            heard=self._report_progress,
         )
         self._readers.append(reader)
         return reader
 
-    def _alive(self, *, at_once: bool = False) -> None:
+    def _report_progress(self, *, at_once: bool = False) -> None:
         """Report the number of bytes read, once a second. Raises OSError if the connection is closed."""
         now = time.monotonic()
-        if at_once or now - self._said_at >= _SAY_EVERY_S:
-            self._said_at = now
+        if at_once or now - self._reported_at >= _REPORT_EVERY_S:
+            self._reported_at = now
             read = self._done_bytes + sum(reader.bytes for reader in self._readers)
-            self._line.say({"type": "progress", "bytes": read - self._told_bytes})
-            self._told_bytes = read
+            self._connection.send({"type": "progress", "bytes": read - self._reported_bytes})
+            self._reported_bytes = read

@@ -19,9 +19,8 @@ class DifferenceKind(StrEnum):
     ALTERED_VALUE = "altered value"
     ALTERED_HEADERS = "altered headers"
     ALTERED_TIMESTAMP = "altered timestamp"
-    DISPLACED = (
-        "displaced"  # at another target offset than in the ledger, so offsets of groups are translated incorrectly
-    )
+    # At another target offset than in the ledger, so offsets of groups are translated incorrectly.
+    DISPLACED = "displaced"
 
 
 class Explained(StrEnum):
@@ -31,10 +30,10 @@ class Explained(StrEnum):
     TARGET_COMPACTED = "compacted on the target"
     SOURCE_DELETED = "deleted on the source since"
     TARGET_DELETED = "deleted on the target"
-    SOURCE_CUT = "of a source log that was cut off"
+    SOURCE_TRUNCATED = "of a source log that was cut off"
     BEFORE = "before the copy began"
     PENDING = "not copied yet"
-    UNTIMED = "timestamps by the target (LogAppendTime)"
+    TARGET_TIMESTAMPS = "timestamps by the target (LogAppendTime)"
 
 
 #: The number of differences that one comparison lists; all are counted.
@@ -51,11 +50,11 @@ class Difference(NamedTuple):
     detail: str = ""
 
     @property
-    def place(self) -> int:
-        """The sort key: the source offset if there is one."""
+    def sort_key(self) -> int:
+        """The source offset if there is one, else the target offset."""
         return self.source if self.source is not None else -1 if self.target is None else self.target
 
-    def goes_on_with(self, following: Difference) -> bool:
+    def is_followed_by(self, following: Difference) -> bool:
         """Whether both are adjacent, on the sides where they have offsets."""
         if self.kind != following.kind or self.detail != following.detail:
             return False
@@ -67,8 +66,13 @@ class Difference(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """For a report."""
-        told = {"kind": str(self.kind), "source_offset": self.source, "target_offset": self.target}
-        return {**told, "records": self.records, "detail": self.detail}
+        return {
+            "kind": str(self.kind),
+            "source_offset": self.source,
+            "target_offset": self.target,
+            "records": self.records,
+            "detail": self.detail,
+        }
 
 
 @dataclass(slots=True)
@@ -76,17 +80,17 @@ class Findings:
     """The findings of one range.
 
     ``records`` of the source were found on the target; ``source_records`` and ``target_records`` were read. ``bytes``
-    are those received from both sides, compressed. ``unlike`` is the source offset at which a comparison without
+    are those received from both sides, compressed. ``first_mismatch`` is the source offset at which a comparison without
     details has stopped, None if it was completed. ``counts`` are records by kind; ``explained`` are offsets by reason.
-    ``spoiled`` is the first source offset with a difference.
+    ``first_difference`` is the first source offset with a difference.
     """
 
     records: int = 0
     source_records: int = 0
     target_records: int = 0
     bytes: int = 0
-    unlike: int | None = None
-    spoiled: int | None = None
+    first_mismatch: int | None = None
+    first_difference: int | None = None
     counts: dict[str, int] = field(default_factory=dict)
     explained: dict[str, int] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
@@ -94,7 +98,7 @@ class Findings:
     @property
     def is_equal(self) -> bool:
         """Whether there are no differences."""
-        return self.unlike is None and not self.counts
+        return self.first_mismatch is None and not self.counts
 
     def differ(self, difference: Difference, before: int | None = None) -> None:
         """Count a difference and list it, merged with an adjacent one of its kind.
@@ -102,17 +106,17 @@ class Findings:
         ``before`` is a source offset nearby.
         """
         self.counts[difference.kind] = self.counts.get(difference.kind, 0) + difference.records
-        place = difference.source if difference.source is not None else before
-        if place is not None:
-            self.spoiled = place if self.spoiled is None else min(self.spoiled, place)
+        offset = difference.source if difference.source is not None else before
+        if offset is not None:
+            self.first_difference = offset if self.first_difference is None else min(self.first_difference, offset)
         last = self.differences[-1] if self.differences else None
-        if last is not None and last.goes_on_with(difference):
+        if last is not None and last.is_followed_by(difference):
             self.differences[-1] = last._replace(records=last.records + difference.records)
         elif len(self.differences) < LISTED:
             self.differences.append(difference)
 
     def explain(self, reason: str, offsets: int = 1) -> None:
-        """Count offsets that need not be there."""
+        """Count offsets that are explained."""
         if offsets > 0:
             self.explained[reason] = self.explained.get(reason, 0) + offsets
 
@@ -122,9 +126,13 @@ class Findings:
         self.source_records += other.source_records
         self.target_records += other.target_records
         self.bytes += other.bytes
-        self.unlike = other.unlike if self.unlike is None else self.unlike
-        if other.spoiled is not None:
-            self.spoiled = other.spoiled if self.spoiled is None else min(self.spoiled, other.spoiled)
+        self.first_mismatch = other.first_mismatch if self.first_mismatch is None else self.first_mismatch
+        if other.first_difference is not None:
+            self.first_difference = (
+                other.first_difference
+                if self.first_difference is None
+                else min(self.first_difference, other.first_difference)
+            )
         for mine, others in ((self.counts, other.counts), (self.explained, other.explained)):
             for name, count in others.items():
                 mine[name] = mine.get(name, 0) + count
@@ -132,7 +140,16 @@ class Findings:
 
     def to_json(self) -> dict[str, Any]:
         """The message from the executor to the driver."""
-        names = ("records", "source_records", "target_records", "bytes", "unlike", "spoiled", "counts", "explained")
+        names = (
+            "records",
+            "source_records",
+            "target_records",
+            "bytes",
+            "first_mismatch",
+            "first_difference",
+            "counts",
+            "explained",
+        )
         return {**{name: getattr(self, name) for name in names}, "differences": [list(one) for one in self.differences]}
 
     @classmethod

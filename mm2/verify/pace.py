@@ -8,15 +8,15 @@ from typing import Final
 
 _MOST_BYTES: Final = 8 << 20
 _LEAST_BYTES: Final = 64 << 10
-_NAP_S: Final = 0.5
+_SLEEP_S: Final = 0.5
 
 
 class RateLimit:
-    """A rate limit; ``rate`` 0: none. Unused rate is not saved up: the limit protects other users of the network."""
+    """A rate limit; ``rate`` 0: none. Unused rate does not accumulate: the limit protects other users of the network."""
 
-    def __init__(self, rate: float, heard: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, rate: float, on_wait: Callable[[], None] = lambda: None) -> None:
         self._rate = rate
-        self._heard = heard
+        self._on_wait = on_wait
         self._free_at = time.monotonic()
 
     @property
@@ -32,5 +32,5 @@ class RateLimit:
     def wait(self) -> None:
         """Wait until more may be requested, and report progress meanwhile."""
         while (left := self._free_at - time.monotonic()) > 0:
-            time.sleep(min(left, _NAP_S))
-            self._heard()
+            time.sleep(min(left, _SLEEP_S))
+            self._on_wait()

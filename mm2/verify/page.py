@@ -1,4 +1,4 @@
-"""A report as one self-contained HTML file: no scripts, fonts or images from elsewhere."""
+"""A report as one self-contained HTML file: no scripts, fonts or images from copied_in_other_passes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import Final
 
 from mm2.verify.report import PartitionReport, Verdict, VerifyReport, moment
 
-_SENTENCES: Final = {
-    Verdict.EQUAL: "Source and target are equal: whatever is not on both sides is explained.",
+_VERDICT_TEXTS: Final = {
+    Verdict.EQUAL: "Source and target are equal: all records that are on one side only are explained.",
     Verdict.DIFFERENT: "Source and target differ.",
-    Verdict.TROUBLE: "Some of it could not be compared.",
+    Verdict.INCOMPLETE: "Some partitions could not be compared.",
 }
-_WORST_FIRST: Final = (Verdict.DIFFERENT, Verdict.TROUBLE, Verdict.EQUAL)
+#: The names of the verdicts on the page, and their CSS classes.
+_NAMES: Final = {Verdict.EQUAL: "equal", Verdict.DIFFERENT: "different", Verdict.INCOMPLETE: "incomplete"}
+_WORST_FIRST: Final = (Verdict.DIFFERENT, Verdict.INCOMPLETE, Verdict.EQUAL)
 #: The colours, sizes and shapes of the dashboard (`mm2/ui/dashboard.css`).
 _STYLE: Final = """
 :root {
   color-scheme: light dark; --paper: light-dark(#fbfaf7, #15181b); --ink: light-dark(#1d2328, #e9e6df);
-  --soft: light-dark(#5a6269, #a1a7ab); --line: light-dark(#dfdcd4, #30363b); --well: light-dark(#00664f, #62c7a4);
-  --care: light-dark(#825700, #e6b450); --bad: light-dark(#a8201a, #ff8f80);
+  --muted: light-dark(#5a6269, #a1a7ab); --line: light-dark(#dfdcd4, #30363b); --ok: light-dark(#00664f, #62c7a4);
+  --warning: light-dark(#825700, #e6b450); --bad: light-dark(#a8201a, #ff8f80);
 }
 body {
   font: 400 15px/1.5 Roboto, system-ui, -apple-system, "Segoe UI", sans-serif; font-variant-numeric: tabular-nums;
@@ -27,14 +29,14 @@ body {
 }
 h1, h2 { font-size: 1.05rem; font-weight: 500; margin: 2.2rem 0 .6rem; } h1 { margin: 0; }
 .verdict { font-size: clamp(1.55rem, 1.1rem + 2.1vw, 2.6rem); line-height: 1.2; font-weight: 300; margin: .55rem 0 1.3rem; }
-.equal { color: var(--well); } .trouble { color: var(--care); } .different { color: var(--bad); }
-td.equal::before, td.trouble::before, td.different::before {
+.equal { color: var(--ok); } .incomplete { color: var(--warning); } .different { color: var(--bad); }
+td.equal::before, td.incomplete::before, td.different::before {
   content: ""; display: inline-block; width: .62em; height: .62em; margin-right: .5em; background: currentColor;
 }
-td.equal::before { border-radius: 50%; } td.trouble::before { clip-path: polygon(50% 0, 100% 50%, 50% 100%, 0 50%); }
+td.equal::before { border-radius: 50%; } td.incomplete::before { clip-path: polygon(50% 0, 100% 50%, 50% 100%, 0 50%); }
 td.different::before { clip-path: polygon(50% 0, 100% 100%, 0 100%); }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .93rem; }
-th { color: var(--soft); font-weight: 400; font-size: .87rem; }
+th { color: var(--muted); font-weight: 400; font-size: .87rem; }
 th, td { border-bottom: 1px solid var(--line); padding: .42rem .9rem .42rem 0; text-align: left; vertical-align: top; }
 td.n, th.n { text-align: right; }
 """
@@ -46,7 +48,7 @@ def page(report: VerifyReport) -> str:
         "Began": f"{moment(report.began_ms)}, took {report.seconds:,.1f} s",
         "Records found on both sides": f"{report.records:,}",
         "Bytes read from both sides": f"{report.bytes:,}",
-        "Range": "everything" if report.is_everything else "as asked for, see the offsets",
+        "Range": "everything" if report.is_everything else "as requested, see the offsets",
     }
     parts = [
         "<!DOCTYPE html>",
@@ -54,7 +56,7 @@ def page(report: VerifyReport) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>mm2 verify {escape(report.flow)}</title><style>{_STYLE}</style></head><body>",
         f"<h1>mm2 verify {escape(report.flow)}</h1>",
-        f'<p class="verdict {report.verdict}">{_SENTENCES[report.verdict]}</p>',
+        f'<p class="verdict {_NAMES[report.verdict]}">{_VERDICT_TEXTS[report.verdict]}</p>',
         _table(("", ""), list(facts.items()), head=False),
         _counts("Differences", "kind", report.counts),
         _counts("Explained", "reason", report.explained),
@@ -73,16 +75,16 @@ def _counts(title: str, what: str, counts: Mapping[str, int]) -> str:
 
 
 def _partitions(partitions: Sequence[PartitionReport]) -> str:
-    header = ("partition", "verdict", "source offsets", "records", "differences", "known by", "")
+    header = ("partition", "verdict", "source offsets", "records", "differences", "matched by", "error")
     rows = [
         (
             str(one.source),
-            str(one.verdict),
+            _NAMES[one.verdict],
             f"{one.first:,} to {one.after - 1:,}" if one.after > one.first else "none",
             f"{one.records:,}",
             f"{sum(one.counts.values()):,}",
             str(one.certainty),
-            one.trouble,
+            one.error,
         )
         for one in sorted(partitions, key=lambda one: _WORST_FIRST.index(one.verdict))
     ]
@@ -106,7 +108,7 @@ def _one(partition: PartitionReport) -> str:
         return text
     total = sum(partition.counts.values())
     listed = sum(one.records for one in partition.differences)
-    more = f"<p>{total - listed:,} more are not listed.</p>" if total > listed else ""
+    more = f"<p>{total - listed:,} more records are not listed.</p>" if total > listed else ""
     return text + _table(("difference", "source offset", "target offset", "records", "what"), rows) + more
 
 
@@ -119,7 +121,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, head: bool =
     if head:
         heads = zip(header, numbers, strict=True)
         lines.append("<tr>" + "".join(_cell("th", text, "n" if number else "") for text, number in heads) + "</tr>")
-    verdicts = set(Verdict)
+    verdicts = set(_NAMES.values())
     for row in rows:
         kinds = (text if text in verdicts else "n" if number else "" for text, number in zip(row, numbers, strict=True))
         lines.append("<tr>" + "".join(_cell("td", text, kind) for text, kind in zip(row, kinds, strict=True)) + "</tr>")

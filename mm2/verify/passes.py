@@ -16,7 +16,7 @@ from mm2.copy.segments import Gap, Segment, SegmentChunk
 from mm2.verify.findings import Explained
 
 #: Reasons for offsets without visible records on the source. A record that is visible there is missing on the target.
-UNSEEN: Final = frozenset({"compacted", "control", "aborted"})
+INVISIBLE: Final = frozenset({"compacted", "control", "aborted"})
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Route:
 
     def at_source(self, offset: int) -> Segment | None:
         """The segment that contains a source offset."""
-        place = bisect_right(self._sources, offset) - 1
-        segment = self.segments[place] if place >= 0 else None
+        index = bisect_right(self._sources, offset) - 1
+        segment = self.segments[index] if index >= 0 else None
         return segment if segment is not None and offset < segment.source_end else None
 
     def at_target(self, offset: int) -> Segment | None:
         """The segment that contains a target offset."""
-        place = bisect_right(self._targets, offset) - 1
-        segment = self.segments[place] if place >= 0 else None
+        index = bisect_right(self._targets, offset) - 1
+        segment = self.segments[index] if index >= 0 else None
         return segment if segment is not None and offset < segment.target_end else None
 
     def target_of(self, source: int) -> int | None:
@@ -55,12 +55,14 @@ class Route:
 
     def next_source(self, source: int) -> int | None:
         """The source offset at which the next segment after an offset starts."""
-        place = bisect_right(self._sources, source)
-        return self._sources[place] if place < len(self._sources) else None
+        index = bisect_right(self._sources, source)
+        return self._sources[index] if index < len(self._sources) else None
 
     def part(self, first: int, after: int) -> Route:
         """The segments of source offsets ``first``..``after - 1``."""
-        return Route(tuple(clipped(segment, first, after) for segment in self.segments if _meet(segment, first, after)))
+        return Route(
+            tuple(clip(segment, first, after) for segment in self.segments if _overlaps(segment, first, after))
+        )
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,9 @@ class Bounds:
     ``target_start``..``target_end - 1`` at that time. A range whose ends are in no segment is extended to the next
     segment.
 
-    ``target_first``, if not -1, is the offset to which the target was compared before, and ``first`` how far the source
-    had been copied then. The target offset is decisive from there on: all segments after ``target_first`` are compared,
-    also if the flow was reset and has copied source offsets below ``first`` again.
+    ``target_first``, if not -1, is the offset up to which the target was compared before, and ``first`` the source
+    position at that time. All segments after ``target_first`` are compared, also if the flow was reset and has copied
+    source offsets below ``first`` again.
     """
 
     first: int
@@ -115,8 +117,8 @@ class Bounds:
     target_first: int = -1
 
     @property
-    def goes_on(self) -> bool:
-        """Whether a part was compared before."""
+    def is_incremental(self) -> bool:
+        """Whether only the part after a previous comparison is compared."""
         return self.target_first >= 0
 
 
@@ -126,64 +128,79 @@ def plan_passes(chunks: Sequence[SegmentChunk], bounds: Bounds) -> Plan:
     Offsets that were deleted or truncated on either side are explained.
     """
     plan = Plan()
-    segments = _uncut(chunks, plan, bounds)
-    if bounds.goes_on:
-        plan.compared, segments = _parted(segments, bounds.target_first)
+    segments = _without_truncated(chunks, plan, bounds)
+    if bounds.is_incremental:
+        plan.compared, segments = _split_at_target(segments, bounds.target_first)
         first, leading, lowest = bounds.first, True, 0
     else:
         first, leading = _first(segments, bounds)
         lowest = first
     after, trailing = _after(segments, bounds)
+    groups = _ascending_groups(segments)
+    for index, group in enumerate(groups):
+        kept = [part for segment in group if (part := _part_to_compare(segment, lowest, after, plan, bounds)).records]
+        if not kept:
+            continue
+        is_last = trailing and index + 1 == len(groups)
+        # Records between two passes, and after the last one, belong to the pass before them.
+        next_target = groups[index + 1][0].target if index + 1 < len(groups) else bounds.target_end if trailing else 0
+        until, target_until = _pass_end(group, kept, after, next_target, bounds.position if is_last else None)
+        # If the start of its segment was deleted, the exact beginning of the pass is unknown.
+        is_first = leading and index == 0 and kept[0].source == group[0].source
+        plan.passes.append(
+            Pass(
+                min(first, kept[0].source) if is_first else kept[0].source,
+                until,
+                max(bounds.target_start, bounds.target_first) if is_first else kept[0].target,
+                target_until,
+                Route(tuple(kept)),
+            )
+        )
+    begin = max(bounds.target_start, bounds.target_first)
+    if not segments and (first < after or ((bounds.whole or bounds.is_incremental) and begin < bounds.target_end)):
+        plan.passes.append(Pass(first, max(first, after), begin, max(begin, bounds.target_end), Route()))
+    return plan
+
+
+def _ascending_groups(segments: Iterable[Segment]) -> list[list[Segment]]:
+    """Consecutive segments that ascend on both sides; a reset of the flow starts a new group."""
     groups: list[list[Segment]] = []
     for segment in segments:
         last = groups[-1][-1] if groups else None
         if last is None or segment.source < last.source_end or segment.target < last.target_end:
             groups.append([])
         groups[-1].append(segment)
-    for place, group in enumerate(groups):
-        kept = [part for segment in group if (part := _kept(segment, lowest, after, plan, bounds)).records]
-        if not kept:
-            continue
-        # The start of its segment was deleted, so the exact beginning of the pass is unknown.
-        is_first = leading and place == 0 and kept[0].source == group[0].source
-        following = next((segment for segment in group if after <= segment.source), None)
-        is_last = trailing and place + 1 == len(groups)
-        # Records between two passes, and after the last one, belong to the pass before them.
-        behind = groups[place + 1][0].target if place + 1 < len(groups) else bounds.target_end if trailing else 0
-        ends = kept[-1].target_end == group[-1].target_end
-        until = kept[-1].source_end
-        if is_last or following is not None:
-            # The last pass after a reset ends at the current position, however far the previous pass had come.
-            until = max(until, bounds.position if is_last else after)
-        if following is not None and until > kept[-1].source_end:
-            behind, ends = following.target, True
-        begin = max(bounds.target_start, bounds.target_first) if is_first else kept[0].target
-        plan.passes.append(
-            Pass(
-                min(first, kept[0].source) if is_first else kept[0].source,
-                until,
-                begin,
-                max(kept[-1].target_end, behind if ends else 0),
-                Route(tuple(kept)),
-            )
-        )
-    begin = max(bounds.target_start, bounds.target_first)
-    if not segments and (first < after or ((bounds.whole or bounds.goes_on) and begin < bounds.target_end)):
-        plan.passes.append(Pass(first, max(first, after), begin, max(begin, bounds.target_end), Route()))
-    return plan
+    return groups
 
 
-def _parted(segments: Iterable[Segment], target: int) -> tuple[list[Segment], list[Segment]]:
+def _pass_end(
+    group: Sequence[Segment], kept: Sequence[Segment], after: int, next_target: int, position: int | None
+) -> tuple[int, int]:
+    """The source and target offset at which a pass ends. ``position`` is that of the flow, for the last pass only."""
+    following = next((segment for segment in group if after <= segment.source), None)
+    until = kept[-1].source_end
+    reaches_end = kept[-1].target_end == group[-1].target_end
+    if position is not None:
+        # The last pass after a reset ends at the current position, however far the previous pass had come.
+        until = max(until, position)
+    elif following is not None:
+        until = max(until, after)
+    if following is not None and until > kept[-1].source_end:
+        next_target, reaches_end = following.target, True
+    return until, max(kept[-1].target_end, next_target if reaches_end else 0)
+
+
+def _split_at_target(segments: Iterable[Segment], target: int) -> tuple[list[Segment], list[Segment]]:
     """Split segments at a target offset: those below it, and those from it on."""
     below: list[Segment] = []
-    behind: list[Segment] = []
+    above: list[Segment] = []
     for segment in segments:
         middle = segment.source + target - segment.target
-        parts = clipped(segment, segment.source, middle), clipped(segment, middle, segment.source_end)
-        for part, where in zip(parts, (below, behind), strict=True):
+        parts = clip(segment, segment.source, middle), clip(segment, middle, segment.source_end)
+        for part, side in zip(parts, (below, above), strict=True):
             if part.records:
-                where.append(part)
-    return below, behind
+                side.append(part)
+    return below, above
 
 
 def _first(segments: Sequence[Segment], bounds: Bounds) -> tuple[int, bool]:
@@ -204,13 +221,13 @@ def _after(segments: Sequence[Segment], bounds: Bounds) -> tuple[int, bool]:
     return (min(above), False) if above else (bounds.position, True)
 
 
-def _kept(segment: Segment, first: int, after: int, plan: Plan, bounds: Bounds) -> Segment:
+def _part_to_compare(segment: Segment, first: int, after: int, plan: Plan, bounds: Bounds) -> Segment:
     """The part of a segment that is still to be compared; the rest is explained."""
-    wanted = clipped(segment, first, after)
-    there = clipped(wanted, bounds.source_start, after)
-    plan.explain(Explained.SOURCE_DELETED, wanted.records - there.records)
-    kept = clipped(there, there.source + bounds.target_start - there.target, after)
-    plan.explain(Explained.TARGET_DELETED, there.records - kept.records)
+    wanted = clip(segment, first, after)
+    on_source = clip(wanted, bounds.source_start, after)
+    plan.explain(Explained.SOURCE_DELETED, wanted.records - on_source.records)
+    kept = clip(on_source, on_source.source + bounds.target_start - on_source.target, after)
+    plan.explain(Explained.TARGET_DELETED, on_source.records - kept.records)
     return kept
 
 
@@ -236,21 +253,25 @@ def split(one: Pass, offsets: int) -> list[Pass]:
     return pieces
 
 
-def joined(pieces: Sequence[Pass]) -> Pass:
+def join(pieces: Sequence[Pass]) -> Pass:
     """Join adjacent pieces."""
     segments = tuple(segment for piece in pieces for segment in piece.route.segments)
     return Pass(
-        pieces[0].first, pieces[-1].after, pieces[0].target_first, pieces[-1].target_after, Route(_mended(segments))
+        pieces[0].first,
+        pieces[-1].after,
+        pieces[0].target_first,
+        pieces[-1].target_after,
+        Route(_merge_adjacent(segments)),
     )
 
 
-def clipped(segment: Segment, first: int, after: int) -> Segment:
+def clip(segment: Segment, first: int, after: int) -> Segment:
     """The part of a segment with source offsets ``first``..``after - 1``."""
     low, high = max(segment.source, first), min(segment.source_end, after)
     return Segment(low, segment.target + low - segment.source, max(0, high - low))
 
 
-def elsewhere(one: Pass, plan: Plan) -> list[Gap]:
+def copied_in_other_passes(one: Pass, plan: Plan) -> list[Gap]:
     """Source offsets that other passes of the plan have copied, and that need not be in this one."""
     others = [segment for other in plan.passes if other is not one for segment in other.route.segments]
     return [
@@ -260,7 +281,7 @@ def elsewhere(one: Pass, plan: Plan) -> list[Gap]:
     ]
 
 
-def side_by_side(gaps: Iterable[Gap]) -> list[Gap]:
+def merge_gaps(gaps: Iterable[Gap]) -> list[Gap]:
     """The same offsets in ranges that do not overlap."""
     merged: list[Gap] = []
     for gap in sorted(gaps):
@@ -271,11 +292,11 @@ def side_by_side(gaps: Iterable[Gap]) -> list[Gap]:
     return merged
 
 
-def _meet(segment: Segment, first: int, after: int) -> bool:
+def _overlaps(segment: Segment, first: int, after: int) -> bool:
     return segment.source < after and segment.source_end > first
 
 
-def _mended(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+def _merge_adjacent(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     whole: list[Segment] = []
     for segment in segments:
         last = whole[-1] if whole else None
@@ -286,29 +307,29 @@ def _mended(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     return tuple(whole)
 
 
-def _uncut(chunks: Sequence[SegmentChunk], plan: Plan, bounds: Bounds) -> list[Segment]:
+def _without_truncated(chunks: Sequence[SegmentChunk], plan: Plan, bounds: Bounds) -> list[Segment]:
     """All segments in the order of copying, without offsets that the source has since assigned to other records."""
     found: list[Segment] = []
     for chunk in chunks:
         cuts = sorted(chunk.cuts)
-        for place, segment in enumerate([*chunk.segments, None]):
-            while cuts and cuts[0].segments == place:
-                found = _cut(found, cuts.pop(0).source, plan, bounds)
+        for index, segment in enumerate([*chunk.segments, None]):
+            while cuts and cuts[0].segments == index:
+                found = _truncate(found, cuts.pop(0).source, plan, bounds)
             if segment is None:
                 continue
             # Records beyond the end were in flight when the end offset was read.
-            there = segment._replace(records=min(segment.records, bounds.target_end - segment.target))
-            if there.records > 0:
-                found.append(there)
+            visible = segment._replace(records=min(segment.records, bounds.target_end - segment.target))
+            if visible.records > 0:
+                found.append(visible)
     return found
 
 
-def _cut(segments: list[Segment], offset: int, plan: Plan, bounds: Bounds) -> list[Segment]:
+def _truncate(segments: list[Segment], offset: int, plan: Plan, bounds: Bounds) -> list[Segment]:
     left = []
     for segment in segments:
-        kept = clipped(segment, segment.source, max(segment.source, offset))
-        lost = clipped(segment, max(kept.source_end, bounds.first), bounds.after)
-        plan.explain(Explained.SOURCE_CUT, lost.records)
+        kept = clip(segment, segment.source, max(segment.source, offset))
+        lost = clip(segment, max(kept.source_end, bounds.first), bounds.after)
+        plan.explain(Explained.SOURCE_TRUNCATED, lost.records)
         if kept.records:
             left.append(kept)
     return left

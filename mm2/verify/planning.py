@@ -15,7 +15,17 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import EARLIEST, LATEST, ConfigEntry, OffsetInfo, TopicInfo, TopicPartition
 from mm2.mirror.discovery import vanished
 from mm2.verify.findings import Explained
-from mm2.verify.passes import UNSEEN, Bounds, Pass, Route, elsewhere, plan_passes, side_by_side, split
+from mm2.verify.passes import (
+    INVISIBLE,
+    Bounds,
+    Pass,
+    Plan,
+    Route,
+    copied_in_other_passes,
+    merge_gaps,
+    plan_passes,
+    split,
+)
 from mm2.verify.spans import Span
 
 _LEAST_SPAN: Final = 20_000
@@ -24,8 +34,8 @@ _SPANS_PER_TASK: Final = 8
 _TOPICS_PER_REQUEST: Final = 500
 
 
-class NotOfTheFlow(Exception):
-    """A named topic or partition is neither copied by the flow nor in its ledger; the message is for the user."""
+class NotInFlow(Exception):
+    """A requested topic or partition is neither copied by the flow nor in its ledger; the message is for the user."""
 
 
 class Certainty(StrEnum):
@@ -37,7 +47,7 @@ class Certainty(StrEnum):
 
 
 @dataclass(frozen=True)
-class Asked:
+class VerifyRequest:
     """The requested part of a flow.
 
     ``topics`` empty: all. Times in ms. ``offsets``: start and end of single partitions, None for open.
@@ -59,8 +69,8 @@ class Asked:
             return partition in self.offsets
         return not self.topics or partition.topic in self.topics
 
-    def not_among(self, partitions: Collection[TopicPartition]) -> list[str]:
-        """Requested topics and partitions that are not among ``partitions``, sorted."""
+    def missing_from(self, partitions: Collection[TopicPartition]) -> list[str]:
+        """Requested topics and partitions that are not in ``partitions``, sorted."""
         absent = [str(partition) for partition in self.offsets if partition not in partitions]
         return sorted([*absent, *(self.topics - {partition.topic for partition in partitions})])
 
@@ -83,9 +93,9 @@ class PartitionPlan:
     spans: list[Span] = field(default_factory=list)
     explained: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    trouble: str = ""
-    before: Verified | None = None  # how far it was compared before, if this continues from there
-    target_after: int = -1  # how far the target will have been compared
+    error: str = ""
+    before: Verified | None = None  # the previous result, if this comparison continues from it
+    target_after: int = -1  # the target offset up to which this comparison goes
 
     @property
     def source(self) -> TopicPartition:
@@ -103,8 +113,8 @@ class ClusterOffsets:
     compacted: Mapping[str, bool]
 
     @classmethod
-    def look(cls, admin: Admin, names: Iterable[str], isolation: str) -> ClusterOffsets:
-        """Read the state.
+    def read(cls, admin: Admin, names: Iterable[str], isolation: str) -> ClusterOffsets:
+        """Read the current state.
 
         Raises KafkaFailure if the cluster does not answer; errors of single topics are in the result.
         """
@@ -114,8 +124,8 @@ class ClusterOffsets:
         for at in range(0, len(wanted), _TOPICS_PER_REQUEST):
             some = wanted[at : at + _TOPICS_PER_REQUEST]
             topics.update(admin.describe_topics(some))
-            there = [name for name in some if isinstance(topics[name], TopicInfo)]
-            for name, configs in admin.describe_configs(there).items():
+            existing = [name for name in some if isinstance(topics[name], TopicInfo)]
+            for name, configs in admin.describe_configs(existing).items():
                 # Without permission to read the configs, missing offsets count as differences.
                 compacted[name] = _has_cleaner(configs)
         partitions = [
@@ -171,11 +181,11 @@ def plan_partition(
         if ledger is not None and entry is None and vanished(target.topics.get(plan.remote_topic)):
             plan.first = plan.after = source_start
             plan.explained[Explained.PENDING] = source_end - source_start
-            plan.notes.append("the flow has not come to this topic yet")
+            plan.notes.append("the flow has not copied this topic yet")
             return
         target_start, target_end = target.range(TopicPartition(plan.remote_topic, plan.partition))
     except KafkaFailure as failure:
-        plan.trouble = str(failure)
+        plan.error = str(failure)
         return
     base = Span(
         plan.topic,
@@ -200,20 +210,20 @@ def split_spans(plans: Sequence[PartitionPlan], parallel: int) -> None:
         pieces: list[Span] = []
         for span in plan.spans:
             # An uncertain range is compared in detail from the start, in one piece.
-            parts = [span.stretch] if span.closely else split(span.stretch, size)
-            for place, part in enumerate(parts):
-                hidden = tuple(gap for gap in span.hidden if gap.first < part.after and gap.after > part.first)
-                pieces.append(replace(span, stretch=part, hidden=hidden, open_start=span.open_start and place == 0))
+            parts = [span.piece] if span.in_detail else split(span.piece, size)
+            for index, part in enumerate(parts):
+                excluded = tuple(gap for gap in span.excluded if gap.first < part.after and gap.after > part.first)
+                pieces.append(replace(span, piece=part, excluded=excluded, open_start=span.open_start and index == 0))
         plan.spans = pieces
 
 
 def _is_of(entry: LedgerEntry, plan: PartitionPlan) -> bool:
     """Whether the ledger's entry is for these topics, and not for deleted ones with the same names."""
-    for side, known, now in (
+    for side, expected, actual in (
         ("source", entry.source_id, plan.source_id),
         ("remote", entry.target_id, plan.target_id),
     ):
-        if known and now and known != now:
+        if expected and actual and expected != actual:
             plan.notes.append(f"the {side} topic was recreated, so the ledger does not apply to it")
             return False
     return True
@@ -231,9 +241,35 @@ def _by_ledger(
     if entry.before is not None and target[1] < entry.mark.target:
         entry = entry.undone()  # its transaction is still open
     chunks = ledger.chunks(plan.source)
-    position = entry.mark.source
+    bounds = _ledger_bounds(plan, entry, wanted, source, target)
+    plan.target_after = bounds.target_end if bounds.whole else -1
+    plan.first, plan.after = max(bounds.first, source[0]), bounds.after
+    after = wanted[1]
+    if after is not None and after > bounds.position:
+        plan.explained[Explained.PENDING] = min(after, source[1]) - bounds.position
+    gaps = [gap for chunk in chunks for gap in chunk.gaps]
+    plan.explained |= _explained(entry, gaps, bounds)
+    if bounds.first >= bounds.after and not bounds.is_incremental:
+        return
+    found = plan_passes(chunks, bounds)
+    plan.first = min([plan.first, *(one.first for one in found.passes)])
+    for reason, offsets in found.explained.items():
+        plan.explained[reason] = plan.explained.get(reason, 0) + offsets
+    plan.notes += _pass_notes(plan, found, entry)
+    visible = [gap for gap in gaps if gap.reason not in INVISIBLE and gap.after > gap.first]
+    plan.spans += _spans(base, bounds, found, visible, (source[0], plan.after))
+
+
+def _ledger_bounds(
+    plan: PartitionPlan,
+    entry: LedgerEntry,
+    wanted: tuple[int | None, int | None],
+    source: tuple[int, int],
+    target: tuple[int, int],
+) -> Bounds:
     first, after = wanted
-    bounds = Bounds(
+    position = entry.mark.source
+    return Bounds(
         first or 0,
         position if after is None else min(after, position),
         source[0],
@@ -243,41 +279,41 @@ def _by_ledger(
         whole=after is None,
         target_first=-1 if plan.before is None else plan.before.target,
     )
-    plan.target_after = bounds.target_end if bounds.whole else -1
-    plan.first, plan.after = max(bounds.first, source[0]), bounds.after
-    if after is not None and after > position:
-        plan.explained[Explained.PENDING] = min(after, source[1]) - position
-    gaps = [gap for chunk in chunks for gap in chunk.gaps]
-    plan.explained |= _explained(entry, gaps, bounds)
-    found = plan_passes(chunks, bounds) if bounds.first < bounds.after or bounds.goes_on else None
-    if found is None:
-        return
-    plan.first = min([plan.first, *(one.first for one in found.passes)])
-    for reason, offsets in found.explained.items():
-        plan.explained[reason] = plan.explained.get(reason, 0) + offsets
+
+
+def _pass_notes(plan: PartitionPlan, found: Plan, entry: LedgerEntry) -> list[str]:
+    notes = []
     if plan.before is not None and any(one.first < plan.before.checked for one in found.passes):
-        plan.notes.append(
-            f"the flow was sent back below {plan.before.checked}, and what it has copied since is compared"
+        notes.append(
+            f"the flow was reset to an offset below {plan.before.checked}; the records copied since then are compared"
         )
     elif len(found.passes) > 1:
-        plan.notes.append(f"was copied in {len(found.passes)} passes, each of which is compared")
-    if entry.note:
-        plan.notes.append(entry.note)
-    unseen = [gap for gap in gaps if gap.reason not in UNSEEN and gap.after > gap.first]
-    for place, one in enumerate(found.passes):
-        hidden = [gap for gap in [*unseen, *elsewhere(one, found)] if gap.first < one.after and gap.after > one.first]
+        notes.append(f"copied in {len(found.passes)} passes; each of them is compared")
+    return [*notes, entry.note] if entry.note else notes
+
+
+def _spans(base: Span, bounds: Bounds, found: Plan, gaps: Sequence[Gap], whole: tuple[int, int]) -> list[Span]:
+    """A span for each pass. ``gaps`` are visible on the source, ``whole`` is the range to search for originals."""
+    spans = []
+    for index, one in enumerate(found.passes):
+        excluded = [
+            gap
+            for gap in [*gaps, *copied_in_other_passes(one, found)]
+            if gap.first < one.after and gap.after > one.first
+        ]
         known = one.route.segments
-        is_open = place == 0 and bool(known) and (one.first < known[0].source or one.target_first < known[0].target)
-        plan.spans.append(
+        is_open = index == 0 and bool(known) and (one.first < known[0].source or one.target_first < known[0].target)
+        spans.append(
             replace(
                 base,
-                stretch=one,
-                hidden=tuple(side_by_side(hidden)),
-                open_start=not bounds.goes_on and (is_open or not known),
-                closely=not known,
-                whole=(source[0], max(plan.after, one.after)),
+                piece=one,
+                excluded=tuple(merge_gaps(excluded)),
+                open_start=not bounds.is_incremental and (is_open or not known),
+                in_detail=not known,
+                whole=(whole[0], max(whole[1], one.after)),
             )
         )
+    return spans
 
 
 def _by_content(
@@ -289,10 +325,10 @@ def _by_content(
     target: tuple[int, int],
 ) -> None:
     known: list[Segment] = []
-    for here, there in sorted(set(syncs)):
-        inside = source[0] <= here < source[1] and target[0] <= there < target[1]
-        if inside and (not known or there > known[-1].target):
-            known.append(Segment(here, there, 1))
+    for upstream, downstream in sorted(set(syncs)):
+        inside = source[0] <= upstream < source[1] and target[0] <= downstream < target[1]
+        if inside and (not known or downstream > known[-1].target):
+            known.append(Segment(upstream, downstream, 1))
     plan.certainty = Certainty.SYNCS if known else Certainty.CONTENT
     first, after = wanted
     begin = [segment for segment in known if first is not None and segment.source <= first]
@@ -306,10 +342,10 @@ def _by_content(
     plan.spans.append(
         replace(
             base,
-            stretch=Pass(low[0], high[0], low[1], high[1], route),
+            piece=Pass(low[0], high[0], low[1], high[1], route),
             open_start=not begin,
             open_end=not end,
-            closely=True,
+            in_detail=True,
             whole=source,
         )
     )
@@ -326,7 +362,7 @@ def _explained(entry: LedgerEntry, gaps: Sequence[Gap], bounds: Bounds) -> dict[
         if low < high:
             by_reason.setdefault(gap.reason, []).append(Gap(low, high, gap.reason))
     for reason, ranges in by_reason.items():
-        found[reason] = sum(gap.after - gap.first for gap in side_by_side(ranges))
+        found[reason] = sum(gap.after - gap.first for gap in merge_gaps(ranges))
     return found
 
 

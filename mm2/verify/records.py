@@ -34,29 +34,29 @@ class ValueDigest(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A record to be matched. ``stamp`` is its timestamp (ms), None if timestamps are not compared."""
+    """A record to be matched. ``timestamp`` is its timestamp (ms), None if timestamps are not compared."""
 
     offset: int
-    stamp: int | None
+    timestamp: int | None
     key: ValueDigest | None
     value: ValueDigest | None
     headers: tuple[tuple[str, ValueDigest | None], ...] = ()
 
     @property
     def content(self) -> tuple[object, ...]:
-        """All of it but the offset."""
+        """All fields except the offset."""
         return self[1:]
 
-    def untimed(self) -> Item:
+    def without_timestamp(self) -> Item:
         """The record without its timestamp."""
-        return self._replace(stamp=None)
+        return self._replace(timestamp=None)
 
-    def likeness(self, other: Item) -> int:
-        """How much two unequal records have in common; 0: nothing."""
+    def similarity(self, other: Item) -> int:
+        """A score for two unequal records, 0 if they have nothing in common."""
         same = 2 * (self.key is not None and self.key == other.key)
         same += 2 * (self.value is not None and self.value == other.value)
         same += bool(self.headers) and self.headers == other.headers
-        return same + (self.stamp is not None and self.stamp == other.stamp)
+        return same + (self.timestamp is not None and self.timestamp == other.timestamp)
 
 
 class Block:
@@ -65,7 +65,7 @@ class Block:
     The records are decoded only if comparing the batch as a whole was not sufficient: `load`.
     """
 
-    __slots__ = ("after", "at", "bodies", "first", "offsets", "stamps", "view")
+    __slots__ = ("after", "at", "bodies", "first", "offsets", "timestamps", "view")
 
     def __init__(self, view: BatchView, first: int, after: int) -> None:
         self.view = view
@@ -73,7 +73,7 @@ class Block:
         self.after = after
         self.at = 0
         self.offsets: list[int] | None = None
-        self.stamps: list[int] = []
+        self.timestamps: list[int] = []
         self.bodies: list[bytes] = []
 
     @property
@@ -94,7 +94,7 @@ class Block:
         return self.view.data[HEADER_BYTES:]
 
     @property
-    def is_untimed(self) -> bool:
+    def has_broker_timestamps(self) -> bool:
         """Whether its timestamps are those of the broker (LogAppendTime)."""
         return self.view.header is not None and self.view.header.is_log_append_time
 
@@ -109,9 +109,9 @@ class Block:
         """The number of records still to compare."""
         return len(self.load()) - self.at
 
-    def item(self, place: int) -> Item:
+    def item(self, index: int) -> Item:
         """One of the records, split into its parts."""
-        return item_of(self.load()[place], self.stamps[place], self.bodies[place])
+        return item_of(self.load()[index], self.timestamps[index], self.bodies[index])
 
     def _load(self) -> list[int]:
         header = self.view.header
@@ -133,18 +133,18 @@ class Block:
                     raise _corrupt(self.view, f"a record of {length} bytes is cut off")
                 if first <= base + step < after:
                     offsets.append(base + step)
-                    self.stamps.append(started + delta if append_time is None else append_time)
+                    self.timestamps.append(started + delta if append_time is None else append_time)
                     self.bodies.append(data[at:stop])
                 at = stop
         except IndexError as error:
-            raise _corrupt(self.view, "their end is missing") from error
+            raise _corrupt(self.view, "the end is missing") from error
         if at != len(data):
             raise _corrupt(self.view, f"{len(data) - at} bytes follow the last one")
         return offsets
 
     def _load_decoded(self, records: list[Record]) -> list[int]:
         kept = [record for record in records if self.first <= record.offset < self.after]
-        self.stamps = [-1 if record.timestamp is None else record.timestamp for record in kept]
+        self.timestamps = [-1 if record.timestamp is None else record.timestamp for record in kept]
         self.bodies = [body_of(record) for record in kept]
         return [record.offset for record in kept]
 
@@ -157,7 +157,7 @@ def body_of(record: Record) -> bytes:
     return b"".join(out)
 
 
-def item_of(offset: int, stamp: int, body: bytes) -> Item:
+def item_of(offset: int, timestamp: int, body: bytes) -> Item:
     """A record split into its parts. Raises CorruptBatch."""
     try:
         key, at = _read(body, 0)
@@ -169,12 +169,12 @@ def item_of(offset: int, stamp: int, body: bytes) -> Item:
             content, at = _read(body, at)
             headers.append(((name or b"").decode("utf-8", "backslashreplace"), ValueDigest.of(content)))
     except IndexError as error:
-        message = f"the record at offset {offset} does not add up: its end is missing"
+        message = f"the record at offset {offset} is inconsistent: its end is missing"
         raise CorruptBatch(message) from error
     if at != len(body):
-        message = f"the record at offset {offset} does not add up: {len(body) - at} bytes follow its headers"
+        message = f"the record at offset {offset} is inconsistent: {len(body) - at} bytes follow its headers"
         raise CorruptBatch(message)
-    return Item(offset, stamp, ValueDigest.of(key), ValueDigest.of(value), tuple(headers))
+    return Item(offset, timestamp, ValueDigest.of(key), ValueDigest.of(value), tuple(headers))
 
 
 def _sized(data: bytes | None) -> bytes:
@@ -191,4 +191,4 @@ def _read(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _corrupt(view: BatchView, why: str) -> CorruptBatch:
-    return CorruptBatch(f"the records of the batch at offset {view.base_offset} do not add up: {why}")
+    return CorruptBatch(f"the records of the batch at offset {view.base_offset} are inconsistent: {why}")

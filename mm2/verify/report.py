@@ -17,9 +17,9 @@ from mm2.verify.planning import Certainty, PartitionPlan
 class Verdict(StrEnum):
     """The verdict of a comparison, best first."""
 
-    EQUAL = "equal"  # all that is not on both sides is explained
+    EQUAL = "equal"  # all records that are on one side only are explained
     DIFFERENT = "different"
-    TROUBLE = "trouble"  # could not be compared completely
+    INCOMPLETE = "trouble"  # could not be compared completely
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class PartitionReport:
     counts: Mapping[str, int] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
-    trouble: str = ""
-    spoiled: int | None = None
+    error: str = ""
+    first_difference: int | None = None
     source_id: str = ""
     target_id: str = ""
     target_after: int = -1
@@ -59,7 +59,7 @@ class PartitionReport:
         explained = dict(plan.explained)
         for reason, count in findings.explained.items():
             explained[reason] = explained.get(reason, 0) + count
-        verdict = Verdict.DIFFERENT if findings.counts else Verdict.TROUBLE if plan.trouble else Verdict.EQUAL
+        verdict = Verdict.DIFFERENT if findings.counts else Verdict.INCOMPLETE if plan.error else Verdict.EQUAL
         return cls(
             plan.topic,
             plan.partition,
@@ -76,8 +76,8 @@ class PartitionReport:
             dict(findings.counts),
             tuple(findings.differences),
             tuple(plan.notes),
-            plan.trouble,
-            findings.spoiled,
+            plan.error,
+            findings.first_difference,
             plan.source_id,
             plan.target_id,
             plan.target_after,
@@ -96,11 +96,11 @@ class PartitionReport:
         comparison by content alone has no certain end.
         """
         before = self.before
-        if self.trouble or self.certainty is not Certainty.LEDGER:
+        if self.error or self.certainty is not Certainty.LEDGER:
             return None
         if before is not None and (before.checked, before.target) == (self.after, self.target_after):
             return None
-        reached = self.after if self.spoiled is None else min(self.after, self.spoiled)
+        reached = self.after if self.first_difference is None else min(self.after, self.first_difference)
         first, records, counts = self.first, self.records, dict(self.counts)
         if before is not None:
             if before.differences or before.offset < before.checked:
@@ -114,7 +114,7 @@ class PartitionReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON of a partition."""
+        """The partition as JSON."""
         return {
             "topic": self.topic,
             "partition": self.partition,
@@ -131,7 +131,7 @@ class PartitionReport:
             "differences": dict(sorted(self.counts.items())),
             "listed": [difference.to_json() for difference in self.differences],
             "notes": list(self.notes),
-            "trouble": self.trouble,
+            "trouble": self.error,
         }
 
 
@@ -150,7 +150,7 @@ class VerifyReport:
     def verdict(self) -> Verdict:
         """The worst of all partitions: a known difference has priority over an incomplete comparison."""
         verdicts = {partition.verdict for partition in self.partitions}
-        return next((worst for worst in (Verdict.DIFFERENT, Verdict.TROUBLE) if worst in verdicts), Verdict.EQUAL)
+        return next((worst for worst in (Verdict.DIFFERENT, Verdict.INCOMPLETE) if worst in verdicts), Verdict.EQUAL)
 
     @property
     def seconds(self) -> float:
@@ -178,7 +178,7 @@ class VerifyReport:
         return _sum(partition.counts for partition in self.partitions)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON of the report; docs/VERIFY.md describes it."""
+        """The report as JSON; docs/VERIFY.md describes it."""
         return {
             "flow": self.flow,
             "verdict": str(self.verdict),

@@ -17,24 +17,24 @@ from mm2.verify.passes import Pass, Route
 class Span:
     """A range of a partition (see `mm2.verify.passes.Pass`).
 
-    - ``hidden``: source offsets that are not expected on the target although they are readable.
+    - ``excluded``: source offsets that are not expected on the target although they are readable.
     - ``source_compacted``, ``target_compacted``: the topic is compacted, so single records may have been removed.
     - ``open_start``, ``open_end``: the start or end of the copy is uncertain, so a record on one side only at that end
       is no difference.
-    - ``closely``: report how the sides differ, not only where the first difference is.
+    - ``in_detail``: report how the sides differ, not only where the first difference is.
     - ``whole``: the partition's source range, in which originals of duplicated records are searched.
     """
 
     topic: str
     partition: int
     remote_topic: str
-    stretch: Pass
-    hidden: tuple[Gap, ...] = ()
+    piece: Pass
+    excluded: tuple[Gap, ...] = ()
     source_compacted: bool = False
     target_compacted: bool = False
     open_start: bool = False
     open_end: bool = False
-    closely: bool = False
+    in_detail: bool = False
     whole: tuple[int, int] = (0, 0)
 
     @property
@@ -50,30 +50,30 @@ class Span:
     @property
     def size(self) -> int:
         """The number of source offsets, by which work is assigned."""
-        return self.stretch.after - self.stretch.first
+        return self.piece.after - self.piece.first
 
     def to_json(self) -> list[Any]:
         """A JSON-serializable row."""
-        one = self.stretch
+        one = self.piece
         return [
             [self.topic, self.partition, self.remote_topic],
             [one.first, one.after, one.target_first, one.target_after, [list(row) for row in one.route.segments]],
-            [list(gap) for gap in self.hidden],
-            [self.source_compacted, self.target_compacted, self.open_start, self.open_end, self.closely],
+            [list(gap) for gap in self.excluded],
+            [self.source_compacted, self.target_compacted, self.open_start, self.open_end, self.in_detail],
             list(self.whole),
         ]
 
     @classmethod
     def from_json(cls, row: Sequence[Any]) -> Self:
         """The inverse of `to_json`."""
-        (topic, partition, remote_topic), (first, after, low, high, rows), hidden, flags, whole = row
+        (topic, partition, remote_topic), (first, after, low, high, rows), excluded, flags, whole = row
         route = Route(tuple(Segment(*segment) for segment in rows))
-        gaps = tuple(Gap(*gap) for gap in hidden)
-        made = cls(
+        gaps = tuple(Gap(*gap) for gap in excluded)
+        span = cls(
             topic, partition, remote_topic, Pass(first, after, low, high, route), gaps, whole=(whole[0], whole[1])
         )
-        names = ("source_compacted", "target_compacted", "open_start", "open_end", "closely")
-        return replace(made, **dict(zip(names, flags, strict=True)))
+        names = ("source_compacted", "target_compacted", "open_start", "open_end", "in_detail")
+        return replace(span, **dict(zip(names, flags, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

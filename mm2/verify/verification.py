@@ -22,10 +22,10 @@ from mm2.mirror.plugins import replication_policy, topic_filter
 from mm2.mirror.selection import TopicSelection
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
 from mm2.verify import planning
-from mm2.verify.driver import Outcome, Verifier
+from mm2.verify.driver import RangeOutcome, Verifier
 from mm2.verify.findings import Findings
-from mm2.verify.passes import joined
-from mm2.verify.planning import Asked, NotOfTheFlow, PartitionPlan, plan_partition, split_spans
+from mm2.verify.passes import join
+from mm2.verify.planning import NotInFlow, PartitionPlan, VerifyRequest, plan_partition, split_spans
 from mm2.verify.report import PartitionReport, VerifyReport
 from mm2.verify.spans import Span, SpanSet
 
@@ -55,46 +55,50 @@ class Verification:
         self._read_committed = consumer.get("isolation.level", "").strip() == "read_committed"
 
     def run(
-        self, asked: Asked, progress: Progress = lambda _bytes, _done, _all: None, *, goes_on: bool = False
+        self,
+        request: VerifyRequest,
+        progress: Progress = lambda _bytes, _done, _all: None,
+        *,
+        incremental: bool = False,
     ) -> VerifyReport:
-        """Compare the requested part. ``goes_on``: only what was copied since the last comparison in the ledger.
+        """Compare the requested part. ``incremental``: only what was copied since the last comparison in the ledger.
 
-        Raises KafkaFailure if a cluster does not answer, NotOfTheFlow for an unknown topic or partition (an empty
+        Raises KafkaFailure if a cluster does not answer, NotInFlow for an unknown topic or partition (an empty
         comparison would always be equal), and SparkUnavailable.
         """
         began_ms = _now_ms()
         with self._cluster(Side.SOURCE) as source, self._cluster(Side.TARGET) as target:
             ledger = self._ledger(target)
-            plans = self._plans(asked, ledger, source, target, goes_on=goes_on)
+            plans = self._plans(request, ledger, source, target, incremental=incremental)
         split_spans(plans, self._verifier.parallel)
         found = {id(plan): Findings() for plan in plans}
         read = 0
 
-        def tell(total: int) -> Callable[[int, int], None]:
+        def on_progress(total: int) -> Callable[[int, int], None]:
             return lambda size, done: progress(read + size, done, total)
 
         flat = [(plan, span) for plan in plans for span in plan.spans]
-        outcomes = self._verifier.examine([span for _, span in flat], self._job(), tell(len(flat)))
-        again: list[tuple[PartitionPlan, Span]] = []
+        outcomes = self._verifier.compare([span for _, span in flat], self._job(), on_progress(len(flat)))
+        mismatched: list[tuple[PartitionPlan, Span]] = []
         rows = iter(outcomes)
         for plan in plans:
-            came = [(span, next(rows)) for span in plan.spans]
-            found[id(plan)].bytes += sum(_in_vain(outcome) for _, outcome in came)
-            for group in _alike(came):
+            results = [(span, next(rows)) for span in plan.spans]
+            found[id(plan)].bytes += sum(_repeated_bytes(outcome) for _, outcome in results)
+            for group in _join_mismatches(results):
                 if isinstance(group, Span):
-                    again.append((plan, group))
+                    mismatched.append((plan, group))
                 else:
-                    _take(plan, found[id(plan)], group)
+                    _add_outcome(plan, found[id(plan)], group)
         read = sum(findings.bytes for findings in found.values())
-        closer = self._verifier.examine([span for _, span in again], self._job(), tell(len(again)))
-        for (plan, _), outcome in zip(again, closer, strict=True):
-            _take(plan, found[id(plan)], outcome)
+        detailed = self._verifier.compare([span for _, span in mismatched], self._job(), on_progress(len(mismatched)))
+        for (plan, _), outcome in zip(mismatched, detailed, strict=True):
+            _add_outcome(plan, found[id(plan)], outcome)
         reports = tuple(PartitionReport.of(plan, found[id(plan)]) for plan in plans)
         return VerifyReport(
-            self._clients.flow, began_ms, _now_ms(), len(flat), reports, is_everything=asked.is_everything
+            self._clients.flow, began_ms, _now_ms(), len(flat), reports, is_everything=request.is_everything
         )
 
-    def note(self, report: VerifyReport) -> None:
+    def store_verified(self, report: VerifyReport) -> None:
         """Store in the ledger, if there is one, how far each partition was compared.
 
         Entries for topics that were recreated are deleted. Raises KafkaFailure.
@@ -139,39 +143,43 @@ class Verification:
         return following.ledger
 
     def _plans(
-        self, asked: Asked, ledger: Ledger | None, source: Admin, target: Admin, *, goes_on: bool
+        self, request: VerifyRequest, ledger: Ledger | None, source: Admin, target: Admin, *, incremental: bool
     ) -> list[PartitionPlan]:
-        names = self._names(asked, ledger, source)
+        names = self._names(request, ledger, source)
         isolation = "read_committed" if self._read_committed else "read_uncommitted"
         # The target first: records that are copied between the two reads are on the source already, and not expected.
-        there = planning.ClusterOffsets.look(target, names.values(), "read_committed")
-        here = planning.ClusterOffsets.look(source, names, isolation)
+        on_target = planning.ClusterOffsets.read(target, names.values(), "read_committed")
+        on_source = planning.ClusterOffsets.read(source, names, isolation)
         plans: list[PartitionPlan] = []
         for topic, remote in sorted(names.items()):
-            info = here.topics[topic]
-            known_ones = [] if ledger is None else [tp.partition for tp in ledger.partitions() if tp.topic == topic]
-            indexes = set(known_ones) | (set(info.partitions) if isinstance(info, TopicInfo) else set())
+            info = on_source.topics[topic]
+            in_ledger = [] if ledger is None else [tp.partition for tp in ledger.partitions() if tp.topic == topic]
+            indexes = set(in_ledger) | (set(info.partitions) if isinstance(info, TopicInfo) else set())
             plans += [
                 PartitionPlan(topic, index, remote)
                 for index in sorted(indexes)
-                if asked.covers(TopicPartition(topic, index))
+                if request.covers(TopicPartition(topic, index))
             ]
-        if absent := asked.not_among({plan.source for plan in plans}):
-            raise NotOfTheFlow(
-                f"{self._clients.flow} has nothing of {', '.join(absent)} to compare: neither does it copy that from "
-                f"{self._clients.source_alias}, nor has it done so."
+        if absent := request.missing_from({plan.source for plan in plans}):
+            raise NotInFlow(
+                f"{self._clients.flow} does not copy {', '.join(absent)} from {self._clients.source_alias}, and its ledger has no "
+                "entry for it: there is nothing to compare."
             )
-        wanted = self._offsets(asked, source, plans)
-        strangers = [plan for plan in plans if ledger is None or ledger.entry(plan.source) is None]
-        syncs = self._syncs() if strangers else {}
+        wanted = self._offsets(request, source, plans)
+        without_entry = [plan for plan in plans if ledger is None or ledger.entry(plan.source) is None]
+        syncs = self._syncs() if without_entry else {}
         for plan in plans:
             first, after = wanted.get(plan.source, (None, None))
-            if goes_on and ledger is not None and (before := _known(ledger, plan, here, there)) is not None:
+            if (
+                incremental
+                and ledger is not None
+                and (before := _previous_result(ledger, plan, on_source, on_target)) is not None
+            ):
                 first, plan.before = before.checked, before
-            plan_partition(plan, ledger, syncs.get(plan.source, ()), (here, there), (first, after))
+            plan_partition(plan, ledger, syncs.get(plan.source, ()), (on_source, on_target), (first, after))
         return plans
 
-    def _names(self, asked: Asked, ledger: Ledger | None, source: Admin) -> dict[str, str]:
+    def _names(self, request: VerifyRequest, ledger: Ledger | None, source: Admin) -> dict[str, str]:
         """Topics of the source and their names on the target: those in the ledger, and those that are selected now."""
         policy = replication_policy(self._props)
         selection = TopicSelection(
@@ -186,18 +194,18 @@ class Verification:
             entry = None if ledger is None else ledger.entry(partition)
             if entry is not None:
                 names[partition.topic] = entry.remote_topic
-        chosen = asked.topics | {partition.topic for partition in asked.offsets}
+        chosen = request.topics | {partition.topic for partition in request.offsets}
         return {topic: remote for topic, remote in names.items() if not chosen or topic in chosen}
 
     def _offsets(
-        self, asked: Asked, source: Admin, plans: Sequence[PartitionPlan]
+        self, request: VerifyRequest, source: Admin, plans: Sequence[PartitionPlan]
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
         """The requested source offsets; times are translated to offsets."""
-        if asked.from_ms is None and asked.to_ms is None:
-            return dict(asked.offsets)
+        if request.from_ms is None and request.to_ms is None:
+            return dict(request.offsets)
         partitions = [plan.source for plan in plans]
         found: list[dict[TopicPartition, int | None]] = []
-        for time_ms in (asked.from_ms, asked.to_ms):
+        for time_ms in (request.from_ms, request.to_ms):
             if time_ms is None:
                 found.append({})
                 continue
@@ -236,7 +244,7 @@ class Verification:
         )
 
 
-def _known(
+def _previous_result(
     ledger: Ledger, plan: PartitionPlan, source: planning.ClusterOffsets, target: planning.ClusterOffsets
 ) -> Verified | None:
     """How far a partition was compared before.
@@ -252,13 +260,13 @@ def _known(
 
 
 def _read_syncs(cluster: Cluster, topic: str) -> dict[TopicPartition, list[tuple[int, int]]]:
-    admin, place = Admin(cluster), TopicPartition(topic, 0)
+    admin, partition = Admin(cluster), TopicPartition(topic, 0)
     info = admin.describe_topics([topic])[topic]
     if vanished(info):
         return {}
     if isinstance(info, KafkaFailure):
         raise info
-    ends = [admin.list_offsets({place: when})[place] for when in (EARLIEST, LATEST)]
+    ends = [admin.list_offsets({partition: when})[partition] for when in (EARLIEST, LATEST)]
     offsets: list[int] = []
     for end in ends:
         if isinstance(end, KafkaFailure):
@@ -275,40 +283,40 @@ def _read_syncs(cluster: Cluster, topic: str) -> dict[TopicPartition, list[tuple
     return found
 
 
-def _alike(outcomes: Sequence[tuple[Span, Outcome]]) -> Iterator[Outcome | Span]:
-    """The results of adjacent ranges; adjacent differing ranges are joined into one to be compared in detail."""
-    unlike: list[Span] = []
+def _join_mismatches(outcomes: Sequence[tuple[Span, RangeOutcome]]) -> Iterator[RangeOutcome | Span]:
+    """The results of adjacent ranges; adjacent differing ranges are join into one to be compared in detail."""
+    mismatched: list[Span] = []
     for span, outcome in outcomes:
-        if isinstance(outcome, Findings) and outcome.unlike is not None:
-            last = unlike[-1].stretch if unlike else span.stretch
-            if unlike and (last.after, last.target_after) != (span.stretch.first, span.stretch.target_first):
-                yield _closer(unlike)
-                unlike = []
-            unlike.append(span)
+        if isinstance(outcome, Findings) and outcome.first_mismatch is not None:
+            last = mismatched[-1].piece if mismatched else span.piece
+            if mismatched and (last.after, last.target_after) != (span.piece.first, span.piece.target_first):
+                yield _in_detail(mismatched)
+                mismatched = []
+            mismatched.append(span)
             continue
-        if unlike:
-            yield _closer(unlike)
-            unlike = []
+        if mismatched:
+            yield _in_detail(mismatched)
+            mismatched = []
         yield outcome
-    if unlike:
-        yield _closer(unlike)
+    if mismatched:
+        yield _in_detail(mismatched)
 
 
-def _in_vain(outcome: Outcome) -> int:
+def _repeated_bytes(outcome: RangeOutcome) -> int:
     """The bytes that were read of a range that must be read again."""
-    return outcome.bytes if isinstance(outcome, Findings) and outcome.unlike is not None else 0
+    return outcome.bytes if isinstance(outcome, Findings) and outcome.first_mismatch is not None else 0
 
 
-def _closer(spans: Sequence[Span]) -> Span:
-    hidden = tuple(sorted({gap for span in spans for gap in span.hidden}))
-    return replace(spans[0], stretch=joined([span.stretch for span in spans]), hidden=hidden, closely=True)
+def _in_detail(spans: Sequence[Span]) -> Span:
+    excluded = tuple(sorted({gap for span in spans for gap in span.excluded}))
+    return replace(spans[0], piece=join([span.piece for span in spans]), excluded=excluded, in_detail=True)
 
 
-def _take(plan: PartitionPlan, findings: Findings, outcome: Outcome) -> None:
+def _add_outcome(plan: PartitionPlan, findings: Findings, outcome: RangeOutcome) -> None:
     if isinstance(outcome, Findings):
         findings.add(outcome)
     else:
-        plan.trouble = plan.trouble or outcome
+        plan.error = plan.error or outcome
 
 
 def _now_ms() -> int:

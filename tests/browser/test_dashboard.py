@@ -36,7 +36,7 @@ def connector(page: Page, name: str, flow: str = FLOW) -> Locator:
 
 
 def row(page: Page, text: str) -> Locator:
-    return page.locator("tbody tr:not(.gone)").filter(has_text=text)
+    return page.locator("tbody tr:not(.hidden)").filter(has_text=text)
 
 
 def test_nothing_of_it_is_loaded_before_somebody_asks(shop: Shop, page: Page) -> None:
@@ -63,8 +63,8 @@ def test_the_first_page_says_what_would_be_lost(shop: Shop, page: Page) -> None:
     assert font_px(sentence) == max(font_px(page.locator(one).first) for one in (".sentence", "h2", "dd", "nav a"))
     # Curves have lines, heartbeats marks, and both without anybody's doing anything.
     expect(flow.locator("figure").first.locator("svg path[d*=L]").first).to_be_attached(timeout=PATIENCE_S * 1000)
-    expect(flow.locator(".strip i:not(.nobody):not(.missed)").first).to_be_attached(timeout=PATIENCE_S * 1000)
-    expect(flow.locator(".key")).to_have_text(["50 %", "95 %", "99 %"])
+    expect(flow.locator(".strip i:not(.unrecorded):not(.missed)").first).to_be_attached(timeout=PATIENCE_S * 1000)
+    expect(flow.locator(".legend")).to_have_text(["50 %", "95 %", "99 %"])
     expect(page.locator("#as-of")).not_to_have_text(str(page.locator("#as-of").text_content()), timeout=10_000)
     expect(page.get_by_role("alert")).to_be_hidden()
 
@@ -102,7 +102,7 @@ def test_partitions_are_found_filtered_and_sorted(shop: Shop, page: Page) -> Non
     page.get_by_role("searchbox").fill("")
     expect(count).to_contain_text(ALL)
     page.get_by_label("State").select_option("CORRUPT")
-    expect(page.get_by_text("No partition fits.")).to_be_visible()
+    expect(page.get_by_text("No partition matches.")).to_be_visible()
     page.get_by_label("State").select_option("")
     page.get_by_role("button", name="Topic and partition").click()
     expect(page.locator("th[aria-sort=descending]")).to_have_text("Topic and partition")
@@ -145,14 +145,14 @@ def test_gaps_have_reasons(shop: Shop, page: Page) -> None:
     page.goto(f"{shop.ui}gaps")
     expect(row(page, "aborted").first).to_be_visible(timeout=PATIENCE_S * 1000)
     expect(row(page, "control").first).to_contain_text("Transaction markers")
-    expect(row(page, "control").first.locator(".state.well")).to_be_visible()  # as it should be
+    expect(row(page, "control").first.locator(".state.ok")).to_be_visible()  # as it should be
     expect(row(page, "payments-").first).to_contain_text(re.compile(r"\d+ (aborted|control)"))
-    expect(page.get_by_text("Nothing is lost.")).to_be_visible()
+    expect(page.get_by_text("No records are lost.")).to_be_visible()
 
 
 def test_workers_and_spark(shop: Shop, page: Page) -> None:
     page.goto(f"{shop.ui}workers")
-    expect(row(page, FLOW)).to_contain_text("leads · this process", timeout=PATIENCE_S * 1000)
+    expect(row(page, FLOW)).to_contain_text("leader · this process", timeout=PATIENCE_S * 1000)
     page.goto(f"{shop.ui}spark")
     expect(page.get_by_text("up", exact=True)).to_be_visible(timeout=PATIENCE_S * 1000)
     lane = row(page, "MirrorSourceConnector-0").first
@@ -167,7 +167,7 @@ def test_every_setting_has_its_origin_and_no_secret_is_shown(shop: Shop, page: P
     expect(found).to_contain_text(re.compile(r"line \d+: shop\.consumer\.isolation\.level"))
     page.get_by_role("searchbox").fill("keystore.password")
     expect(row(page, "[hidden]").first).to_be_visible()
-    expect(page.get_by_text("Nothing reads worker.of.nobody")).to_be_visible()
+    expect(page.get_by_text("Unknown keys: worker.of.nobody")).to_be_visible()
     assert SECRET not in page.content()
     page.get_by_role("searchbox").fill("replication.policy.class")
     page.get_by_label("State").select_option("")
@@ -181,7 +181,7 @@ def test_traces_of_what_has_failed(shop: Shop, page: Page) -> None:
     expect(broken.locator("td.state, td .state, .state.bad").first).to_have_text("FAILED", timeout=PATIENCE_S * 1000)
     page.get_by_role("link", name=f"Task 0 of ArchiveSink of {FLOW} has failed", exact=True).click()
     assert page.evaluate("() => document.querySelector(':target').ariaLabel") == f"ArchiveSink of {FLOW}"
-    broken.get_by_text("Trace of task 0").click()
+    broken.get_by_text("Stack trace of task 0").click()
     expect(broken.locator("pre").last).to_contain_text("/nowhere/to/be/found")
     shop.ask("DELETE", "/connectors/ArchiveSink")
     expect(broken).to_be_hidden(timeout=PATIENCE_S * 500)
@@ -193,19 +193,19 @@ def test_connectors_are_paused_resumed_restarted_and_stopped(shop: Shop, page: P
     expect(block.locator(".line .state")).to_have_text("RUNNING", timeout=PATIENCE_S * 1000)
     for verb, said, state in (
         ("Pause", "is paused", "PAUSED"),
-        ("Resume", "goes on", "RUNNING"),
+        ("Resume", "is resumed", "RUNNING"),
         ("Stop", "is stopped", "STOPPED"),
-        ("Resume", "goes on", "RUNNING"),
+        ("Resume", "is resumed", "RUNNING"),
         ("Restart", "is being restarted", "RUNNING"),
     ):
         block.get_by_role("button", name=f"{verb} {HEARTBEAT}").click()
         dialog = page.get_by_role("alertdialog")
         expect(dialog).to_contain_text(f"{verb} {HEARTBEAT} of {FLOW}?")
         dialog.get_by_role("button", name=verb).click()
-        expect(page.locator(".said")).to_have_text(f"{HEARTBEAT} of {FLOW} {said}.")
+        expect(page.locator(".message")).to_have_text(f"{HEARTBEAT} of {FLOW} {said}.")
         wait_for_state(shop, HEARTBEAT, state)
         expect(block.locator(".line .state")).to_have_text(state, timeout=PATIENCE_S * 500)
-    asked = shop.process.lines(event="Asked for on the dashboard.", subject=HEARTBEAT)
+    asked = shop.process.lines(event="dashboard action requested", subject=HEARTBEAT)
     assert [line["action"] for line in asked] == ["pause", "resume", "stop", "resume", "restart"]
 
 
@@ -216,7 +216,7 @@ def test_a_task_is_restarted(shop: Shop, page: Page) -> None:
     before = len(shop.process.lines(subject=f"task 0 of {HEARTBEAT}"))
     block.locator("tbody").get_by_role("button", name="Restart").click()
     page.get_by_role("alertdialog").get_by_role("button", name="Restart").click()
-    expect(page.locator(".said")).to_have_text(f"Task 0 of {HEARTBEAT} of {FLOW} is being restarted.")
+    expect(page.locator(".message")).to_have_text(f"Task 0 of {HEARTBEAT} of {FLOW} is being restarted.")
     assert len(shop.process.lines(subject=f"task 0 of {HEARTBEAT}")) == before + 1
 
 
@@ -233,7 +233,7 @@ def test_who_does_not_agree_has_done_nothing(shop: Shop, page: Page) -> None:
             dialog.get_by_role("button", name="Cancel").click()
         expect(dialog).to_be_hidden()
     assert shop.state(HEARTBEAT) == "RUNNING"
-    expect(page.locator(".said")).to_have_text("")
+    expect(page.locator(".message")).to_have_text("")
 
 
 @pytest.mark.slow
@@ -245,7 +245,7 @@ def test_what_cannot_be_done_is_said(shop: Shop, page: Page) -> None:
     expect(dialog).to_be_visible()
     assert shop.ask("DELETE", "/connectors/ArchiveSink").is_success
     dialog.get_by_role("button", name="Pause").click()
-    expect(page.locator(".said.bad")).to_contain_text("Pause ArchiveSink")
+    expect(page.locator(".message.bad")).to_contain_text("Pause ArchiveSink")
 
 
 def test_everything_is_done_by_keyboard_alone(shop: Shop, page: Page) -> None:
@@ -327,7 +327,7 @@ def test_words_can_be_read_on_their_paper(shop: Shop, page: Page, scheme: str) -
     page.goto(shop.ui)
     ratios = page.evaluate(
         """() => {
-          const names = ["ink", "soft", "well", "busy", "care", "bad", "curve-1", "curve-2", "curve-3"];
+          const names = ["ink", "muted", "ok", "busy", "warning", "bad", "curve-1", "curve-2", "curve-3"];
           const probe = document.body.appendChild(document.createElement("i"));
           const light = (name) => {
             probe.style.color = `var(--${name})`;
@@ -398,9 +398,9 @@ def test_only_its_own_pages_may_speak_to_it(shop: Shop, page: Page) -> None:
 def test_a_flow_that_breaks_is_red_within_ten_seconds(shop: Shop, page: Page) -> None:
     page.goto(shop.ui)
     flow = page.get_by_role("region", name=FLOW, exact=True)
-    expect(flow.locator(".sentence:not(.bad):not(.halt)")).to_be_visible(timeout=PATIENCE_S * 1000)
+    expect(flow.locator(".sentence:not(.bad):not(.critical)")).to_be_visible(timeout=PATIENCE_S * 1000)
     shop.source.kill9()
-    expect(flow.locator(".sentence.bad, .sentence.halt")).to_be_visible(timeout=10_000)
+    expect(flow.locator(".sentence.bad, .sentence.critical")).to_be_visible(timeout=10_000)
     expect(flow.locator(".state").first).to_have_text(re.compile("DEGRADED|STOPPED"))
     expect(flow.locator(".sentence")).to_contain_text("shop has not answered")
     color = flow.locator(".sentence").evaluate("(part) => getComputedStyle(part).color")

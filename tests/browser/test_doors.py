@@ -131,15 +131,15 @@ def test_password_and_tls_hold_for_pages_and_websockets_and_words_stay_words(doo
         # Above the blocks of several flows stands the sentence of each, the worst first, and leads to its block.
         lines = page.locator(".index li")
         expect(lines.locator("a")).to_have_text(["A->B", "C->D"])
-        expect(lines.first.locator(".said.bad")).to_have_text(NASTY)
+        expect(lines.first.locator(".message.bad")).to_have_text(NASTY)
         lines.get_by_role("link", name="C->D", exact=True).click()
         assert page.evaluate("() => document.querySelector(':target').textContent") == "C->D"
-        # Rows say whose they are as long as those of several flows stand together.
+        # Rows show their flow while rows of several flows are shown.
         page.goto(f"{door}partitions")
-        whose = page.locator("tbody .whose").first
-        expect(whose).to_have_text("A->B")
+        flow_name = page.locator("tbody .flow-name").first
+        expect(flow_name).to_have_text("A->B")
         page.get_by_label("Flow", exact=True).select_option("A->B")
-        expect(whose).to_be_hidden()
+        expect(flow_name).to_be_hidden()
         for view in VIEWS:
             page.goto(f"{door}{view}")
             expect(page.locator("main").get_by_text(NASTY).first).to_be_visible()  # as it was said, and nothing else

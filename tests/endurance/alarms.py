@@ -153,7 +153,7 @@ class Rig:
         alarm, flow = self.page.locator("#alarm"), self.page.get_by_role("region", name="A->B", exact=True)
         said = [alarm.inner_text()] if alarm.is_visible() else []
         said += [f"{flow.locator('.state').first.inner_text()}: {flow.locator('.sentence').inner_text()}"]
-        said += flow.locator(".troubles li").all_inner_texts()
+        said += flow.locator(".errors li").all_inner_texts()
         lost = flow.locator("a[href^=gaps]").inner_text()
         said += [] if lost == "0" else [f"Lost ranges: {lost}"]
         return "<br>".join(said)

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer
 from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
 from mm2.copy.segments import Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Mark
-from mm2.failover.hold import hand_over
+from mm2.failover.copy_control import stop_copying
 from mm2.failover.sides import Sides
 from mm2.mirror.formats import Checkpoint
 from mm2.sandbox.kafka import LocalKafka
@@ -120,9 +120,9 @@ def test_groups_of_a_source_that_is_gone_go_on_where_the_ledger_knows(
     assert lines[0] == f"failover {flow}"
     assert lines[1].startswith(f"{unique} does not answer: ")
     assert f"  {topic}-0: offsets 1200-1209" in lines
-    assert "done: 1 topic had been handed over before" in lines
-    assert f"done: no process of {flow} runs; one that is started finds out" in lines
-    assert "done: 5 offsets there already, or further on" in lines
+    assert "done: 1 topic had already been promoted" in lines
+    assert f"done: no process of {flow} is running; the promotion applies when one starts" in lines
+    assert "done: 5 offsets unchanged: already committed, or the group is ahead" in lines
 
 
 def test_a_group_in_use_is_named_and_left_alone_and_the_others_are_moved(
@@ -165,22 +165,22 @@ def test_a_source_that_answers_is_not_left_with_records_of_its_own_by_accident(
     code, out, err = asked(capsys, "failover", file, flow, "--group", group)
     assert (code, out) == (2, "")
     assert err == (
-        f"mm2: Cluster {unique} answers and has 10 records that are not on B yet ({topic}-0: 1200 of 1210). Stop its writers and "
-        "say --wait SECONDS, or leave these records behind with --leave-behind.\n"
+        f"mm2: Cluster {unique} answers and has 10 records that are not on B yet ({topic}-0: 1200 of 1210). Stop its "
+        "producers and use --wait SECONDS, or use --leave-behind to leave these records behind.\n"
     )
     code, _, err = asked(capsys, "failover", file, flow, "--wait", "1")
     assert (code, err) == (
         2,
-        f"mm2: Cluster {unique} was waited for 1 s: 10 records are left to copy. Nothing was changed.\n",
+        f"mm2: Timed out after 1 s waiting for cluster {unique}: 10 records are left to copy. Nothing was changed.\n",
     )
     code, _, err = asked(capsys, "promote", file, flow)
     assert code == 2
-    assert err.endswith("leave these records behind with --leave-behind.\n")
+    assert err.endswith("or use --leave-behind to leave these records behind.\n")
     assert table(kafka_b, ledger_topic(unique)) == known
     code, _, err = asked(capsys, "failback", file, flow)
     assert (code, err) == (
         2,
-        f"mm2: No chosen topic of {flow} was handed over, so there is nothing to turn back: see mm2 failover, mm2 promote.\n",
+        f"mm2: No selected topic of {flow} is promoted, so there is nothing to fail back: see mm2 failover, mm2 promote.\n",
     )
 
     code, out, err = asked(capsys, "promote", file, flow, "--leave-behind", "--json")
@@ -198,13 +198,13 @@ def test_a_source_that_answers_is_not_left_with_records_of_its_own_by_accident(
     told = json.loads(out)
     assert code == 1
     assert told["problems"] == [
-        f"on {unique} only: 10 records in 1 partition, and nothing was changed: look at them, then say --divergent keep"
+        f"on {unique} only: 10 records in 1 partition, and nothing was changed: check these records, then use --divergent keep"
     ]
     assert [(row["missing"], row["others"]) for row in told["partitions"]] == [(10, 7), (0, 0)]
     assert any(sentence.startswith(f"7 records of other producers are in {remote} on B") for sentence in told["advice"])
     code, out, _ = asked(capsys, "failback", file, flow, "--divergent", "keep")
     assert code == 0
-    assert f"done: 1 topic taken back: {flow} may copy them again" in out.splitlines()
+    assert f"done: 1 topic no longer promoted: {flow} resumes copying" in out.splitlines()
     assert not any(b'"promoted"' in key for key, (value, _) in table(kafka_b, ledger_topic(unique)).items() if value)
 
 
@@ -225,17 +225,17 @@ def test_what_a_forgotten_writer_adds_at_the_last_moment_is_told(
 
     def meanwhile(sides: Sides, topics: Collection[str], verb: str) -> tuple[list[str], list[str]]:
         write(kafka_a, topic, [(None, NUMBER)] * 3, 0)
-        return hand_over(sides, topics, verb)
+        return stop_copying(sides, topics, verb)
 
-    monkeypatch.setattr("mm2.failover.failover.hand_over", meanwhile)
+    monkeypatch.setattr("mm2.failover.failover.stop_copying", meanwhile)
     code, out, _ = asked(capsys, "failover", file, flow, "--json", "--group", f"{unique}-nobody")
     told = json.loads(out)
     assert (code, told["records_at_risk"]) == (1, 3)
     assert told["problems"] == [
-        f"producers still write to {unique}: not on B are 3 records from after copying was stopped"
+        f"producers still write to {unique}; written after copying was stopped, and not on B: 3 records"
     ]
-    assert any(sentence.startswith("1 topic handed over") for sentence in told["done"])
-    assert "no group is chosen that has committed anything of these topics" in told["done"]
+    assert any(sentence.startswith("1 topic promoted") for sentence in told["done"])
+    assert "no selected group has committed offsets of these topics" in told["done"]
 
 
 def test_what_is_wrong_is_said_in_a_sentence_and_changes_nothing(
@@ -263,7 +263,7 @@ def test_what_is_wrong_is_said_in_a_sentence_and_changes_nothing(
     for arguments, sentence in (
         (
             ("failover", file, flow, "--topic", "other"),
-            f"mm2: No topic of {flow} fits --topic; its ledger knows 1: t-{unique}.",
+            f"mm2: No topic of {flow} matches --topic; topics in its ledger (1): t-{unique}.",
         ),
         (("failover", file, flow, "--wait", "5"), f"mm2: Cluster {unique} does not answer: "),
         (("failback", file, flow), f"mm2: Cluster {unique} does not answer yet: "),
@@ -296,8 +296,8 @@ def test_under_identity_naming_the_flow_the_other_way_begins_behind_what_came_fr
     code, _, err = asked(capsys, "failback", file, there, "--divergent", "keep")
     assert code == 2
     assert err == (
-        f"mm2: Cluster {a} has no topic mm2-offsets.{b}.internal, so the flow {back} has never run: set {back}.enabled = true and "
-        "let it start once, then come back.\n"
+        f"mm2: Cluster {a} has no topic mm2-offsets.{b}.internal, so the flow {back} has never run: set {back}.enabled = true, "
+        "start it once, then run the command again.\n"
     )
     create(kafka_a, f"mm2-offsets.{b}.internal", 5, {"cleanup.policy": "compact"})
     create(kafka_a, ledger_topic(b), config=LEDGER_CONFIGS)
@@ -319,6 +319,6 @@ def test_under_identity_naming_the_flow_the_other_way_begins_behind_what_came_fr
     assert positions == {0: 999, 1: -1}, "the last offset that is done"
     code, out, _ = asked(capsys, "failback", file, there)
     assert code == 0
-    assert f"done: {back} had taken over 1 topic before, first {topic}" in out.splitlines()
+    assert f"done: {back} had already taken over 1 topic, first {topic}" in out.splitlines()
     (note,) = [value for key, (value, _) in table(kafka_b, ledger_topic(a)).items() if b'"promoted"' in key]
     assert json.loads(note or b"")["turned"]

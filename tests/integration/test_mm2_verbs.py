@@ -329,7 +329,7 @@ def test_promote_gives_the_rights_to_write_that_the_source_gives_and_no_others(
         take_away(scene.b, altering)
     code, document = told(scene.ask(capsys, "promote", "--create-acls", "--json"))
     assert (code, document["acls"], document["problems"]) == (0, wanted, [])
-    assert "2 ACLs created, and seen to be there" in document["done"]
+    assert "2 ACLs created and verified" in document["done"]
     soon(lambda: written_by_the_flow(scene, remote) == "")
     code, document = told(scene.ask(capsys, "promote", "--create-acls", "--json"))
     assert (code, document["acls"]) == (0, [])
@@ -342,7 +342,7 @@ def test_a_source_that_does_not_say_where_its_partitions_end_is_not_left_by_acci
     topic = left_orders(scene, 1_210)
     hidden = ResourcePatternType.LITERAL, ME, "*", AclOperation.DESCRIBE, AclPermissionType.DENY
     grant(scene.a, AclBinding(Kind.TOPIC, topic, *hidden))
-    said = f"Cluster {scene.alias} answers and does not say where 2 partitions end (first {topic}-0: "
+    said = f"Cluster {scene.alias} answers but does not return the end offsets of 2 partitions (first {topic}-0: "
     soon(lambda: said in scene.ask(capsys, "failover", "--dry-run")[1])
     for arguments in (("failover",), ("failover", "--wait", "1"), ("promote",)):
         code, out, err = scene.ask(capsys, *arguments)

@@ -14,7 +14,7 @@ from mm2.mirror.formats import OffsetSync
 from mm2.sandbox.kafka import LocalKafka
 from mm2.verify.driver import Verifier
 from mm2.verify.findings import DifferenceKind, Explained
-from mm2.verify.planning import Asked, Certainty, NotOfTheFlow
+from mm2.verify.planning import Certainty, NotInFlow, VerifyRequest
 from mm2.verify.report import Verdict
 from mm2.verify.verification import Verification
 from tests.integration.copy_flow import create
@@ -43,24 +43,24 @@ def test_every_seeded_difference_is_found_and_named(
 ) -> None:
     topic = seed(kafka_a, kafka_b, unique, range(9))
     verification = Verification(flow_of(file, unique).props, verifier, patience_s=120)
-    report = verification.run(Asked())
+    report = verification.run(VerifyRequest())
     assert report.verdict is Verdict.DIFFERENT
     check_named(report.to_json(), topic)
     clean = one_of(report, topic, CLEAN)
     assert (clean.verdict, clean.records, clean.certainty) == (Verdict.EQUAL, COUNT, Certainty.LEDGER)
-    part = verification.run(Asked(offsets={TopicPartition(topic, VALUE): (91, 150)}))
+    part = verification.run(VerifyRequest(offsets={TopicPartition(topic, VALUE): (91, 150)}))
     (row,) = part.partitions
     assert (row.verdict, row.records) == (Verdict.EQUAL, 59), "what was not asked for is not compared"
     base = numbered(1)[0].timestamp or 0
-    times = verification.run(Asked(from_ms=base + 85, to_ms=base + 95))
+    times = verification.run(VerifyRequest(from_ms=base + 85, to_ms=base + 95))
     assert {row.partition for row in times.partitions if row.counts} == {MISSING, VALUE}
     # A name that is mistyped leaves nothing to compare, of which everything would be equal.
     mistyped, beyond = topic + "x", TopicPartition(topic, 99)
     for asked, name in (
-        (Asked(frozenset({topic, mistyped})), mistyped),
-        (Asked(offsets={beyond: (0, 9)}), str(beyond)),
+        (VerifyRequest(frozenset({topic, mistyped})), mistyped),
+        (VerifyRequest(offsets={beyond: (0, 9)}), str(beyond)),
     ):
-        with pytest.raises(NotOfTheFlow, match=re.escape(f"{unique}-a->{unique}-b has nothing of {name} to compare: ")):
+        with pytest.raises(NotInFlow, match=re.escape(f"{unique}-a->{unique}-b does not copy {name} from ")):
             verification.run(asked)
 
 
@@ -81,7 +81,7 @@ def test_without_a_ledger_content_tells_and_offset_syncs_say_where(
     write(kafka_b, f"{unique}-a.{topic}", target, 1)
     syncs = [OffsetSync(topic, 1, 20, 0), OffsetSync(topic, 1, 100, 80)]
     write(kafka_a, f"mm2-offset-syncs.{unique}-b.internal", [Record(sync.key(), sync.value()) for sync in syncs])
-    report = Verification(flow_of(file, unique).props, verifier, patience_s=120).run(Asked())
+    report = Verification(flow_of(file, unique).props, verifier, patience_s=120).run(VerifyRequest())
     first, second = one_of(report, topic), one_of(report, topic, 1)
     assert (first.verdict, first.certainty, first.records) == (Verdict.EQUAL, Certainty.CONTENT, 160)
     assert first.explained == {Explained.BEFORE: 20, Explained.PENDING: 20}
@@ -98,11 +98,11 @@ def test_no_more_is_read_per_second_than_was_allowed(
 ) -> None:
     seed(kafka_a, kafka_b, unique, range(2), size=10_000)
     props = flow_of(file, unique).props
-    free = Verification(props, verifier, patience_s=120).run(Asked())
+    free = Verification(props, verifier, patience_s=120).run(VerifyRequest())
     assert free.verdict is Verdict.EQUAL
     assert free.bytes > 2 * 2 * COUNT * 10_000
     rate = 2_000_000
-    limited = Verification(props, verifier, rate=rate, patience_s=120).run(Asked())
+    limited = Verification(props, verifier, rate=rate, patience_s=120).run(VerifyRequest())
     assert limited.verdict is Verdict.EQUAL
     # What came last has not been paid for when it is over: a quarter of a second for each of two sides and tasks.
     assert limited.seconds >= (limited.bytes - rate) / rate

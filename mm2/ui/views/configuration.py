@@ -16,8 +16,8 @@ from mm2.ui.parts import Browser, Column, Element, Row
 from mm2.ui.source import Settings
 
 _PROCESS: Final = "process"
-_GIVEN: Final = "given"
-_KINDS: Final = {_GIVEN: "What is set", "": "Defaults as well"}
+_EXPLICIT: Final = "given"
+_KINDS: Final = {_EXPLICIT: "Explicit settings", "": "Including defaults"}
 _ORIGINS: Final[Mapping[Level, str]] = {
     Level.DERIVED: "MirrorMaker",
     Level.DEFAULT: "default",
@@ -29,7 +29,7 @@ _COLUMNS: Final = (
     Column("For", "word", "part"),
 )
 #: How often the file is checked while the page is open.
-_AGAIN_S: Final = 10.0
+_REFRESH_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class _Setting:
         if not setting.origin:
             return _ORIGINS.get(setting.level, "")
         line = "" if setting.line is None else f"line {setting.line}: "
-        over = f", instead of {', '.join(setting.overrides)}" if setting.overrides else ""
-        return f"{line}{setting.origin}{over}"
+        overridden = f", instead of {', '.join(setting.overrides)}" if setting.overrides else ""
+        return f"{line}{setting.origin}{overridden}"
 
 
 _LISTING: Final = Listing[_Setting](
@@ -69,10 +69,10 @@ class ConfigurationView:
         self._entries: Sequence[_Setting] = ()
         Element("h1", "Configuration")
         self._lead = Element("p", "Reading …", "lead", role="status")
-        self._unread = Element("p", "", "said bad")
-        self._place = ui.element("div")
+        self._unknown_keys = Element("p", "", "message bad")
+        self._container = ui.element("div")
         self._browser: Browser | None = None
-        ui.timer(_AGAIN_S, self._read)
+        ui.timer(_REFRESH_S, self._read)
 
     def show(self, snapshot: Snapshot) -> None:
         """See View. Changes with the file, not with the snapshot."""
@@ -86,11 +86,11 @@ class ConfigurationView:
             for setting in section.settings
         ]
         self._lead.show(
-            "What is in effect, and the line of the file or the default that it comes from. Secrets are hidden; what a provider keeps "
-            "is shown as its reference."
+            "Settings in effect, each with the line of the file or the default that it comes from. Secrets are hidden; values of "
+            "config providers are shown as references."
         )
-        self._unread.show(
-            "Nothing reads "
+        self._unknown_keys.show(
+            "Unknown keys: "
             + "; ".join(
                 f"{one.key}{f' (line {one.line})' if one.line else ''}"
                 f"{f', did you mean {one.nearest}?' if one.nearest else ''}"
@@ -99,9 +99,9 @@ class ConfigurationView:
             if settings.unread
             else ""
         )
-        self._unread.set_visibility(bool(settings.unread))
+        self._unknown_keys.set_visibility(bool(settings.unread))
         if self._browser is None:
-            with self._place:
+            with self._container:
                 self._browser = self._make([flow or _PROCESS for flow in settings.sections])
         self._browser.show()
 
@@ -111,10 +111,10 @@ class ConfigurationView:
             lambda query: _LISTING.select(self._entries, query),
             _row,
             flow_of=lambda entry: entry.flow,
-            query=Query(self._wanted.get("flow", ""), _GIVEN, self._wanted.get("search", "")),
+            query=Query(self._wanted.get("flow", ""), _EXPLICIT, self._wanted.get("search", "")),
             noun="settings",
             caption="Settings in effect and their origins",
-            nothing="No setting fits.",
+            nothing="No setting matches.",
             search="Key, value or origin",
             kinds=_KINDS,
             flows=flows,

@@ -11,18 +11,18 @@ from nicegui import ui
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.observer.traces import reason_of
 from mm2.observer.views import ConnectorView, FlowView, Snapshot
-from mm2.ui.actions import RESTART_TASK, VERBS, Actions, Subject, Verb
+from mm2.ui.actions import ACTIONS, RESTART_TASK, Action, Actions, Subject
 from mm2.ui.parts import Cell, Column, Confirmation, Element, Row, Table, within
 
 _TASKS: Final = (
     Column("Task", "head"),
     Column("State", "word"),
     Column("Worker"),
-    Column("Trouble", "prose"),
+    Column("Error", "prose"),
     Column("", "action"),
 )
 _MOST_TASKS: Final = 1_000
-_Ask = Callable[[Verb, Subject], Awaitable[None]]
+_Confirm = Callable[[Action, Subject], Awaitable[None]]
 
 
 class ConnectorsView:
@@ -34,30 +34,30 @@ class ConnectorsView:
         Element("h1", "Connectors")
         Element(
             "p",
-            "Each flow is three connectors: the source connector copies, the checkpoint connector translates the positions of "
-            "groups, the heartbeat connector writes signs of life.",
+            "Each flow is three connectors: the source connector copies, the checkpoint connector translates the committed "
+            "offsets of groups, the heartbeat connector writes heartbeats.",
             "lead",
         )
-        self._failed = within("ul", "troubles gone", aria_label="What has failed")
+        self._failed = within("ul", "errors hidden", aria_label="Failures")
         self._failures: Sequence[tuple[str, str]] = ()
-        self._said = Element("p", "", "said", role="status")
+        self._message = Element("p", "", "message", role="status")
         self._confirmation = Confirmation()
         self._nothing = Element("p", "No connector is configured yet.", "nothing", role="status")
-        self._place = within("div")
+        self._container = within("div")
 
     def show(self, snapshot: Snapshot) -> None:
         """See View."""
-        there = {(flow.name, connector.name) for flow in snapshot.flows for connector in flow.connectors}
-        for gone in self._blocks.keys() - there:
-            self._blocks.pop(gone).element.delete()
+        present = {(flow.name, connector.name) for flow in snapshot.flows for connector in flow.connectors}
+        for removed in self._blocks.keys() - present:
+            self._blocks.pop(removed).element.delete()
         for flow in snapshot.flows:
             for connector in flow.connectors:
                 key = (flow.name, connector.name)
                 if key not in self._blocks:
-                    with self._place:
+                    with self._container:
                         self._blocks[key] = _ConnectorBlock(flow, connector, self._ask)
                 self._blocks[key].show(connector)
-        self._nothing.set_visibility(not there)
+        self._nothing.set_visibility(not present)
         self._show_failures(snapshot)
 
     def _show_failures(self, snapshot: Snapshot) -> None:
@@ -75,42 +75,42 @@ class ConnectorsView:
                 for anchor, sentence in found:
                     with within("li"):
                         Element("a", sentence, href=f"#{anchor}")
-        self._failed.show_classes("troubles" if found else "troubles gone")
+        self._failed.show_classes("errors" if found else "errors hidden")
 
-    async def _ask(self, verb: Verb, subject: Subject) -> None:
+    async def _ask(self, action: Action, subject: Subject) -> None:
         client = ui.context.client
         if not await self._confirmation.ask(
-            f"{verb.name} {subject}?", verb.consequence, verb.name, is_grave=verb.is_grave
+            f"{action.name} {subject}?", action.consequence, action.name, is_destructive=action.is_destructive
         ):
             return
-        self._said.show(f"{verb.name} {subject} …")
-        self._said.show_classes("said")
-        went_well, words = await self._actions.do(verb, subject, client.ip)
-        self._said.show(words)
-        self._said.show_classes("said well" if went_well else "said bad")
+        self._message.show(f"{action.name} {subject} …")
+        self._message.show_classes("message")
+        succeeded, text = await self._actions.do(action, subject, client.ip)
+        self._message.show(text)
+        self._message.show_classes("message ok" if succeeded else "message bad")
 
 
 class _ConnectorBlock:
-    def __init__(self, flow: FlowView, connector: ConnectorView, ask: _Ask) -> None:
+    def __init__(self, flow: FlowView, connector: ConnectorView, ask: _Confirm) -> None:
         pair = SourceAndTarget(flow.source, flow.target)
         self._subject = Subject(pair, connector.name)
         with within("section", "connector", aria_label=str(self._subject), id=_anchor(flow, connector)) as self.element:
             with within("div", "line"):
                 Element("h3", connector.name)
-                Element("span", flow.name, "soft")
+                Element("span", flow.name, "muted")
                 self._state = Element("span", role="status")
-                self._wanted = Element("span", "", "soft")
+                self._wanted = Element("span", "", "muted")
                 with within("span", "buttons"):
-                    for verb in VERBS:
+                    for action in ACTIONS:
                         button = Element(
                             "button",
-                            verb.name,
-                            "plain grave" if verb.is_grave else "plain",
+                            action.name,
+                            "plain dangerous" if action.is_destructive else "plain",
                             type="button",
-                            aria_label=f"{verb.name} {self._subject}",
+                            aria_label=f"{action.name} {self._subject}",
                         )
-                        button.on("click", lambda _, verb=verb: ask(verb, self._subject), args=[])
-            self._trace = _Trace("What failed")
+                        button.on("click", lambda _, action=action: ask(action, self._subject), args=[])
+            self._trace = _Trace("Stack trace of the connector")
             self._tasks = Table(
                 _TASKS,
                 caption=f"Tasks of {self._subject}",
@@ -123,8 +123,8 @@ class _ConnectorBlock:
 
     def show(self, connector: ConnectorView) -> None:
         """Show the current state."""
-        self._state.show_state(connector.state, tone="held" if connector.state == "STOPPED" else "")
-        wanted = {"PAUSED": "it was paused", "STOPPED": "it was stopped"}
+        self._state.show_state(connector.state, tone="paused" if connector.state == "STOPPED" else "")
+        wanted = {"PAUSED": "paused by a user", "STOPPED": "stopped by a user"}
         self._wanted.show(wanted.get(connector.target_state, ""))
         self._trace.show(connector.trace)
         self._tasks.show(
@@ -134,12 +134,12 @@ class _ConnectorBlock:
             ]
         )
         failed = {task.id: task.trace for task in connector.tasks if task.trace}
-        for gone in self._shown.keys() - failed.keys():
-            self._shown.pop(gone).element.delete()
+        for removed in self._shown.keys() - failed.keys():
+            self._shown.pop(removed).element.delete()
         for number, trace in failed.items():
             if number not in self._shown:
                 with self._traces:
-                    self._shown[number] = _Trace(f"Trace of task {number}")
+                    self._shown[number] = _Trace(f"Stack trace of task {number}")
             self._shown[number].show(trace)
 
 

@@ -17,7 +17,7 @@ from mm2.ui.parts import TONES, Element, rank_of, within
 from mm2.ui.wording import UNKNOWN, clock, count, plural, rate, seconds, size
 
 _CURVES: Final = (("50 %", "solid", 2.4), ("95 %", "dashed", 1.8), ("99 %", "dotted", 1.8))
-_OLD_MS: Final = 10_000
+_STALE_MS: Final = 10_000
 #: The shortest time span of a time axis.
 _LEAST_SPAN_MS: Final = 60_000
 #: A longer sentence is set in a smaller font: it describes several things.
@@ -33,19 +33,19 @@ class FlowsView:
     def __init__(self, history: History) -> None:
         self._history = history
         self._blocks: dict[str, _FlowBlock] = {}
-        Element("h1", "Flows", "unseen")
+        Element("h1", "Flows", "visually-hidden")
         self._nothing = Element("p", "This process has no flows yet.", "nothing", role="status")
-        self._index = within("ul", "index gone", aria_label="All flows, the worst first")
+        self._index = within("ul", "index hidden", aria_label="All flows, the worst first")
         self._lines: list[_Line] = []
-        self._place = within("div")
+        self._container = within("div")
 
     def show(self, snapshot: Snapshot) -> None:
         """See View."""
-        for gone in self._blocks.keys() - {flow.name for flow in snapshot.flows}:
-            self._blocks.pop(gone).element.delete()
+        for removed in self._blocks.keys() - {flow.name for flow in snapshot.flows}:
+            self._blocks.pop(removed).element.delete()
         for flow in snapshot.flows:
             if flow.name not in self._blocks:
-                with self._place:
+                with self._container:
                     self._blocks[flow.name] = _FlowBlock(flow)
             self._blocks[flow.name].show(snapshot.at_ms, flow, self._history.flow(flow.name))
         self._show_index(worst_first(snapshot.flows) if len(snapshot.flows) > 1 else ())
@@ -58,8 +58,8 @@ class FlowsView:
         for line, flow in zip(self._lines, flows, strict=False):
             line.show(flow)
         for line in self._lines[len(flows) :]:
-            line.element.show_classes("gone")
-        self._index.show_classes("index" if flows else "index gone")
+            line.element.show_classes("hidden")
+        self._index.show_classes("index" if flows else "index hidden")
 
 
 class _Line:
@@ -77,7 +77,7 @@ class _Line:
         self._name.attribute("href", f"#{_anchor(flow)}")
         self._state.show_state(flow.state)
         self._sentence.show(flow.sentence)
-        self._sentence.show_classes(f"said {TONES[flow.state]}" if flow.state in _ALARMING else "said")
+        self._sentence.show_classes(f"message {TONES[flow.state]}" if flow.state in _ALARM_STATES else "message")
 
 
 class _FlowBlock:
@@ -87,10 +87,10 @@ class _FlowBlock:
             with within("div", "which"):
                 Element("h2", flow.name, id=heading)
                 self._state = Element("span", role="status")
-                self._observed = Element("span", "", "soft")
+                self._observed = Element("span", "", "muted")
             self._sentence = Element("p", "", "sentence")
-            self._troubles = within("ul", "troubles")
-            self._said: Sequence[str] = ()
+            self._errors = within("ul", "errors")
+            self._messages: Sequence[str] = ()
             with within("dl", "figures"):
                 self._rate = _figure("Records copied")
                 self._bytes = _figure("Bytes copied")
@@ -110,12 +110,12 @@ class _FlowBlock:
                         Element("span", "Seconds until batches were visible on the target:")
                         # Not at the ends of the curves, which overlap near zero.
                         for index, (name, _, _) in enumerate(_CURVES):
-                            Element("span", name, f"key curve-{index + 1}")
+                            Element("span", name, f"legend curve-{index + 1}")
                     self._latencies = ui.echart(_latency_options(), renderer="svg")
-                    self._no_latency = Element("p", "Nothing was copied by this process in this time.", "empty")
+                    self._no_latency = Element("p", "No records were copied by this process in this time.", "empty")
                     self._no_latency.set_visibility(False)
-            with within("div", "beats"):
-                self._beats_said = Element("span", "", "soft")
+            with within("div", "heartbeats"):
+                self._beats_text = Element("span", "", "muted")
                 self._strip = ui.html("", sanitize=False, tag="div").classes("strip").props("aria-hidden=true")
         self._drawn: int | None = None
         self._marks: tuple[bool | None, ...] = ()
@@ -125,14 +125,14 @@ class _FlowBlock:
         self._state.show_state(flow.state)
         self._sentence.show(flow.sentence)
         long = " long" if len(flow.sentence) > _LONG else ""
-        self._sentence.show_classes(f"sentence{long}{f' {tone}' if flow.state in _ALARMING else ''}")
-        old = flow.observed_ms is not None and at_ms - flow.observed_ms > _OLD_MS
-        self._observed.show(f"last seen at {clock(flow.observed_ms)} UTC" if old else "")
-        self._show_troubles(flow)
+        self._sentence.show_classes(f"sentence{long}{f' {tone}' if flow.state in _ALARM_STATES else ''}")
+        is_stale = flow.observed_ms is not None and at_ms - flow.observed_ms > _STALE_MS
+        self._observed.show(f"last observed at {clock(flow.observed_ms)} UTC" if is_stale else "")
+        self._show_errors(flow)
         self._rate.show(rate(flow.records_per_s))
         self._bytes.show(rate_of_bytes(flow.bytes_per_s))
-        records, behind = flow.risk.records, flow.risk.bytes
-        self._lag.show(count(records) + (f" · {size(behind)}" if records and behind else ""))
+        records, lag_bytes = flow.risk.records, flow.risk.bytes
+        self._lag.show(count(records) + (f" · {size(lag_bytes)}" if records and lag_bytes else ""))
         newest = next((point for point in reversed(history.points) if point.latency_s[0] is not None), None)
         self._latency.show(
             UNKNOWN if newest is None else f"{seconds(newest.latency_s[0])} · {seconds(newest.latency_s[2])}"
@@ -143,35 +143,35 @@ class _FlowBlock:
         self._show_beats(at_ms, flow, history)
         self._show_curves(history.points)
 
-    def _show_troubles(self, flow: FlowView) -> None:
-        said = troubles(flow)
-        if said != self._said:
-            self._said = said
-            self._troubles.clear()
-            with self._troubles:
-                for sentence in said:
+    def _show_errors(self, flow: FlowView) -> None:
+        messages = errors(flow)
+        if messages != self._messages:
+            self._messages = messages
+            self._errors.clear()
+            with self._errors:
+                for sentence in messages:
                     Element("li", sentence)
-        self._troubles.set_visibility(bool(said))
+        self._errors.set_visibility(bool(messages))
 
     def _show_beats(self, at_ms: int, flow: FlowView, history: FlowHistory) -> None:
         newest = heartbeat_of(flow)
         self._beat.show(UNKNOWN if newest is None else f"{seconds(newest.age_ms / 1000)} ago")
         beats = history.beats(at_ms)
-        marks = tuple(beat.heard for beat in beats)
+        marks = tuple(beat.received for beat in beats)
         if marks != self._marks:
             self._marks = marks
             self._strip.set_content("".join(map(_mark, beats)))
-        missed, seen = marks.count(False), len(marks) - marks.count(None)
-        if not seen:
-            words = "No heartbeats have been seen."
+        missed, recorded = marks.count(False), len(marks) - marks.count(None)
+        if not recorded:
+            text = "No heartbeats have been received."
         else:
             copied = newest is not None and newest.hops
-            words = (
+            text = (
                 f"Heartbeats {'copied' if copied else 'written'} by this flow, five minutes: "
-                f"{f'missed in {missed} of' if missed else 'heard in all'} {plural(seen, 'interval')} of "
+                f"{f'missed in {missed} of' if missed else 'received in all'} {plural(recorded, 'interval')} of "
                 f"{BEAT_STEP_MS // 1000} seconds"
             )
-        self._beats_said.show(words)
+        self._beats_text.show(text)
 
     def _show_curves(self, points: Sequence[Point]) -> None:
         newest = points[-1].at_ms if points else None
@@ -201,7 +201,7 @@ class _FlowBlock:
                 chart.run_chart_method("setOption", change)
 
 
-_ALARMING: Final = frozenset({FlowState.DEGRADED, FlowState.STOPPED})
+_ALARM_STATES: Final = frozenset({FlowState.DEGRADED, FlowState.STOPPED})
 
 
 def worst_first(flows: Sequence[FlowView]) -> Sequence[FlowView]:
@@ -231,11 +231,11 @@ def _link(title: str, href: str) -> Element:
             return Element("a", UNKNOWN, href=href)
 
 
-def troubles(flow: FlowView) -> tuple[str, ...]:
-    """Why a flow is degraded, as far as its sentence does not contain it."""
+def errors(flow: FlowView) -> tuple[str, ...]:
+    """Why a flow is degraded, without what its sentence already contains."""
     clusters = ((flow.source, flow.source_error), (flow.target, flow.target_error))
     failed = [
-        f"{one.name}{'' if task is None else f', task {task.id}'} has failed: {reason_of(trace) or 'no reason is known'}"
+        f"{one.name}{'' if task is None else f', task {task.id}'} has failed: {reason_of(trace) or 'unknown error'}"
         for one in flow.connectors
         for task, state, trace in (
             (None, one.state, one.trace),
@@ -246,7 +246,7 @@ def troubles(flow: FlowView) -> tuple[str, ...]:
     unhealthy = {state: number for state, number in flow.states.items() if number and TONES[state] == "bad"}
     return (
         *(f"{name}: {error}" for name, error in clusters if error and error not in flow.sentence),
-        *(trouble for trouble in flow.troubles if trouble not in {flow.source_error, flow.target_error}),
+        *(message for message in flow.troubles if message not in {flow.source_error, flow.target_error}),
         *failed,
         *(f"{plural(number, 'partition')} {state}" for state, number in unhealthy.items()),
     )
@@ -257,7 +257,7 @@ class _Partitions:
 
     def __init__(self, href: str) -> None:
         self._href = href
-        self._said: Sequence[tuple[str, int]] = ()
+        self._shown: Sequence[tuple[str, int]] = ()
         with within("div"):
             Element("dt", "Partitions")
             with within("dd"):
@@ -266,18 +266,20 @@ class _Partitions:
 
     def show(self, flow: FlowView) -> None:
         self._total.show(count(sum(flow.states.values()) or None))
-        said = [(state, number) for state, number in flow.states.items() if number and state != PartitionState.RUNNING]
-        if said != self._said:
-            self._said = said
+        counts = [
+            (state, number) for state, number in flow.states.items() if number and state != PartitionState.RUNNING
+        ]
+        if counts != self._shown:
+            self._shown = counts
             self._others.clear()
             with self._others:
-                for state, number in sorted(said, key=lambda one: rank_of(one[0])):
+                for state, number in sorted(counts, key=lambda one: rank_of(one[0])):
                     Element("a", f"{number:,} {state}", f"state {TONES[state]}", href=f"{self._href}&state={state}")
-        self._others.set_visibility(bool(said))
+        self._others.set_visibility(bool(counts))
 
 
 def _mark(beat: Beat) -> str:
-    kind = {True: "", False: ' class="missed"', None: ' class="nobody"'}[beat.heard]
+    kind = {True: "", False: ' class="missed"', None: ' class="unrecorded"'}[beat.received]
     return f"<i{kind}></i>"
 
 
@@ -286,7 +288,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _axis_text() -> dict[str, Any]:
-    return {"color": "var(--soft)", "fontSize": 12, "hideOverlap": True}
+    return {"color": "var(--muted)", "fontSize": 12, "hideOverlap": True}
 
 
 def _span(first_ms: int, last_ms: int) -> dict[str, int]:

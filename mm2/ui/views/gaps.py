@@ -15,14 +15,14 @@ Entry = tuple[str, PartitionView]
 
 #: The meaning of the ledger's reasons.
 MEANINGS: Final[Mapping[str, str]] = {
-    "compacted": "Removed by compaction on the source: there was a newer record of the same key.",
-    "missing": "The source's log has no records there although its topic is not compacted.",
+    "compacted": "Removed by compaction on the source: there was a newer record with the same key.",
+    "missing": "The source's log has no records at these offsets, although its topic is not compacted.",
     "control": "Transaction markers, which are not records.",
     "aborted": "Records of aborted transactions.",
-    "quarantined": "Could not be copied; they are in the dead letter topic.",
-    "retention": "The source had deleted them, by age or size, before they were copied.",
-    "truncated": "The source lost its end in an election after they were copied: the target has them, the source other ones.",
-    "recreated": "Lost when the topic was deleted and recreated on the source.",
+    "quarantined": "Records that could not be copied; they are in the dead letter topic.",
+    "retention": "Records that the source deleted by retention before they were copied.",
+    "truncated": "The source log was truncated by an unclean leader election after they were copied. The target has these records, the source has others.",
+    "recreated": "Records that were lost when the topic was deleted and recreated on the source.",
 }
 
 
@@ -61,7 +61,7 @@ _REASONS: Final = (
     Column("Flow", "head"),
     Column("Reason", "word"),
     Column("Offsets", "number"),
-    Column("What that means", "prose"),
+    Column("Meaning", "prose"),
 )
 _COLUMNS: Final = (
     Column("Topic and partition", "head", "topic"),
@@ -94,7 +94,7 @@ class GapsView:
             query=Query(wanted.get("flow", ""), wanted.get("reason", ""), wanted.get("search", "")),
             noun="partitions",
             caption="Missing offsets by partition",
-            nothing="No partition has gaps that fit.",
+            nothing="No partition with gaps matches.",
             search="Topic, partition or reason",
             kinds={"": "All reasons", **{reason: reason for reason in kinds}},
             flows=flows,
@@ -106,7 +106,7 @@ class GapsView:
         lost = sum(flow.lost_ranges for flow in snapshot.flows)
         self._lead.show(
             "Offsets of the source without a record on the target, and why. "
-            + (f"Lost: {plural(lost, 'range')} that the source no longer had." if lost else "Nothing is lost.")
+            + (f"Lost: {plural(lost, 'range')} that the source had deleted." if lost else "No records are lost.")
         )
         rows = [
             Row((flow.name, Cell(reason, state=True), count(number), MEANINGS.get(reason, "")))
@@ -126,6 +126,6 @@ def _row(entry: Entry) -> Row:
             count(_gaps(entry)),
             ", ".join(f"{count(number)} {reason}" for reason, number in sorted(view.gaps.items()) if number),
             Cell(count(view.lost_ranges), tone="bad" if view.lost_ranges else ""),
-            Cell(count(view.foreign_records), tone="care" if view.foreign_records else ""),
+            Cell(count(view.foreign_records), tone="warning" if view.foreign_records else ""),
         )
     )

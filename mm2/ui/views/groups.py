@@ -12,7 +12,7 @@ from mm2.ui.wording import count, plural
 
 Entry = tuple[str, GroupView]
 _UNTRANSLATED: Final = "untranslated"
-_KINDS: Final = {"": "All positions", _UNTRANSLATED: "Not on the target yet", "translated": "Translated"}
+_KINDS: Final = {"": "All offsets", _UNTRANSLATED: "Not on the target yet", "translated": "Translated"}
 
 GROUPS: Final = Shared[Snapshot, Entry](
     Listing[Entry](
@@ -40,7 +40,7 @@ _COLUMNS: Final = (
     Column("Offset on the source", "number", "source"),
     Column("Translated", "number", "translated"),
     Column("Offset on the target", "number", "target"),
-    Column("Why not", "prose", "reason"),
+    Column("Reason", "prose", "reason"),
 )
 
 
@@ -58,9 +58,9 @@ class GroupsView:
             _row,
             flow_of=lambda entry: entry[0],
             query=Query(wanted.get("flow", ""), wanted.get("state", ""), wanted.get("search", "")),
-            noun="positions",
-            caption="Consumer groups and their positions on both clusters",
-            nothing="No group fits.",
+            noun="offsets",
+            caption="Consumer groups and their offsets on both clusters",
+            nothing="No group matches.",
             search="Group, topic or reason",
             kinds=_KINDS,
             flows=flows,
@@ -73,11 +73,11 @@ class GroupsView:
         groups = len({(flow.name, view.group) for flow in snapshot.flows for view in flow.groups})
         missing = sum(view.translated is None for view in views)
         self._lead.show(
-            f"{plural(groups, 'group')} with {plural(len(views), 'position')}; "
-            f"{f'{missing:,} of them without a place on the target yet' if missing else 'all have a place on the target'}. "
-            "A group that goes over to the target reads on from the translated offset: nothing is skipped, a little may come twice."
+            f"{plural(groups, 'group')} with {plural(len(views), 'committed offset')}; "
+            f"{f'{missing:,} of them not translated yet' if missing else 'all are translated'}. "
+            "On the target, a group continues at the translated offset: no record is skipped, some may be read again."
             if views
-            else "No consumer group of the source has a position in what is copied."
+            else "No consumer group of the source has committed offsets of copied topics."
         )
         self._browser.show()
 

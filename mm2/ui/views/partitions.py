@@ -56,7 +56,7 @@ PARTITIONS: Final = Shared[Snapshot, Entry](_LISTING, _gather)
 _COLUMNS: Final = (
     Column("Topic and partition", "head", "topic"),
     Column("State", "word", "state"),
-    Column("Why", "prose"),
+    Column("Reason", "prose"),
     Column("Lag", "number", "records"),
     Column("Lag in bytes", "number", "bytes"),
     Column("Lag in time", "number", "seconds"),
@@ -82,8 +82,8 @@ class PartitionsView:
             flow_of=lambda entry: entry[0],
             query=query,
             noun="partitions",
-            caption="Partitions of the source and how far they are copied",
-            nothing="No partition fits.",
+            caption="Partitions of the source and their progress",
+            nothing="No partition matches.",
             search="Topic, partition or reason",
             kinds=_KINDS,
             flows=flows,
@@ -109,21 +109,21 @@ def _row(entry: Entry) -> Row:
             size(view.lag_bytes),
             seconds(view.lag_seconds),
             rate(view.records_per_s),
-            Cell(count(view.position), hint=f"the source ends at {count(view.source_end)}"),
+            Cell(count(view.position), hint=f"source end offset {count(view.source_end)}"),
             Cell(verified, hint=f"at {moment(view.verified_at_ms)}" if view.verified_at_ms is not None else ""),
         )
     )
 
 
 def lead(flows: Sequence[FlowView]) -> str:
-    """The number of partitions, how many are unhealthy, and the flows without data because a cluster does not answer."""
+    """The number of partitions, how many are unhealthy, and the flows without data because a cluster does not respond."""
     total = sum(sum(flow.states.values()) for flow in flows)
     unhealthy = sum(number for flow in flows for state, number in flow.states.items() if state not in HEALTHY)
-    silent = [
-        f"{cluster} does not answer: what stands here of {flow.name} is as it was."
+    unreachable = [
+        f"{cluster} does not respond: the data of {flow.name} is stale."
         for flow in flows
         for cluster, error in ((flow.source, flow.source_error), (flow.target, flow.target_error))
         if error
     ]
     first = f"{plural(total, 'partition')}, {f'{unhealthy:,} unhealthy' if unhealthy else 'all healthy'}."
-    return " ".join((first, *silent))
+    return " ".join((first, *unreachable))

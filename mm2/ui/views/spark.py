@@ -15,7 +15,7 @@ _COLUMNS: Final = (
     Column("Running for", "number"),
     Column("Lost", "number"),
     Column("Partitions", "number"),
-    Column("What holds it up", "prose"),
+    Column("Error", "prose"),
 )
 _MOST: Final = 600
 
@@ -27,8 +27,8 @@ class SparkPage:
         Element("h1", "Spark")
         Element(
             "p",
-            "Copying is done in lanes. Each is a Spark job of one task after another; the next stands by before the last one ends. "
-            "Shown are the lanes of this process; others have their own page.",
+            "Copying is done in lanes. Each lane is a Spark job that runs one task after another; the next task is started before the previous one ends. "
+            "This page shows the lanes of this process only.",
             "lead",
         )
         with within("dl", "figures"):
@@ -37,9 +37,9 @@ class SparkPage:
             self._application = _figure("Application")
             self._lanes = _figure("Lanes")
             self._lost = _figure("Micro-batches lost")
-        self._trouble = Element("p", "", "said bad", role="status")
+        self._error = Element("p", "", "message bad", role="status")
         self._table = Table(
-            _COLUMNS, caption="Lanes and their micro-batches", nothing="Nothing is copied by this process.", rows=_MOST
+            _COLUMNS, caption="Lanes and their micro-batches", nothing="No lane runs in this process.", rows=_MOST
         )
 
     def show(self, snapshot: Snapshot) -> None:
@@ -49,15 +49,15 @@ class SparkPage:
         if spark is None:
             self._state.show_state("")
         else:
-            # Spark is not up before it is needed; that is not an error.
+            # Spark is started when it is needed, so "not up" is not an error.
             self._state.show("up" if spark.up else "not up")
-            self._state.show_classes("state well" if spark.up else "state bad" if spark.trouble else "state unknown")
+            self._state.show_classes("state ok" if spark.up else "state bad" if spark.trouble else "state unknown")
         self._master.show((spark.master if spark else "") or UNKNOWN)
         self._application.show((spark.application_id if spark else "") or UNKNOWN)
         self._lanes.show(count(len(lanes)))
         self._lost.show(count(sum(lane.lost_batches for lane in lanes)))
-        self._trouble.show(spark.trouble if spark else "")
-        self._trouble.set_visibility(bool(spark and spark.trouble))
+        self._error.show(spark.trouble if spark else "")
+        self._error.set_visibility(bool(spark and spark.trouble))
         self._table.show(
             [
                 Row(
@@ -70,12 +70,12 @@ class SparkPage:
                         Cell(lane.trouble, tone="bad"),
                     )
                 )
-                for lane in held_up_first(lanes)
+                for lane in blocked_first(lanes)
             ]
         )
 
 
-def held_up_first(lanes: Sequence[LaneView]) -> Sequence[LaneView]:
+def blocked_first(lanes: Sequence[LaneView]) -> Sequence[LaneView]:
     """Lanes with an error first; otherwise the order is kept."""
     return sorted(lanes, key=lambda lane: not lane.trouble)
 

@@ -20,7 +20,7 @@ _CERTIFICATES: Final = (
     Column("File", "head"),
     Column("For"),
     Column("Flow"),
-    Column("Ends"),
+    Column("Expires"),
     Column("In", "number"),
 )
 _MOST: Final = 500
@@ -34,17 +34,17 @@ class WorkersView:
         Element("h1", "Workers")
         Element(
             "p",
-            "Processes that share the work of a flow. One leads: it deals the work out. When one goes, the others take over what it had.",
+            "Processes that share the tasks of a flow. The leader assigns them. When a worker leaves the group, its tasks are reassigned.",
             "lead",
         )
         self._table = Table(
-            _COLUMNS, caption="Workers of all flows", nothing="No worker is in a group yet.", rows=_MOST
+            _COLUMNS, caption="Workers of all flows", nothing="No worker has joined a group yet.", rows=_MOST
         )
         Element("h2", "Certificates")
         self._certificates = Table(
             _CERTIFICATES,
             caption="Certificates that this process uses",
-            nothing="This process uses none of its own.",
+            nothing="This process uses no certificates.",
             rows=_MOST,
         )
 
@@ -59,7 +59,10 @@ class WorkersView:
                         " · ".join(
                             filter(
                                 None,
-                                ("leads" if worker.is_leader else "follows", "this process" if worker.is_this else ""),
+                                (
+                                    "leader" if worker.is_leader else "follower",
+                                    "this process" if worker.is_this else "",
+                                ),
                             )
                         ),
                         count(worker.connectors),
@@ -82,7 +85,7 @@ def certificates(snapshot: Snapshot) -> Sequence[Row]:
                 f"cluster {one.cluster}" if one.cluster else _LISTENERS,
                 f"{one.source}->{one.target}" if one.source else "",
                 moment(one.expires_ms),
-                "over" if one.expires_ms <= snapshot.at_ms else seconds((one.expires_ms - snapshot.at_ms) / 1000),
+                "expired" if one.expires_ms <= snapshot.at_ms else seconds((one.expires_ms - snapshot.at_ms) / 1000),
             )
         )
         for one in sorted(snapshot.certificates, key=lambda one: one.expires_ms)

@@ -64,19 +64,19 @@ def test_limits_are_numbers_with_a_unit() -> None:
             bytes_of(text)
 
 
-def report_of(*differences: Difference, trouble: str = "") -> VerifyReport:
+def report_of(*differences: Difference, error: str = "") -> VerifyReport:
     findings = Findings(records=10, source_records=11, target_records=10, bytes=2_000_000, explained={"control": 2})
     for difference in differences:
         findings.differ(difference)
-    plan = PartitionPlan("<script>", 0, "A.<script>", 0, 13, trouble=trouble, notes=["a & b"])
+    plan = PartitionPlan("<script>", 0, "A.<script>", 0, 13, error=error, notes=["a & b"])
     return VerifyReport("A->B", 1_000, 2_000, 1, (PartitionReport.of(plan, findings),))
 
 
 def test_the_worst_decides() -> None:
     missing = Difference(DifferenceKind.MISSING, 3, None)
     assert report_of().verdict is Verdict.EQUAL
-    assert report_of(trouble="no answer").verdict is Verdict.TROUBLE
-    assert report_of(missing, trouble="no answer").verdict is Verdict.DIFFERENT
+    assert report_of(error="no answer").verdict is Verdict.INCOMPLETE
+    assert report_of(missing, error="no answer").verdict is Verdict.DIFFERENT
 
 
 def test_neighbours_are_one_stretch() -> None:
@@ -138,15 +138,15 @@ def test_behind_a_difference_nothing_counts_as_verified() -> None:
     first = clean.verified(5)
     assert first is not None
     assert (first.first, first.offset, first.checked, first.at_ms, first.records) == (0, 13, 13, 5, 10)
-    (spoiled,) = report_of(Difference(DifferenceKind.MISSING, 3, None)).partitions
-    later = replace(spoiled, before=first._replace(checked=2, offset=2)).verified(6)
+    (first_difference,) = report_of(Difference(DifferenceKind.MISSING, 3, None)).partitions
+    later = replace(first_difference, before=first._replace(checked=2, offset=2)).verified(6)
     assert later is not None
     assert (later.offset, later.checked, later.records, later.differences) == (3, 13, 20, {"missing": 1})
     once_more = replace(clean, before=later._replace(checked=10)).verified(7)
     assert once_more is not None
     assert (once_more.offset, once_more.checked, once_more.differences) == (3, 13, {"missing": 1})
     assert replace(clean, before=first).verified(8) is None, "nothing new"
-    (torn,) = report_of(trouble="no answer").partitions
+    (torn,) = report_of(error="no answer").partitions
     assert torn.verified(9) is None
     guessed = replace(clean, certainty=Certainty.CONTENT)
     assert guessed.verified(9) is None, "what content tells has no certain end"
@@ -161,7 +161,7 @@ def test_verified_up_to_goes_back_with_a_flow_that_is_sent_back_and_never_beyond
     idle = replace(clean, after=13, target_after=95, before=before).verified(2)
     assert idle is not None, "its position is news, too"
     assert (idle.offset, idle.target) == (13, 95)
-    spoiled = before._replace(offset=60, differences={"extra": 1})
-    kept = replace(clean, after=200, target_after=300, before=spoiled).verified(3)
+    first_difference = before._replace(offset=60, differences={"extra": 1})
+    kept = replace(clean, after=200, target_after=300, before=first_difference).verified(3)
     assert kept is not None
     assert (kept.offset, kept.checked, kept.differences) == (60, 200, {"extra": 1})

@@ -45,14 +45,14 @@ def test_search_filter_and_order(query: Query, names: str) -> None:
     assert " ".join(row.name for row in LISTING.select(ROWS, query)) == names
 
 
-def test_the_same_column_again_turns_the_order_round() -> None:
+def test_sorting_by_the_same_column_reverses_the_order() -> None:
     once = Query(page=3).sorted_by("lag")
     assert (once.descending, once.page) == (True, 0)
     assert not once.sorted_by("lag").descending
     assert once.sorted_by("name").descending
 
 
-def test_rows_are_gathered_and_selected_once_for_all_who_look() -> None:
+def test_rows_are_gathered_and_selected_once_for_all_clients() -> None:
     gathered: list[object] = []
 
     def gather(source: tuple[Line, ...]) -> tuple[Line, ...]:
@@ -76,5 +76,5 @@ def test_pages(number: int, first: int, count: int) -> None:
     assert (page.first, len(page.rows), page.total) == (first, count, 120)
 
 
-def test_no_rows_are_a_page_too() -> None:
+def test_an_empty_list_has_one_page() -> None:
     assert page_of((), 4, 50).first == 0

@@ -11,7 +11,7 @@ B.bootstrap.servers = b:9092
 B.ssl.keystore.password = correct-horse
 A->B.enabled = true
 replication.factor = 1
-worker.of.nobody = 7
+worker.of.unknown = 7
 """
 
 
@@ -26,17 +26,17 @@ def replication_factor(settings: Settings) -> Setting:
     return found
 
 
-def test_lines_are_told_as_long_as_the_file_says_what_is_in_effect(tmp_path: Path) -> None:
+def test_line_numbers_are_returned_while_the_file_matches_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text(TEXT)
     config = MirrorMakerConfig(load_properties(file))
     settings = Settings.of(config, file)
-    assert settings.sections.keys() == {"", "A->B", "B->A"}  # which exists for its heartbeats
+    assert settings.sections.keys() == {"", "A->B", "B->A"}  # B->A exists for its heartbeats
     assert (replication_factor(settings).value, replication_factor(settings).line) == ("1", 6)
-    assert [(one.key, one.line) for one in settings.unread] == [("worker.of.nobody", 7)]
+    assert [(one.key, one.line) for one in settings.unread] == [("worker.of.unknown", 7)]
     assert "correct-horse" not in str(settings)
 
-    # somebody is writing a new version, which is not in effect yet
+    # a new version of the file that is not in effect yet
     file.write_text(TEXT.replace("factor = 1", "factor = 3"))
     assert (
         replication_factor(Settings.of(config, file)).value,

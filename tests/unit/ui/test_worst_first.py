@@ -1,4 +1,4 @@
-"""What one looks for stands first, and its state can be told without colours."""
+"""The worst entries come first, and states can be distinguished without colours."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mm2.ui.views.flows import worst_first
 from mm2.ui.views.gaps import GAPS, MEANINGS
 from mm2.ui.views.groups import GROUPS
 from mm2.ui.views.partitions import PARTITIONS, lead
-from mm2.ui.views.spark import held_up_first
+from mm2.ui.views.spark import blocked_first
 from mm2.ui.views.workers import certificates
 
 
@@ -44,7 +44,7 @@ def shown(snapshot: Snapshot, query: Query | None = None) -> list[int]:
     return [view.partition for _, view in PARTITIONS.select(snapshot, query or Query())]
 
 
-def test_partitions_that_are_broken_come_first_and_the_others_stay_where_they_were() -> None:
+def test_unhealthy_partitions_come_first_in_a_stable_order() -> None:
     states = (
         PartitionState.RUNNING,
         PartitionState.CATCHING_UP,
@@ -55,17 +55,21 @@ def test_partitions_that_are_broken_come_first_and_the_others_stay_where_they_we
     )
     snapshot = Snapshot(0, "1", (flow(partitions=[partition(n, state) for n, state in enumerate(states)]),))
     assert shown(snapshot) == [4, 5, 2, 1, 0, 3]
-    assert shown(snapshot, Query().sorted_by("state"))[:3] == [4, 5, 2]  # as the head of the column has it at first
+    assert shown(snapshot, Query().sorted_by("state"))[:3] == [
+        4,
+        5,
+        2,
+    ]  # the order of the first click on the column head
 
 
-def test_what_is_told_of_a_cluster_that_is_silent_is_told_to_be_old() -> None:
+def test_data_of_an_unreachable_cluster_is_reported_as_stale() -> None:
     here = flow(states={PartitionState.RUNNING: 2, PartitionState.TOO_LARGE: 1}, source_error="it cannot be reached")
-    said = "A does not answer: what stands here of A->B is as it was."
-    assert lead([here, flow(states={PartitionState.RUNNING: 4})]) == f"7 partitions, 1 unhealthy. {said}"
+    stale = "A does not respond: the data of A->B is stale."
+    assert lead([here, flow(states={PartitionState.RUNNING: 4})]) == f"7 partitions, 1 unhealthy. {stale}"
     assert lead([flow(states={PartitionState.RUNNING: 4})]) == "4 partitions, all healthy."
 
 
-def test_groups_without_a_place_come_first() -> None:
+def test_groups_without_a_translated_offset_come_first() -> None:
     groups = (
         GroupView("a", "t", 0, "A.t", 5, 5, 5),
         GroupView("b", "t", 0, "A.t", 5, 5, None, "it is in use"),
@@ -75,7 +79,7 @@ def test_groups_without_a_place_come_first() -> None:
     assert [view.group for _, view in found] == ["c", "b", "a"]
 
 
-def test_what_is_missing_comes_before_what_is_as_it_should_be() -> None:
+def test_missing_records_come_before_expected_gaps() -> None:
     partitions = (
         partition(0, gaps={"control": 900}),
         partition(1, gaps={"quarantined": 3}),
@@ -87,14 +91,12 @@ def test_what_is_missing_comes_before_what_is_as_it_should_be() -> None:
     assert [view.partition for _, view in found] == [2, 1, 4, 0]
 
 
-def test_lanes_that_something_holds_up_come_first() -> None:
-    lanes = [
-        LaneView(f"lane {n}", 0, 1, None, 0, 1, trouble) for n, trouble in enumerate(("", "no slot", "", "no way"))
-    ]
-    assert [lane.name for lane in held_up_first(lanes)] == ["lane 1", "lane 3", "lane 0", "lane 2"]
+def test_blocked_lanes_come_first() -> None:
+    lanes = [LaneView(f"lane {n}", 0, 1, None, 0, 1, error) for n, error in enumerate(("", "no slot", "", "no way"))]
+    assert [lane.name for lane in blocked_first(lanes)] == ["lane 1", "lane 3", "lane 0", "lane 2"]
 
 
-def test_of_several_flows_the_worst_is_the_first_one() -> None:
+def test_the_worst_flow_comes_first() -> None:
     flows = [flow(state) for state in FlowState]
     assert [one.state for one in worst_first(flows)] == [
         "STOPPED",
@@ -106,14 +108,14 @@ def test_of_several_flows_the_worst_is_the_first_one() -> None:
     ]
 
 
-def test_what_has_failed_is_named() -> None:
+def test_failed_connectors_and_tasks_are_listed() -> None:
     tasks = (TaskView(0, "RUNNING", "w"), TaskView(1, "FAILED", "w", "no"))
-    well = ConnectorView("MirrorSourceConnector", "source", "RUNNING", "w", tasks=tasks)
-    assert failures(flow(), well) == ["Task 1 of MirrorSourceConnector of A->B has failed"]
+    running = ConnectorView("MirrorSourceConnector", "source", "RUNNING", "w", tasks=tasks)
+    assert failures(flow(), running) == ["Task 1 of MirrorSourceConnector of A->B has failed"]
     assert failures(flow(), ConnectorView("Sink", "sink", "FAILED", "w")) == ["Sink of A->B has failed"]
 
 
-def test_the_certificate_that_ends_first_is_the_first_one() -> None:
+def test_certificates_are_sorted_by_expiry_date() -> None:
     day_ms, at_ms = 86_400_000, 1_795_327_951_000
     snapshot = Snapshot(
         at_ms,
@@ -126,7 +128,7 @@ def test_the_certificate_that_ends_first_is_the_first_one() -> None:
         ),
     )
     assert [tuple(row.cells) for row in certificates(snapshot)] == [
-        ("old.pem", "cluster A", "A->B", "2026-11-22 06:12:30 UTC", "over"),
+        ("old.pem", "cluster A", "A->B", "2026-11-22 06:12:30 UTC", "expired"),
         ("rest.p12", "listeners of this process", "", "2026-11-24 06:12:31 UTC", "2 d"),
         ("mm2.pem", "cluster B", "A->B", "2027-01-01 06:12:31 UTC", "40 d"),
     ]
@@ -137,14 +139,14 @@ def test_every_state_and_reason_has_a_tone(state: str) -> None:
     assert state in TONES
     assert (rank_of(state) > rank_of("CATCHING_UP")) == (state in {"RUNNING", *INTENDED})
     if isinstance(state, PartitionState):
-        assert (TONES[state] in {"well", "busy"}) == (state in HEALTHY)
+        assert (TONES[state] in {"ok", "busy"}) == (state in HEALTHY)
 
 
-def test_a_flow_that_nobody_has_stopped_is_red() -> None:
+def test_stopped_and_degraded_flows_have_alarming_tones() -> None:
     assert (TONES[FlowState.STOPPED], TONES[FlowState.DEGRADED]) == (
-        "halt",
+        "critical",
         "bad",
-    )  # a connector's STOPPED is another word
+    )  # unlike the STOPPED of a connector
 
 
 def test_no_two_tones_have_the_same_shape() -> None:

@@ -1,4 +1,4 @@
-"""Histories of edits between two lists of records: exactly the edits are named, whatever batches the records lie in."""
+"""Comparison of two lists of records after edits: exactly the edits are reported, regardless of the batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @dataclass
 class ListFeed:
-    """Batches of a list of (offset, record), cut at will; records next to each other in a batch may have holes between them."""
+    """Batches of a list of (offset, record), of any sizes; adjacent records in a batch may have holes between them."""
 
     records: Sequence[tuple[int, Record]]
     sizes: Sequence[int] = (7,)
@@ -74,7 +74,7 @@ def offsets(records: Sequence[Record]) -> list[tuple[int, Record]]:
 
 
 def span(source: int, target: int, segments: Sequence[Segment], **changes: object) -> Span:
-    one = Span("t", 0, "A.t", Pass(0, source, 0, target, Route(tuple(segments))), closely=True, whole=(0, source))
+    one = Span("t", 0, "A.t", Pass(0, source, 0, target, Route(tuple(segments))), in_detail=True, whole=(0, source))
     return replace(one, **changes)  # type: ignore[arg-type]
 
 
@@ -86,8 +86,8 @@ def compare(one: Span, source: ListFeed, target: ListFeed) -> Findings:
     return compared.findings
 
 
-def named(findings: Findings, *, displaced: bool = False) -> Counter[tuple[DifferenceKind, int | None]]:
-    """Each record that is named, by kind and source offset."""
+def reported(findings: Findings, *, displaced: bool = False) -> Counter[tuple[DifferenceKind, int | None]]:
+    """Each reported record, by kind and source offset."""
     found: Counter[tuple[DifferenceKind, int | None]] = Counter()
     for difference in findings.differences:
         for step in range(difference.records):
@@ -102,7 +102,7 @@ EDITS = ("delete", "double", "insert", "key", "value", "headers", "timestamp", "
 
 @dataclass(frozen=True)
 class History:
-    """Edits at places that do not touch; ``named`` is what has to be found."""
+    """Edits that are not adjacent."""
 
     count: int
     edits: tuple[tuple[int, str], ...]
@@ -110,13 +110,13 @@ class History:
     def play(self) -> tuple[list[Record], list[Record], Counter[tuple[str, int]]]:
         source = [record(number) for number in range(self.count)]
         target: list[Record] = []
-        told: Counter[tuple[str, int]] = Counter()
+        expected: Counter[tuple[str, int]] = Counter()
         edits = dict(self.edits)
         number = 0
         while number < self.count:
             one, edit = source[number], edits.get(number)
             if edit is not None:
-                told[edit, -1 if edit == "insert" else number] += 1
+                expected[edit, -1 if edit == "insert" else number] += 1
             if edit == "delete":
                 pass
             elif edit == "double":
@@ -137,7 +137,7 @@ class History:
             else:
                 target.append(one)
             number += 1
-        return source, target, told
+        return source, target, expected
 
 
 @st.composite
@@ -148,7 +148,7 @@ def histories(draw: st.DrawFn) -> History:
     return History(count, tuple(sorted(edits)))
 
 
-def told_of(findings: Findings) -> Counter[tuple[str, int]]:
+def edits_of(findings: Findings) -> Counter[tuple[str, int]]:
     words = {
         DifferenceKind.MISSING: "delete",
         DifferenceKind.DOUBLED: "double",
@@ -159,12 +159,12 @@ def told_of(findings: Findings) -> Counter[tuple[str, int]]:
         DifferenceKind.ALTERED_HEADERS: "headers",
         DifferenceKind.ALTERED_TIMESTAMP: "timestamp",
     }
-    told: Counter[tuple[str, int]] = Counter()
-    for (kind, source), count in named(findings).items():
+    edits: Counter[tuple[str, int]] = Counter()
+    for (kind, source), count in reported(findings).items():
         place = -1 if source is None else source
-        # Of two records in each other's place either one may be called the one that moved.
-        told[words[kind], place - place % 3 if kind is DifferenceKind.SWAPPED else place] += count
-    return told
+        # If two records are swapped, either one may be reported as the one that moved.
+        edits[words[kind], place - place % 3 if kind is DifferenceKind.SWAPPED else place] += count
+    return edits
 
 
 sizes = st.lists(st.integers(1, 9), min_size=1, max_size=4)
@@ -173,7 +173,7 @@ codecs = st.lists(st.sampled_from(CODECS), min_size=1, max_size=3)
 
 @given(histories(), sizes, sizes, codecs, codecs, st.booleans(), st.sampled_from([2, 16, 1024]))
 @settings(max_examples=300)
-def test_exactly_the_edits_are_named(
+def test_exactly_the_edits_are_reported(
     history: History,
     mine: list[int],
     theirs: list[int],
@@ -182,27 +182,27 @@ def test_exactly_the_edits_are_named(
     with_ledger: bool,
     window: int,
 ) -> None:
-    source, target, told = history.play()
+    source, target, expected = history.play()
     route = [Segment(0, 0, len(source))] if with_ledger else []
     one = span(len(source), len(target), route)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(comparison, "_WINDOW", window)
         feeds = ListFeed(offsets(source), mine, codec), ListFeed(offsets(target), theirs, other)
         findings = compare(one, *feeds)
-    assert told_of(findings) == told
-    assert findings.is_equal == (not told)
-    quick = compare(replace(one, closely=False), ListFeed(offsets(source), mine), ListFeed(offsets(target), theirs))
-    assert quick.is_equal == (not told), "a look that is not close sees whether there is a difference"
-    if told:
+    assert edits_of(findings) == expected
+    assert findings.is_equal == (not expected)
+    quick = compare(replace(one, in_detail=False), ListFeed(offsets(source), mine), ListFeed(offsets(target), theirs))
+    assert quick.is_equal == (not expected), "a comparison without details detects that there is a difference"
+    if expected:
         first = min(place for place, _ in history.edits)
-        assert quick.unlike is not None
-        assert quick.unlike <= first + 1
-        assert findings.spoiled is not None
-        assert findings.spoiled <= first + 1
+        assert quick.first_mismatch is not None
+        assert quick.first_mismatch <= first + 1
+        assert findings.first_difference is not None
+        assert findings.first_difference <= first + 1
 
 
 @given(st.integers(1, 60), st.data())
-def test_any_records_may_be_missing_and_any_may_be_new(count: int, data: st.DataObject) -> None:
+def test_missing_and_extra_records_are_reported(count: int, data: st.DataObject) -> None:
     source = [record(number) for number in range(count)]
     kept = data.draw(st.sets(st.sampled_from(range(count))))
     foreign = data.draw(st.lists(st.integers(0, count), max_size=10))
@@ -216,11 +216,11 @@ def test_any_records_may_be_missing_and_any_may_be_new(count: int, data: st.Data
     expected.update((DifferenceKind.MISSING, number) for number in range(count) if number not in kept)
     if foreign:
         expected[DifferenceKind.EXTRA, None] = len(foreign)
-    assert named(findings) == expected
+    assert reported(findings) == expected
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), max_size=40))
-def test_counts_add_up_when_records_are_all_alike(mine: list[int], theirs: list[int]) -> None:
+def test_counts_add_up_when_many_records_are_equal(mine: list[int], theirs: list[int]) -> None:
     source, target = ([Record(b"k", b"%d" % number, (), 5) for number in numbers] for numbers in (mine, theirs))
     findings = compare(span(len(mine), len(theirs), []), ListFeed(offsets(source)), ListFeed(offsets(target)))
     counts = findings.counts
@@ -232,29 +232,29 @@ def test_counts_add_up_when_records_are_all_alike(mine: list[int], theirs: list[
 
 
 @given(st.integers(1, 80), st.data())
-def test_what_cleaners_and_retention_take_is_explained_and_nothing_else(count: int, data: st.DataObject) -> None:
-    """Holes on both sides, at different places; the ledger knows where each record was."""
+def test_records_removed_by_compaction_and_retention_are_explained(count: int, data: st.DataObject) -> None:
+    """Holes on both sides, at different offsets; the ledger has the target offset of each record."""
     everything = [(number, record(number)) for number in range(count)]
     places = st.sets(st.sampled_from(range(count)))
-    gone, gone_there = data.draw(places), data.draw(places)
-    source = [row for row in everything if row[0] not in gone]
-    target = [row for row in everything if row[0] not in gone_there]
+    removed, removed_on_target = data.draw(places), data.draw(places)
+    source = [row for row in everything if row[0] not in removed]
+    target = [row for row in everything if row[0] not in removed_on_target]
     route = [Segment(0, 0, count)]
     explained = compare(
-        span(count, count, route, source_compacted=True, target_compacted=True, closely=False),
+        span(count, count, route, source_compacted=True, target_compacted=True, in_detail=False),
         ListFeed(source),
         ListFeed(target),
     )
     assert explained.is_equal
-    assert explained.records == count - len(gone | gone_there)
-    assert explained.explained.get(Explained.SOURCE_COMPACTED, 0) == len(gone - gone_there)
-    assert explained.explained.get(Explained.TARGET_COMPACTED, 0) == len(gone_there - gone)
+    assert explained.records == count - len(removed | removed_on_target)
+    assert explained.explained.get(Explained.SOURCE_COMPACTED, 0) == len(removed - removed_on_target)
+    assert explained.explained.get(Explained.TARGET_COMPACTED, 0) == len(removed_on_target - removed)
     assert compare(span(count, count, route, source_compacted=True), ListFeed(source), ListFeed(target)).counts.get(
         DifferenceKind.MISSING, 0
-    ) == len(gone_there - gone), "a topic without a cleaner has no reason for holes"
-    late = max(gone_there, default=-1) + 1
+    ) == len(removed_on_target - removed), "in a topic without compaction, holes are differences"
+    late = max(removed_on_target, default=-1) + 1
     deleted = compare(
-        span(count, count, route, closely=False),
+        span(count, count, route, in_detail=False),
         ListFeed(everything),
         ListFeed(everything[late:], log_start=late),
     )
@@ -262,7 +262,7 @@ def test_what_cleaners_and_retention_take_is_explained_and_nothing_else(count: i
     assert deleted.explained.get(Explained.TARGET_DELETED, 0) == late
 
 
-def test_a_record_of_a_batch_that_was_sent_twice_is_a_double_of_its_original_far_away() -> None:
+def test_a_batch_that_was_sent_twice_is_reported_as_doubled_with_the_original_offsets() -> None:
     source = [record(number) for number in range(5_000)]
     target = [*source[:4_000], *source[1_000:1_100], *source[4_000:]]
     one = span(5_000, 5_100, [Segment(0, 0, 5_000)])
@@ -280,41 +280,41 @@ def test_a_record_of_a_batch_that_was_sent_twice_is_a_double_of_its_original_far
         4_100,
         1_000,
     )
-    assert findings.spoiled == 1_000
+    assert findings.first_difference == 1_000
 
 
-def test_a_record_that_comes_much_later_is_out_of_order_and_not_missing() -> None:
+def test_a_record_that_is_much_later_on_the_target_is_swapped_and_not_missing() -> None:
     source = [record(number) for number in range(5_000)]
     target = [*source[:10], *source[11:4_500], source[10], *source[4_500:]]
     findings = compare(
         span(5_000, 5_000, [Segment(0, 0, 5_000)]), ListFeed(offsets(source), [50]), ListFeed(offsets(target), [50])
     )
-    assert named(findings) == {(DifferenceKind.SWAPPED, 10): 1}
-    assert findings.counts == {DifferenceKind.SWAPPED: 1}, "those between are not told as displaced"
+    assert reported(findings) == {(DifferenceKind.SWAPPED, 10): 1}
+    assert findings.counts == {DifferenceKind.SWAPPED: 1}, "the records between are not reported as displaced"
 
 
-def test_records_that_the_ledger_leaves_out_or_another_pass_has_copied_are_not_looked_for() -> None:
+def test_gaps_and_records_of_another_pass_are_not_expected() -> None:
     source = offsets([record(number) for number in range(30)])
     target = [(place, one) for place, (_, one) in enumerate([*source[:10], *source[15:20]])]
     route = [Segment(0, 0, 10), Segment(15, 10, 5)]
-    hidden = (Gap(10, 15, "retention"), Gap(20, 30, "copied in another pass"))
-    assert compare(span(30, 15, route, hidden=hidden, closely=False), ListFeed(source), ListFeed(target)).is_equal
-    findings = compare(span(30, 15, route, hidden=hidden[:1]), ListFeed(source), ListFeed(target))
+    excluded = (Gap(10, 15, "retention"), Gap(20, 30, "copied in another pass"))
+    assert compare(span(30, 15, route, excluded=excluded, in_detail=False), ListFeed(source), ListFeed(target)).is_equal
+    findings = compare(span(30, 15, route, excluded=excluded[:1]), ListFeed(source), ListFeed(target))
     (missing,) = findings.differences
     assert (missing.kind, missing.source, missing.records) == (DifferenceKind.MISSING, 20, 10)
 
 
-def test_timestamps_that_the_target_gives_are_not_compared_and_that_is_said() -> None:
+def test_broker_timestamps_of_the_target_are_explained_and_not_compared() -> None:
     source = [record(number) for number in range(20)]
     target = [replace(one, timestamp=1_800_000_000_000) for one in source]
     target[7] = replace(target[7], value=b"another")
     feeds = ListFeed(offsets(source)), ListFeed(offsets(target), attributes=LOG_APPEND_TIME)
     findings = compare(span(20, 20, [Segment(0, 0, 20)]), *feeds)
-    assert named(findings) == {(DifferenceKind.ALTERED_VALUE, 7): 1}
-    assert findings.explained == {Explained.UNTIMED: 19}
+    assert reported(findings) == {(DifferenceKind.ALTERED_VALUE, 7): 1}
+    assert findings.explained == {Explained.TARGET_TIMESTAMPS: 19}
 
 
-def test_without_a_ledger_the_ends_are_open_but_nothing_in_common_is_a_difference() -> None:
+def test_without_a_ledger_both_ends_are_open_but_no_common_record_is_a_difference() -> None:
     source = offsets([record(number) for number in range(40)])
     target = [(place, one) for place, (_, one) in enumerate(source[10:30])]
     one = span(40, 20, [], open_start=True, open_end=True)
@@ -329,7 +329,7 @@ def test_without_a_ledger_the_ends_are_open_but_nothing_in_common_is_a_differenc
     assert empty.explained == {Explained.PENDING: 40}
 
 
-def test_what_is_told_of_a_header_names_it_and_nothing_of_what_it_says() -> None:
+def test_header_differences_contain_names_but_no_values() -> None:
     one = Record(b"k", b"v", (("a", b"1"), ("b", b"2"), ("c", None)), 5)
     other = replace(one, headers=(("a", b"1"), ("b", b"secret"), ("d", b"3")))
     findings = compare(span(1, 1, [Segment(0, 0, 1)]), ListFeed(offsets([one])), ListFeed(offsets([other])))
@@ -339,11 +339,11 @@ def test_what_is_told_of_a_header_names_it_and_nothing_of_what_it_says() -> None
     assert "secret" not in difference.detail
 
 
-def test_findings_survive_the_way_to_the_driver() -> None:
+def test_findings_and_spans_are_serialized_without_changes() -> None:
     source = [record(number) for number in range(20)]
     findings = compare(
         span(20, 19, [Segment(0, 0, 20)]), ListFeed(offsets(source)), ListFeed(offsets(source[:5] + source[6:]))
     )
     assert Findings.from_json(findings.to_json()) == findings
-    one = span(20, 19, [Segment(0, 0, 20)], hidden=(Gap(1, 2, "lost"),))
+    one = span(20, 19, [Segment(0, 0, 20)], excluded=(Gap(1, 2, "lost"),))
     assert Span.from_json(one.to_json()) == one

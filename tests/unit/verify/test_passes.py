@@ -1,4 +1,4 @@
-"""Whatever a flow has done, what its ledger says of it leads to the right places on both sides."""
+"""Passes planned from the ledger match source and target offsets for any history of a flow."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from mm2.copy.segments import Cut, Gap, Segment, SegmentChunk, Trail
 from mm2.kafka.records.record import Record
 from mm2.verify.findings import DifferenceKind, Explained, Findings
-from mm2.verify.passes import UNSEEN, Bounds, Pass, Plan, Route, elsewhere, joined, plan_passes, split
+from mm2.verify.passes import INVISIBLE, Bounds, Pass, Plan, Route, copied_in_other_passes, join, plan_passes, split
 from mm2.verify.spans import Span
 from tests.unit.verify.test_comparison import ListFeed, compare, record
 
 
 @dataclass
 class Flow:
-    """A source with holes, a target that also gets markers and others' records, and the trail that copying leaves."""
+    """A source with holes, a target that also has markers and foreign records, and the segments that the flow stores."""
 
     holes: set[int]
     length: int
@@ -62,7 +62,7 @@ class Flow:
         return [(offset, record(offset)) for offset in range(self.length) if offset not in self.holes]
 
     def all_chunks(self) -> list[SegmentChunk]:
-        """As the ledger has them at this moment."""
+        """The current chunks of the ledger."""
         return [
             SegmentChunk(one.number, list(one.segments), list(one.gaps), list(one.cuts)) for one in self.trail._chunks
         ]
@@ -78,13 +78,15 @@ class Flow:
 
 
 def spans_of(plan: Plan, chunks: list[SegmentChunk], size: int | None = None) -> list[Span]:
-    gaps = [gap for chunk in chunks for gap in chunk.gaps if gap.reason not in UNSEEN]
+    gaps = [gap for chunk in chunks for gap in chunk.gaps if gap.reason not in INVISIBLE]
     spans = []
     for one in plan.passes:
-        hidden = tuple(sorted([*gaps, *elsewhere(one, plan)]))
+        excluded = tuple(sorted([*gaps, *copied_in_other_passes(one, plan)]))
         pieces = [one] if size is None else split(one, size)
-        assert joined(pieces) == joined([one])
-        spans += [Span("t", 0, "A.t", piece, hidden, closely=size is None, whole=(0, one.after)) for piece in pieces]
+        assert join(pieces) == join([one])
+        spans += [
+            Span("t", 0, "A.t", piece, excluded, in_detail=size is None, whole=(0, one.after)) for piece in pieces
+        ]
     return spans
 
 
@@ -96,7 +98,7 @@ events = st.lists(
 
 @given(st.sets(st.integers(0, 99), max_size=20), events, st.integers(4, 40))
 @settings(max_examples=400)
-def test_any_history_of_copying_is_found_equal_but_for_foreign_records(
+def test_any_history_is_equal_except_for_foreign_records(
     holes: set[int], history: list[tuple[str, int]], size: int
 ) -> None:
     flow = Flow(holes, 100)
@@ -111,12 +113,12 @@ def test_any_history_of_copying_is_found_equal_but_for_foreign_records(
     assert total.records == len(flow.target) - flow.foreign if plan.passes else not flow.target or flow.foreign
     if not flow.foreign:
         pieces = [compare(span, ListFeed(flow.source), ListFeed(flow.target)) for span in spans_of(plan, chunks, size)]
-        assert all(piece.is_equal for piece in pieces), "in pieces it is the same"
+        assert all(piece.is_equal for piece in pieces), "the result is the same in pieces"
         assert sum(piece.records for piece in pieces) == len(flow.target)
 
 
 @given(st.sets(st.integers(0, 99), max_size=20), events, st.data())
-def test_a_record_that_another_has_replaced_is_found_in_whatever_pass(
+def test_an_altered_record_is_found_in_any_pass(
     holes: set[int], history: list[tuple[str, int]], data: st.DataObject
 ) -> None:
     flow = Flow(holes, 100)
@@ -137,7 +139,7 @@ def test_a_record_that_another_has_replaced_is_found_in_whatever_pass(
     assert record(difference.source or 0).key == one.key
 
 
-def test_a_range_in_the_midst_reads_no_more_than_that() -> None:
+def test_only_the_requested_range_is_read() -> None:
     chunks = [SegmentChunk(0, [Segment(0, 0, 100), Segment(110, 101, 90)], [Gap(100, 110, "compacted")])]
     bounds = Bounds(30, 60, 0, 200, 0, 191, whole=False)
     assert plan_passes(chunks, bounds).passes == [Pass(30, 60, 30, 60, Route((Segment(30, 30, 30),)))]
@@ -145,38 +147,38 @@ def test_a_range_in_the_midst_reads_no_more_than_that() -> None:
     assert [(one.first, one.after, one.target_first, one.target_after) for one in wider] == [(50, 110, 50, 101)]
 
 
-def test_what_is_deleted_on_either_side_is_explained_and_not_looked_for() -> None:
+def test_records_deleted_on_either_side_are_explained() -> None:
     chunks = [SegmentChunk(0, [Segment(0, 0, 100)])]
     plan = plan_passes(chunks, Bounds(0, 100, 30, 100, 50, 100))
     (one,) = plan.passes
     assert (one.first, one.target_first) == (50, 50)
     assert plan.explained == {Explained.SOURCE_DELETED: 30, Explained.TARGET_DELETED: 20}
-    gone = plan_passes(chunks, Bounds(0, 100, 100, 100, 0, 100))
-    assert (gone.passes, gone.explained) == ([], {Explained.SOURCE_DELETED: 100})
+    deleted = plan_passes(chunks, Bounds(0, 100, 100, 100, 0, 100))
+    assert (deleted.passes, deleted.explained) == ([], {Explained.SOURCE_DELETED: 100})
 
 
-def test_what_a_cut_has_taken_from_the_source_is_explained() -> None:
+def test_records_truncated_on_the_source_are_explained() -> None:
     chunks = [SegmentChunk(0, [Segment(0, 0, 100), Segment(80, 100, 20)], [], [Cut(1, 80)])]
     plan = plan_passes(chunks, Bounds(0, 100, 0, 100, 0, 120))
-    assert plan.explained == {Explained.SOURCE_CUT: 20}
+    assert plan.explained == {Explained.SOURCE_TRUNCATED: 20}
     assert [one.route.segments for one in plan.passes] == [(Segment(0, 0, 80), Segment(80, 100, 20))]
 
 
-def test_records_of_others_behind_what_was_compared_before_are_seen_when_it_goes_on() -> None:
+def test_an_incremental_comparison_includes_foreign_records_after_the_previous_one() -> None:
     chunks = [SegmentChunk(0, [Segment(0, 0, 100), Segment(100, 103, 50)])]
     (one,) = plan_passes(chunks, Bounds(100, 150, 0, 150, 0, 153, whole=True, target_first=100)).passes
     assert (one.first, one.target_first, one.target_after) == (100, 100, 153)
 
 
-def test_records_of_others_are_seen_where_nothing_was_copied_and_the_position_is_0() -> None:
-    """The next round begins behind them."""
+def test_foreign_records_are_included_if_nothing_was_copied() -> None:
+    """Otherwise the next round would start after them."""
     (one,) = plan_passes([], Bounds(0, 0, 0, 0, 0, 2)).passes
     assert (one.first, one.after, one.target_first, one.target_after) == (0, 0, 0, 2)
 
 
 @given(st.sets(st.integers(0, 99), max_size=20), events, st.sets(st.integers(0, 14)), st.data())
 @settings(max_examples=400)
-def test_in_rounds_each_record_of_the_target_is_compared_once_wherever_the_flow_was_sent_to(
+def test_rounds_compare_each_target_record_once_for_any_resets(
     holes: set[int], history: list[tuple[str, int]], rounds: set[int], data: st.DataObject
 ) -> None:
     flow = Flow(holes, 100)
@@ -187,7 +189,7 @@ def test_in_rounds_each_record_of_the_target_is_compared_once_wherever_the_flow_
         if altered is not None and altered < len(flow.target) and flow.target[altered][1].value != b"altered":
             offset, one = flow.target[altered]
             if offset < compared or one.key == b"foreign":
-                altered = None  # that is for a run over everything
+                altered = None  # only a complete verification detects it
             else:
                 flow.target[altered] = (offset, Record(one.key, b"altered", one.headers, one.timestamp))
         if step in rounds or step > len(history):
@@ -204,25 +206,25 @@ def test_in_rounds_each_record_of_the_target_is_compared_once_wherever_the_flow_
     assert total.records == len(flow.target) - sum(expected.values())
 
 
-def test_a_flow_that_was_sent_back_is_compared_where_it_has_copied_once_more() -> None:
+def test_records_copied_again_after_a_reset_are_compared() -> None:
     chunks = [SegmentChunk(0, [Segment(0, 0, 100), Segment(30, 100, 20)])]
     plan = plan_passes(chunks, Bounds(100, 50, 0, 50, 0, 120, target_first=100))
     assert plan.passes == [Pass(30, 50, 100, 120, Route((Segment(30, 100, 20),)))]
-    assert elsewhere(plan.passes[0], plan) == [Gap(0, 100, "copied in another pass")]
+    assert copied_in_other_passes(plan.passes[0], plan) == [Gap(0, 100, "copied in another pass")]
     further = plan_passes(chunks, Bounds(40, 50, 0, 50, 0, 120, target_first=110)).passes
     assert further == [Pass(40, 50, 110, 120, Route((Segment(40, 110, 10),)))]
     assert plan_passes(chunks[:1], Bounds(100, 30, 0, 30, 0, 120, target_first=120)).passes == [], "nothing yet"
 
 
-def test_what_was_not_copied_since_the_last_round_is_looked_at_although_nothing_was() -> None:
+def test_gaps_and_foreign_records_are_compared_if_nothing_was_copied_since() -> None:
     chunks = [SegmentChunk(0, [Segment(0, 0, 100)], [Gap(100, 103, "control")])]
     plan = plan_passes(chunks, Bounds(100, 103, 0, 103, 0, 100, target_first=100))
     assert plan.passes == [Pass(100, 103, 100, 100, Route())]
-    strangers = plan_passes(chunks, Bounds(103, 103, 0, 103, 0, 105, target_first=100))
-    assert strangers.passes == [Pass(103, 103, 100, 105, Route())]
+    foreign = plan_passes(chunks, Bounds(103, 103, 0, 103, 0, 105, target_first=100))
+    assert foreign.passes == [Pass(103, 103, 100, 105, Route())]
 
 
-def test_nothing_known_is_one_pass_over_all() -> None:
+def test_without_segments_there_is_one_pass() -> None:
     assert plan_passes([], Bounds(0, 50, 0, 50, 0, 40)).passes == [Pass(0, 50, 0, 40, Route())]
     assert plan_passes([], Bounds(0, 0, 0, 0, 0, 0)).passes == []
 
@@ -231,14 +233,14 @@ def test_nothing_known_is_one_pass_over_all() -> None:
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 60)), min_size=1, max_size=10),
     st.integers(2, 50),
 )
-def test_pieces_are_cut_where_both_sides_are_known(steps: list[tuple[int, int, int]], size: int) -> None:
+def test_passes_are_split_at_known_offsets(steps: list[tuple[int, int, int]], size: int) -> None:
     segments, source, target = [], 0, 0
     for hole, foreign, count in steps:
         segments.append(Segment(source + hole, target + foreign, count))
         source, target = segments[-1].source_end, segments[-1].target_end
     one = Pass(0, source, 0, target, Route(tuple(segments)))
     pieces = split(one, size)
-    assert joined(pieces) == joined([one])
+    assert join(pieces) == join([one])
     for before, after in pairwise(pieces):
         assert (before.after, before.target_after) == (after.first, after.target_first)
         assert one.route.target_of(after.first) == after.target_first

@@ -1,4 +1,4 @@
-"""Promotes topics: makes the flow stop copying them, and verifies that it has stopped."""
+"""Stops and resumes the copying of topics by promotions in the ledger, and verifies that tasks have applied them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from mm2.copy.session import LedgerEntry
 from mm2.failover.evidence import counted
-from mm2.failover.partitions import is_held
+from mm2.failover.partitions import is_paused
 from mm2.failover.sides import Sides, now_ms
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
@@ -16,10 +16,10 @@ from mm2.mirror.promotions import Promotion, promoted, withdrawn
 
 #: Tasks read the promotions every second, and need up to eight seconds to finish batches in flight.
 CONFIRM_S: Final = 60.0
-_LOOK_S: Final = 0.3
+_POLL_S: Final = 0.3
 
 
-def hand_over(sides: Sides, topics: Collection[str], verb: str) -> tuple[list[str], list[str]]:
+def stop_copying(sides: Sides, topics: Collection[str], verb: str) -> tuple[list[str], list[str]]:
     """Store promotions of these topics, and wait until the tasks that copy them have stopped: (done, problems).
 
     Raises KafkaFailure if they cannot be written.
@@ -33,47 +33,48 @@ def hand_over(sides: Sides, topics: Collection[str], verb: str) -> tuple[list[st
     done, problems = [], []
     if new:
         sides.write_ledger([promotion.record() for promotion in new])
-        done.append(f"{counted(len(new), 'topic')} handed over: {flow} copies no more of them, also after a restart")
+        done.append(f"{counted(len(new), 'topic')} promoted: {flow} does not copy them any more, also after a restart")
     if already := len(topics) - len(new):
-        done.append(f"{counted(already, 'topic')} had been handed over before")
+        done.append(f"{counted(already, 'topic')} had already been promoted")
     try:
         workers = sides.workers
-        left = _wait(sides, topics, held=True) if workers else []
+        left = _wait(sides, topics, paused=True) if workers else []
     except KafkaFailure as failure:
-        problems.append(f"whether tasks of {flow} still copy is not known: {failure}")
+        problems.append(f"cannot verify that the tasks of {flow} have stopped copying: {failure}")
         return done, problems
     if not workers:
-        done.append(f"no process of {flow} runs; one that is started finds out")
+        done.append(f"no process of {flow} is running; the promotion applies when one starts")
     elif left:
         problems.append(
-            f"{counted(len(left), 'partition')}, first {left[0]}, not seen to be held after {CONFIRM_S:.0f} s, and {flow} has "
-            f"{workers} in its group of workers: stop what copies (Java's MirrorMaker and older versions do not obey), or look at its tasks"
+            f"{counted(len(left), 'partition')}, first {left[0]}, not confirmed as paused after {CONFIRM_S:.0f} s; {flow} has "
+            f"{counted(workers, 'worker')}: check its tasks, and stop workers that do not support promotions (Java's MirrorMaker and "
+            "older versions)"
         )
     else:
-        done.append(f"all tasks of {flow} have stopped copying them, as they say in the ledger")
+        done.append(f"all tasks of {flow} have confirmed in the ledger that they stopped copying them")
     return done, problems
 
 
-def take_back(sides: Sides, topics: Collection[str]) -> tuple[list[str], list[str]]:
-    """Withdraw promotions: the flow copies these topics again.
+def resume_copying(sides: Sides, topics: Collection[str]) -> tuple[list[str], list[str]]:
+    """Withdraw promotions, and wait until the flow copies these topics again: (done, problems).
 
-    (done, problems). Raises KafkaFailure if they cannot be written.
+    Raises KafkaFailure if they cannot be written.
     """
     known = [topic for topic in sorted(topics) if topic in promoted(sides.ledger)]
     if not known:
         return [], []
     sides.write_ledger([withdrawn(topic) for topic in known])
-    done = [f"{counted(len(known), 'topic')} taken back: {sides.pair} may copy them again"]
+    done = [f"{counted(len(known), 'topic')} no longer promoted: {sides.pair} resumes copying"]
     try:
-        left = _wait(sides, known, held=False) if sides.workers else []
+        left = _wait(sides, known, paused=False) if sides.workers else []
     except KafkaFailure as failure:
-        return done, [f"whether {sides.pair} copies them again is not known: {failure}"]
+        return done, [f"cannot verify that {sides.pair} has resumed copying: {failure}"]
     if left:
-        return done, [f"{counted(len(left), 'partition')}, first {left[0]}, still held after {CONFIRM_S:.0f} s"]
+        return done, [f"{counted(len(left), 'partition')}, first {left[0]}, still paused after {CONFIRM_S:.0f} s"]
     return done, []
 
 
-def _wait(sides: Sides, topics: Collection[str], *, held: bool) -> list[TopicPartition]:
+def _wait(sides: Sides, topics: Collection[str], *, paused: bool) -> list[TopicPartition]:
     """The partitions that have not reached the wanted state at the timeout."""
     since_ms = {topic: promotion.at_ms for topic, promotion in promoted(sides.ledger).items()}
     assigned = sides.assigned()
@@ -85,15 +86,15 @@ def _wait(sides: Sides, topics: Collection[str], *, held: bool) -> list[TopicPar
             entry = sides.ledger.entry(tp) if tp.topic in topics and tp in assigned else None
             if entry is None:
                 continue
-            if _is_held(entry, since_ms.get(tp.topic)) is not held:
+            if _is_paused_by(entry, since_ms.get(tp.topic)) is not paused:
                 left.append(tp)
         if not left or time.monotonic() > deadline:
             return left
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
-def _is_held(entry: LedgerEntry, since_ms: int | None) -> bool:
+def _is_paused_by(entry: LedgerEntry, since_ms: int | None) -> bool:
     """Whether the partition is paused by the promotion of that time; by any pause if no time is given."""
-    return is_held(entry) and (
+    return is_paused(entry) and (
         since_ms is None or (entry.condition is not None and entry.condition.since_ms == since_ms)
     )
