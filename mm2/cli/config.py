@@ -149,4 +149,4 @@ def _place(key: str, line: int | None) -> str:
 
 def _unread(one: UnreadKey, file: Path) -> str:
     hint = f" Did you mean {one.nearest}?" if one.nearest else ""
-    return f"{file}, line {one.line}: nothing reads the key {one.key}.{hint}"
+    return f"{file}, line {one.line}: unknown key {one.key}.{hint}"

@@ -152,9 +152,9 @@ def add(verbs: Any) -> None:
         "demo",
         help="replicate a live stream between two brokers and compare every record",
         description=f"{_DESCRIPTION} Kafka is fetched the first time; everything runs in a folder for temporary files, reachable "
-        "from this machine only, and is gone afterwards. Exit code: 0 all equal, 1 not equal or failed, 130 interrupted.",
+        "from this machine only, and is deleted afterwards. Exit code: 0 all equal, 1 not equal or failed, 130 interrupted.",
         epilog=examples(
-            ("half a minute of records", "mm2 demo"), ("to look around while it runs", "mm2 demo --seconds 5 --keep")
+            ("half a minute of records", "mm2 demo"), ("keep it running, to explore it", "mm2 demo --seconds 5 --keep")
         ),
     )
     _add_options(parser)

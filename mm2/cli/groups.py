@@ -59,11 +59,11 @@ def run(options: Any) -> int:
         cells = [(group, str(partition), reason.message) for group, partition, reason in rows]
         table(sys.stdout, ("GROUP", "PARTITION", "REASON"), cells, left=2)
     elif not is_unheard_of:
-        sys.stdout.write(f"{flow.pair}: nothing is said to be missing\n")
+        sys.stdout.write(f"{flow.pair}: no missing offsets are reported\n")
     if is_unheard_of:
         sys.stderr.write(
-            f"mm2: {flow.pair} has no checkpoint of {options.group}, and no reason why not: it is not selected (groups, groups.exclude), has "
-            "committed nothing of what is copied, or there is no group of that name.\n"
+            f"mm2: {flow.pair} has no checkpoint of {options.group} and reports no reason: the group is not selected (groups, groups.exclude), has "
+            "committed no offsets of replicated topics, or does not exist.\n"
         )
     return EXIT_NOT_WELL if rows or is_unheard_of else EXIT_WELL
 

@@ -78,7 +78,9 @@ def add(verbs: Any) -> None:
         ),
     )
     parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
-    parser.add_argument("clusters", metavar="CLUSTER", nargs="*", help="where to look (default: at all clusters)")
+    parser.add_argument(
+        "clusters", metavar="CLUSTER", nargs="*", help="the cluster to read from (default: all clusters)"
+    )
     parser.add_argument(
         "--max-age", metavar="SECONDS", type=seconds, default=60.0, help="older ones are not fresh (default: 60)"
     )

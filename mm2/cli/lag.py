@@ -39,7 +39,7 @@ class Threshold:
         """Parse ``1000`` records, ``30s``, ``5m``, ``20MB``. Raises CommandError."""
         match = _THRESHOLD.fullmatch(text.strip())
         if match is None:
-            raise CommandError(f"{text!r} is no lag; write for instance 1000 (records), 30s, 5m or 20MB.")
+            raise CommandError(f"{text!r} is not a lag; write for instance 1000 (records), 30s, 5m or 20MB.")
         field, factor = _UNITS[match[2].lower()]
         return cls(field, float(match[1]) * factor)
 
@@ -69,10 +69,10 @@ def add(verbs: Any) -> None:
         metavar="N",
         type=int,
         default=_TOP,
-        help=f"so many partitions of each flow, 0 for all (default: {_TOP})",
+        help=f"number of partitions shown per flow, 0 for all (default: {_TOP})",
     )
     parser.add_argument(
-        "--threshold", metavar="LAG", help="the most that a partition may be behind: 1000 (records), 30s, 5m, 20MB"
+        "--threshold", metavar="LAG", help="the maximum lag of a partition: 1000 (records), 30s, 5m, 20MB"
     )
     add_timeout(parser)
     parser.set_defaults(run=run)

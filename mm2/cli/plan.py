@@ -148,5 +148,5 @@ def _summary(one: Preview) -> str:
     parts += [f"{number(fails)} of them would fail"] if fails else []
     parts += [f"{number(missing)} right{'' if missing == 1 else 's'} missing"] if missing else []
     parts += [f"{number(unknown)} not known"] if unknown else []
-    parts += [f"{number(len(one.troubles))} in the way"] if one.troubles else []
-    return ", ".join(parts) + ("" if not one.is_well else "; nothing stands in the way")
+    parts += [f"{number(len(one.troubles))} problems"] if one.troubles else []
+    return ", ".join(parts) + ("" if not one.is_well else "; no problem was found")

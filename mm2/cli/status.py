@@ -60,7 +60,7 @@ def add(verbs: Any) -> None:
         nargs="?",
         type=seconds,
         const=_WATCH_S,
-        help=f"look again every so many seconds (default: {_WATCH_S:g}), until Ctrl-C",
+        help=f"refresh at this interval (default: {_WATCH_S:g}), until Ctrl-C",
     )
     add_timeout(parser)
     parser.set_defaults(run=run)
@@ -69,7 +69,11 @@ def add(verbs: Any) -> None:
 def add_timeout(parser: Any) -> None:
     """Add the argument for the timeout."""
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=seconds, default=15.0, help="how long clusters may take (default: 15)"
+        "--timeout",
+        metavar="SECONDS",
+        type=seconds,
+        default=15.0,
+        help="how long to wait for the clusters (default: 15)",
     )
 
 
@@ -79,7 +83,7 @@ def look(options: Any) -> Snapshot:
     file, name = options.config, options.flow
     pairs = config.replicating_pairs() if name is None else [pair_of(config, file, name)]
     if not pairs:
-        raise CommandError(f"{file} has no flow that is switched on; switch one on with SOURCE->TARGET.enabled = true.")
+        raise CommandError(f"{file} has no enabled flow; enable one with SOURCE->TARGET.enabled = true.")
     return observe_once(config, [str(pair) for pair in pairs], timeout_s=options.timeout)
 
 

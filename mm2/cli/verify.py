@@ -70,7 +70,7 @@ def add(verbs: Any) -> None:
         default=[],
         help="only these source offsets, both ends included; either may be left out; may be repeated",
     )
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as a page, too")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write the report as an HTML page")
     parser.add_argument(
         "--max-bytes-per-sec", metavar="N", default="0", help="limit for both sides together, as in 20M (default: none)"
     )
@@ -79,14 +79,14 @@ def add(verbs: Any) -> None:
         metavar="N",
         type=int,
         default=os.cpu_count() or 1,
-        help="Spark tasks side by side (default: cores)",
+        help="number of concurrent Spark tasks (default: cores)",
     )
     parser.add_argument(
         "--patience",
         metavar="S",
         type=seconds,
         default=60.0,
-        help="seconds that a broker may bring nothing (default: 60)",
+        help="seconds to wait for a broker that returns no data (default: 60)",
     )
     parser.add_argument(
         "--record",
@@ -103,7 +103,7 @@ def add(verbs: Any) -> None:
         metavar="S",
         type=seconds,
         default=60.0,
-        help="with --continuous: seconds between looks (default: 60)",
+        help="with --continuous: seconds between two comparisons (default: 60)",
     )
     parser.set_defaults(run=run)
 
@@ -114,9 +114,9 @@ def run(options: Any) -> int:
     asked = asked_for(options)
     rate = bytes_of(options.max_bytes_per_sec)
     if options.parallel < 1:
-        raise CommandError(f"--parallel {options.parallel}: there has to be one task at least.")
+        raise CommandError(f"--parallel {options.parallel}: must be at least 1.")
     if (options.continuous or options.record) and not asked.is_everything:
-        raise CommandError("--continuous and --record go with whole partitions: leave --from, --to and --offsets out.")
+        raise CommandError("--continuous and --record compare whole partitions: omit --from, --to and --offsets.")
     stopping = stop_at_signals()
     verifier = Verifier(
         MirrorMakerConfig(load_properties(options.config)).spark_props(), options.parallel, stopping=stopping
@@ -150,13 +150,13 @@ def asked_for(options: Any) -> Asked:
             raise CommandError(f"--offsets {text}: the last offset is below the first.")
         place = TopicPartition(found["topic"], int(found["partition"]))
         if place in offsets:
-            raise CommandError(f"--offsets {text}: {place} is named twice.")
+            raise CommandError(f"--offsets {text}: {place} is listed twice.")
         offsets[place] = (int(first) if first else None, int(last) + 1 if last else None)
     if offsets and options.topic:
-        raise CommandError("--offsets names its topics itself: leave --topic out.")
+        raise CommandError("--offsets contains the topics: omit --topic.")
     since, until = _time("--from", options.since), _time("--to", options.until)
     if offsets and (since is not None or until is not None):
-        raise CommandError("--offsets and --from or --to say the same in two ways: leave one of them out.")
+        raise CommandError("--offsets cannot be combined with --from or --to.")
     if since is not None and until is not None and until <= since:
         raise CommandError(f"--to {options.until} is not after --from {options.since}.")
     return Asked(frozenset(options.topic), since, until, offsets)

@@ -205,8 +205,8 @@ class Provenance:
         self.recurring.report(
             f"loop of topic {topic}",
             f"Topic {topic} of cluster {source} has come from cluster {target}, so it is not copied to {target} as {remote}: "
-            "its records would go round for ever. Leave it out of one of the flows with topics.exclude. To turn its direction, "
-            "say `mm2 failover` or `mm2 promote`; a week after the other flow was last seen this one takes over by itself.",
+            "its records would be replicated in a loop. Exclude it from one of the flows with topics.exclude. To reverse its "
+            "direction, use `mm2 failover` or `mm2 promote`; if the other flow has not run for a week, this flow takes over.",
         )
 
     def _load(self) -> dict[str, tuple[Path, ...]]:

@@ -92,8 +92,8 @@ class RemoteTopics:
             if remote in target and target[remote] < source[topic]
         }
         wide = {
-            remote: f"has {target[remote]} partitions and its source {source[topic]}: nothing is copied to the others, and "
-            "who looks for a key by its hash looks in the wrong place"
+            remote: f"has {target[remote]} partitions and its source {source[topic]}: no records are copied to the others, and "
+            "the partition of a key differs from that on the source"
             for remote, topic in remote_of.items()
             if target.get(remote, 0) > source[topic]
         }
@@ -160,7 +160,11 @@ class RemoteTopics:
                 self._refused.add((name, value))
                 cluster = self.selection.target_alias
                 log.warning(
-                    "Cluster %s refuses %s=%s, so remote topics do without it: %s", cluster, name, value, answer
+                    "Cluster %s rejects %s=%s, so remote topics are created without it: %s",
+                    cluster,
+                    name,
+                    value,
+                    answer,
                 )
         return dataclasses.replace(topic, configs=self._acceptable(topic.configs))
 
@@ -201,7 +205,7 @@ class RemoteTopics:
                 break
             delay_s = min(delay_s * 2, 1.0)
         for remote, count in waiting.items():
-            self._complain(remote, f"does not show its {count} partitions after {VERIFY_TIMEOUT_S:.0f} s")
+            self._complain(remote, f"did not report its {count} partitions within {VERIFY_TIMEOUT_S:.0f} s")
         return verified
 
     def _complain(self, remote: str, what: str) -> None:
@@ -212,7 +216,7 @@ class RemoteTopics:
         """Why a topic cannot be created, and how to fix it."""
         if _code(failure) == ErrorCode.INVALID_REPLICATION_FACTOR:
             return (
-                f"{REPLICATION_FACTOR_KEY} is {self.replication_factor}, which the cluster cannot hold ({failure}) "
+                f"{REPLICATION_FACTOR_KEY} is {self.replication_factor}, which the cluster rejects ({failure}) "
                 f"Set {REPLICATION_FACTOR_KEY} to at most the number of its brokers, or to -1 for its own default."
             )
         return str(failure)

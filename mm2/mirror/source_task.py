@@ -516,6 +516,6 @@ def _next_offset(source: TopicPartition, committed: Mapping[str, Any] | None) ->
         return None
     offset = committed["offset"]
     if not isinstance(offset, int) or isinstance(offset, bool):
-        message = f"The committed position of {source} is {offset!r}, which is no offset."
+        message = f"The committed position of {source} is {offset!r}, which is not an offset."
         raise ConnectError(message)
     return offset + 1

@@ -109,7 +109,7 @@ class TopicAcls:
     def plan(self, topics: Collection[str], refused: Collection[str] = ()) -> AclPlan:
         """What `sync` would do; changes nothing.
 
-        Raises KafkaFailure if a cluster does not return its ACLs, BrokerFailure 54 if it has no authorizer.
+        Raises KafkaFailure if a cluster does not return its ACLs, SECURITY_DISABLED if it has no authorizer.
         """
         here = self._described(self.source_admin)
         there = self._described(self.target_admin)
@@ -200,7 +200,7 @@ class TopicAcls:
             self.recurring.resolve(subject)
             gone.append(acl)
             if acl in there:
-                log.info("Removed an ACL that is gone from the source.", acl=subject)
+                log.info("Removed an ACL that no longer exists on the source.", acl=subject)
         self._note(dict.fromkeys(gone))
         return len(gone) == len(over)
 

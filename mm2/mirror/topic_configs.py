@@ -62,7 +62,7 @@ class TopicConfigs:
                     for name in self.rules.unknown(here, there):
                         self.recurring.report(
                             f"{UNKNOWN_PROPERTY}{name}",
-                            f"Cluster {self.target} does not know the topic property {name}, so remote topics do without it.",
+                            f"Cluster {self.target} does not support the topic property {name}, so it is not copied to remote topics.",
                         )
                     if operations := self.rules.changes(here, there):
                         changes[remote] = operations

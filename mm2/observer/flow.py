@@ -170,12 +170,12 @@ class FlowObserver:
         if self._ledger.is_missing:
             unknown = f"{pair.target} has no ledger of what comes from {pair.source}"
             if any(one.position is not None for one in partitions.views):
-                troubles.append(f"{unknown}: nothing is known of its copy but what this process has copied")
+                troubles.append(f"{unknown}: only what this process has copied is known")
             else:
                 # Without a ledger, nothing was copied or Java has copied it: a risk of zero would be a guess.
                 partitions = dataclasses.replace(partitions, risk=Risk(), unbegun=0)
         if self._unread_work:
-            troubles.append(f"who runs it is not known: {self._unread_work}")
+            troubles.append(f"its workers are not known: {self._unread_work}")
         differences = _differences(verified)
         # The ledger also contains the source's end offsets of the last fetch.
         known = self._source.ends_at_s > 0 or partitions.risk.records is not None

@@ -43,12 +43,12 @@ def test_ranges_are_offsets_with_both_ends_or_times() -> None:
     [
         ({"offsets": ["t=1..2"]}, "--offsets t=1..2: write TOPIC-PARTITION=FIRST..LAST, as in orders-0=1000..1999."),
         ({"offsets": ["t-0=5..4"]}, "--offsets t-0=5..4: the last offset is below the first."),
-        ({"offsets": ["t-0=1..2", "t-0=5..6"]}, "--offsets t-0=5..6: t-0 is named twice."),
+        ({"offsets": ["t-0=1..2", "t-0=5..6"]}, "--offsets t-0=5..6: t-0 is listed twice."),
         ({"since": "yesterday"}, "--from yesterday: neither a time as in 2026-11-20T15:00:00Z (ISO 8601) nor"),
         ({"until": "file:/etc/passwd"}, "--to file:/etc/passwd: neither a time"),
         ({"since": "2", "until": "1"}, "--to 1 is not after --from 2."),
-        ({"since": "2", "offsets": ["t-0=1..2"]}, "--offsets and --from or --to say the same in two ways"),
-        ({"topic": ["t"], "offsets": ["t-0=1..2"]}, "--offsets names its topics itself: leave --topic out."),
+        ({"since": "2", "offsets": ["t-0=1..2"]}, "--offsets cannot be combined with --from or --to"),
+        ({"topic": ["t"], "offsets": ["t-0=1..2"]}, "--offsets contains the topics: omit --topic."),
     ],
 )
 def test_what_cannot_be_meant_is_said_in_a_sentence(given: dict[str, object], sentence: str) -> None:

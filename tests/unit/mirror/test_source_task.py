@@ -339,7 +339,7 @@ def test_positions_that_cannot_be_read_now_are_a_failure_and_those_that_are_none
     scene.positions.failure = None
     for nonsense in ("5", True, 1.5):
         scene.positions.held = {T0: nonsense}
-        with pytest.raises(ValueError, match="which is no offset"):
+        with pytest.raises(ValueError, match="which is not an offset"):
             scene.starts()
 
 
