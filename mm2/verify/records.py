@@ -191,4 +191,4 @@ def _read(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _corrupt(view: BatchView, why: str) -> CorruptBatch:
-    return CorruptBatch(f"the records of the batch at offset {view.base_offset} do not add up: {why}")
+    return CorruptBatch(f"the records of the batch at offset {view.base_offset} are inconsistent: {why}")

@@ -322,7 +322,7 @@ class _Run:
                 at = stop
                 number += 1
         except IndexError as error:
-            message = f"the records of a batch end before all {count} are there"
+            message = f"the records of a batch end before the last of {count} records"
             raise CorruptBatch(message) from error
         if at != end or not _INT64_MIN <= newest <= _INT64_MAX:
             message = f"{end - at} bytes follow the {count} records of a batch, the newest of which is of {newest}"

@@ -408,7 +408,7 @@ EXPECTED = {
     "stranger": ("The certificate of the broker 127.0.0.1:", "of cluster B is not trusted: "),
     "expired": ("The certificate of the broker 127.0.0.1:", "expired"),
     "misnamed": ("The certificate of the broker localhost:", "of cluster B is not trusted: ", "localhost"),
-    "keyless": ("The broker 127.0.0.1:", " TLS ", "may demand a client certificate"),
+    "keyless": ("The broker 127.0.0.1:", " TLS ", "may require a client certificate"),
     "locked": ("ssl.truststore.location", "trusted.pkcs12", "the password may be wrong"),
 }
 
