@@ -205,8 +205,10 @@ def _not_yet(ledger: Ledger, partitions: Collection[TopicPartition]) -> list[Top
     found = []
     for tp in partitions:
         entry = ledger.entry(tp)
-        trouble = None if entry is None else entry.condition
-        paused_since_ms = trouble.since_ms if trouble is not None and trouble.state == PartitionState.PAUSED else None
+        condition = None if entry is None else entry.condition
+        paused_since_ms = (
+            condition.since_ms if condition is not None and condition.state == PartitionState.PAUSED else None
+        )
         wanted = paused(pauses, tp)
         if paused_since_ms != (None if wanted is None else wanted.since_ms):
             found.append(tp)

@@ -107,14 +107,14 @@ def run(options: Any) -> int:
     with ThreadPoolExecutor(max(1, len(aliases)), thread_name_prefix="heartbeats") as pool:
         looked = dict(zip(aliases, pool.map(ask, aliases), strict=True))
     answers = {alias: rows for alias, rows in looked.items() if not isinstance(rows, KafkaFailure)}
-    troubles = {alias: str(failure) for alias, failure in looked.items() if isinstance(failure, KafkaFailure)}
+    errors = {alias: str(failure) for alias, failure in looked.items() if isinstance(failure, KafkaFailure)}
     if options.json:
-        sys.stdout.write(json.dumps({"clusters": answers, "troubles": troubles}, indent=2) + "\n")
+        sys.stdout.write(json.dumps({"clusters": answers, "errors": errors}, indent=2) + "\n")
     else:
         cells = [_cells(alias, row) for alias, rows in answers.items() for row in rows]
         table(sys.stdout, ("CLUSTER", "TOPIC", "FLOW", "HOPS", "AGE", "VERDICT"), cells, left=3)
-    sys.stderr.writelines(f"mm2: cluster {alias}: {trouble}\n" for alias, trouble in troubles.items())
-    if troubles:
+    sys.stderr.writelines(f"mm2: cluster {alias}: {error}\n" for alias, error in errors.items())
+    if errors:
         return EXIT_TROUBLE
     well = all(row["verdict"] in ("fresh", "not in the file") for rows in answers.values() for row in rows)
     return EXIT_WELL if well else EXIT_NOT_WELL

@@ -104,7 +104,7 @@ def run(options: Any) -> int:
         print_json({"at_ms": snapshot.at_ms, "flows": flows})
     else:
         for flow in snapshot.flows:
-            _tell(
+            _write(
                 flow,
                 worst[flow.name],
                 options.top,
@@ -148,7 +148,7 @@ def _json(one: PartitionView) -> dict[str, Any]:
     }
 
 
-def _tell(
+def _write(
     flow: FlowView, partitions: Sequence[PartitionView], top: int, over: Sequence[PartitionView] | None, threshold: str
 ) -> None:
     shown = _first(partitions, top)

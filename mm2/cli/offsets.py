@@ -181,7 +181,7 @@ def run_list(options: Any) -> int:
     if options.json:
         _print_json({"topic": place.topic, "offsets": [_json(one, configured) for one in chosen]})
         return EXIT_WELL
-    _tell(sys.stdout, chosen, configured)
+    _write(sys.stdout, chosen, configured)
     sys.stdout.write(f"{number(len(chosen))} of {number(len(kept))} keys of topic {place.topic}\n")
     return EXIT_WELL
 
@@ -208,7 +208,7 @@ def run_delete(options: Any) -> int:
         rows = {name: [_json(one, configured) for one in some] for name, some in (("removed", gone), ("kept", spared))}
         _print_json({"topic": place.topic, "dry_run": options.dry_run, **rows})
     else:
-        _tell(sys.stdout, gone, configured)
+        _write(sys.stdout, gone, configured)
         proof = "" if options.dry_run or not gone else ", which was checked by reading the topic again"
         sys.stdout.write(f"{number(len(gone))} of {number(len(kept))} keys of topic {place.topic} {done}{proof}\n")
         if spared:
@@ -250,7 +250,7 @@ def _print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def _tell(out: TextIO, kept: Sequence[KeptOffset], configured: Mapping[str, TargetState]) -> None:
+def _write(out: TextIO, kept: Sequence[KeptOffset], configured: Mapping[str, TargetState]) -> None:
     if not kept:
         return
     rows = []

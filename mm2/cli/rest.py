@@ -115,7 +115,7 @@ class FlowRest:
                 continue
             if response.is_success:
                 return response.json() if response.content else None
-            refusals.append(f"{url} answers {response.status_code}: {_said(response)}")
+            refusals.append(f"{url} answers {response.status_code}: {_error_of(response)}")
             if response.status_code not in _ASK_ANOTHER:
                 break
         raise CommandError(" ".join(refusals))
@@ -158,7 +158,7 @@ def _unreached(url: str, error: BaseException) -> str:
     return f"The TLS handshake with {url} failed: {why.rstrip('.')}; check --cacert and --cert."
 
 
-def _said(response: httpx.Response) -> str:
+def _error_of(response: httpx.Response) -> str:
     if response.status_code == 401:
         return f"it requires authentication; set --user, and the password in {PASSWORD_VARIABLE}."
     try:

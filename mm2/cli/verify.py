@@ -217,11 +217,11 @@ def _publish(options: Any, report: VerifyReport, *, brief: bool = False) -> None
     if options.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=None if brief else 2, ensure_ascii=False) + "\n")
     else:
-        _tell(sys.stdout, report, brief=brief)
+        _write(sys.stdout, report, brief=brief)
     sys.stdout.flush()
 
 
-def _tell(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
+def _write(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
     shown = [row for row in report.partitions if not brief or row.verdict is not Verdict.EQUAL]
     header = ("PARTITION", "SOURCE OFFSETS", "RECORDS", "DIFFERENCES", "VERDICT")
     rows = [
@@ -237,7 +237,7 @@ def _tell(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
     if rows:
         table(out, header, rows)
     for row in shown:
-        _tell_more(out, row)
+        _write_details(out, row)
     took = max(report.seconds, 0.001)
     count = len(report.partitions)
     out.write(
@@ -248,7 +248,7 @@ def _tell(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
     )
 
 
-def _tell_more(out: TextIO, row: PartitionReport) -> None:
+def _write_details(out: TextIO, row: PartitionReport) -> None:
     if row.certainty != "ledger" and row.records:
         out.write(f"{row.source}  not in the ledger: compared by {row.certainty}, which is less certain\n")
     out.writelines(f"{row.source}  {note}\n" for note in row.notes)

@@ -149,7 +149,7 @@ class TopicAcls:
 
         Otherwise two flows in opposite directions would preserve each other's ACLs forever.
         """
-        if self._names_tell():
+        if self._names_show_flow():
             return set()
         return _bindings(self.ledgers.notes_of_source(ACL_NOTE, self.source_admin))
 
@@ -158,13 +158,13 @@ class TopicAcls:
 
         Otherwise two flows from clusters with the same groups would delete each other's ACLs.
         """
-        return set() if self._names_tell() else _bindings(self.ledgers.notes_of_others(ACL_NOTE))
+        return set() if self._names_show_flow() else _bindings(self.ledgers.notes_of_others(ACL_NOTE))
 
     def _denies_us(self, acl: AclBinding) -> bool:
         is_denial = acl.resource_type == ResourceType.TOPIC and acl.permission == AclPermission.DENY
         return is_denial and remote_operation(acl, self.writers) is not acl.operation
 
-    def _names_tell(self) -> bool:
+    def _names_show_flow(self) -> bool:
         """Whether the name of its topic shows which flow an ACL belongs to."""
         return self.groups is None and type(self.selection.policy) is DefaultReplicationPolicy
 

@@ -291,9 +291,9 @@ class PartitionBook:
             if seen is None or asked > seen or (asked < seen and look.ends_at_s > history.at_s):
                 history.see(look.ends_at_s, asked)
         if sight is not None and sight.is_fresh and sight.row is not None:
-            told = sight.row.high_watermark
-            if told > (history.end if history.end is not None else -1):
-                history.see(look.now_s, told)
+            end = sight.row.high_watermark
+            if end > (history.end if history.end is not None else -1):
+                history.see(look.now_s, end)
         if history.end is not None:
             return history.end
         if entry is None or tp in look.missing:
@@ -467,8 +467,8 @@ def _state(
     if pause is not None:
         return PartitionState.PAUSED, str(pause), pause.since_ms
     if entry is not None and entry.condition is not None:
-        trouble = entry.condition
-        return PartitionState(trouble.state), trouble.reason, trouble.since_ms
+        condition = entry.condition
+        return PartitionState(condition.state), condition.reason, condition.since_ms
     return (
         (PartitionState.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else PartitionState.RUNNING),
         "",

@@ -11,7 +11,7 @@ from io import StringIO
 import pytest
 
 from mm2.cli.flow import CommandError
-from mm2.cli.verify import _tell, asked_for, bytes_of
+from mm2.cli.verify import _write, asked_for, bytes_of
 from mm2.copy.ledger import Verified
 from mm2.kafka.structs import TopicPartition
 from mm2.verify.findings import Difference, DifferenceKind, Findings
@@ -98,7 +98,7 @@ def test_neighbours_are_one_stretch() -> None:
 
 def test_people_are_told_the_same_as_programs() -> None:
     out = StringIO()
-    _tell(
+    _write(
         out,
         report_of(Difference(DifferenceKind.MISSING, 3, None, 2), Difference(DifferenceKind.EXTRA, None, 9)),
         brief=False,

@@ -425,9 +425,9 @@ def test_an_error_is_logged_once_and_so_is_its_end(monkeypatch: pytest.MonkeyPat
     with capture_logs() as logs:
         for step, troubles in enumerate((["a"], ["a", "b"], ["b"], [], [], [])):
             now[0] = 100.0 + 2 * step
-            scene.task._log_troubles(troubles)
+            scene.task._log_errors(troubles)
         now[0] += 10
-        scene.task._log_troubles([])
+        scene.task._log_errors([])
     logged = [(line["event"], line.get("reason")) for line in logs]
     assert logged == [("Copying is blocked.", "a"), ("Copying is blocked.", "b"), ("Copying continues.", None)]
 
