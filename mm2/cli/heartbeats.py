@@ -109,7 +109,7 @@ def run(options: Any) -> int:
     answers = {alias: rows for alias, rows in looked.items() if not isinstance(rows, KafkaFailure)}
     errors = {alias: str(failure) for alias, failure in looked.items() if isinstance(failure, KafkaFailure)}
     if options.json:
-        sys.stdout.write(json.dumps({"clusters": answers, "errors": errors}, indent=2) + "\n")
+        sys.stdout.write(json.dumps({"clusters": answers, "troubles": errors}, indent=2) + "\n")
     else:
         cells = [_cells(alias, row) for alias, rows in answers.items() for row in rows]
         table(sys.stdout, ("CLUSTER", "TOPIC", "FLOW", "HOPS", "AGE", "VERDICT"), cells, left=3)
