@@ -198,7 +198,9 @@ def test_a_target_that_refuses_properties_gets_the_topic_without_them(
         assert told("Cluster B rejects segment.bytes=5, so remote topics are created without it")
         # The sync leaves the unknown one out, and one that is refused takes no other with it.
         wait_until(
-            lambda: told("Cluster B does not know the topic property future.property"), 30, what="a word on that, too"
+            lambda: told("Cluster B does not support the topic property future.property"),
+            30,
+            what="a word on that, too",
         )
         alter(kafka_a, unique, "retention.bytes", "1000")
         wait_until(
