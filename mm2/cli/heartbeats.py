@@ -98,16 +98,16 @@ def run(options: Any) -> int:
 
     def ask(alias: str) -> list[dict[str, Any]] | KafkaFailure:
         try:
-            return _look(client_props(options.config, alias), alias, expected, options.max_age)
+            return _read(client_props(options.config, alias), alias, expected, options.max_age)
         except KafkaFailure as failure:
             return failure
 
     # One of the clusters may be unreachable; the others are reported nevertheless.
     aliases = list(dict.fromkeys(options.clusters or config.clusters))
     with ThreadPoolExecutor(max(1, len(aliases)), thread_name_prefix="heartbeats") as pool:
-        looked = dict(zip(aliases, pool.map(ask, aliases), strict=True))
-    answers = {alias: rows for alias, rows in looked.items() if not isinstance(rows, KafkaFailure)}
-    errors = {alias: str(failure) for alias, failure in looked.items() if isinstance(failure, KafkaFailure)}
+        results = dict(zip(aliases, pool.map(ask, aliases), strict=True))
+    answers = {alias: rows for alias, rows in results.items() if not isinstance(rows, KafkaFailure)}
+    errors = {alias: str(failure) for alias, failure in results.items() if isinstance(failure, KafkaFailure)}
     if options.json:
         sys.stdout.write(json.dumps({"clusters": answers, "troubles": errors}, indent=2) + "\n")
     else:
@@ -120,7 +120,7 @@ def run(options: Any) -> int:
     return EXIT_WELL if well else EXIT_NOT_WELL
 
 
-def _look(props: Mapping[str, str], alias: str, expected: ExpectedHeartbeats, max_age_s: float) -> list[dict[str, Any]]:
+def _read(props: Mapping[str, str], alias: str, expected: ExpectedHeartbeats, max_age_s: float) -> list[dict[str, Any]]:
     cluster = Cluster(ClientSettings.from_props(props, client_id="mm2-cli-heartbeats"), name=alias)
     with answering(cluster):
         pass  # the client below retries an unreachable cluster until its retries are exhausted

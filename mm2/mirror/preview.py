@@ -98,7 +98,7 @@ def preview(pair: SourceAndTarget, plan: FlowPlan) -> Preview:
     Raises ConfigException or ConnectError for settings that cannot be used.
     """
     with ExitStack() as stack:
-        return _Look(pair, plan, stack).all()
+        return _Previewer(pair, plan, stack).all()
 
 
 class _Collected(RecurringErrors):
@@ -113,7 +113,7 @@ class _Collected(RecurringErrors):
         (self.notes if is_note else self.errors).append(message)
 
 
-class _Look:
+class _Previewer:
     def __init__(self, pair: SourceAndTarget, plan: FlowPlan, stack: ExitStack) -> None:
         self._pair = pair
         self._plan = plan
@@ -258,13 +258,13 @@ class _Look:
         return seen
 
     def _topics_to_copy(self, source: TopicsSeen) -> set[str]:
-        heard = _Collected()
+        collected = _Collected()
         ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
         provenance = Provenance(
-            self._admins[Side.SOURCE], self._admins[Side.TARGET], self._selection, ledgers, heard, lambda _: False
+            self._admins[Side.SOURCE], self._admins[Side.TARGET], self._selection, ledgers, collected, lambda _: False
         )
         allowed = provenance.foreseen(source.partitions)
-        self._errors += heard.errors
+        self._errors += collected.errors
         self._notes += [
             f"Topic {topic} was failed over to cluster {self._pair.target} and is not copied."
             for topic in sorted(provenance.handed_over)
@@ -312,9 +312,9 @@ class _Look:
     def _configs(self, topics: Collection[str], target: TopicsSeen) -> None:
         if not self._settings.bool("sync.topic.configs.enabled"):
             return
-        heard, alias = _Collected(), self._pair.target
+        collected, alias = _Collected(), self._pair.target
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
-        configs = TopicConfigs(source_admin, target_admin, self._config_sync, alias, heard)
+        configs = TopicConfigs(source_admin, target_admin, self._config_sync, alias, collected)
         pairs = [(topic, self._selection.remote(topic)) for topic in sorted(topics)]
         there = [(topic, remote) for topic, remote in pairs if remote in target.partitions]
         for changes, _ in configs.plan(there):
@@ -324,18 +324,18 @@ class _Look:
                     for one in operations
                 }
                 self._steps.append(Step(alias, "alter configs", remote, details))
-        self._errors += heard.errors
-        self._notes += heard.notes
+        self._errors += collected.errors
+        self._notes += collected.notes
 
     def _acls(self, topics: Collection[str], source: TopicsSeen) -> None:
         if not self._settings.bool("sync.topic.acls.enabled"):
             return
-        heard, alias = _Collected(), self._pair.target
+        collected, alias = _Collected(), self._pair.target
         ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
         groups = plugins.group_filter(self._props) if self._settings.bool(GROUP_ACLS_KEY) else None
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
         writers = writing_principals(self._clients.settings(Side.TARGET, ClientKind.PRODUCER, ""))
-        acls = TopicAcls(source_admin, target_admin, self._selection, groups, ledgers, heard, writers)
+        acls = TopicAcls(source_admin, target_admin, self._selection, groups, ledgers, collected, writers)
         try:
             plan = acls.plan(sorted(topics), source.partitions.keys() - topics)
         except KafkaFailure as failure:
