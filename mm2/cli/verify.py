@@ -44,7 +44,7 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "verify",
         help="compare source and target of a flow, record by record",
-        description="Compares source and target of a flow: every record has to be there once, in order, with its key, "
+        description="Compares source and target of a flow: every record must be on the target once, in order, with its key, "
         "value, headers and timestamp. Other differences are explained by the flow's ledger, compaction or "
         "retention, or reported. Reads only what was copied before it started, so the flow may be running. "
         "Exit code: 0 equal, 1 they differ, 2 some of it could not be compared.",

@@ -91,7 +91,7 @@ def _lookup(host: str, port: int, flags: int) -> list[Target]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=flags)
     except UnicodeError as error:
-        raise OSError(errno.EINVAL, "that is no host name") from error
+        raise OSError(errno.EINVAL, "invalid host name") from error
     return [(family, address) for family, _, _, _, address in found]
 
 

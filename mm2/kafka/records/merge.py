@@ -82,7 +82,7 @@ def merge(views: Sequence[BatchView], *, max_bytes: int = MAX_MERGED_BYTES) -> l
     in codec or are not consecutive.
     """
     if old := [view for view in views if view.header is None]:
-        message = f"the message set at offset {old[0].base_offset} is no batch that could be merged"
+        message = f"the message set at offset {old[0].base_offset} cannot be merged"
         raise ValueError(message)
     data = b"".join([view.data for view in views])
     merged: list[Merged] = []
