@@ -3,12 +3,12 @@
 #     docker build --tag mm2 .
 #     docker run --volume "$PWD/mm2.properties:/etc/mm2/mm2.properties:ro" mm2 /etc/mm2/mm2.properties --clusters B
 #
-# The steps are in conf/docker, and tests/integration/test_image.py carries this file out without Docker.
+# The steps are in conf/docker, and tests/integration/test_image.py executes this file without Docker.
 FROM debian:bookworm-slim AS build
 WORKDIR /build
 COPY constraints.txt setup.cfg ./
 COPY conf/docker/packages.sh conf/docker/
-# In a layer of their own: packages change far less often than the code.
+# In a separate layer: packages change far less often than the code.
 RUN conf/docker/packages.sh
 COPY pyproject.toml README.md ./
 COPY conf/docker/install.sh conf/docker/
@@ -19,7 +19,7 @@ FROM debian:bookworm-slim
 COPY conf/docker/runtime.sh /root/
 RUN /root/runtime.sh
 COPY --from=build /opt/mm2 /opt/mm2
-# The classes of Spark's JVM in one file, for this very Java: it starts twice as fast.
+# The classes of Spark's JVM in one file, for this version of Java: it starts twice as fast.
 RUN /opt/mm2/bin/python -P -m mm2.copy.driver.archive
 ENV PATH=/opt/mm2/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1
 USER 10001:10001

@@ -20,7 +20,7 @@ from mm2.config.providers import ConfigTransformer
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 from mm2.mirror.client import MirrorClient
 
-_CODES: Final = "Exit code: 0 answered, 1 there is nothing of the kind, 2 the question could not be answered."
+_CODES: Final = "Exit code: 0 the query has a result, 1 it has none, 2 it failed."
 _TOPICS: Final = {
     "heartbeat-topics": ("the heartbeats topics of the cluster", MirrorClient.heartbeat_topics),
     "checkpoint-topics": ("the checkpoints topics of the cluster", MirrorClient.checkpoint_topics),
@@ -32,8 +32,12 @@ _EXAMPLES: Final = {
         ("at a cluster of MirrorMaker's file", "mm2 client heartbeat-topics mm2.properties --cluster B")
     ],
     "checkpoint-topics": [("with the properties of a client", "mm2 client checkpoint-topics client.properties")],
-    "upstream-clusters": [("whose records arrive at B?", "mm2 client upstream-clusters mm2.properties --cluster B")],
-    "remote-topics": [("what of A is on B?", "mm2 client remote-topics mm2.properties --cluster B --source A")],
+    "upstream-clusters": [
+        ("from which clusters does B receive records?", "mm2 client upstream-clusters mm2.properties --cluster B")
+    ],
+    "remote-topics": [
+        ("which topics of A are on B?", "mm2 client remote-topics mm2.properties --cluster B --source A")
+    ],
     "hops": [("how far is A from C?", "mm2 client hops mm2.properties A --cluster C")],
     "translate-offsets": [
         ("translated offsets of billing on B", "mm2 client translate-offsets mm2.properties A billing --cluster B"),
@@ -55,12 +59,12 @@ def client_props(file: Path, alias: str | None) -> dict[str, str]:
     props = load_properties(file)
     if "clusters" not in props:
         if alias is not None:
-            raise CommandError(f"{file} is not MirrorMaker's, it has no clusters: leave --cluster {alias} away.")
+            raise CommandError(f"{file} is not MirrorMaker's, it has no clusters: remove --cluster {alias}.")
         return _reachable(ConfigTransformer.from_props(props).transform(props), "")
     config = MirrorMakerConfig(props)
     known = ", ".join(config.clusters) or "none"
     if alias is None:
-        raise CommandError(f"{file} is MirrorMaker's: say --cluster and one of its clusters, {known}.")
+        raise CommandError(f"{file} is MirrorMaker's: set --cluster to one of its clusters, {known}.")
     if config.unknown_clusters([alias]):
         raise CommandError(f"{file} has no cluster {alias}; its clusters are {known}.")
     return _reachable(config.client_config(alias), f"{alias}.")
@@ -81,14 +85,14 @@ def add(verbs: Any) -> None:
     remote = _add(actions, "remote-topics", "remote topics of the cluster")
     remote.add_argument("--source", metavar="ALIAS", help="only those replicated from this cluster")
     remote.set_defaults(run=run_names, ask=lambda options, client: client.remote_topics(options.source))
-    hops = _add(actions, "hops", "how many hops away another cluster is")
-    hops.add_argument("upstream", metavar="ALIAS", help="the cluster where the heartbeats come from")
+    hops = _add(actions, "hops", "the number of hops from another cluster to this one")
+    hops.add_argument("upstream", metavar="ALIAS", help="the cluster that the heartbeats come from")
     hops.set_defaults(run=run_hops)
     offsets = _add(actions, "translate-offsets", "translated offsets of a group of another cluster")
-    offsets.add_argument("remote", metavar="ALIAS", help="the cluster where the group has read")
+    offsets.add_argument("remote", metavar="ALIAS", help="the cluster on which the group consumes")
     offsets.add_argument("group", metavar="GROUP", nargs="?", help="its name")
     offsets.add_argument(
-        "--groups", metavar="REGEX", help="instead: all groups that this expression matches as a whole"
+        "--groups", metavar="REGEX", help="instead of a group: all groups whose whole id matches this expression"
     )
     offsets.add_argument(
         "--csv",

@@ -102,13 +102,13 @@ def run(options: Any) -> int:
         }
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
-        _tell(sys.stdout, [("the process", process), *flows.items()], lines)
+        _write(sys.stdout, [("the process", process), *flows.items()], lines)
         for one in unused:
             sys.stderr.write(f"mm2: {_unread(one, file)}\n")
     return EXIT_NOT_WELL if unused else EXIT_WELL
 
 
-def _tell(out: TextIO, parts: Sequence[tuple[str, Sequence[SettingsSection]]], lines: dict[str, int]) -> None:
+def _write(out: TextIO, parts: Sequence[tuple[str, Sequence[SettingsSection]]], lines: dict[str, int]) -> None:
     rows = [
         (where if section.name == PROCESS else f"{where} {section.name}", section)
         for where, sections in parts
@@ -149,4 +149,4 @@ def _place(key: str, line: int | None) -> str:
 
 def _unread(one: UnreadKey, file: Path) -> str:
     hint = f" Did you mean {one.nearest}?" if one.nearest else ""
-    return f"{file}, line {one.line}: nothing reads the key {one.key}.{hint}"
+    return f"{file}, line {one.line}: unknown key {one.key}.{hint}"

@@ -80,9 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = MirrorMakerConfig(file.load())
         for key, nearest in config.unread_keys():
-            log.warning(
-                "Nothing reads the key %s of %s.%s", key, options.config, f" Did you mean {nearest}?" if nearest else ""
-            )
+            log.warning("Unknown key %s in %s.%s", key, options.config, f" Did you mean {nearest}?" if nearest else "")
         served = Served(options.config)
         served.maker = maker = MirrorMaker(config, options.clusters, stopping=stopping, apps=served.apps)
     except UnreadableFile as error:

@@ -63,22 +63,22 @@ def add(verbs: Any) -> None:
         _PAUSE,
         "pause a flow, a connector, a topic or a partition",
         "Pauses the connectors of a flow: tasks stay and do nothing. With --topic, a topic of the source (with --partition, one "
-        "of its partitions) is not read any more; all others go on. Positions stay where they are, and nothing is lost as long "
-        "as the source keeps it. Who paused a topic, when and why (--reason) is the reason of its state PAUSED. A topic stays "
-        "paused, restarts or not, until mm2 resume takes that back.",
+        "of its partitions) is no longer read; all others continue. Offsets are kept, so no data is lost within the retention "
+        "of the source. The reason of its state PAUSED contains the user, the time and --reason. A topic stays "
+        "paused, also after a restart, until mm2 resume.",
         ("the whole flow", "mm2 pause mm2.properties 'A->B'"),
         ("group offsets only", "mm2 pause mm2.properties 'A->B' --connector checkpoint"),
         ("one topic", "mm2 pause mm2.properties 'A->B' --topic orders --reason 'ticket 4711'"),
         ("one partition", "mm2 pause mm2.properties 'A->B' --topic orders --partition 3"),
     )
     _add_topic(pause)
-    pause.add_argument("--reason", metavar="TEXT", default="", help="why a topic is paused, for those who look at it")
+    pause.add_argument("--reason", metavar="TEXT", default="", help="why a topic is paused; shown with its state")
     resume = _add(
         verbs,
         _RESUME,
         "resume what was paused or stopped",
-        "Takes back what mm2 pause and mm2 stop have done: of the connectors of a flow, or with --topic of a topic and all its "
-        "partitions, or with --partition of one. Topics that are paused stay so when the flow is resumed, and are named.",
+        "Reverts mm2 pause and mm2 stop: for the connectors of a flow, or with --topic for a topic and all its "
+        "partitions, or with --partition for one. When a flow is resumed, paused topics stay paused and are listed.",
         ("the whole flow", "mm2 resume mm2.properties 'A->B'"),
         ("one topic", "mm2 resume mm2.properties 'A->B' --topic orders"),
     )
@@ -87,8 +87,8 @@ def add(verbs: Any) -> None:
         verbs,
         _RESTART,
         "restart a flow, a connector or a task",
-        "Restarts the connectors of a flow with all their tasks, or with --task one task. Copying continues where it was. A topic or a "
-        "partition needs no restart: what holds it up is tried again by itself.",
+        "Restarts the connectors of a flow with all their tasks, or with --task one task. Copying continues where it was. Failures of a topic or "
+        "a partition need no restart, because they are retried.",
         ("the whole flow", "mm2 restart mm2.properties 'A->B'"),
         ("one task", "mm2 restart mm2.properties 'A->B' --connector source --task 2"),
     )
@@ -96,16 +96,16 @@ def add(verbs: Any) -> None:
     _add(
         verbs,
         _STOP,
-        "stop a flow or a connector: its tasks are gone until it is resumed",
+        "stop a flow or a connector: shut its tasks down until it is resumed",
         "Stops the connectors of a flow: their tasks are shut down, and their offsets may be altered through REST. mm2 resume "
-        "starts them again. A topic or a partition has no task of its own to shut down: mm2 pause.",
+        "starts them again. A topic or a partition has no task of its own: use mm2 pause.",
         ("the whole flow", "mm2 stop mm2.properties 'A->B'"),
         ("heartbeats only", "mm2 stop mm2.properties 'A->B' --connector heartbeat"),
     )
 
 
 def _add(verbs: Any, action: _Action, text: str, description: str, *rows: tuple[str, str]) -> Any:
-    codes = "Exit code: 0 done, 1 asked for but not seen to be done in time, 2 it could not be done."
+    codes = "Exit code: 0 done, 1 requested, but not done within the timeout, 2 the command failed."
     parser = verbs.add_parser(action.verb, help=text, description=f"{description} {codes}", epilog=examples(*rows))
     add_file(parser)
     parser.add_argument(
@@ -127,15 +127,15 @@ def _add_topic(parser: Any) -> None:
 def run(options: Any, action: _Action) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if options.partition is not None and options.topic is None:
-        raise CommandError("--partition needs the --topic that it belongs to.")
+        raise CommandError("--partition requires --topic.")
     if options.task is not None and options.connector is None:
-        raise CommandError("--task needs the --connector that it belongs to.")
+        raise CommandError("--task requires --connector.")
     if options.reason and options.topic is None:
-        raise CommandError("--reason is kept for a --topic; Connect keeps none for connectors.")
+        raise CommandError("--reason requires --topic: Connect stores no reason for connectors.")
     if options.topic is None:
         return _control(options, action)
     if options.connector is not None:
-        raise CommandError("Say --connector or --topic, not both.")
+        raise CommandError("Use --connector or --topic, not both.")
     return _mark(options, action)
 
 
@@ -150,14 +150,14 @@ def _mark(options: Any, action: _Action) -> int:
     before = {name for name in ledger.pauses() if name[0] == topic}
     if not known and (action is _PAUSE or not before):
         what = topic if partition is None else TopicPartition(topic, partition)
-        raise CommandError(f"The ledger of {flow.pair} has no {what}: nothing of it is copied.")
+        raise CommandError(f"The ledger of {flow.pair} has no {what}: no record of it was copied.")
     if action is _PAUSE:
         pause = Pause(_who(), int(time.time() * 1000), options.reason)
         records = [pause_record(topic, partition, pause)]
     else:
         if partition is not None and (topic, None) in before:
             raise CommandError(
-                f"All of {topic} is paused: resume the topic, then pause the partitions that are to stay so."
+                f"All of {topic} is paused: resume the topic, then pause the partitions that are to stay paused."
             )
         taken_back = [
             name for name in sorted(before, key=lambda name: _order((name, None))) if partition in {None, name[1]}
@@ -194,7 +194,7 @@ def _mark(options: Any, action: _Action) -> int:
     if wrong:
         names = ", ".join(map(str, wrong[:8])) + (f" and {len(wrong) - 8} more" if len(wrong) > 8 else "")
         sys.stderr.write(
-            f"mm2: it is written down, but after {options.timeout:g} s these have not followed: {names}; does the flow run?\n"
+            f"mm2: written to the ledger, but not applied after {options.timeout:g} s: {names}; is the flow running?\n"
         )
     return EXIT_NOT_WELL if wrong else EXIT_WELL
 
@@ -205,8 +205,10 @@ def _not_yet(ledger: Ledger, partitions: Collection[TopicPartition]) -> list[Top
     found = []
     for tp in partitions:
         entry = ledger.entry(tp)
-        trouble = None if entry is None else entry.condition
-        paused_since_ms = trouble.since_ms if trouble is not None and trouble.state == PartitionState.PAUSED else None
+        condition = None if entry is None else entry.condition
+        paused_since_ms = (
+            condition.since_ms if condition is not None and condition.state == PartitionState.PAUSED else None
+        )
         wanted = paused(pauses, tp)
         if paused_since_ms != (None if wanted is None else wanted.since_ms):
             found.append(tp)
@@ -240,9 +242,7 @@ def _control(options: Any, action: _Action) -> int:
     rest = FlowRest.of(options, config, pair)
     names = rest.connectors()
     if not names:
-        raise CommandError(
-            f"{pair} has no connectors yet, so there is nothing to {action.verb}: its leader has still to make them."
-        )
+        raise CommandError(f"{pair} has no connectors to {action.verb} yet: its leader has not created them.")
     if options.connector is not None:
         wanted = part_named(options.connector)
         if wanted not in names:
@@ -267,7 +267,7 @@ def _control(options: Any, action: _Action) -> int:
         what = f"{action.done}{'' if options.task is None else f', task {options.task}'}"
         sys.stdout.write(f"{pair} is {what}\n" if done and options.connector is None else "")
     if not done:
-        sys.stderr.write(f"mm2: it is asked for, but after {options.timeout:g} s not all of it is {action.done}.\n")
+        sys.stderr.write(f"mm2: requested, but not everything is {action.done} after {options.timeout:g} s.\n")
     elif action is _RESUME:
         _remind(options)
     return EXIT_WELL if done else EXIT_NOT_WELL
@@ -311,7 +311,7 @@ def _remind(options: Any) -> None:
     except Exception:  # noqa: BLE001 - the message is optional
         return
     for name, pause in sorted(pauses.items(), key=_order):
-        sys.stderr.write(f"mm2: {_name(name)} stays {pause}. Go on with it: mm2 resume … --topic {name[0]}\n")
+        sys.stderr.write(f"mm2: {_name(name)} stays {pause}. To continue it: mm2 resume … --topic {name[0]}\n")
 
 
 def _print(document: dict[str, Any]) -> None:

@@ -93,9 +93,9 @@ class Demo:
         deadline = None if patience_s is None else time.monotonic() + patience_s
         with self._live_line() as show:
             while True:
-                sight = self._watch.sight()
-                show(self._line(sight))
-                if until(sight):
+                rates = self._watch.sight()
+                show(self._line(rates))
+                if until(rates):
                     return True
                 if deadline is not None and time.monotonic() > deadline:
                     return False
@@ -104,18 +104,18 @@ class Demo:
                     raise self._pump.failure
                 time.sleep(0.1)
 
-    def _line(self, sight: ArrivalRates) -> str:
+    def _line(self, rates: ArrivalRates) -> str:
         # The line fits into 80 columns.
         clock = f"{time.monotonic() - self._begin:3.0f} s"
-        if not sight.records:
+        if not rates.records:
             return f"{clock}  {self._pump.records:,} records on A, connect-mirror-maker is starting"
-        heartbeat = "none yet" if sight.heartbeat_age_s is None else f"{sight.heartbeat_age_s:.1f} s"
+        heartbeat = "none yet" if rates.heartbeat_age_s is None else f"{rates.heartbeat_age_s:.1f} s"
         parts = [
             clock,
-            f"{sight.records:,} records",
-            f"{sight.bytes_per_s / 1e6:.1f} MB/s",
-            f"lag {max(0, self._pump.records - sight.records):,}",
-            f"latency {_latency(sight.latency_p50_ms, sight.latency_p99_ms)}",
+            f"{rates.records:,} records",
+            f"{rates.bytes_per_s / 1e6:.1f} MB/s",
+            f"lag {max(0, self._pump.records - rates.records):,}",
+            f"latency {_latency(rates.latency_p50_ms, rates.latency_p99_ms)}",
             f"heartbeat {heartbeat}",
         ]
         return "  ".join(parts)
@@ -152,9 +152,9 @@ def add(verbs: Any) -> None:
         "demo",
         help="replicate a live stream between two brokers and compare every record",
         description=f"{_DESCRIPTION} Kafka is fetched the first time; everything runs in a folder for temporary files, reachable "
-        "from this machine only, and is gone afterwards. Exit code: 0 all equal, 1 not equal or failed, 130 interrupted.",
+        "from this machine only, and is deleted afterwards. Exit code: 0 all equal, 1 not equal or failed, 130 interrupted.",
         epilog=examples(
-            ("half a minute of records", "mm2 demo"), ("to look around while it runs", "mm2 demo --seconds 5 --keep")
+            ("half a minute of records", "mm2 demo"), ("keep it running, to explore it", "mm2 demo --seconds 5 --keep")
         ),
     )
     _add_options(parser)
@@ -216,12 +216,12 @@ def _run(console: Console, folder: Path, *, seconds: float, rate: float, keep: b
         stack.callback(pump.abandon)
         demo = Demo(console, pump, watch, mirror)
 
-        if not demo.follow(lambda sight: sight.records > 0, _START_PATIENCE_S):
+        if not demo.follow(lambda rates: rates.records > 0, _START_PATIENCE_S):
             raise DemoFailed(f"nothing arrived on B in {_START_PATIENCE_S:.0f} s; see {mirror.log_file}.")
         enough = time.monotonic() + seconds
         demo.follow(lambda _: time.monotonic() >= enough)
         pump.stop()
-        caught_up = demo.follow(lambda sight: sight.records >= pump.records, _CATCH_UP_PATIENCE_S)
+        caught_up = demo.follow(lambda rates: rates.records >= pump.records, _CATCH_UP_PATIENCE_S)
         equal = _verdict(console, source, target, pump, caught_up=caught_up)
         if keep:
             console.print(f"Still running, with {mirror.properties_file}. Ctrl-C stops everything.", highlight=False)

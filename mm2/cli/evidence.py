@@ -16,7 +16,7 @@ from mm2.failover.groups import Choice
 from mm2.failover.sides import FlowConfig, Refused
 from mm2.mirror.filters import pattern_list
 
-EXIT_CODES = "Exit code: 0 done, and seen to be; 1 something could not be done, it is named, the rest is done; 2 nothing was changed, and why."
+EXIT_CODES = "Exit code: 0 done and verified; 1 done except for the listed problems; 2 nothing was changed, for the reason shown."
 
 _UNSEEN_SHOWN: Final = 5
 
@@ -26,7 +26,7 @@ def add_leave_behind(parser: Any) -> None:
     parser.add_argument(
         "--leave-behind",
         action="store_true",
-        help="go although the source answers and has records that the target has not",
+        help="continue although the source is available and has records that are not on the target",
     )
 
 
@@ -36,10 +36,10 @@ def add_choice(parser: Any, *, groups: bool) -> None:
         "--topic", metavar="PATTERNS", help="only these topics of the source: Java patterns, with commas between them"
     )
     if groups:
-        parser.add_argument("--group", metavar="PATTERNS", help="only these consumer groups, likewise")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what is known and would be done, and change nothing"
-    )
+        parser.add_argument(
+            "--group", metavar="PATTERNS", help="only these consumer groups: Java patterns, with commas between them"
+        )
+    parser.add_argument("--dry-run", action="store_true", help="show the state and the actions, and change nothing")
 
 
 def choice_of(options: Any) -> Choice:
@@ -49,7 +49,7 @@ def choice_of(options: Any) -> Choice:
         text = getattr(options, name, None)
         pattern = None if text is None else pattern_list(f"--{name}", text)
         if text is not None and pattern is None:
-            raise CommandError(f"--{name} names nothing; leave it out to have all.")
+            raise CommandError(f"--{name} is empty; omit it to select all.")
         patterns.append(pattern)
     return Choice(*patterns)
 
@@ -81,11 +81,13 @@ def write_report(out: TextIO, report: FailoverReport) -> None:
     if report.source_error:
         out.write(f"{source} does not answer: {report.source_error}\n")
         silent = (
-            "never heard of"
+            "unknown"
             if report.seconds_at_risk is None
             else f"{_time(report.last_contact_ms)}, {report.seconds_at_risk:,.1f} s ago"
         )
-        out.write(f"newest sign of {source} on {target}: {silent}; what {source} took since then is not known here\n")
+        out.write(
+            f"last contact with {source} on {target}: {silent}; records that {source} received since then are not known\n"
+        )
     if report.partitions:
         out.write("\n")
         header = (

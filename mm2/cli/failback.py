@@ -37,8 +37,8 @@ def add(verbs: Any) -> None:
         "--divergent",
         choices=(_REPORT, _KEEP, _TRUNCATE),
         default=_REPORT,
-        help="where records are on the source only: report changes nothing (default), keep goes on and leaves them where they "
-        "are, truncate is what Kafka cannot do",
+        help="if records are on the source only: report (default) changes nothing, keep continues and leaves them on the "
+        "source, truncate is not possible in Kafka",
     )
     parser.set_defaults(run=run)
 
@@ -47,8 +47,8 @@ def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if options.divergent == _TRUNCATE:
         raise CommandError(
-            "A log cannot be cut off at its end: DeleteRecords takes away what is before an offset, so it would take what was "
-            "copied and leave what was not. Say --divergent keep, or delete the topic on the source by hand."
+            "The end of a log cannot be truncated: DeleteRecords deletes the records before an offset, which would be those "
+            "that were copied. Use --divergent keep, or delete the topic on the source."
         )
     wanted = FailbackOptions(choice_of(options), options.dry_run, options.divergent == _KEEP)
     config, reverse = flow_of(options), flow_of(options, reverse=True)

@@ -34,7 +34,7 @@ def add(verbs: Any) -> None:
         "--wait",
         metavar="SECONDS",
         type=float,
-        help="wait so long for everything to be on the target; stop writers first",
+        help="how long to wait until all records are on the target; stop the producers first",
     )
     add_leave_behind(parser)
     parser.set_defaults(run=run)
@@ -43,7 +43,7 @@ def add(verbs: Any) -> None:
 def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if options.wait is not None and not options.wait >= 0:
-        raise CommandError(f"--wait {options.wait:g} is no number of seconds.")
+        raise CommandError(f"--wait {options.wait:g} is not a number of seconds.")
     wanted = FailoverOptions(choice_of(options), options.dry_run, options.wait, options.leave_behind)
     config = flow_of(options)
     return carried_out(lambda: failover(config, wanted), options)

@@ -36,7 +36,7 @@ class CommandError(Exception):
 def add_file(parser: Any, *, flow: str | None = None) -> None:
     """Add arguments for the file and a flow; with ``flow`` "?" it is optional, and none means all."""
     parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
-    hint = "the flow, in quotes, or the shell takes > for its own"
+    hint = "the flow, in quotes because shells treat > as a redirection"
     every = "" if flow is None else " (default: all flows)"
     parser.add_argument("flow", metavar="'A->B'", nargs=flow, help=hint + every).completer = flows_of_file
     parser.add_argument("--json", action="store_true", help="for programs rather than people")

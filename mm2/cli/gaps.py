@@ -104,11 +104,11 @@ def run(options: Any) -> int:
         document = {"flow": str(flow.pair), "totals": dict(sorted(totals.items())), "partitions": rows}
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
-        _tell(sys.stdout, flow, partitions, totals)
+        _write(sys.stdout, flow, partitions, totals)
     return EXIT_WELL if all(partition.is_well for partition in partitions) else EXIT_NOT_WELL
 
 
-def _tell(out: TextIO, flow: ConfiguredFlow, partitions: list[PartitionGaps], totals: Counter[str]) -> None:
+def _write(out: TextIO, flow: ConfiguredFlow, partitions: list[PartitionGaps], totals: Counter[str]) -> None:
     for partition in partitions:
         for reason, count in sorted(partition.entry.gaps.items()):
             ranges = [gap for gap in partition.ranges if gap.reason == reason]

@@ -42,7 +42,7 @@ def run(options: Any) -> int:
         if options.group in {None, group}
         for partition, reason in sorted(reasons.items())
     ]
-    is_unheard_of = options.group is not None and not rows and not _has_checkpoint(flow, options.group)
+    is_unknown = options.group is not None and not rows and not _has_checkpoint(flow, options.group)
     if options.json:
         listed = [
             {
@@ -58,14 +58,14 @@ def run(options: Any) -> int:
     elif rows:
         cells = [(group, str(partition), reason.message) for group, partition, reason in rows]
         table(sys.stdout, ("GROUP", "PARTITION", "REASON"), cells, left=2)
-    elif not is_unheard_of:
-        sys.stdout.write(f"{flow.pair}: nothing is said to be missing\n")
-    if is_unheard_of:
+    elif not is_unknown:
+        sys.stdout.write(f"{flow.pair}: no missing offsets are reported\n")
+    if is_unknown:
         sys.stderr.write(
-            f"mm2: {flow.pair} has no checkpoint of {options.group}, and no reason why not: it is not selected (groups, groups.exclude), has "
-            "committed nothing of what is copied, or there is no group of that name.\n"
+            f"mm2: {flow.pair} has no checkpoint of {options.group} and reports no reason: the group is not selected (groups, groups.exclude), has "
+            "committed no offsets of replicated topics, or does not exist.\n"
         )
-    return EXIT_NOT_WELL if rows or is_unheard_of else EXIT_WELL
+    return EXIT_NOT_WELL if rows or is_unknown else EXIT_WELL
 
 
 def _has_checkpoint(flow: ConfiguredFlow, group: str) -> bool:

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print one sentence; returns the exit code."""
     options = parser().parse_args(arguments)
     if not options.url.startswith(("http://", "https://")):
-        parser().error(f"{options.url} is no http address.")
+        parser().error(f"{options.url} is not an http address.")
     # No proxy: the request is for this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         well = options.alive and error.code != _HANGS
         return _say(EXIT_WELL if well else EXIT_NOT_WELL, _body(error.read()) or {"message": f"HTTP {error.code}."})
     except (OSError, ValueError) as error:
-        return _say(EXIT_NOT_WELL, {"message": f"No answer from {options.url}: {getattr(error, 'reason', error)}."})
+        return _say(EXIT_NOT_WELL, {"message": f"No response from {options.url}: {getattr(error, 'reason', error)}."})
 
 
 def _body(data: bytes) -> dict[str, Any]:

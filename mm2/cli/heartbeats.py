@@ -78,7 +78,9 @@ def add(verbs: Any) -> None:
         ),
     )
     parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
-    parser.add_argument("clusters", metavar="CLUSTER", nargs="*", help="where to look (default: at all clusters)")
+    parser.add_argument(
+        "clusters", metavar="CLUSTER", nargs="*", help="the cluster to read from (default: all clusters)"
+    )
     parser.add_argument(
         "--max-age", metavar="SECONDS", type=seconds, default=60.0, help="older ones are not fresh (default: 60)"
     )
@@ -96,29 +98,29 @@ def run(options: Any) -> int:
 
     def ask(alias: str) -> list[dict[str, Any]] | KafkaFailure:
         try:
-            return _look(client_props(options.config, alias), alias, expected, options.max_age)
+            return _read(client_props(options.config, alias), alias, expected, options.max_age)
         except KafkaFailure as failure:
             return failure
 
     # One of the clusters may be unreachable; the others are reported nevertheless.
     aliases = list(dict.fromkeys(options.clusters or config.clusters))
     with ThreadPoolExecutor(max(1, len(aliases)), thread_name_prefix="heartbeats") as pool:
-        looked = dict(zip(aliases, pool.map(ask, aliases), strict=True))
-    answers = {alias: rows for alias, rows in looked.items() if not isinstance(rows, KafkaFailure)}
-    troubles = {alias: str(failure) for alias, failure in looked.items() if isinstance(failure, KafkaFailure)}
+        results = dict(zip(aliases, pool.map(ask, aliases), strict=True))
+    answers = {alias: rows for alias, rows in results.items() if not isinstance(rows, KafkaFailure)}
+    errors = {alias: str(failure) for alias, failure in results.items() if isinstance(failure, KafkaFailure)}
     if options.json:
-        sys.stdout.write(json.dumps({"clusters": answers, "troubles": troubles}, indent=2) + "\n")
+        sys.stdout.write(json.dumps({"clusters": answers, "troubles": errors}, indent=2) + "\n")
     else:
         cells = [_cells(alias, row) for alias, rows in answers.items() for row in rows]
         table(sys.stdout, ("CLUSTER", "TOPIC", "FLOW", "HOPS", "AGE", "VERDICT"), cells, left=3)
-    sys.stderr.writelines(f"mm2: cluster {alias}: {trouble}\n" for alias, trouble in troubles.items())
-    if troubles:
+    sys.stderr.writelines(f"mm2: cluster {alias}: {error}\n" for alias, error in errors.items())
+    if errors:
         return EXIT_TROUBLE
     well = all(row["verdict"] in ("fresh", "not in the file") for rows in answers.values() for row in rows)
     return EXIT_WELL if well else EXIT_NOT_WELL
 
 
-def _look(props: Mapping[str, str], alias: str, expected: ExpectedHeartbeats, max_age_s: float) -> list[dict[str, Any]]:
+def _read(props: Mapping[str, str], alias: str, expected: ExpectedHeartbeats, max_age_s: float) -> list[dict[str, Any]]:
     cluster = Cluster(ClientSettings.from_props(props, client_id="mm2-cli-heartbeats"), name=alias)
     with answering(cluster):
         pass  # the client below retries an unreachable cluster until its retries are exhausted

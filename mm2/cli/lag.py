@@ -39,7 +39,7 @@ class Threshold:
         """Parse ``1000`` records, ``30s``, ``5m``, ``20MB``. Raises CommandError."""
         match = _THRESHOLD.fullmatch(text.strip())
         if match is None:
-            raise CommandError(f"{text!r} is no lag; write for instance 1000 (records), 30s, 5m or 20MB.")
+            raise CommandError(f"{text!r} is not a lag; write for instance 1000 (records), 30s, 5m or 20MB.")
         field, factor = _UNITS[match[2].lower()]
         return cls(field, float(match[1]) * factor)
 
@@ -69,10 +69,10 @@ def add(verbs: Any) -> None:
         metavar="N",
         type=int,
         default=_TOP,
-        help=f"so many partitions of each flow, 0 for all (default: {_TOP})",
+        help=f"number of partitions shown per flow, 0 for all (default: {_TOP})",
     )
     parser.add_argument(
-        "--threshold", metavar="LAG", help="the most that a partition may be behind: 1000 (records), 30s, 5m, 20MB"
+        "--threshold", metavar="LAG", help="the maximum lag of a partition: 1000 (records), 30s, 5m, 20MB"
     )
     add_timeout(parser)
     parser.set_defaults(run=run)
@@ -104,7 +104,7 @@ def run(options: Any) -> int:
         print_json({"at_ms": snapshot.at_ms, "flows": flows})
     else:
         for flow in snapshot.flows:
-            _tell(
+            _write(
                 flow,
                 worst[flow.name],
                 options.top,
@@ -148,7 +148,7 @@ def _json(one: PartitionView) -> dict[str, Any]:
     }
 
 
-def _tell(
+def _write(
     flow: FlowView, partitions: Sequence[PartitionView], top: int, over: Sequence[PartitionView] | None, threshold: str
 ) -> None:
     shown = _first(partitions, top)

@@ -89,7 +89,7 @@ def before(text: str | None, now_ms: int) -> int | None:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        sentence = f"{text!r} is no age; write for instance 30d, 12h, 90m, or a time such as 2026-01-31T12:00."
+        sentence = f"{text!r} is not an age; write for instance 30d, 12h, 90m, or a time such as 2026-01-31T12:00."
         raise CommandError(sentence) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
@@ -100,7 +100,7 @@ def fields(given: Sequence[str]) -> dict[str, str]:
     for text in given:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise CommandError(f"{text!r} is no field of a source partition; write for instance topic=orders.")
+            raise CommandError(f"{text!r} is not a field of a source partition; write for instance topic=orders.")
         found[name] = value
     return found
 
@@ -140,7 +140,9 @@ def add(verbs: Any) -> None:
         ),
     )
     _add_choice(deleting)
-    deleting.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+    deleting.add_argument(
+        "--dry-run", action="store_true", help="show the keys that would be deleted, and delete nothing"
+    )
     deleting.add_argument("--force", action="store_true", help="also of connectors that are configured and not stopped")
     deleting.set_defaults(run=run_delete)
 
@@ -162,7 +164,7 @@ def _add_choice(parser: Any) -> None:
         help="only of source partitions with this field; repeatable",
     )
     parser.add_argument(
-        "--older-than", metavar="AGE", help="only what was last written so long ago: 30d, 12h, or before a time"
+        "--older-than", metavar="AGE", help="only keys last written before this age or time: 30d, 12h, 2026-01-31"
     )
     parser.add_argument("--json", action="store_true", help="for programs rather than people")
 
@@ -179,7 +181,7 @@ def run_list(options: Any) -> int:
     if options.json:
         _print_json({"topic": place.topic, "offsets": [_json(one, configured) for one in chosen]})
         return EXIT_WELL
-    _tell(sys.stdout, chosen, configured)
+    _write(sys.stdout, chosen, configured)
     sys.stdout.write(f"{number(len(chosen))} of {number(len(kept))} keys of topic {place.topic}\n")
     return EXIT_WELL
 
@@ -187,7 +189,7 @@ def run_list(options: Any) -> int:
 def run_delete(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if not (options.connector or options.where or options.older_than):
-        raise CommandError("Say which offsets to delete: --connector, --where or --older-than.")
+        raise CommandError("Select the offsets to delete with --connector, --where or --older-than.")
     place = OffsetsLocation.of(options.config, options.flow, options.topic)
     with place.cluster() as cluster:
         kept = kept_offsets(cluster, place.topic, _READ_S)
@@ -206,13 +208,13 @@ def run_delete(options: Any) -> int:
         rows = {name: [_json(one, configured) for one in some] for name, some in (("removed", gone), ("kept", spared))}
         _print_json({"topic": place.topic, "dry_run": options.dry_run, **rows})
     else:
-        _tell(sys.stdout, gone, configured)
+        _write(sys.stdout, gone, configured)
         proof = "" if options.dry_run or not gone else ", which was checked by reading the topic again"
         sys.stdout.write(f"{number(len(gone))} of {number(len(kept))} keys of topic {place.topic} {done}{proof}\n")
         if spared:
             names = ", ".join(sorted({one.connector or "" for one in spared}))
             sys.stdout.write(
-                f"{number(len(spared))} kept: their connectors ({names}) are configured and not stopped; stop them, or say "
+                f"{number(len(spared))} kept: their connectors ({names}) are configured and not stopped; stop them, or use "
                 "--force\n"
             )
     return EXIT_NOT_WELL if spared else EXIT_WELL
@@ -248,7 +250,7 @@ def _print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def _tell(out: TextIO, kept: Sequence[KeptOffset], configured: Mapping[str, TargetState]) -> None:
+def _write(out: TextIO, kept: Sequence[KeptOffset], configured: Mapping[str, TargetState]) -> None:
     if not kept:
         return
     rows = []

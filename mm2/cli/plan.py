@@ -54,7 +54,7 @@ def run(options: Any) -> int:
     else:
         for index, one in enumerate(found):
             sys.stdout.write("\n" if index else "")
-            _tell(sys.stdout, one, every_right=options.rights)
+            _write(sys.stdout, one, every_right=options.rights)
     if any(one.unreachable for one in found):
         return EXIT_TROUBLE
     return EXIT_WELL if all(one.is_well for one in found) else EXIT_NOT_WELL
@@ -70,7 +70,7 @@ def _json(one: Preview) -> dict[str, Any]:
                 "action": step.action,
                 "subject": step.subject,
                 "details": dict(step.details),
-                "trouble": step.trouble or None,
+                "trouble": step.error or None,
             }
             for step in one.steps
         ],
@@ -88,18 +88,18 @@ def _json(one: Preview) -> dict[str, Any]:
             }
             for right in one.rights
         ],
-        "troubles": list(one.troubles),
+        "troubles": list(one.errors),
         "notes": list(one.notes),
         "unreachable": list(one.unreachable),
     }
 
 
-def _tell(out: TextIO, one: Preview, *, every_right: bool) -> None:
+def _write(out: TextIO, one: Preview, *, every_right: bool) -> None:
     out.write(f"{one.flow}\n")
     for step in one.steps:
         out.write(f"  {_step(step)}\n")
-        if step.trouble:
-            out.write(f"      would fail: {step.trouble}\n")
+        if step.error:
+            out.write(f"      would fail: {step.error}\n")
     if not one.steps:
         out.write(
             "  nothing to create or change\n"
@@ -111,7 +111,7 @@ def _tell(out: TextIO, one: Preview, *, every_right: bool) -> None:
         out.write("\n")
         header = ("CLUSTER", "RIGHT", "RESOURCE", "ON", "FOR", "IS")
         table(out, header, [_right(one, right) for right in shown], left=len(header))
-    out.writelines(f"! {trouble}\n" for trouble in one.troubles)
+    out.writelines(f"! {error}\n" for error in one.errors)
     out.writelines(f"- {note}\n" for note in one.notes)
     out.write(f"{one.flow}: {_summary(one)}\n")
 
@@ -141,12 +141,12 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _summary(one: Preview) -> str:
-    fails = sum(bool(step.trouble) for step in one.steps)
+    fails = sum(bool(step.error) for step in one.steps)
     missing = sum(bool(right.missing) for right in one.rights)
     unknown = sum(right.allowed is AclState.UNKNOWN for right in one.rights)
     parts = [f"{number(len(one.steps))} step{'' if len(one.steps) == 1 else 's'}"]
     parts += [f"{number(fails)} of them would fail"] if fails else []
     parts += [f"{number(missing)} right{'' if missing == 1 else 's'} missing"] if missing else []
     parts += [f"{number(unknown)} not known"] if unknown else []
-    parts += [f"{number(len(one.troubles))} in the way"] if one.troubles else []
-    return ", ".join(parts) + ("" if not one.is_well else "; nothing stands in the way")
+    parts += [f"{number(len(one.errors))} problems"] if one.errors else []
+    return ", ".join(parts) + ("" if not one.is_well else "; no problem was found")

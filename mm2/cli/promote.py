@@ -27,7 +27,9 @@ def add(verbs: Any) -> None:
     add_flow(parser)
     add_choice(parser, groups=False)
     parser.add_argument(
-        "--create-acls", action="store_true", help="who may write a topic on the source may write its remote topic"
+        "--create-acls",
+        action="store_true",
+        help="allow principals that may write a topic on the source to write its remote topic",
     )
     add_leave_behind(parser)
     parser.set_defaults(run=run)

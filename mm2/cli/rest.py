@@ -35,19 +35,19 @@ def add_access(parser: Any) -> None:
         "flow between the clusters of the file (mm2 processes)",
     )
     parser.add_argument(
-        "--user", metavar="NAME", help=f"who to log in as; the password is read from {PASSWORD_VARIABLE}"
+        "--user", metavar="NAME", help=f"the user to authenticate as; the password is read from {PASSWORD_VARIABLE}"
     )
     parser.add_argument(
         "--cacert",
         metavar="FILE",
-        help="the authority that an https address is trusted by, as PEM; default: the stores of listeners.https.ssl.* in the file, "
-        "or of ssl.*, else what the system trusts",
+        help="the CA certificates for https, as PEM; default: the stores of listeners.https.ssl.* in the file, "
+        "or of ssl.*, else those of the system",
     )
     parser.add_argument(
         "--cert",
         metavar="FILE",
-        help="a certificate to show with its key, as PEM or PKCS12, where the address wants one; default: that of the same stores "
-        f"of the file. A password of it is read from {KEY_PASSWORD_VARIABLE}",
+        help="the client certificate with its key, as PEM or PKCS12; default: that of the same stores "
+        f"of the file. The password of the key is read from {KEY_PASSWORD_VARIABLE}",
     )
 
 
@@ -67,7 +67,7 @@ class FlowRest:
         if options.user is not None:
             if PASSWORD_VARIABLE not in os.environ:
                 raise CommandError(
-                    f"The password of {options.user} has to stand in the environment variable {PASSWORD_VARIABLE}."
+                    f"The password of {options.user} must be in the environment variable {PASSWORD_VARIABLE}."
                 )
             login = (options.user, os.environ[PASSWORD_VARIABLE])
         props = _own_tls(options) or config.rest_props()
@@ -78,9 +78,9 @@ class FlowRest:
         # Another file may use the same aliases for other clusters.
         own = [url for url in found.urls if found._addresses_at(url) in {None, wanted}]
         if not own:
-            other = f" ({found.urls[0]} runs one of that name between other clusters)" if found.urls else ""
+            other = f" ({found.urls[0]} runs a flow of that name between other clusters)" if found.urls else ""
             raise CommandError(
-                f"None of your processes on this machine runs {pair}{other}, or it has no REST interface: name one with --url."
+                f"None of your processes on this machine runs {pair}{other}, or it has no REST interface: set --url."
             )
         return replace(found, urls=own)
 
@@ -115,7 +115,7 @@ class FlowRest:
                 continue
             if response.is_success:
                 return response.json() if response.content else None
-            refusals.append(f"{url} answers {response.status_code}: {_said(response)}")
+            refusals.append(f"{url} answers {response.status_code}: {_error_of(response)}")
             if response.status_code not in _ASK_ANOTHER:
                 break
         raise CommandError(" ".join(refusals))
@@ -151,23 +151,21 @@ def _unreached(url: str, error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     if cause is None and url.startswith("https:") and isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
         # In TLS 1.3 the handshake of the client completes before the server has checked the client certificate.
-        return (
-            f"{url} hangs up: it wants another certificate than it is shown, or one at all; --cert says which to show."
-        )
+        return f"{url} closed the connection: it requires a client certificate or rejects the one sent; set --cert."
     if cause is None:
-        return f"Nothing answers at {url}: {str(error).rstrip('.') or type(error).__name__}."
+        return f"No response from {url}: {str(error).rstrip('.') or type(error).__name__}."
     why = cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else cause.reason or str(cause)
-    return f"No TLS with {url}: {why.rstrip('.')}; --cacert and --cert say what to trust and what to show."
+    return f"The TLS handshake with {url} failed: {why.rstrip('.')}; check --cacert and --cert."
 
 
-def _said(response: httpx.Response) -> str:
+def _error_of(response: httpx.Response) -> str:
     if response.status_code == 401:
-        return f"it wants a login; say --user, with the password in {PASSWORD_VARIABLE}."
+        return f"it requires authentication; set --user, and the password in {PASSWORD_VARIABLE}."
     try:
         message = str(response.json()["message"])
     except (ValueError, KeyError, TypeError):
         return (
-            "it is no MirrorMaker process that runs this flow."
+            "this is not a MirrorMaker process that runs the flow."
             if response.status_code == 404
             else response.reason_phrase
         )
@@ -180,6 +178,6 @@ def _checked(url: str) -> str:
         raise CommandError(f"--url {url}: write it as http://host:8083.")
     if parts.username or parts.password:
         raise CommandError(
-            f"--url holds a login, which others on this machine can see: say --user, and the password in {PASSWORD_VARIABLE}."
+            f"--url contains credentials, which other users of this machine can see: set --user, and the password in {PASSWORD_VARIABLE}."
         )
     return url

@@ -45,7 +45,7 @@ def exit_in(seconds: float, code: int) -> threading.Timer:
     """End the process with the exit code after this time, unless the timer is cancelled before."""
 
     def give_up() -> None:
-        log.warning("The stop takes too long; whatever hangs is left behind.")
+        log.warning("The stop takes too long; threads that hang are abandoned.")
         os._exit(code)
 
     timer = threading.Timer(seconds, give_up)

@@ -60,7 +60,7 @@ def add(verbs: Any) -> None:
         nargs="?",
         type=seconds,
         const=_WATCH_S,
-        help=f"look again every so many seconds (default: {_WATCH_S:g}), until Ctrl-C",
+        help=f"refresh at this interval (default: {_WATCH_S:g}), until Ctrl-C",
     )
     add_timeout(parser)
     parser.set_defaults(run=run)
@@ -69,7 +69,11 @@ def add(verbs: Any) -> None:
 def add_timeout(parser: Any) -> None:
     """Add the argument for the timeout."""
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=seconds, default=15.0, help="how long clusters may take (default: 15)"
+        "--timeout",
+        metavar="SECONDS",
+        type=seconds,
+        default=15.0,
+        help="how long to wait for the clusters (default: 15)",
     )
 
 
@@ -79,7 +83,7 @@ def look(options: Any) -> Snapshot:
     file, name = options.config, options.flow
     pairs = config.replicating_pairs() if name is None else [pair_of(config, file, name)]
     if not pairs:
-        raise CommandError(f"{file} has no flow that is switched on; switch one on with SOURCE->TARGET.enabled = true.")
+        raise CommandError(f"{file} has no enabled flow; enable one with SOURCE->TARGET.enabled = true.")
     return observe_once(config, [str(pair) for pair in pairs], timeout_s=options.timeout)
 
 
@@ -158,14 +162,14 @@ def write_flows(out: TextIO, flows: Sequence[FlowView], *, partitions: bool) -> 
     for flow in flows:
         if partitions and flow.partitions:
             out.write("\n")
-            _tell_partitions(out, flow.partitions)
+            _write_partitions(out, flow.partitions)
         for one in flow.partitions:
             if one.state not in HEALTHY:
                 since = f" since {_time(one.since_ms)}" if one.since_ms is not None else ""
                 out.write(f"{flow.name}  {one.topic}-{one.partition}  {one.state}{since}: {one.reason}\n")
             elif one.note:
                 out.write(f"{flow.name}  {one.topic}-{one.partition}  {one.note}\n")
-        _tell_troubles(out, flow)
+        _write_errors(out, flow)
 
 
 def _flow_row(flow: FlowView) -> tuple[str, ...]:
@@ -185,7 +189,7 @@ def _flow_row(flow: FlowView) -> tuple[str, ...]:
     )
 
 
-def _tell_partitions(out: TextIO, partitions: Sequence[PartitionView]) -> None:
+def _write_partitions(out: TextIO, partitions: Sequence[PartitionView]) -> None:
     header = ("PARTITION", "POSITION", "SOURCE END", "LAG", "SECONDS", "TARGET OFFSET", "VERIFIED", "BYTES/S", "STATE")
     rows = [
         (
@@ -204,7 +208,7 @@ def _tell_partitions(out: TextIO, partitions: Sequence[PartitionView]) -> None:
     table(out, header, rows)
 
 
-def _tell_troubles(out: TextIO, flow: FlowView) -> None:
+def _write_errors(out: TextIO, flow: FlowView) -> None:
     for connector in flow.connectors:
         for name, state, trace in (
             (connector.name, connector.state, connector.trace),
@@ -213,9 +217,9 @@ def _tell_troubles(out: TextIO, flow: FlowView) -> None:
             if state != "RUNNING":
                 why = reason_of(trace)
                 out.write(f"{flow.name}  {name}  {state}{': ' if why else ''}{why}\n")
-    for trouble in (*flow.troubles, flow.source_error, flow.target_error):
-        if trouble:
-            out.write(f"{flow.name}  {trouble}\n")
+    for error in (*flow.troubles, flow.source_error, flow.target_error):
+        if error:
+            out.write(f"{flow.name}  {error}\n")
 
 
 def _seconds(seconds: float | None) -> str:

@@ -25,7 +25,9 @@ def bytes_per_sec(text: str) -> int:
         return 0
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise CommandError(f"{text!r} is no number of bytes per second; write for instance 500000, 500k, 20MB or none.")
+        raise CommandError(
+            f"{text!r} is not a number of bytes per second; write for instance 500000, 500k, 20MB or none."
+        )
     return int(match[1]) * _FACTOR[match[2].lower()]
 
 
@@ -47,14 +49,14 @@ def add(verbs: Any) -> None:
     add_flow(parser)
     parser.add_argument("limit", metavar="LIMIT", nargs="?", help="bytes per second: 500000, 500k, 20MB, or none")
     parser.add_argument("--topic", metavar="T", default="", help="a topic of the source instead of the whole flow")
-    parser.add_argument("--reset", action="store_true", help="take the limit back")
+    parser.add_argument("--reset", action="store_true", help="remove the limit")
     parser.set_defaults(run=run)
 
 
 def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if options.limit is not None and options.reset:
-        raise CommandError("Give a limit or --reset, not both.")
+        raise CommandError("Use a limit or --reset, not both.")
     limit = None if options.limit is None else bytes_per_sec(options.limit)
     flow = ConfiguredFlow.of(options.config, options.flow)
     ledger = flow.ledger()
@@ -68,7 +70,7 @@ def run(options: Any) -> int:
             cluster.close()
         ledger.apply(record.key, record.value)
         if options.topic and not any(tp.topic == options.topic for tp in ledger.partitions()):
-            sys.stderr.write(f"mm2: {flow.pair} has copied nothing of {options.topic} so far\n")
+            sys.stderr.write(f"mm2: {flow.pair} has copied no record of {options.topic} so far\n")
     limits = ledger.throttles()
     if options.json:
         sys.stdout.write(json.dumps({"flow": str(flow.pair), "bytes.per.sec": limits}, indent=2) + "\n")
@@ -77,5 +79,5 @@ def run(options: Any) -> int:
         shown = "no limit" if not limit else f"{number(limit)} bytes/s"
         sys.stdout.write(f"{topic or f'{flow.pair}, all topics together'}: {shown}\n")
     if not limits:
-        sys.stdout.write(f"{flow.pair}: as the properties file says\n")
+        sys.stdout.write(f"{flow.pair}: as in the properties file\n")
     return EXIT_WELL

@@ -44,7 +44,7 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "verify",
         help="compare source and target of a flow, record by record",
-        description="Compares source and target of a flow: every record has to be there once, in order, with its key, "
+        description="Compares source and target of a flow: every record must be on the target once, in order, with its key, "
         "value, headers and timestamp. Other differences are explained by the flow's ledger, compaction or "
         "retention, or reported. Reads only what was copied before it started, so the flow may be running. "
         "Exit code: 0 equal, 1 they differ, 2 some of it could not be compared.",
@@ -70,7 +70,7 @@ def add(verbs: Any) -> None:
         default=[],
         help="only these source offsets, both ends included; either may be left out; may be repeated",
     )
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as a page, too")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write the report as an HTML page")
     parser.add_argument(
         "--max-bytes-per-sec", metavar="N", default="0", help="limit for both sides together, as in 20M (default: none)"
     )
@@ -79,14 +79,14 @@ def add(verbs: Any) -> None:
         metavar="N",
         type=int,
         default=os.cpu_count() or 1,
-        help="Spark tasks side by side (default: cores)",
+        help="number of concurrent Spark tasks (default: cores)",
     )
     parser.add_argument(
         "--patience",
         metavar="S",
         type=seconds,
         default=60.0,
-        help="seconds that a broker may bring nothing (default: 60)",
+        help="seconds to wait for a broker that returns no data (default: 60)",
     )
     parser.add_argument(
         "--record",
@@ -103,7 +103,7 @@ def add(verbs: Any) -> None:
         metavar="S",
         type=seconds,
         default=60.0,
-        help="with --continuous: seconds between looks (default: 60)",
+        help="with --continuous: seconds between two comparisons (default: 60)",
     )
     parser.set_defaults(run=run)
 
@@ -114,9 +114,9 @@ def run(options: Any) -> int:
     asked = asked_for(options)
     rate = bytes_of(options.max_bytes_per_sec)
     if options.parallel < 1:
-        raise CommandError(f"--parallel {options.parallel}: there has to be one task at least.")
+        raise CommandError(f"--parallel {options.parallel}: must be at least 1.")
     if (options.continuous or options.record) and not asked.is_everything:
-        raise CommandError("--continuous and --record go with whole partitions: leave --from, --to and --offsets out.")
+        raise CommandError("--continuous and --record compare whole partitions: omit --from, --to and --offsets.")
     stopping = stop_at_signals()
     verifier = Verifier(
         MirrorMakerConfig(load_properties(options.config)).spark_props(), options.parallel, stopping=stopping
@@ -150,13 +150,13 @@ def asked_for(options: Any) -> VerifyRequest:
             raise CommandError(f"--offsets {text}: the last offset is below the first.")
         place = TopicPartition(found["topic"], int(found["partition"]))
         if place in offsets:
-            raise CommandError(f"--offsets {text}: {place} is named twice.")
+            raise CommandError(f"--offsets {text}: {place} is listed twice.")
         offsets[place] = (int(first) if first else None, int(last) + 1 if last else None)
     if offsets and options.topic:
-        raise CommandError("--offsets names its topics itself: leave --topic out.")
+        raise CommandError("--offsets contains the topics: omit --topic.")
     since, until = _time("--from", options.since), _time("--to", options.until)
     if offsets and (since is not None or until is not None):
-        raise CommandError("--offsets and --from or --to say the same in two ways: leave one of them out.")
+        raise CommandError("--offsets cannot be combined with --from or --to.")
     if since is not None and until is not None and until <= since:
         raise CommandError(f"--to {options.until} is not after --from {options.since}.")
     return VerifyRequest(frozenset(options.topic), since, until, offsets)
@@ -217,11 +217,11 @@ def _publish(options: Any, report: VerifyReport, *, brief: bool = False) -> None
     if options.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=None if brief else 2, ensure_ascii=False) + "\n")
     else:
-        _tell(sys.stdout, report, brief=brief)
+        _write(sys.stdout, report, brief=brief)
     sys.stdout.flush()
 
 
-def _tell(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
+def _write(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
     shown = [row for row in report.partitions if not brief or row.verdict is not Verdict.EQUAL]
     header = ("PARTITION", "SOURCE OFFSETS", "RECORDS", "DIFFERENCES", "VERDICT")
     rows = [
@@ -237,7 +237,7 @@ def _tell(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
     if rows:
         table(out, header, rows)
     for row in shown:
-        _tell_more(out, row)
+        _write_details(out, row)
     took = max(report.seconds, 0.001)
     count = len(report.partitions)
     out.write(
@@ -248,7 +248,7 @@ def _tell(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
     )
 
 
-def _tell_more(out: TextIO, row: PartitionReport) -> None:
+def _write_details(out: TextIO, row: PartitionReport) -> None:
     if row.certainty != "ledger" and row.records:
         out.write(f"{row.source}  not in the ledger: compared by {row.certainty}, which is less certain\n")
     out.writelines(f"{row.source}  {note}\n" for note in row.notes)

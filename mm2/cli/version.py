@@ -55,7 +55,7 @@ def run(options: Any) -> int:
         sys.stdout.write(json.dumps(shown, indent=2) + "\n")
         return EXIT_WELL
     sys.stdout.write(
-        f"mm2 {shown['mm2']}, speaks and behaves as Kafka {shown['kafka']}; Spark {shown['spark'] or 'missing'}, "
+        f"mm2 {shown['mm2']}, compatible with Kafka {shown['kafka']}; Spark {shown['spark'] or 'missing'}, "
         f"Python {shown['python']}, {shown['platform']}\n"
     )
     for name, version in shown["dependencies"].items():

@@ -35,7 +35,7 @@ _BOOTSTRAP: Final = ConfigDef().define(
     Type.LIST,
     validator=distinct(empty_allowed=False),
     importance=HIGH,
-    doc="host:port of some brokers of the cluster, to begin with.",
+    doc="host:port of some brokers of the cluster, for the first connection.",
 )
 
 CLUSTER_CONFIG: Final = ConfigDef(_BOOTSTRAP, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG, SASL_CONFIG)
@@ -52,29 +52,34 @@ CLIENT_CONFIG: Final = (
         "use_all_dns_ips",
         one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
         MEDIUM,
-        "Whether every address of a name is tried, or bootstrap names are replaced by canonical ones.",
+        "Try all addresses of a host name, or replace bootstrap host names by their canonical names.",
     )
     .define("client.id", Type.STRING, "", None, MEDIUM, "Name of the client in the brokers' logs and quotas.")
-    .define("metadata.max.age.ms", Type.LONG, 300000, at_least(0), LOW, "Age at which cluster metadata is read again.")
+    .define(
+        "metadata.max.age.ms",
+        Type.LONG,
+        300000,
+        at_least(0),
+        LOW,
+        "Maximum age of cluster metadata before it is refreshed.",
+    )
     .define("send.buffer.bytes", Type.INT, 131072, at_least(-1), MEDIUM, "TCP send buffer; -1 = the system's.")
     .define("receive.buffer.bytes", Type.INT, 65536, at_least(-1), MEDIUM, "TCP receive buffer; -1 = the system's.")
-    .define("reconnect.backoff.ms", Type.LONG, 50, at_least(0), LOW, "First pause before connecting to a broker again.")
     .define(
-        "reconnect.backoff.max.ms", Type.LONG, 1000, at_least(0), LOW, "Longest such pause; it grows exponentially."
+        "reconnect.backoff.ms", Type.LONG, 50, at_least(0), LOW, "Initial back-off before reconnecting to a broker."
     )
-    .define("retry.backoff.ms", Type.LONG, 100, at_least(0), LOW, "First pause before a request is sent again.")
-    .define("retry.backoff.max.ms", Type.LONG, 1000, at_least(0), LOW, "Longest such pause; it grows exponentially.")
-    .define("request.timeout.ms", Type.INT, 30000, at_least(0), MEDIUM, "Time to wait for the answer to a request.")
-    .define(
-        "socket.connection.setup.timeout.ms", Type.LONG, 10000, None, MEDIUM, "Time for a connection to come about."
-    )
+    .define("reconnect.backoff.max.ms", Type.LONG, 1000, at_least(0), LOW, "Maximum back-off; it grows exponentially.")
+    .define("retry.backoff.ms", Type.LONG, 100, at_least(0), LOW, "Initial back-off before a request is retried.")
+    .define("retry.backoff.max.ms", Type.LONG, 1000, at_least(0), LOW, "Maximum back-off; it grows exponentially.")
+    .define("request.timeout.ms", Type.INT, 30000, at_least(0), MEDIUM, "Timeout of a request.")
+    .define("socket.connection.setup.timeout.ms", Type.LONG, 10000, None, MEDIUM, "Timeout of a connection attempt.")
     .define(
         "socket.connection.setup.timeout.max.ms",
         Type.LONG,
         30000,
         None,
         MEDIUM,
-        "Longest such time; it grows with failures.",
+        "Maximum of this timeout; it grows with failures.",
     )
     .define("connections.max.idle.ms", Type.LONG, 540000, None, MEDIUM, "Idle connections are closed after this.")
     .define("enable.metrics.push", Type.BOOLEAN, True, None, LOW, "Send client metrics to the cluster (KIP-714).")
@@ -91,7 +96,7 @@ CLIENT_CONFIG: Final = (
         "rebootstrap",
         one_of_any_case("REBOOTSTRAP", "NONE"),
         LOW,
-        "What to do when no known broker answers: begin again with the bootstrap servers, or nothing.",
+        "Action if no known broker answers: start again with the bootstrap servers, or none.",
     )
     .define(
         "metadata.recovery.rebootstrap.trigger.ms",
@@ -99,7 +104,7 @@ CLIENT_CONFIG: Final = (
         300000,
         at_least(0),
         LOW,
-        "Time without any metadata after which to begin again with the bootstrap servers.",
+        "Time without metadata after which the client starts again with the bootstrap servers.",
     )
     .define("config.providers", Type.LIST, [], distinct(), LOW, "Names of config providers.")
 )
@@ -139,25 +144,32 @@ CONSUMER_CONFIG: Final = (
         "org.apache.kafka.clients.consumer.RangeAssignor,org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
         distinct(),
         MEDIUM,
-        "Assignors of a group.",
+        "Partition assignors of the group.",
     )
     .define("enable.auto.commit", Type.BOOLEAN, True, None, MEDIUM, "Commit offsets in the background.")
-    .define("auto.commit.interval.ms", Type.INT, 5000, at_least(0), LOW, "Time between such commits.")
-    .define("client.rack", Type.STRING, "", None, LOW, "Rack, to fetch from the nearest replica.")
-    .define("max.partition.fetch.bytes", Type.INT, 1048576, at_least(0), HIGH, "Most bytes per partition and fetch.")
-    .define("fetch.min.bytes", Type.INT, 1, at_least(0), HIGH, "The broker waits until it has this much to answer.")
-    .define("fetch.max.bytes", Type.INT, 52428800, at_least(0), MEDIUM, "Most bytes per fetch.")
-    .define("fetch.max.wait.ms", Type.INT, 500, at_least(0), LOW, "Longest wait for fetch.min.bytes.")
+    .define("auto.commit.interval.ms", Type.INT, 5000, at_least(0), LOW, "Interval between these commits.")
+    .define("client.rack", Type.STRING, "", None, LOW, "Rack of the client, to fetch from the nearest replica.")
+    .define("max.partition.fetch.bytes", Type.INT, 1048576, at_least(0), HIGH, "Maximum bytes per partition and fetch.")
     .define(
-        "auto.offset.reset", Type.STRING, "latest", _auto_offset_reset(), MEDIUM, "Where to begin without an offset."
+        "fetch.min.bytes", Type.INT, 1, at_least(0), HIGH, "Minimum bytes that the broker waits for before it answers."
     )
-    .define("check.crcs", Type.BOOLEAN, True, None, LOW, "Check the checksums of what was fetched.")
+    .define("fetch.max.bytes", Type.INT, 52428800, at_least(0), MEDIUM, "Maximum bytes per fetch.")
+    .define("fetch.max.wait.ms", Type.INT, 500, at_least(0), LOW, "Maximum wait for fetch.min.bytes.")
+    .define(
+        "auto.offset.reset",
+        Type.STRING,
+        "latest",
+        _auto_offset_reset(),
+        MEDIUM,
+        "Where to start without a committed offset.",
+    )
+    .define("check.crcs", Type.BOOLEAN, True, None, LOW, "Verify the checksums of fetched batches.")
     .define("key.deserializer", Type.CLASS, None, None, HIGH, "Set by MirrorMaker.")
     .define("value.deserializer", Type.CLASS, None, None, HIGH, "Set by MirrorMaker.")
     .define("default.api.timeout.ms", Type.INT, 60000, at_least(0), MEDIUM, "Time limit of blocking calls.")
     .define("interceptor.classes", Type.LIST, [], distinct(), LOW, "Java interceptors; no effect here.")
-    .define("max.poll.records", Type.INT, 500, at_least(1), MEDIUM, "Most records per poll.")
-    .define("max.poll.interval.ms", Type.INT, 300000, at_least(1), MEDIUM, "Longest time between polls.")
+    .define("max.poll.records", Type.INT, 500, at_least(1), MEDIUM, "Maximum records per poll.")
+    .define("max.poll.interval.ms", Type.INT, 300000, at_least(1), MEDIUM, "Maximum time between polls.")
     .define("exclude.internal.topics", Type.BOOLEAN, True, None, MEDIUM, "Pattern subscriptions skip internal topics.")
     .define(
         "isolation.level",
@@ -165,7 +177,7 @@ CONSUMER_CONFIG: Final = (
         "read_uncommitted",
         one_of("read_committed", "read_uncommitted"),
         MEDIUM,
-        "Whether records of open and aborted transactions are read.",
+        "Whether records of open and aborted transactions are consumed.",
     )
     .define(
         "allow.auto.create.topics",
@@ -176,7 +188,7 @@ CONSUMER_CONFIG: Final = (
         "Let brokers create requested topics that do not exist.",
     )
     .define("group.protocol", Type.STRING, "classic", one_of_any_case("CONSUMER", "CLASSIC"), HIGH, "Group protocol.")
-    .define("group.remote.assignor", Type.STRING, None, None, MEDIUM, "Assignor on the broker's side.")
+    .define("group.remote.assignor", Type.STRING, None, None, MEDIUM, "Assignor of the broker.")
     .define(
         "share.acknowledgement.mode",
         Type.STRING,
@@ -208,41 +220,58 @@ def _gzip_level() -> Check:
 PRODUCER_CONFIG: Final = (
     ConfigDef(CLIENT_CONFIG)
     .redefine("receive.buffer.bytes", default=32768)
-    .define("buffer.memory", Type.LONG, 33554432, at_least(0), HIGH, "Bytes that may wait to be sent.")
-    .define("retries", Type.INT, _INT_MAX, between(0, _INT_MAX), HIGH, "Most repetitions of a failed send.")
-    .define(
-        "acks", Type.STRING, "all", one_of("all", "-1", "0", "1"), LOW, "Who has to have a record before it counts."
-    )
+    .define("buffer.memory", Type.LONG, 33554432, at_least(0), HIGH, "Memory for records that wait to be sent.")
+    .define("retries", Type.INT, _INT_MAX, between(0, _INT_MAX), HIGH, "Maximum retries of a failed send.")
+    .define("acks", Type.STRING, "all", one_of("all", "-1", "0", "1"), LOW, "Replicas that must acknowledge a record.")
     .define(
         "compression.type",
         Type.STRING,
         "none",
         one_of("none", "gzip", "snappy", "lz4", "zstd"),
         HIGH,
-        "Codec of batches that are built here.",
+        "Compression codec of new batches.",
     )
-    .define("compression.gzip.level", Type.INT, -1, _gzip_level(), MEDIUM, "Level of gzip.")
-    .define("compression.lz4.level", Type.INT, 9, between(1, 17), MEDIUM, "Level of lz4.")
-    .define("compression.zstd.level", Type.INT, 3, between(-131072, 22), MEDIUM, "Level of zstd.")
-    .define("batch.size", Type.INT, 16384, at_least(0), MEDIUM, "Bytes of a batch.")
+    .define("compression.gzip.level", Type.INT, -1, _gzip_level(), MEDIUM, "Compression level of gzip.")
+    .define("compression.lz4.level", Type.INT, 9, between(1, 17), MEDIUM, "Compression level of lz4.")
+    .define("compression.zstd.level", Type.INT, 3, between(-131072, 22), MEDIUM, "Compression level of zstd.")
+    .define("batch.size", Type.INT, 16384, at_least(0), MEDIUM, "Maximum bytes of a batch.")
     .define("partitioner.adaptive.partitioning.enable", Type.BOOLEAN, True, None, LOW, "Prefer fast brokers.")
     .define("partitioner.availability.timeout.ms", Type.LONG, 0, at_least(0), LOW, "Avoid brokers slower than this.")
-    .define("partitioner.ignore.keys", Type.BOOLEAN, False, None, MEDIUM, "Choose partitions without the key.")
+    .define("partitioner.ignore.keys", Type.BOOLEAN, False, None, MEDIUM, "Ignore the key when a partition is chosen.")
     .define("linger.ms", Type.LONG, 5, at_least(0), MEDIUM, "Time to wait for more records of a batch.")
-    .define("delivery.timeout.ms", Type.INT, 120000, at_least(0), MEDIUM, "Time limit of a send with all repetitions.")
-    .define("max.request.size", Type.INT, 1048576, at_least(0), MEDIUM, "Most bytes of a request.")
-    .define("max.block.ms", Type.LONG, 60000, at_least(0), MEDIUM, "Longest time a send may block.")
-    .define("metadata.max.idle.ms", Type.LONG, 300000, at_least(5000), LOW, "Unused topics' metadata is dropped then.")
+    .define("delivery.timeout.ms", Type.INT, 120000, at_least(0), MEDIUM, "Time limit of a send with all retries.")
+    .define("max.request.size", Type.INT, 1048576, at_least(0), MEDIUM, "Maximum bytes of a request.")
+    .define("max.block.ms", Type.LONG, 60000, at_least(0), MEDIUM, "Maximum time that a send may block.")
     .define(
-        "max.in.flight.requests.per.connection", Type.INT, 5, at_least(1), LOW, "Unanswered requests per connection."
+        "metadata.max.idle.ms",
+        Type.LONG,
+        300000,
+        at_least(5000),
+        LOW,
+        "Time after which metadata of unused topics is discarded.",
+    )
+    .define(
+        "max.in.flight.requests.per.connection",
+        Type.INT,
+        5,
+        at_least(1),
+        LOW,
+        "Maximum requests in flight per connection.",
     )
     .define("key.serializer", Type.CLASS, None, None, HIGH, "Set by MirrorMaker.")
     .define("value.serializer", Type.CLASS, None, None, HIGH, "Set by MirrorMaker.")
     .define("partitioner.class", Type.CLASS, None, None, MEDIUM, "Java partitioner; no effect here.")
     .define("interceptor.classes", Type.LIST, [], distinct(), LOW, "Java interceptors; no effect here.")
-    .define("enable.idempotence", Type.BOOLEAN, True, None, LOW, "Let brokers recognise repetitions.")
+    .define("enable.idempotence", Type.BOOLEAN, True, None, LOW, "Brokers detect retries and write each record once.")
     .define("transaction.timeout.ms", Type.INT, 60000, None, LOW, "The broker aborts transactions that take longer.")
-    .define("transactional.id", Type.STRING, None, non_empty(), LOW, "Name under which transactions survive restarts.")
+    .define(
+        "transactional.id",
+        Type.STRING,
+        None,
+        non_empty(),
+        LOW,
+        "Transactional id, which identifies the producer across restarts.",
+    )
     .define("transaction.two.phase.commit.enable", Type.BOOLEAN, False, None, LOW, "External transaction coordinator.")
 )
 """Keys of a producer; MirrorMaker sets the serializers itself, so here they are not required."""
@@ -252,8 +281,15 @@ ADMIN_CONFIG: Final = (
     .redefine("bootstrap.servers", default=[], validator=distinct())
     .redefine("connections.max.idle.ms", default=300000)
     .redefine("enable.metrics.push", default=False)
-    .define("bootstrap.controllers", Type.LIST, [], distinct(), HIGH, "Controllers to talk to instead of brokers.")
-    .define("retries", Type.INT, _INT_MAX, between(0, _INT_MAX), LOW, "Most repetitions of a failed request.")
+    .define(
+        "bootstrap.controllers",
+        Type.LIST,
+        [],
+        distinct(),
+        HIGH,
+        "host:port of controllers, to connect to instead of brokers.",
+    )
+    .define("retries", Type.INT, _INT_MAX, between(0, _INT_MAX), LOW, "Maximum retries of a failed request.")
     .define("default.api.timeout.ms", Type.INT, 60000, at_least(0), MEDIUM, "Time limit of calls.")
 )
 """Keys of an admin client."""

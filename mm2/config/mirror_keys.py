@@ -32,16 +32,16 @@ REPLICATION_POLICY_CONFIG: Final = (
         f"{_MIRROR}.DefaultReplicationPolicy",
         None,
         LOW,
-        "What topics are called on the target.",
+        "Class that names topics on the target.",
     )
-    .define("replication.policy.separator", Type.STRING, ".", None, LOW, "Stands between alias and topic.")
+    .define("replication.policy.separator", Type.STRING, ".", None, LOW, "Separator between alias and topic.")
     .define(
         "replication.policy.internal.topic.separator.enabled",
         Type.BOOLEAN,
         True,
         None,
         LOW,
-        "Use a separator of one's own in the names of internal topics as well.",
+        "Use the configured separator in the names of internal topics as well.",
     )
 )
 FORWARDING_ADMIN_CONFIG: Final = ConfigDef().define(
@@ -85,7 +85,7 @@ _TOPICS_CONFIG: Final = (
         r"mm2.*\.internal,.*\.replica,__.*",
         distinct(),
         HIGH,
-        "Topics not to replicate; wins over topics.",
+        "Topics not to replicate; takes precedence over topics.",
     )
 )
 _EMIT_SYNCS_CONFIG: Final = ConfigDef().define(
@@ -141,7 +141,7 @@ OWN_CONFIG: Final = (
         "",
         None,
         LOW,
-        "Where partitions without a committed position begin: a time (ms since 1970 or ISO 8601), or file: and the path "
+        "Where partitions without a committed position start: a time (ms since 1970 or ISO 8601), or file: and the path "
         "of a list of offsets. Empty, and for partitions that are not listed: auto.offset.reset applies.",
     )
     .define(
@@ -216,7 +216,7 @@ def topic_throttles(props: Mapping[str, str]) -> dict[str, int]:
 def _define_job(definition: ConfigDef, name: str, *, enabled: bool, interval_seconds: int, doc: str) -> ConfigDef:
     """The two keys of a periodic job: whether it runs, and its interval (a negative interval also disables it)."""
     return definition.define(f"{name}.enabled", Type.BOOLEAN, enabled, None, LOW, doc).define(
-        f"{name}.interval.seconds", Type.LONG, interval_seconds, None, LOW, f"{doc.rstrip('.')}: how often, seconds."
+        f"{name}.interval.seconds", Type.LONG, interval_seconds, None, LOW, f"{doc.rstrip('.')}: interval in seconds."
     )
 
 
@@ -240,20 +240,25 @@ def _source_config() -> ConfigDef:
         "Class that selects topic settings.",
     )
     definition = ConfigDef(definition, _POLL_CONFIG)
-    _define_job(definition, "refresh.topics", enabled=True, interval_seconds=600, doc="Look for new topics.")
+    _define_job(definition, "refresh.topics", enabled=True, interval_seconds=600, doc="Check for new topics.")
     _define_job(definition, "sync.topic.configs", enabled=True, interval_seconds=600, doc="Copy topic settings.")
     _define_job(definition, "sync.topic.acls", enabled=True, interval_seconds=600, doc="Copy ACLs of topics.")
     definition.define(
-        "replication.factor", Type.INT, 2, None, LOW, "Replicas of new topics; -1 = broker default."
+        "replication.factor", Type.INT, 2, None, LOW, "Replication factor of new topics; -1 = the broker's default."
     ).define(
-        "offset-syncs.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the offset-syncs topic."
+        "offset-syncs.topic.replication.factor",
+        Type.SHORT,
+        3,
+        None,
+        LOW,
+        "Replication factor of the offset-syncs topic.",
     ).define(
         "offset.lag.max",
         Type.LONG,
         100,
         None,
         LOW,
-        "How many records an offset sync may lag behind; 0 = one sync for each record.",
+        "Maximum lag of an offset sync in records; 0 = one sync for each record.",
     )
     definition = ConfigDef(definition, _SYNCS_PLACE_CONFIG, _EMIT_SYNCS_CONFIG).define(
         "heartbeats.replication.enabled",
@@ -276,7 +281,7 @@ def _checkpoint_config() -> ConfigDef:
         HIGH,
         "Excluded groups; takes precedence over groups.",
     ).define("group.filter.class", Type.CLASS, f"{_MIRROR}.DefaultGroupFilter", None, LOW, "Class that selects groups.")
-    _define_job(definition, "refresh.groups", enabled=True, interval_seconds=600, doc="Look for new groups.")
+    _define_job(definition, "refresh.groups", enabled=True, interval_seconds=600, doc="Check for new groups.")
     _define_job(definition, "emit.checkpoints", enabled=True, interval_seconds=60, doc="Write checkpoints.")
     _define_job(
         definition,
@@ -286,7 +291,7 @@ def _checkpoint_config() -> ConfigDef:
         doc="Write translated offsets of inactive groups to the target.",
     )
     definition.define(
-        "checkpoints.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the checkpoints topic."
+        "checkpoints.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replication factor of the checkpoints topic."
     )
     return ConfigDef(definition, _SYNCS_PLACE_CONFIG, _TOPIC_FILTER_CONFIG, _METRIC_NAMES_CONFIG).define(
         "tombstone.dead.groups.enabled",
@@ -310,7 +315,7 @@ declaring them.
 
 MIRROR_HEARTBEAT_CONFIG: Final = _define_job(
     ConfigDef(MIRROR_CONNECTOR_CONFIG), "emit.heartbeats", enabled=True, interval_seconds=1, doc="Write heartbeats."
-).define("heartbeats.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the heartbeats topic.")
+).define("heartbeats.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replication factor of the heartbeats topic.")
 """Keys of MirrorHeartbeatConnector."""
 
 MIRROR_SOURCE_TASK_CONFIG: Final = (

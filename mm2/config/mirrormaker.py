@@ -53,7 +53,7 @@ TOP_CONFIG: Final = (
         False,
         None,
         Importance.HIGH,
-        "Serve the REST resources that the processes of one deployment need to talk to each other.",
+        "Serve the REST resources that the processes of one deployment use among each other.",
     )
     .define("config.providers", Type.LIST, [], distinct(), Importance.LOW, "Names of config providers.")
     .include(SECURITY_PROTOCOL_CONFIG)
@@ -372,7 +372,7 @@ class MirrorMakerConfig:
                 raise
         # Outside of the handler, so that the exception context does not contain the value.
         bounds = f" and {key.validator}" if key.validator is not None and str(key.validator) else ""
-        raise ConfigException(origin, raw, f"What this stands for is not a value of type {key.type.value}{bounds}")
+        raise ConfigException(origin, raw, f"The referenced value is not of type {key.type.value}{bounds}")
 
 
 def _is_true(text: str) -> bool:

@@ -18,15 +18,15 @@ SECURITY_PROTOCOL_CONFIG: Final = ConfigDef().define(
     "PLAINTEXT",
     one_of_any_case("SASL_SSL", "PLAINTEXT", "SSL", "SASL_PLAINTEXT"),
     MEDIUM,
-    "How to talk to brokers: with or without TLS, with or without SASL.",
+    "Protocol of the connections to brokers: with or without TLS, with or without SASL.",
 )
 
 TLS_CONFIG: Final = (
     ConfigDef()
     .define("ssl.protocol", Type.STRING, "TLSv1.3", None, MEDIUM, "Highest TLS version to use.")
     .define("ssl.provider", Type.STRING, None, None, MEDIUM, "Java security provider; has no effect here.")
-    .define("ssl.cipher.suites", Type.LIST, [], distinct(), LOW, "Ciphers to offer; empty = the defaults.")
-    .define("ssl.enabled.protocols", Type.LIST, "TLSv1.2,TLSv1.3", distinct(), MEDIUM, "TLS versions to offer.")
+    .define("ssl.cipher.suites", Type.LIST, [], distinct(), LOW, "Cipher suites; empty = the defaults.")
+    .define("ssl.enabled.protocols", Type.LIST, "TLSv1.2,TLSv1.3", distinct(), MEDIUM, "Enabled TLS versions.")
     .define("ssl.keystore.type", Type.STRING, "JKS", None, MEDIUM, "Format of the key store: JKS, PKCS12 or PEM.")
     .define("ssl.keystore.location", Type.STRING, None, None, HIGH, "File with the client's own certificate and key.")
     .define("ssl.keystore.password", Type.PASSWORD, None, None, HIGH, "Password of the key store file.")
@@ -45,11 +45,11 @@ TLS_CONFIG: Final = (
         "https",
         None,
         LOW,
-        "https = the broker's certificate must name its host; empty = do not look.",
+        "https = the broker's certificate must contain its host name; empty = not verified.",
     )
     .define("ssl.secure.random.implementation", Type.STRING, None, None, LOW, "Java random source; no effect here.")
     .define(
-        "ssl.engine.factory.class", Type.CLASS, None, None, LOW, "Java class that makes TLS engines; no effect here."
+        "ssl.engine.factory.class", Type.CLASS, None, None, LOW, "Java class that creates TLS engines; no effect here."
     )
 )
 
@@ -63,7 +63,7 @@ SASL_CONFIG: Final = (
         0.8,
         None,
         LOW,
-        "Share of a ticket's life after which it is renewed.",
+        "Share of a ticket's lifetime after which it is renewed.",
     )
     .define(
         "sasl.kerberos.ticket.renew.jitter", Type.DOUBLE, 0.05, None, LOW, "Random share added to the renewal time."
@@ -74,7 +74,7 @@ SASL_CONFIG: Final = (
         60000,
         None,
         LOW,
-        "Least time between two logins, milliseconds.",
+        "Minimum time between two logins, milliseconds.",
     )
     .define(
         "sasl.login.refresh.window.factor",
@@ -82,7 +82,7 @@ SASL_CONFIG: Final = (
         0.8,
         between(0.5, 1.0),
         LOW,
-        "Share of a token's life after which a new one is fetched.",
+        "Share of a token's lifetime after which it is refreshed.",
     )
     .define(
         "sasl.login.refresh.window.jitter",
@@ -98,7 +98,7 @@ SASL_CONFIG: Final = (
         60,
         between(0, 900),
         LOW,
-        "Least time between two token refreshes, seconds.",
+        "Minimum time between two token refreshes, seconds.",
     )
     .define(
         "sasl.login.refresh.buffer.seconds",
@@ -106,7 +106,7 @@ SASL_CONFIG: Final = (
         300,
         between(0, 3600),
         LOW,
-        "Time before a token's end that a refresh keeps clear of, seconds.",
+        "Time before the expiry of a token in which it is not refreshed, seconds.",
     )
     .define(
         "sasl.mechanism", Type.STRING, "GSSAPI", None, MEDIUM, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, …"
@@ -115,17 +115,17 @@ SASL_CONFIG: Final = (
     .define("sasl.client.callback.handler.class", Type.CLASS, None, None, MEDIUM, "Java class; has no effect here.")
     .define("sasl.login.callback.handler.class", Type.CLASS, None, None, MEDIUM, "How OAUTHBEARER tokens are obtained.")
     .define("sasl.login.class", Type.CLASS, None, None, MEDIUM, "Java login class; has no effect here.")
-    .define("sasl.login.connect.timeout.ms", Type.INT, None, None, LOW, "Time to connect to the token server.")
-    .define("sasl.login.read.timeout.ms", Type.INT, None, None, LOW, "Time to wait for the token server's answer.")
-    .define("sasl.login.retry.backoff.max.ms", Type.LONG, 10000, None, LOW, "Longest pause between token requests.")
-    .define("sasl.login.retry.backoff.ms", Type.LONG, 100, None, LOW, "First pause between token requests.")
+    .define("sasl.login.connect.timeout.ms", Type.INT, None, None, LOW, "Timeout of a connection to the token server.")
+    .define("sasl.login.read.timeout.ms", Type.INT, None, None, LOW, "Timeout of a response of the token server.")
+    .define("sasl.login.retry.backoff.max.ms", Type.LONG, 10000, None, LOW, "Maximum back-off between token requests.")
+    .define("sasl.login.retry.backoff.ms", Type.LONG, 100, None, LOW, "Initial back-off between token requests.")
     .define(
         "sasl.oauthbearer.jwt.retriever.class",
         Type.CLASS,
         f"{_OAUTH}.DefaultJwtRetriever",
         None,
         MEDIUM,
-        "Where tokens come from.",
+        "Class that retrieves tokens.",
     )
     .define(
         "sasl.oauthbearer.jwt.validator.class",
@@ -133,9 +133,9 @@ SASL_CONFIG: Final = (
         f"{_OAUTH}.DefaultJwtValidator",
         None,
         MEDIUM,
-        "How a fetched token is checked.",
+        "Class that validates a retrieved token.",
     )
-    .define("sasl.oauthbearer.scope", Type.STRING, None, None, MEDIUM, "Scope to ask the token server for.")
+    .define("sasl.oauthbearer.scope", Type.STRING, None, None, MEDIUM, "Scope requested from the token server.")
     .define(
         "sasl.oauthbearer.client.credentials.client.id",
         Type.STRING,
@@ -158,7 +158,7 @@ SASL_CONFIG: Final = (
         "RS256",
         one_of_any_case("ES256", "RS256"),
         MEDIUM,
-        "Signature of the assertion sent to the token server.",
+        "Signature algorithm of the assertion sent to the token server.",
     )
     .define("sasl.oauthbearer.assertion.claim.aud", Type.STRING, None, None, MEDIUM, "Audience of the assertion.")
     .define(
@@ -167,11 +167,16 @@ SASL_CONFIG: Final = (
         300,
         between(0, 86400),
         LOW,
-        "Life of the assertion, seconds.",
+        "Lifetime of the assertion, seconds.",
     )
     .define("sasl.oauthbearer.assertion.claim.iss", Type.STRING, None, None, MEDIUM, "Issuer of the assertion.")
     .define(
-        "sasl.oauthbearer.assertion.claim.jti.include", Type.BOOLEAN, False, None, MEDIUM, "Give each assertion an id."
+        "sasl.oauthbearer.assertion.claim.jti.include",
+        Type.BOOLEAN,
+        False,
+        None,
+        MEDIUM,
+        "Include an id in each assertion.",
     )
     .define(
         "sasl.oauthbearer.assertion.claim.nbf.seconds",
@@ -205,11 +210,21 @@ SASL_CONFIG: Final = (
     .define("sasl.oauthbearer.scope.claim.name", Type.STRING, "scope", None, LOW, "Name of the token's scope claim.")
     .define("sasl.oauthbearer.sub.claim.name", Type.STRING, "sub", None, LOW, "Name of the token's subject claim.")
     .define(
-        "sasl.oauthbearer.token.endpoint.url", Type.STRING, None, None, MEDIUM, "Token server, or file: of a token."
+        "sasl.oauthbearer.token.endpoint.url",
+        Type.STRING,
+        None,
+        None,
+        MEDIUM,
+        "URL of the token server, or file: URL of a token.",
     )
-    .define("sasl.oauthbearer.jwks.endpoint.url", Type.STRING, None, None, MEDIUM, "Where the token server's keys are.")
+    .define("sasl.oauthbearer.jwks.endpoint.url", Type.STRING, None, None, MEDIUM, "URL of the token server's keys.")
     .define(
-        "sasl.oauthbearer.jwks.endpoint.refresh.ms", Type.LONG, 3600000, None, LOW, "How often to re-read the keys."
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        Type.LONG,
+        3600000,
+        None,
+        LOW,
+        "Interval between refreshes of the keys.",
     )
     .define(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
@@ -217,12 +232,14 @@ SASL_CONFIG: Final = (
         10000,
         None,
         LOW,
-        "Longest pause between reads.",
+        "Maximum back-off between reads.",
     )
-    .define("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", Type.LONG, 100, None, LOW, "First pause between reads.")
-    .define("sasl.oauthbearer.clock.skew.seconds", Type.INT, 30, None, LOW, "Allowed difference of clocks, seconds.")
-    .define("sasl.oauthbearer.expected.audience", Type.LIST, [], distinct(), LOW, "Audiences a token may name.")
-    .define("sasl.oauthbearer.expected.issuer", Type.STRING, None, None, LOW, "Issuer a token has to name.")
+    .define(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", Type.LONG, 100, None, LOW, "Initial back-off between reads."
+    )
+    .define("sasl.oauthbearer.clock.skew.seconds", Type.INT, 30, None, LOW, "Allowed clock skew, seconds.")
+    .define("sasl.oauthbearer.expected.audience", Type.LIST, [], distinct(), LOW, "Accepted audiences of a token.")
+    .define("sasl.oauthbearer.expected.issuer", Type.STRING, None, None, LOW, "Required issuer of a token.")
     .define(
         "sasl.oauthbearer.header.urlencode", Type.BOOLEAN, False, None, LOW, "URL-encode the credentials in the header."
     )

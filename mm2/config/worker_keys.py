@@ -140,17 +140,26 @@ INTERNAL_REST_CONFIG: Final = (
     .define("listeners", Type.LIST, "http://:8083", _listeners(), LOW, "URLs the REST server listens on.")
     .define("rest.advertised.host.name", Type.STRING, None, None, LOW, "Host name for requests of other workers.")
     .define("rest.advertised.port", Type.INT, None, None, LOW, "Port for requests of other workers.")
-    .define("rest.advertised.listener", Type.STRING, None, None, LOW, "http or https: which listener others use.")
+    .define(
+        "rest.advertised.listener",
+        Type.STRING,
+        None,
+        None,
+        LOW,
+        "Listener for requests of other workers: http or https.",
+    )
     .define("access.control.allow.origin", Type.STRING, "", None, LOW, "Origins allowed to call REST from browsers.")
     .define("access.control.allow.methods", Type.STRING, "", None, LOW, "Methods allowed for these origins.")
-    .define("response.http.headers.config", Type.STRING, "", _response_headers(), LOW, "Headers added to REST answers.")
+    .define(
+        "response.http.headers.config", Type.STRING, "", _response_headers(), LOW, "Headers added to REST responses."
+    )
     .define(
         "ssl.client.auth",
         Type.STRING,
         "none",
         one_of("required", "requested", "none"),
         LOW,
-        "Whether clients of https listeners have to present a certificate.",
+        "Whether clients of https listeners must present a certificate.",
     )
 )
 """REST keys that MirrorMaker's own server has, too."""
@@ -181,17 +190,19 @@ WORKER_CONFIG: Final = (
     .define("key.converter.plugin.version", Type.STRING, None, None, LOW, "Version of that converter.")
     .define("value.converter", Type.CLASS, importance=HIGH, doc="Converter of record values.")
     .define("value.converter.plugin.version", Type.STRING, None, None, LOW, "Version of that converter.")
-    .define("task.shutdown.graceful.timeout.ms", Type.LONG, 5000, None, LOW, "Time for all tasks to stop.")
+    .define("task.shutdown.graceful.timeout.ms", Type.LONG, 5000, None, LOW, "Timeout for stopping all tasks.")
     .define("offset.flush.interval.ms", Type.LONG, 60000, None, LOW, "Time between commits of source offsets.")
     .define("offset.flush.timeout.ms", Type.LONG, 5000, None, LOW, "Timeout of a commit of source offsets.")
-    .define("plugin.path", Type.LIST, None, distinct(empty_allowed=False, null_allowed=True), LOW, "Where plugins are.")
+    .define(
+        "plugin.path", Type.LIST, None, distinct(empty_allowed=False, null_allowed=True), LOW, "Directories of plugins."
+    )
     .define(
         "plugin.discovery",
         Type.STRING,
         "hybrid_warn",
         one_of_any_case("ONLY_SCAN", "SERVICE_LOAD", "HYBRID_WARN", "HYBRID_FAIL"),
         LOW,
-        "How plugins are found.",
+        "How plugins are discovered.",
     )
     .define(
         "plugin.isolation",
@@ -271,11 +282,18 @@ DISTRIBUTED_CONFIG: Final = (
     .redefine("client.id", importance=LOW)
     .redefine("socket.connection.setup.timeout.ms", validator=at_least(0), importance=LOW)
     .redefine("socket.connection.setup.timeout.max.ms", validator=at_least(0), importance=LOW)
-    .define("group.id", Type.STRING, importance=HIGH, doc="Group the workers of one Connect cluster share.")
+    .define("group.id", Type.STRING, importance=HIGH, doc="Group id of the workers of one Connect cluster.")
     .define(
         "session.timeout.ms", Type.INT, 10000, None, HIGH, "A worker that sends no heartbeat for this long is removed."
     )
-    .define("rebalance.timeout.ms", Type.INT, 60000, None, HIGH, "Time for workers to join after a rebalance began.")
+    .define(
+        "rebalance.timeout.ms",
+        Type.INT,
+        60000,
+        None,
+        HIGH,
+        "Timeout for workers to join after a rebalance has started.",
+    )
     .define("heartbeat.interval.ms", Type.INT, 3000, None, HIGH, "Time between heartbeats to the group.")
     .define(
         "exactly.once.source.support",
@@ -283,10 +301,15 @@ DISTRIBUTED_CONFIG: Final = (
         "disabled",
         one_of_any_case("DISABLED", "ENABLED", "PREPARING"),
         HIGH,
-        "Source tasks write records and offsets in one transaction.",
+        "Whether source tasks write records and offsets in one transaction.",
     )
     .define(
-        "worker.sync.timeout.ms", Type.INT, 3000, None, MEDIUM, "Time for a worker to catch up with the config topic."
+        "worker.sync.timeout.ms",
+        Type.INT,
+        3000,
+        None,
+        MEDIUM,
+        "Timeout for a worker to catch up with the config topic.",
     )
     .define(
         "worker.unsync.backoff.ms",
@@ -311,7 +334,7 @@ DISTRIBUTED_CONFIG: Final = (
         300000,
         between(0, _INT_MAX),
         LOW,
-        "How long tasks of a lost worker wait for its return before they are reassigned.",
+        "How long the tasks of a worker that left the group stay unassigned, in case it returns.",
     )
     .define(
         "inter.worker.key.ttl.ms",
@@ -327,16 +350,23 @@ DISTRIBUTED_CONFIG: Final = (
         "HmacSHA256",
         _hmac("Any KeyGenerator algorithm supported by the worker"),
         LOW,
-        "How session keys are made.",
+        "Algorithm that generates session keys.",
     )
-    .define("inter.worker.key.size", Type.INT, None, None, LOW, "Bits of a session key; absent = the algorithm's own.")
+    .define(
+        "inter.worker.key.size",
+        Type.INT,
+        None,
+        None,
+        LOW,
+        "Size of a session key in bits; absent = the algorithm's default.",
+    )
     .define(
         "inter.worker.signature.algorithm",
         Type.STRING,
         "HmacSHA256",
         _hmac("Any MAC algorithm supported by the worker"),
         LOW,
-        "How requests between workers are signed.",
+        "Signature algorithm of requests between workers.",
     )
     .define(
         "inter.worker.verification.algorithms",
@@ -344,7 +374,7 @@ DISTRIBUTED_CONFIG: Final = (
         "HmacSHA256",
         _hmacs(),
         LOW,
-        "Which signatures are accepted.",
+        "Accepted signature algorithms.",
     )
 )
 """All keys of a distributed worker."""

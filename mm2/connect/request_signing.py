@@ -53,7 +53,7 @@ class SessionKey:
     def from_json(cls, value: Any) -> SessionKey:
         """Read the value of a ``session-key`` record. Raises ConnectError naming the invalid field."""
         if not isinstance(value, dict):
-            raise ConnectError("A session key record must hold a map")
+            raise ConnectError("A session key record must contain a map")
         key, algorithm, created = value.get("key"), value.get("algorithm"), value.get("creation-timestamp")
         if not isinstance(key, str):
             raise ConnectError("A session key record needs a string field 'key'")

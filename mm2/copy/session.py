@@ -282,7 +282,7 @@ class LedgerEntry:
         if before is None:
             return self
         lost = self.lost[: len(self.lost) - before.lost]
-        # Epochs of the log as it is now say nothing about an earlier mark if the log was cut off between the two.
+        # Epochs of the current log do not apply to an earlier mark if the log was truncated between the two.
         entry = self.replace(
             mark=before.mark, gaps=before.gaps, chunk=before.chunk, lost=lost, before=None, source_epochs=()
         )
@@ -393,7 +393,7 @@ class Start:
     ``entry`` is the known state of the partition; its session is None when a new one has to begin. ``chunk`` is the
     newest of its trail. ``clean``: nothing was written in this session since the entry's mark. ``moved``: the
     position is not the one in the ledger. ``seen`` is that of `PositionHeader`, for the entries of the new lease
-    holder. ``unwritten`` are changes of the trail that the predecessor handed over without an acknowledged commit.
+    holder. ``unwritten`` are changes of the trail that the predecessor handed off without an acknowledged commit.
     """
 
     position: int | None

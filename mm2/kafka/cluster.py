@@ -90,7 +90,7 @@ class Cluster:
                 raise
             except KafkaFailure as failure:
                 failures.append(failure)
-        raise _most_telling(failures)
+        raise _most_specific(failures)
 
     def send(self, node_id: int | None, request: Any, *, timeout_s: float | None = None) -> Any:
         """Send one request to a broker and return its answer. None: any live broker, bootstrap servers last.
@@ -272,7 +272,7 @@ class Cluster:
                 failures.append(failure)
                 if self._pool.closed:
                     break
-        raise _most_telling(failures)
+        raise _most_specific(failures)
 
     # -- metadata
 
@@ -385,7 +385,7 @@ def _share(deadline: float, parties: int) -> float:
     return min(deadline, now + max(_MIN_SHARE_S, (deadline - now) / parties))
 
 
-def _most_telling(failures: list[KafkaFailure]) -> KafkaFailure:
+def _most_specific(failures: list[KafkaFailure]) -> KafkaFailure:
     def rank(failure: KafkaFailure) -> int:
         return next((rank for rank, kind in enumerate(_TELLING) if isinstance(failure, kind)), len(_TELLING))
 

@@ -156,7 +156,7 @@ class Connection:
         self.maybe_reauthenticate()
         if time.monotonic() >= deadline:
             raise TimeoutFailure(
-                f"The time for a {_api_name(request)} request to the {self.who} was up before it was sent."
+                f"The timeout of a {_api_name(request)} request to the {self.who} expired before it was sent."
             )
         version = request.API_VERSION
         return self._exchange(request, self.version_of(request) if version is None else version, deadline)
@@ -309,11 +309,11 @@ class Connection:
             return int(size)
         self.close()
         if self._looks_like_tls():
-            raise TlsFailure(f"The {self.who} speaks TLS on this port: set security.protocol to SSL or SASL_SSL.")
+            raise TlsFailure(f"The {self.who} uses TLS on this port: set security.protocol to SSL or SASL_SSL.")
         if bytes(self._size) == b"HTTP":
             raise CorruptBatch(f"The {self.who} is a web server.")
         raise CorruptBatch(
-            f"The {self.who} announced a frame of {size} bytes, the limit is {self._settings.max_frame_bytes}."
+            f"The {self.who} sent a frame of {size} bytes, the limit is {self._settings.max_frame_bytes}."
         )
 
     def _looks_like_tls(self) -> bool:
@@ -335,7 +335,7 @@ class Connection:
                 "without any response, as a listener with another security.protocol or a server other than Kafka does"
             )
         elif self._settings.sasl is None:
-            hint = "at the first request, as a listener that demands SASL does: check the port and security.protocol"
+            hint = "at the first request, as a listener that requires SASL does: check the port and security.protocol"
         else:
             return error
         return DisconnectedFailure(f"The {self.who} closed the connection {hint}.")
@@ -343,7 +343,7 @@ class Connection:
     def _negotiate(self, deadline: float) -> None:
         """Request the versions of all APIs.
 
-        A broker that does not support our version of ApiVersions answers in version 0 with error 35 and the versions
+        A broker that does not support our version of ApiVersions answers in version 0 with UNSUPPORTED_VERSION and the versions
         that it supports (KIP-511).
         """
         version = ApiVersionsRequest.max_version
@@ -391,7 +391,7 @@ class Connection:
                 lifetime_ms = answer.session_lifetime_ms
                 mechanism.receive(bytes(answer.auth_bytes))
             if not mechanism.is_authenticated():
-                raise SaslError("the broker gave no proof of success")
+                raise SaslError("the broker did not prove that the login succeeded")
         except SaslError as error:
             text = str(error).rstrip(".")
             raise AuthenticationFailure(

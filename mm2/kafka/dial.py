@@ -24,7 +24,7 @@ Target = tuple[socket.AddressFamily, Address]
 _IN_PROGRESS: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 #: Appended to a TLS failure of a client without a key: brokers only report "bad certificate" or "handshake failure".
-NO_KEY_HINT: Final = " It may demand a client certificate, and no ssl.keystore is set."
+NO_KEY_HINT: Final = " It may require a client certificate, and no ssl.keystore is set."
 
 
 def dial(host: str, port: int, settings: ClientSettings, *, deadline: float, who: str) -> Stream:
@@ -91,7 +91,7 @@ def _lookup(host: str, port: int, flags: int) -> list[Target]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=flags)
     except UnicodeError as error:
-        raise OSError(errno.EINVAL, "that is no host name") from error
+        raise OSError(errno.EINVAL, "invalid host name") from error
     return [(family, address) for family, _, _, _, address in found]
 
 
@@ -106,10 +106,10 @@ def _connect(target: Target, settings: ClientSettings, deadline: float, who: str
         code = sock.connect_ex(address)
         if code in _IN_PROGRESS:
             if not _poll(sock, select.POLLOUT, deadline):
-                raise TimeoutFailure(f"The {who} did not accept a connection before the time was up.")
+                raise TimeoutFailure(f"The {who} did not accept a connection before the timeout.")
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code == errno.ETIMEDOUT:
-            raise TimeoutFailure(f"The {who} did not accept a connection before the time was up.")
+            raise TimeoutFailure(f"The {who} did not accept a connection before the timeout.")
         if code:
             reason = "connection refused" if code == errno.ECONNREFUSED else os.strerror(code).lower()
             raise RefusedFailure(f"The {who} cannot be reached: {reason}.")
@@ -151,7 +151,7 @@ def _handshake(sock: socket.socket, host: str, settings: ClientSettings, deadlin
         except OSError as error:
             raise _handshake_failure(error, who, has_key=settings.tls.has_key) from error
         if not _poll(tls_sock, events, deadline):
-            raise TimeoutFailure(f"The {who} did not finish the TLS handshake before the time was up.")
+            raise TimeoutFailure(f"The {who} did not finish the TLS handshake before the timeout.")
 
 
 def _handshake_failure(error: OSError, who: str, *, has_key: bool) -> ConnectFailure:
@@ -160,13 +160,13 @@ def _handshake_failure(error: OSError, who: str, *, has_key: bool) -> ConnectFai
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
         # A plaintext listener reads the TLS ClientHello as an impossible frame size and closes the connection.
         return TlsFailure(
-            f"The {who} hung up during the TLS handshake, as a listener without TLS does: "
+            f"The {who} closed the connection during the TLS handshake, as a listener without TLS does: "
             "check the port and security.protocol."
         )
     if isinstance(error, ssl.SSLError):
         reason = (error.reason or "").upper()
         if reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
-            return TlsFailure(f"The {who} does not speak TLS on this port: check the port and security.protocol.")
+            return TlsFailure(f"The {who} does not use TLS on this port: check the port and security.protocol.")
         hint = "" if has_key else NO_KEY_HINT
         return TlsFailure(f"The TLS handshake with the {who} failed: {tls_reason(error)}.{hint}")
     return TlsFailure(f"The connection to the {who} broke during the TLS handshake: {error.strerror}.")

@@ -103,8 +103,8 @@ class BrokerFailure(KafkaFailure):
         ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader at the moment",
         ErrorCode.PRODUCER_FENCED: "a newer producer uses the same transactional id",
         ErrorCode.INVALID_PRODUCER_EPOCH: "a newer producer uses the same id, or a transaction took too long",
-        ErrorCode.INVALID_TXN_STATE: "there is no such transaction any more: it took too long, or a newer producer has ended it",
-        ErrorCode.UNKNOWN_SERVER_ERROR: "the broker met an error of its own, see its log",
+        ErrorCode.INVALID_TXN_STATE: "the transaction no longer exists: it exceeded its timeout, or a newer producer has ended it",
+        ErrorCode.UNKNOWN_SERVER_ERROR: "internal error of the broker, see its log",
     }
 
     def __init__(self, code: int, name: str, message: str, retriable: bool) -> None:

@@ -54,7 +54,7 @@ class Flights(Generic[Answer]):
                     return flight.result()
                 return flight.result(timeout=max(0.0, deadline - time.monotonic()))
             except FutureTimeoutError:
-                raise TimeoutFailure(f"{what} did not come in time.") from None
+                raise TimeoutFailure(f"{what}: no answer before the timeout.") from None
             except TimeoutFailure:
                 # The deadline of another caller ended the request; the deadline of this one may be later.
                 if leads or time.monotonic() >= deadline:
@@ -72,7 +72,7 @@ class Flights(Generic[Answer]):
         with self._lock:
             route.boarding = None
         if not takes_off:
-            flight.set_exception(TimeoutFailure(f"{what} did not come in time."))
+            flight.set_exception(TimeoutFailure(f"{what}: no answer before the timeout."))
             return
         try:
             flight.set_result(fetch())

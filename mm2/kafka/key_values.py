@@ -96,4 +96,4 @@ def _collect(view: BatchView, position: int, known: Mapping[bytes, bytes | None]
 
 
 def _corrupt(view: BatchView, why: str) -> CorruptBatch:
-    return CorruptBatch(f"the records of the batch at offset {view.base_offset} do not add up: {why}")
+    return CorruptBatch(f"the records of the batch at offset {view.base_offset} are inconsistent: {why}")

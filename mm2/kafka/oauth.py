@@ -85,7 +85,7 @@ class TokenSource:
         except TokenError as error:
             if not still_holds:
                 raise
-            log.warning("No new token, the old one holds for a while.", reason=str(error))
+            log.warning("No new token could be obtained; the old one is still valid.", reason=str(error))
             self._refresh_at = now + _AGAIN_S
         else:
             lifetime_s = (self._token.expires_at or now) - now
@@ -127,7 +127,7 @@ def unsecured_token(sasl: Sasl, *, now_s: float) -> AccessToken:
             claims[name.split("_", 1)[1]] = value[1:].split(value[0]) if value else []
     principal_claim = options.get(f"{_UNSECURED}PrincipalClaimName") or "sub"
     if not claims.get(principal_claim):
-        raise TokenError(f"the login module gives no value for the claim {principal_claim}")
+        raise TokenError(f"the login module has no value for the claim {principal_claim}")
     lifetime_s = _number("unsecuredLoginLifetimeSeconds", options.get(f"{_UNSECURED}LifetimeSeconds", "3600"))
     claims.setdefault("iat", int(now_s))
     claims.setdefault("exp", int(now_s + lifetime_s))

@@ -17,7 +17,7 @@ Address = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _BackedOff:
     """Back-off of an address after `failures` consecutive failed attempts; not tried again before `until`."""
 
     failures: int
@@ -36,7 +36,7 @@ class Pool:
         self._ended = threading.Event()
         self._idle: dict[Address, list[tuple[Connection, float]]] = {}
         self._lent: set[Connection] = set()
-        self._trouble: dict[Address, _Trouble] = {}
+        self._failing: dict[Address, _BackedOff] = {}
 
     @property
     def closed(self) -> bool:
@@ -112,8 +112,8 @@ class Pool:
         """A new connection that does not belong to the pool. Waits and raises as `take` does."""
         self._wait_for_turn(address, deadline)
         with self._lock:
-            trouble = self._trouble.get(address)
-        failures = trouble.failures if trouble else 0
+            backed_off = self._failing.get(address)
+        failures = backed_off.failures if backed_off else 0
         setup_ms = min(
             self._settings.connection_setup_timeout_ms * 2**failures, self._settings.connection_setup_timeout_max_ms
         )
@@ -130,7 +130,7 @@ class Pool:
             self._note(address, failure)
             raise
         with self._lock:
-            self._trouble.pop(address, None)
+            self._failing.pop(address, None)
         return connection
 
     def preference(self, address: Address) -> int:
@@ -141,7 +141,7 @@ class Pool:
         with self._lock:
             if self._idle.get(address):
                 return 0
-            return 2 if address in self._trouble else 1
+            return 2 if address in self._failing else 1
 
     def sleep(self, delay_s: float) -> None:
         """Sleep, at most until the pool is closed. Raises DisconnectedFailure when it is closed."""
@@ -162,10 +162,10 @@ class Pool:
 
     def _note(self, address: Address, reason: KafkaFailure) -> None:
         with self._lock:
-            trouble = self._trouble.get(address)
-            failures = trouble.failures if trouble else 0
+            backed_off = self._failing.get(address)
+            failures = backed_off.failures if backed_off else 0
             until = time.monotonic() + self._backoff.delay_s(failures)
-            self._trouble[address] = _Trouble(failures + 1, until, reason)
+            self._failing[address] = _BackedOff(failures + 1, until, reason)
 
     def _ensure_open(self) -> None:
         if self.closed:
@@ -174,16 +174,16 @@ class Pool:
     def _wait_for_turn(self, address: Address, deadline: float) -> None:
         self._ensure_open()
         with self._lock:
-            trouble = self._trouble.get(address)
-        if trouble is None:
+            backed_off = self._failing.get(address)
+        if backed_off is None:
             return
-        delay_s = trouble.until - time.monotonic()
+        delay_s = backed_off.until - time.monotonic()
         if delay_s <= 0:
             return
         if time.monotonic() + delay_s >= deadline:
             raise TimeoutFailure(
-                f"The time was up before the broker {address_text(*address)} of cluster {self._cluster} could be tried again; "
-                f"last time: {trouble.reason}"
+                f"The timeout expired before the back-off of the broker {address_text(*address)} of cluster {self._cluster} ended; "
+                f"last time: {backed_off.reason}"
             )
         self.sleep(delay_s)
 

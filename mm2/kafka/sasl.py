@@ -55,9 +55,7 @@ class Login:
 
     def _failure(self, error: Exception) -> SaslError:
         if self._name.startswith("SCRAM") and isinstance(error, KeyError | ValueError):
-            return SaslError(
-                "the broker's part of the SCRAM exchange does not add up, it may not know the password itself"
-            )
+            return SaslError("the broker's SCRAM message is invalid; its stored credentials may be wrong")
         return SaslError(f"{type(error).__name__}: {error}")
 
 

@@ -281,7 +281,7 @@ def _tls(keys: _Keys) -> Tls:
         raise ConfigException(
             "ssl.enabled.protocols",
             ",".join(tls.enabled_protocols),
-            "must contain TLSv1.2 or TLSv1.3, nothing older is spoken",
+            "must contain TLSv1.2 or TLSv1.3; older versions are not supported",
         )
     if bool(tls.keystore_key) != bool(tls.keystore_certificate_chain):
         missing = "ssl.keystore.certificate.chain" if tls.keystore_key else "ssl.keystore.key"

@@ -149,7 +149,7 @@ class Stream:
 
     def _wait_or_fail(self, events: int, deadline: float, what: str) -> None:
         if not self._wait(events, deadline):
-            raise TimeoutFailure(f"The {self._who} {what} before the time was up.")
+            raise TimeoutFailure(f"The {self._who} {what} before the timeout.")
 
     def _failure(self, error: Exception) -> Exception:
         """The failure for an error of the socket; a closed socket raises ValueError."""

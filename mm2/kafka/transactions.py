@@ -155,7 +155,7 @@ class TransactionCoordinatorClient:
         """Commit or abort what was sent as ``identity``, and return the identity of the next transaction: another one
         exactly when `implicit_partitions`, and then sequences restart at 0.
 
-        Only for a transaction that holds at least one record (48 INVALID_TXN_STATE otherwise). May be repeated after a
+        Only for a transaction that holds at least one record (INVALID_TXN_STATE otherwise). May be repeated after a
         failure with the same arguments: the coordinator answers the second time as it did the first.
         """
         request = EndTxnRequest(
@@ -178,7 +178,7 @@ class TransactionCoordinatorClient:
             return following
 
     def _transaction_version(self, node: int, timeout_s: float) -> int:
-        """The finalized level of `transaction.version` as that broker knows it; 0 when it knows of none."""
+        """The finalized level of `transaction.version` as that broker knows it; 0 if it does not know one."""
         request = ApiVersionsRequest(client_software_name="mm2-python", client_software_version=__version__)
         answer = self._cluster.send(node, request, timeout_s=timeout_s)
         self._check(answer.error_code)
@@ -276,7 +276,7 @@ class TransactionalProducer(Producer):
         timeout_s: float | None = None,
         split: bool = True,
     ) -> list[RecordMetadata]:
-        """See `Producer.send`; an offset is -1 when the broker had the batch already and has forgotten where."""
+        """See `Producer.send`; an offset is -1 when the broker had the batch already and no longer knows its offset."""
         self._raise_if_outside("send")
         return super().send(topic, records, partition, timeout_s=timeout_s, split=split)
 
@@ -301,7 +301,7 @@ class TransactionalProducer(Producer):
         if isinstance(self._failed, ProducerFenced):
             raise self._failed
         if self._failed is not None and self._identity is not None and not self._coordinator.implicit_partitions:
-            # What is under way may arrive late, in the next transaction; only a new epoch keeps it out.
+            # A request in flight may arrive late, in the next transaction; only a new epoch prevents that.
             self._next(self._coordinator.init_producer_id(self._transaction_timeout_ms, self._identity))
             return
         self._end(commit=False)

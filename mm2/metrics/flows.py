@@ -11,7 +11,7 @@ _PARTITION: Final = (*_FLOW, "topic", "partition")
 _GROUP: Final = (*_FLOW, "group", "topic", "partition")
 
 BUILD_INFO: Final = Metric(
-    "mm2_build_info", MetricType.GAUGE, "Always 1; the version of mm2 is its label.", ("version",)
+    "mm2_build_info", MetricType.GAUGE, "Always 1; the label is the version of mm2.", ("version",)
 )
 
 FLOW_STATE: Final = Metric(
@@ -20,13 +20,13 @@ FLOW_STATE: Final = Metric(
 OBSERVED: Final = Metric(
     "mm2_flow_observed_timestamp_seconds",
     MetricType.GAUGE,
-    "When one of the flow's clusters last answered; other values are not newer.",
+    "Time when a cluster of the flow last answered; the other values are not newer.",
     _FLOW,
 )
 SECONDS_AT_RISK: Final = Metric(
     "mm2_flow_seconds_at_risk",
     MetricType.GAUGE,
-    "Age of the oldest record that is not on the target; 0 when nothing is missing. Stands still while the source is silent.",
+    "Age of the oldest record that is not on the target; 0 if none is missing. Does not increase while the source is unreachable.",
     _FLOW,
 )
 RECORDS_AT_RISK: Final = Metric(
@@ -35,13 +35,13 @@ RECORDS_AT_RISK: Final = Metric(
 BYTES_AT_RISK: Final = Metric(
     "mm2_flow_bytes_at_risk",
     MetricType.GAUGE,
-    "Their size in bytes, estimated from the records copied lately; missing while none were.",
+    "Bytes of records that are not on the target, estimated from records copied recently; absent if there are none.",
     _FLOW,
 )
 CLUSTER_UP: Final = Metric(
     "mm2_flow_cluster_up",
     MetricType.GAUGE,
-    "1 while the cluster answers, 0 while it does not: what comes from it is as it was then.",
+    "1 while the cluster answers, else 0: the values from it are then those of its last answer.",
     (*_FLOW, "cluster"),
 )
 PARTITIONS: Final = Metric(
@@ -60,45 +60,45 @@ BYTES: Final = Metric(
 LAG_RECORDS: Final = Metric(
     "mm2_partition_lag_records",
     MetricType.GAUGE,
-    "Offsets between the position and the source's end, whichever process copies.",
+    "Offsets between the position and the log end offset of the source, whichever process copies.",
     _PARTITION,
     is_partitions=True,
 )
 LAG_BYTES: Final = Metric(
-    "mm2_partition_lag_bytes", MetricType.GAUGE, "The same in bytes, estimated.", _PARTITION, is_partitions=True
+    "mm2_partition_lag_bytes", MetricType.GAUGE, "Estimated lag in bytes.", _PARTITION, is_partitions=True
 )
 LAG_SECONDS: Final = Metric(
     "mm2_partition_lag_seconds",
     MetricType.GAUGE,
-    "Age of the oldest record that is not on the target; of a topic or flow the greatest.",
+    "Age of the oldest record that is not on the target; the maximum for a topic or flow.",
     _PARTITION,
     is_partitions=True,
 )
 POSITION: Final = Metric(
     "mm2_partition_position_offset",
     MetricType.GAUGE,
-    "The first source offset that is neither on the target nor left out for a reason. Only with full cardinality.",
+    "The first source offset that is neither on the target nor skipped for a known reason. Only with full cardinality.",
     _PARTITION,
     is_partitions=True,
 )
 SOURCE_END: Final = Metric(
     "mm2_partition_source_end_offset",
     MetricType.GAUGE,
-    "The next offset of the source. Only with full cardinality.",
+    "The log end offset of the source. Only with full cardinality.",
     _PARTITION,
     is_partitions=True,
 )
 TARGET_OFFSET: Final = Metric(
     "mm2_partition_target_offset",
     MetricType.GAUGE,
-    "The target offset behind the newest copied record. Only with full cardinality.",
+    "The target offset after the newest copied record. Only with full cardinality.",
     _PARTITION,
     is_partitions=True,
 )
 VERIFIED: Final = Metric(
     "mm2_partition_verified_offset",
     MetricType.GAUGE,
-    "Up to this source offset mm2 verify found nothing unexplained. Only with full cardinality.",
+    "The source offset up to which mm2 verify found no unexplained difference. Only with full cardinality.",
     _PARTITION,
     is_partitions=True,
 )
@@ -113,22 +113,22 @@ PARTITION_STATE: Final = Metric(
 LATENCY: Final = Metric(
     "mm2_copy_latency_seconds",
     MetricType.HISTOGRAM,
-    "Of record batches, by stage: fetch, from their newest record's timestamp until they were fetched; produce, until the target "
-    "acknowledged them (exactly-once: until the commit); visible, both. Without backlogs: what was fetched more than 10,000 "
-    "offsets behind the end, or was there before the first copy.",
+    "Latency of record batches by stage: fetch, from the timestamp of the newest record to the fetch; produce, from the fetch until the target "
+    "acknowledged the batch (exactly-once: until the commit); visible, both. Excludes backlogs: batches fetched more than 10,000 "
+    "offsets before the end, and those from before the first copy.",
     (*_FLOW, "stage"),
 )
 BATCHES: Final = Metric(
     "mm2_record_batches_total",
     MetricType.COUNTER,
-    "Record batches by path: passthrough, or why they were re-encoded (compacted, log_append_time, old_format, "
+    "Record batches by path: passthrough, or the reason for re-encoding (compacted, log_append_time, old_format, "
     "begun, merged, too_large).",
     (*_FLOW, "path"),
 )
 GAPS: Final = Metric(
     "mm2_gap_offsets_total",
     MetricType.COUNTER,
-    "Source offsets without a record on the target, by reason, since the ledger began.",
+    "Source offsets without a record on the target, by reason, since the ledger was created.",
     (*_FLOW, "reason"),
 )
 LOST: Final = Metric(
@@ -140,41 +140,41 @@ FOREIGN: Final = Metric(
 HEARTBEAT_AGE: Final = Metric(
     "mm2_heartbeat_age_seconds",
     MetricType.GAUGE,
-    "Age of the newest heartbeat of the flow origin to origin_target that has come to the target over so many hops.",
+    "Age of the newest heartbeat of the flow origin to origin_target that arrived on the target over this number of hops.",
     (*_FLOW, "origin", "origin_target", "hops"),
 )
 GROUP_LAG: Final = Metric(
     "mm2_group_lag_records",
     MetricType.GAUGE,
-    "Offsets of the source that the group has yet to read there.",
+    "Lag of the group on the source, in offsets.",
     _GROUP,
     is_partitions=True,
 )
 GROUP_SOURCE: Final = Metric(
     "mm2_group_source_offset",
     MetricType.GAUGE,
-    "What the group has committed on the source.",
+    "Committed offset of the group on the source.",
     _GROUP,
     is_partitions=True,
 )
 GROUP_TRANSLATED: Final = Metric(
     "mm2_group_translated_offset",
     MetricType.GAUGE,
-    "The same place on the target, by the newest checkpoint.",
+    "Translated offset of the group on the target, from the newest checkpoint.",
     _GROUP,
     is_partitions=True,
 )
 GROUP_TARGET: Final = Metric(
     "mm2_group_target_offset",
     MetricType.GAUGE,
-    "What is committed for the group on the target.",
+    "Committed offset of the group on the target.",
     _GROUP,
     is_partitions=True,
 )
 GROUP_UNTRANSLATED: Final = Metric(
     "mm2_group_partitions_untranslated",
     MetricType.GAUGE,
-    "Places of groups that are not on the target, by the kind of reason; mm2 groups has the sentences.",
+    "Committed offsets of groups that are not on the target, by reason code; mm2 groups prints the reasons.",
     (*_FLOW, "reason"),
 )
 CONNECTOR_UP: Final = Metric(
@@ -183,36 +183,42 @@ CONNECTOR_UP: Final = Metric(
 TASK_UP: Final = Metric(
     "mm2_task_up",
     MetricType.GAUGE,
-    "1 while the task is RUNNING, else 0, on whichever worker.",
+    "1 while the task is RUNNING on any worker, else 0.",
     (*_FLOW, "connector", "task"),
 )
-SPARK_UP: Final = Metric("mm2_spark_up", MetricType.GAUGE, "1 while this process's Spark is up.")
+SPARK_UP: Final = Metric("mm2_spark_up", MetricType.GAUGE, "1 while Spark of this process is running, else 0.")
 MICRO_BATCHES: Final = Metric(
-    "mm2_spark_micro_batches_total", MetricType.COUNTER, "Micro-batches that this process has begun.", (*_FLOW, "task")
+    "mm2_spark_micro_batches_total",
+    MetricType.COUNTER,
+    "Micro-batches that this process has started.",
+    (*_FLOW, "task"),
 )
 MICRO_BATCHES_LOST: Final = Metric(
-    "mm2_spark_micro_batches_lost_total", MetricType.COUNTER, "Those of them that ended without a final report.", _FLOW
+    "mm2_spark_micro_batches_lost_total", MetricType.COUNTER, "Micro-batches that ended without a final report.", _FLOW
 )
 RELOADS: Final = Metric(
-    "mm2_config_reloads_total", MetricType.COUNTER, "New versions of the file: applied, or refused.", ("outcome",)
+    "mm2_config_reloads_total",
+    MetricType.COUNTER,
+    "New versions of the properties file: applied, or refused.",
+    ("outcome",),
 )
 CERTIFICATE: Final = Metric(
     "mm2_certificate_expiry_timestamp_seconds",
     MetricType.GAUGE,
-    "When a certificate expires that the flow's clients or (source, target and cluster empty) the process's https listeners use; only the name of "
-    "the file.",
+    "Expiry time of a certificate of the flow's clients, or of the process's https listeners (source, target and cluster are empty); file is the "
+    "name without the path.",
     (*_FLOW, "cluster", "file"),
 )
 DIFFERENCES: Final = Metric(
     "mm2_verify_differences",
     MetricType.GAUGE,
-    "Differences that mm2 verify has found and nothing explains, by kind, since the verification began.",
+    "Unexplained differences that mm2 verify has found, by kind, since the verification started.",
     (*_FLOW, "kind"),
 )
 CHECKED: Final = Metric(
     "mm2_verify_checked_records_total",
     MetricType.COUNTER,
-    "Records that mm2 verify has found on both sides, since the verification began.",
+    "Records that mm2 verify has found on both sides, since the verification started.",
     _FLOW,
 )
 

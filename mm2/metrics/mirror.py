@@ -19,16 +19,16 @@ _NEW_PLACE: Final = ("connector", "task", *_PLACE)
 SOURCE_ATTRIBUTES: Final = {
     "record_count": "Records copied.",
     "record_rate": "Records copied per second.",
-    "byte_count": "Bytes copied; Java counts values only, here whole batches count.",
+    "byte_count": "Bytes copied: whole record batches (Java counts record values only).",
     "byte_rate": "Bytes copied per second.",
-    "record_age_ms": "Age of a record batch when it was fetched, the last one.",
-    "record_age_ms_min": "The least of a minute or so.",
-    "record_age_ms_max": "The greatest of a minute or so.",
-    "record_age_ms_avg": "The average of a minute or so.",
-    "replication_latency_ms": "From a record batch's timestamp until the target acknowledged it, the last one.",
-    "replication_latency_ms_min": "The least of a minute or so.",
-    "replication_latency_ms_max": "The greatest of a minute or so.",
-    "replication_latency_ms_avg": "The average of a minute or so.",
+    "record_age_ms": "Age of the last record batch when it was fetched.",
+    "record_age_ms_min": "Minimum age of a record batch when it was fetched, over about the last minute.",
+    "record_age_ms_max": "Maximum age of a record batch when it was fetched, over about the last minute.",
+    "record_age_ms_avg": "Average age of a record batch when it was fetched, over about the last minute.",
+    "replication_latency_ms": "Time from the timestamp of the last record batch until the target acknowledged it.",
+    "replication_latency_ms_min": "Minimum replication latency of a record batch, over about the last minute.",
+    "replication_latency_ms_max": "Maximum replication latency of a record batch, over about the last minute.",
+    "replication_latency_ms_avg": "Average replication latency of a record batch, over about the last minute.",
 }
 _LEGACY: Final = "kafka_connect_mirror_mirrorsourceconnector_"
 _NEW: Final = "kafka_connect_plugins_"
@@ -47,10 +47,10 @@ LEGACY_SOURCE: Final = _metrics(_LEGACY, _PLACE)
 NEW_SOURCE: Final = _metrics(_NEW, _NEW_PLACE)
 
 CHECKPOINT_ATTRIBUTES: Final = {
-    "checkpoint_latency_ms": "From the making of a checkpoint until the target acknowledged it, the last one.",
-    "checkpoint_latency_ms_min": "The least since the task began.",
-    "checkpoint_latency_ms_max": "The greatest since the task began.",
-    "checkpoint_latency_ms_avg": "The average since the task began.",
+    "checkpoint_latency_ms": "Time from the creation of the last checkpoint until the target acknowledged it.",
+    "checkpoint_latency_ms_min": "Minimum checkpoint latency since the task started.",
+    "checkpoint_latency_ms_max": "Maximum checkpoint latency since the task started.",
+    "checkpoint_latency_ms_avg": "Average checkpoint latency since the task started.",
 }
 _CHECKPOINT_PLACE: Final = ("source", "target", "group", "topic", "partition")
 LEGACY_CHECKPOINT: Final = _metrics(
@@ -62,7 +62,7 @@ NEW_CHECKPOINT: Final = _metrics(_NEW, ("connector", "task", *_CHECKPOINT_PLACE)
 CONSUMER_LAG: Final = Metric(
     "kafka_consumer_fetch_manager_records_lag",
     MetricType.GAUGE,
-    "Offsets between the position and the source's end, of what this process copies; topic is the name on the source.",
+    "Offsets between the position and the log end offset of the source, for partitions that this process copies; topic is the name on the source.",
     ("clientid", "topic", "partition"),
     is_partitions=True,
 )

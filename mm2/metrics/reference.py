@@ -23,10 +23,10 @@ in Prometheus's text format, or as OpenMetrics for a scraper that accepts it; wi
 Other machines can read only it and `/health` without authentication ([SECURITY.md](SECURITY.md)). This page is generated from the
 descriptions in `mm2/metrics` (`python -m mm2.metrics.reference`); a test compares it.
 
-- **Unknown values are absent**, never 0: add `absent()` to rules that alert on a value. Exceptions: what should run and does not is 0
+- **Unknown values are absent**, never 0: add `absent()` to rules that alert on a value. Exceptions: the metrics of parts that should run and do not are 0
   (`mm2_task_up`, `mm2_connector_up`, `mm2_flow_cluster_up`, `mm2_spark_up`), and these series exist as long as they are configured.
 - **Lag is computed by the observer, not by clients**: positions are those of the ledger on the target, end offsets are read from the
-  source. So all partitions are included, whichever process copies them, and also those that are not copied any more. `mm2_copied_…`,
+  source. So all partitions are included, whichever process copies them, and also those that are no longer copied. `mm2_copied_…`,
   latencies, batches and micro-batches are those of the process.
 - **One observation per second** serves all scrapes and the dashboard. It starts with the first of them and ends three minutes after the
   last. While a cluster does not answer, its values stay, and `mm2_flow_cluster_up` is 0.
@@ -36,24 +36,24 @@ descriptions in `mm2/metrics` (`python -m mm2.metrics.reference`); a test compar
   the first observation.
 - **`metrics.cardinality`** in the file: `full` has all partitions; `topic` and `flow` have sums (maximum of ages), with empty labels `topic`
   and `partition`, which Prometheus treats as absent. Partitions that are neither RUNNING nor CATCHING_UP have `mm2_partition_state`
-  with each of them.
+  with each setting.
 - **Cost** with 10,000 partitions on the busy machine of PERFORMANCE.md: a snapshot takes 50 ms of CPU time when nothing changes, 60 ms when a
   thousand partitions change, 150 ms when all do; a scrape 1.9 s and 12.6 MB with `full` (130,000 lines), 70 ms with `topic` (500
   topics), 10 ms with `flow`. Counting takes 0.6 µs per record batch.
-- In a MirrorMaker process Connect's metrics have the labels `source` and `target` of the flow, too, whose connectors are called
-  the same in every flow.
-- The same figures as JSON: `GET /overview`, `/overview/{source}/{target}`, and by pages `…/partitions` and `…/groups` (`search`,
+- In a MirrorMaker process Connect's metrics have the labels `source` and `target` of the flow too, because the connectors of all flows have
+  the same names.
+- The same values as JSON: `GET /overview`, `/overview/{source}/{target}`, and by pages `…/partitions` and `…/groups` (`search`,
   `state`, `order`, `descending`, `offset`, `limit`).
 """
 
 _STRIMZI: Final = """
 ## Strimzi's dashboard for MirrorMaker 2
 
-The panels of `strimzi-kafka-mirror-maker-2.json`, as Strimzi publishes it, and where they have a source here. Its queries select
-by the labels that Strimzi's PodMonitor adds (`strimzi_io_cluster`, `kubernetes_pod_name`, …): a scrape config that sets them makes
-the dashboard work as it is. A panel about a JVM or a container stays empty here, or is filled by the cluster's own exporters. Strimzi has a
-second dashboard of the same name, for its own metrics reporter instead of the JMX exporter: that one asks for other names
-(`kafka_connect_connect_worker_metrics_…`), of which only those of MirrorMaker itself are here.
+The panels of Strimzi's `strimzi-kafka-mirror-maker-2.json`, and the metrics that they use. Its queries select
+by the labels that Strimzi's PodMonitor adds (`strimzi_io_cluster`, `kubernetes_pod_name`, …): with a scrape config that sets them,
+the dashboard works unchanged. Panels about a JVM stay empty; panels about containers use the cluster's exporters. Strimzi has a
+second dashboard of the same name, for its own metrics reporter instead of the JMX exporter, which uses other names
+(`kafka_connect_connect_worker_metrics_…`); of these only MirrorMaker's own exist here.
 
 | panel | metrics | here |
 | --- | --- | --- |
@@ -68,21 +68,21 @@ def page() -> str:
         _table(FLOW_METRICS),
         "\n## MirrorMaker 2's own\n\n",
         (
-            "Under the names that the usual rules of the JMX exporter give (spec: KIP-382, KIP-1280). `metric.names.formats` of the flow "
-            "chooses: `legacy` (default) the first, `new` the second, `legacy,new` both. `topic` is the name on the target. Those of "
-            "checkpoints are there for groups whose checkpoints this process has written; with less than full cardinality groups "
-            "have sums. Where a group is on both sides `mm2_group_…` tells.\n\n"
+            "Named as by the usual rules of the JMX exporter (spec: KIP-382, KIP-1280). `metric.names.formats` of the flow "
+            "selects them: `legacy` (default) the first, `new` the second, `legacy,new` both. `topic` is the name on the target. Checkpoint "
+            "latencies exist for groups whose checkpoints this process has written; with less than full cardinality they are aggregated "
+            "by group or flow. The offsets of a group on both clusters are in `mm2_group_…`.\n\n"
         ),
         _table(MIRROR_METRICS),
         "\n## Kafka Connect's\n\n",
         (
-            "Under the names that the usual rules of the JMX exporter give. Rates are over the last minute, between scrapes; averages, "
-            "greatest values and percentages are since the task or worker began, where Java's are of a sampling window. Texts (versions, "
-            "classes, the leader's URL) are no metrics here.\n\n"
+            "Named as by the usual rules of the JMX exporter. Rates are over the last minute, between scrapes; averages, "
+            "maximum values and percentages are since the task or worker started, where Java uses a sampling window. Texts (versions, "
+            "classes, the leader's URL) are not exported as metrics.\n\n"
         ),
         _table(CONNECT_METRICS),
         (
-            "\n## The process\n\n`process_…` as prometheus-client has them: CPU seconds, memory, file descriptors, start time; of the "
+            "\n## The process\n\n`process_…`, as exported by prometheus-client: CPU seconds, memory, file descriptors, start time; of the "
             "main process, not of Spark's JVM and workers.\n"
         ),
         _STRIMZI,

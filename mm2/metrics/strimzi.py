@@ -7,9 +7,9 @@ from typing import Final
 
 _SOURCE: Final = "kafka_connect_mirror_mirrorsourceconnector_"
 _SPREAD: Final = ("", "_avg", "_min", "_max")
-_NO_JVM: Final = "no: of a JVM that runs the worker, and there is none; `process_…` tells of the process"
+_NO_JVM: Final = "no: the worker does not run in a JVM; see `process_…`"
 _QUOTED: Final = (
-    "the figure is there; the panel asks for connector names in quotes, which only Strimzi's own names have, so it is empty with "
+    "the metric exists; the panel selects quoted connector names, which only Strimzi's names are, so it is empty with "
     "Java's dedicated process, too"
 )
 
@@ -36,13 +36,13 @@ PANELS: Final = (
         "Consumer Lag (graph and table)",
         ("kafka_consumer_fetch_manager_records_lag",),
         is_claimed=True,
-        source="yes: the lag of `mm2_partition_lag_records`, of what this process copies",
+        source="yes: as `mm2_partition_lag_records`, for partitions that this process copies",
     ),
     Panel(
         "Incoming Bytes per Second",
         ("kafka_consumer_incoming_byte_total",),
         is_claimed=True,
-        source="yes: bytes of record batches, without what the protocol adds",
+        source="yes: bytes of record batches, without protocol overhead",
     ),
     Panel(
         "Outgoing Bytes per Second",
@@ -60,13 +60,13 @@ PANELS: Final = (
         "Consumer Group Offset Sync Latency",
         ("kafka_connect_mirror_mirrorcheckpointconnector_checkpoint_latency_ms",),
         is_claimed=True,
-        source="yes, of the groups whose checkpoints this process writes",
+        source="yes, for the groups whose checkpoints this process writes",
     ),
     Panel(
         "Source Connector - Producer Available Buffer",
         ("kafka_producer_buffer_available_bytes",),
         is_claimed=False,
-        source="no: what copies has no such buffer",
+        source="no: the copy engine has no such buffer",
     ),
     Panel(
         "Source Connector - Average Offset Commit Time",

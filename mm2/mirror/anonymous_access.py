@@ -33,8 +33,8 @@ class AnonymousAccess:
         if not (caller.is_local or caller.is_certified or _is_for_all(scope)):
             raise RestFailure(
                 _FORBIDDEN,
-                "From other machines, or by a name that is not this one's, there are /health and /metrics only, since nobody has "
-                "to log in here: set rest.extension.classes to an extension that asks for a password, or "
+                "Clients on other machines can access /health and /metrics only, because authentication is not configured: "
+                "set rest.extension.classes to an extension that requires a password, or "
                 "ssl.client.auth=required for https listeners.",
             )
         await self._app(scope, receive, send)

@@ -60,7 +60,7 @@ _IN_A_ROW: Final = 20
 _READ_TIMEOUT_S: Final = 30.0
 _WRITE_TIMEOUT_S: Final = 30.0
 
-_WITHOUT_ID: Final = "Somebody commits offsets as a group whose id is the empty text, which are not brought to the target: give it a group.id."
+_WITHOUT_ID: Final = "Offsets of the group with the empty id are not replicated: set group.id in its consumers."
 
 _T = TypeVar("_T")
 

@@ -52,7 +52,7 @@ class MirrorConnector(SourceConnector):
         """Start the scheduler. Raises ConfigException or ConnectError if `props` cannot be used."""
         scheduler = self._prepared(props)
         if scheduler is None:
-            log.info("Connector is switched off.", flow=self._clients.flow, connector=props.get("name"))
+            log.info("The connector is disabled.", flow=self._clients.flow, connector=props.get("name"))
             return
         self._scheduler = scheduler
         scheduler.start()
@@ -89,7 +89,7 @@ class MirrorConnector(SourceConnector):
         scheduler.stop(0)
         self._close_clusters()  # a request in flight fails now, which ends the job that waits for it
         if not scheduler.stop(STOP_TIMEOUT_S):
-            log.warning("A job did not end in time and is left behind.", flow=self._clients.flow)
+            log.warning("A job did not end in time and is abandoned.", flow=self._clients.flow)
         self._close_filters()
 
     @abstractmethod
@@ -144,5 +144,5 @@ class MirrorConnector(SourceConnector):
         if not self._settings.bool(f"{job}.enabled"):
             return -1
         if seconds == 0:
-            raise ConfigException(key, seconds, f"must be positive; {job}.enabled=false switches this off")
+            raise ConfigException(key, seconds, f"must be positive; {job}.enabled=false disables it")
         return seconds

@@ -122,7 +122,7 @@ class FlowResources:
             },
         )
         async def health() -> Response:
-            """How the flows are; the process is as its worst one."""
+            """Health of all flows; the status of the process is the worst one."""
             timeout_s = self._settings.limits.health_timeout_s
             herders = self._herders
             answers = await asyncio.gather(*(self.requests.health(herder, timeout_s) for herder in herders.values()))

@@ -164,7 +164,7 @@ class _FormatReader:
         try:
             (number,) = fmt.unpack_from(self._data, self._at)
         except struct.error:
-            raise FormatError(f"{self._what} of {len(self._data)} bytes is cut short") from None
+            raise FormatError(f"{self._what} of {len(self._data)} bytes is truncated") from None
         self._at += fmt.size
         return int(number)
 
@@ -178,12 +178,12 @@ class _FormatReader:
         size = self._take(_INT16)
         raw = self._data[self._at : self._at + max(size, 0)]
         if size < 0 or len(raw) < size:
-            raise FormatError(f"{self._what} of {len(self._data)} bytes is cut short")
+            raise FormatError(f"{self._what} of {len(self._data)} bytes is truncated")
         self._at += size
         try:
             return raw.decode()
         except UnicodeDecodeError as exc:
-            raise FormatError(f"{self._what} holds a string that is no UTF-8") from exc
+            raise FormatError(f"{self._what} contains a string that is not UTF-8") from exc
 
     def version(self) -> None:
         if (version := self._take(_INT16)) != VERSION:

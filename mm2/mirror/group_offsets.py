@@ -56,7 +56,7 @@ class GroupOffsets:
     def write(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, KafkaFailure | None]:
-        """Set the offsets of a group without members; error 25, or 68 for share groups, if it has members."""
+        """Set the offsets of a group without members; UNKNOWN_MEMBER_ID, or NON_EMPTY_GROUP for share groups, if it has members."""
         answers: dict[TopicPartition, KafkaFailure | None] = {}
         texts = max((len(tp.topic) + len(one.metadata or "") for tp, one in offsets.items()), default=0)
         at_once = max(1, BYTES_PER_COMMIT // (len(group) + texts + _BYTES_BESIDE_TEXTS))
@@ -77,5 +77,7 @@ def of_another_copy(partition: TopicPartition, offset: int, end: int) -> OffsetR
     """
     if offset <= end:
         return None
-    message = f"{offset} is told for it, but {partition} ends at {end}: that was another copy"
+    message = (
+        f"the offset {offset} is beyond the end offset {end} of {partition}: it belongs to an earlier copy of the topic"
+    )
     return OffsetReason(OffsetReasonCode.ANOTHER_COPY, message)

@@ -79,7 +79,7 @@ def create_kept_topic(admin: Admin, topic: KeptTopic, cluster: str, recurring: R
     code = answer.code if isinstance(answer, BrokerFailure) else None
     if code in _ASSUMED_THERE:
         recurring.resolve(subject)
-        log.debug("Topic is taken as it is.", topic=new.name, cluster=cluster, reason=str(answer))
+        log.debug("The topic exists and is used unchanged.", topic=new.name, cluster=cluster, reason=str(answer))
         return True
     recurring.report(
         subject, f"Topic {new.name} on cluster {cluster} cannot be created: {why_not_created(topic, answer)}"
@@ -90,7 +90,7 @@ def create_kept_topic(admin: Admin, topic: KeptTopic, cluster: str, recurring: R
 def why_not_created(topic: KeptTopic, failure: KafkaFailure) -> str:
     """The reason as a message, with key and value if it is the replication factor."""
     if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.INVALID_REPLICATION_FACTOR:
-        return f"{topic.key} is {topic.new.replication_factor}, which the cluster cannot hold ({failure})"
+        return f"{topic.key} is {topic.new.replication_factor}, which the cluster rejects ({failure})"
     return str(failure)
 
 
@@ -98,7 +98,7 @@ def broker_default_instead(key: str, replication_factor: int, cluster: str) -> s
     """The message for a default of `key` that exceeds the number of brokers of the cluster."""
     return (
         f"{key} is {replication_factor} by default, more than cluster {cluster} has brokers: the brokers' own "
-        f"default.replication.factor counts instead. Set {key} to have it otherwise."
+        f"default.replication.factor is used instead. Set {key} to override it."
     )
 
 
@@ -115,7 +115,7 @@ def create_compacted_topic(admin: Admin, topic: KeptTopic, cluster: str, recurri
     if policy is not None and policy.value != "compact":
         recurring.report(
             f"cleanup of {name}",
-            f"Topic {name} on cluster {cluster} has cleanup.policy={policy.value}, so what was written before its "
-            "retention is forgotten; set cleanup.policy=compact.",
+            f"Topic {name} on cluster {cluster} has cleanup.policy={policy.value}, so records older than its "
+            "retention are deleted; set cleanup.policy=compact.",
         )
     return True

@@ -182,7 +182,7 @@ class MirrorMaker:
                 next_look_s = time.monotonic() + _LOOK_FOR_FAILURES_S
                 for flow in self.flows:
                     for name in flow.restarts.due(flow.herder.status(), time.monotonic()):
-                        log.info("What has failed is started again.", flow=str(flow.pair), connector=name)
+                        log.info("Failed connectors and tasks are restarted.", flow=str(flow.pair), connector=name)
                         flow.herder.restart_connector_and_tasks(
                             RestartRequest(name, only_failed=True, include_tasks=True)
                         )
@@ -264,20 +264,16 @@ class MirrorMaker:
             return False
         for key in sorted(frozen.keys() | self._frozen.keys()):
             if frozen.get(key) != self._frozen.get(key):
-                log.warning(
-                    "%s has changed in %s, which takes effect when the process is started again.", key, file.path
-                )
+                log.warning("%s has changed in %s; the change takes effect after a restart.", key, file.path)
         known = dict(self._config.unread_keys())
         for key, nearest in config.unread_keys():
             if key not in known:
-                log.warning(
-                    "Nothing reads the key %s of %s.%s", key, file.path, f" Did you mean {nearest}?" if nearest else ""
-                )
+                log.warning("Unknown key %s in %s.%s", key, file.path, f" Did you mean {nearest}?" if nearest else "")
         self._config, self._plans, self._frozen = config, plans, frozen
         self._waiting &= plans.keys()
         self._apply(changes, fresh)
         self._reloads["applied"] += 1
-        log.info("The file is in effect.", file=str(file.path), difference=lines, **changes.to_json())
+        log.info("The new configuration is in effect.", file=str(file.path), difference=lines, **changes.to_json())
         return True
 
     def _fresh_flows(self, changes: Changes, plans: Mapping[SourceAndTarget, FlowPlan]) -> list[Flow]:
@@ -355,9 +351,7 @@ class MirrorMaker:
             self._waiting.update(flow.pair for flow in late)
             for flow in late:
                 flow.node.stop()
-            self._recurring.report(
-                alias, f"{failure} Until it can, these wait: {', '.join(str(f.pair) for f in late)}."
-            )
+            self._recurring.report(alias, f"{failure} Waiting flows: {', '.join(str(f.pair) for f in late)}.")
 
     def _begin_where_target_has_come(self) -> None:
         """Check the targets of waiting flows, and start the flows whose target answers."""
@@ -373,7 +367,7 @@ class MirrorMaker:
                     flow.node.stop()
                 continue
             self._recurring.resolve(alias)
-            log.info("The target cluster has come.", cluster=alias, flows=[str(pair) for pair in pairs])
+            log.info("Target cluster reachable; starting flows.", cluster=alias, flows=[str(pair) for pair in pairs])
             self._waiting.difference_update(pairs)
             for flow in fresh:
                 flow.herder.start()

@@ -104,8 +104,8 @@ def chosen_pairs(config: MirrorMakerConfig, targets: Sequence[str] | None) -> li
         there = ", ".join(map(str, pairs)) or "none"
         given = "" if targets is None else f", --clusters {' '.join(targets)} given"
         raise ConfigException(
-            f"No source->target replication flows: clusters = {known}{given}, flows that are on: {there}. "
-            "Switch one on with SOURCE->TARGET.enabled = true."
+            f"No source->target replication flows: clusters = {known}{given}, enabled flows: {there}. "
+            "Enable one with SOURCE->TARGET.enabled = true."
         )
     return chosen
 

@@ -44,7 +44,7 @@ class ReplicationPolicy(ABC):
         """The name of `topic` on the cluster `topic_source(topic)`; None if it is not a remote topic."""
 
     def original_topic(self, topic: str) -> str:
-        """The name of `topic` on the cluster where it was created, any number of hops away."""
+        """The name of `topic` on the cluster where it was created, over any number of hops."""
         while (upstream := self.upstream_topic(topic)) is not None and upstream != topic:
             topic = upstream
         return topic

@@ -43,7 +43,7 @@ from mm2.mirror.required_acls import AclStatus, Names, RequiredAcl, required_acl
 from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence, writing_principals
-from mm2.mirror.topic_configs import UNKNOWN_PROPERTY, TopicConfigs
+from mm2.mirror.topic_configs import TopicConfigs
 
 _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 30.0
@@ -57,27 +57,27 @@ _OFFSETS: Final = "__consumer_offsets"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An action on a cluster (an alias). ``trouble`` is the reason why it would fail; "" if none is known."""
+    """An action on a cluster (an alias). ``error`` is the reason why it would fail; "" if none is known."""
 
     cluster: str
     action: str
     subject: str
     details: Mapping[str, str] = field(default_factory=dict)
-    trouble: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The preview of one flow. ``troubles`` and ``notes`` are messages.
+    """The preview of one flow. ``errors`` and ``notes`` are messages.
 
-    ``troubles`` prevent a part of the flow from working, ``notes`` are informational. ``unreachable`` are the aliases
+    ``errors`` prevent a part of the flow from working, ``notes`` are informational. ``unreachable`` are the aliases
     of clusters that did not answer; nothing else is reported about them.
     """
 
     flow: str
     steps: tuple[Step, ...]
     rights: tuple[AclStatus, ...]
-    troubles: tuple[str, ...]
+    errors: tuple[str, ...]
     notes: tuple[str, ...]
     unreachable: tuple[str, ...]
 
@@ -89,18 +89,16 @@ class Preview:
     @property
     def is_well(self) -> bool:
         """Whether no problem is known."""
-        return not (
-            self.troubles or any(step.trouble for step in self.steps) or any(one.missing for one in self.rights)
-        )
+        return not (self.errors or any(step.error for step in self.steps) or any(one.missing for one in self.rights))
 
 
 def preview(pair: SourceAndTarget, plan: FlowPlan) -> Preview:
-    """Preview a flow on its clusters as they are now. A failed request becomes a trouble or a note, never an exception.
+    """Preview a flow on its clusters as they are now. A failed request becomes an error or a note, never an exception.
 
     Raises ConfigException or ConnectError for settings that cannot be used.
     """
     with ExitStack() as stack:
-        return _Look(pair, plan, stack).all()
+        return _Previewer(pair, plan, stack).all()
 
 
 class _Collected(RecurringErrors):
@@ -111,11 +109,11 @@ class _Collected(RecurringErrors):
         self.errors: list[str] = []
         self.notes: list[str] = []
 
-    def report(self, subject: str, message: str) -> None:
-        (self.notes if subject.startswith(UNKNOWN_PROPERTY) else self.errors).append(message)
+    def report(self, subject: str, message: str, *, is_note: bool = False) -> None:
+        (self.notes if is_note else self.errors).append(message)
 
 
-class _Look:
+class _Previewer:
     def __init__(self, pair: SourceAndTarget, plan: FlowPlan, stack: ExitStack) -> None:
         self._pair = pair
         self._plan = plan
@@ -127,7 +125,7 @@ class _Look:
         self._clients = MirrorClients(self._props)
         self._selection = topic_selection(self._props)
         self._steps: list[Step] = []
-        self._troubles: list[str] = []
+        self._errors: list[str] = []
         self._notes: list[str] = []
         self._unreachable: list[str] = []
         self._admins: dict[Side, Admin] = {}
@@ -142,7 +140,7 @@ class _Look:
             except KafkaFailure as failure:
                 servers = self._props.get(f"{side.value}.cluster.bootstrap.servers")
                 self._unreachable.append(alias)
-                self._troubles.append(
+                self._errors.append(
                     f"Cluster {alias} cannot be used, so it was not checked ({alias}.bootstrap.servers = {servers}): {failure}"
                 )
 
@@ -159,7 +157,7 @@ class _Look:
                 self._configs(topics, target)
                 self._acls(topics, source)
             except KafkaFailure as failure:
-                self._troubles.append(str(failure))
+                self._errors.append(str(failure))
         self._connectors()
         literal = self._literal_topics(source)
         names = Names(
@@ -175,7 +173,7 @@ class _Look:
             str(self._pair),
             tuple(self._steps),
             tuple(self._rights(wanted)),
-            tuple(dict.fromkeys(self._troubles)),
+            tuple(dict.fromkeys(self._errors)),
             tuple(dict.fromkeys(self._notes)),
             tuple(self._unreachable),
         )
@@ -199,7 +197,7 @@ class _Look:
             for topic in kept:
                 self._kept(topic)
         except KafkaFailure as failure:
-            self._troubles.append(str(failure))
+            self._errors.append(str(failure))
         return {one.name for one in stores} | {one.new.name for one in kept if one.side is Side.TARGET}
 
     def _stores(self, topics: Iterable[InternalTopic]) -> None:
@@ -212,13 +210,13 @@ class _Look:
                 try:
                     check(admin, topic, found, alias, single_partition=topic.prefix == "config.storage.")
                 except ConnectError as error:
-                    self._troubles.append(f"{error}.")
+                    self._errors.append(f"{error}.")
             elif vanished(found):
                 answer = self._rehearsed(Side.TARGET, topic.new_topic)
-                trouble = "" if answer is None else explain(admin, topic, answer, alias)
-                self._create(alias, topic.new_topic, trouble)
+                error = "" if answer is None else explain(admin, topic, answer, alias)
+                self._create(alias, topic.new_topic, error)
             else:
-                self._troubles.append(str(found))
+                self._errors.append(str(found))
 
     def _kept(self, topic: KeptTopic) -> None:
         admin, alias, new = self._admins.get(topic.side), self._clients.alias(topic.side), topic.new
@@ -227,7 +225,7 @@ class _Look:
         found = admin.describe_topics([new.name])[new.name]
         if not vanished(found):
             if isinstance(found, KafkaFailure):
-                self._troubles.append(str(found))
+                self._errors.append(str(found))
             return
         answer = self._rehearsed(topic.side, new)
         if topic.or_broker_default and _code(answer) == ErrorCode.INVALID_REPLICATION_FACTOR:
@@ -240,7 +238,7 @@ class _Look:
         self._creatable[side, new.name] = _code(answer) not in _NOT_ALLOWED
         return answer
 
-    def _create(self, cluster: str, new: NewTopic, trouble: str, *, by_default: bool = False) -> None:
+    def _create(self, cluster: str, new: NewTopic, error: str, *, by_default: bool = False) -> None:
         factor = str(new.replication_factor)
         if by_default:
             factor = f"the brokers' default.replication.factor, since {cluster} has fewer brokers than {factor}"
@@ -248,7 +246,7 @@ class _Look:
             factor = "the brokers' default.replication.factor"
         partitions = str(new.partitions) if new.partitions > 0 else "the brokers' num.partitions"
         details = {"partitions": partitions, "replication.factor": factor, **new.configs}
-        self._steps.append(Step(cluster, "create topic", new.name, details, trouble))
+        self._steps.append(Step(cluster, "create topic", new.name, details, error))
 
     # -- topics to replicate
 
@@ -256,17 +254,17 @@ class _Look:
         wanted = self._selection.should_replicate if side is Side.SOURCE else self._selection.is_remote
         seen = see_topics(self._admins[side], wanted, {})
         alias = self._clients.alias(side)
-        self._troubles += [f"A topic of cluster {alias} cannot be described: {one}" for one in seen.unknown.values()]
+        self._errors += [f"A topic of cluster {alias} cannot be described: {one}" for one in seen.unknown.values()]
         return seen
 
     def _topics_to_copy(self, source: TopicsSeen) -> set[str]:
-        heard = _Collected()
+        collected = _Collected()
         ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
         provenance = Provenance(
-            self._admins[Side.SOURCE], self._admins[Side.TARGET], self._selection, ledgers, heard, lambda _: False
+            self._admins[Side.SOURCE], self._admins[Side.TARGET], self._selection, ledgers, collected, lambda _: False
         )
         allowed = provenance.foreseen(source.partitions)
-        self._troubles += heard.errors
+        self._errors += collected.errors
         self._notes += [
             f"Topic {topic} was failed over to cluster {self._pair.target} and is not copied."
             for topic in sorted(provenance.handed_over)
@@ -303,7 +301,7 @@ class _Look:
         for remote, count in plan.grow.items():
             details = {"partitions": f"{target.partitions[remote]} -> {count}"}
             self._steps.append(Step(alias, "add partitions", remote, details))
-        self._troubles += [
+        self._errors += [
             f"Topic {remote} on cluster {alias} {why}" for remote, why in (*plan.wide.items(), *plan.unknown.items())
         ]
 
@@ -314,9 +312,9 @@ class _Look:
     def _configs(self, topics: Collection[str], target: TopicsSeen) -> None:
         if not self._settings.bool("sync.topic.configs.enabled"):
             return
-        heard, alias = _Collected(), self._pair.target
+        collected, alias = _Collected(), self._pair.target
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
-        configs = TopicConfigs(source_admin, target_admin, self._config_sync, alias, heard)
+        configs = TopicConfigs(source_admin, target_admin, self._config_sync, alias, collected)
         pairs = [(topic, self._selection.remote(topic)) for topic in sorted(topics)]
         there = [(topic, remote) for topic, remote in pairs if remote in target.partitions]
         for changes, _ in configs.plan(there):
@@ -326,25 +324,25 @@ class _Look:
                     for one in operations
                 }
                 self._steps.append(Step(alias, "alter configs", remote, details))
-        self._troubles += heard.errors
-        self._notes += heard.notes
+        self._errors += collected.errors
+        self._notes += collected.notes
 
     def _acls(self, topics: Collection[str], source: TopicsSeen) -> None:
         if not self._settings.bool("sync.topic.acls.enabled"):
             return
-        heard, alias = _Collected(), self._pair.target
+        collected, alias = _Collected(), self._pair.target
         ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
         groups = plugins.group_filter(self._props) if self._settings.bool(GROUP_ACLS_KEY) else None
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
         writers = writing_principals(self._clients.settings(Side.TARGET, ClientKind.PRODUCER, ""))
-        acls = TopicAcls(source_admin, target_admin, self._selection, groups, ledgers, heard, writers)
+        acls = TopicAcls(source_admin, target_admin, self._selection, groups, ledgers, collected, writers)
         try:
             plan = acls.plan(sorted(topics), source.partitions.keys() - topics)
         except KafkaFailure as failure:
             if _code(failure) == ErrorCode.SECURITY_DISABLED:
                 self._notes.append("A cluster has no authorizer, so there are no ACLs to sync.")
             else:
-                self._troubles.append(f"ACLs cannot be synced (sync.topic.acls.enabled=false disables this): {failure}")
+                self._errors.append(f"ACLs cannot be synced (sync.topic.acls.enabled=false disables this): {failure}")
             return
         self._notes += [
             f"{sentence(acl)} is not copied to cluster {alias}, where only MirrorMaker may write." for acl in plan.eased
@@ -368,7 +366,7 @@ class _Look:
             elif not vanished(found):
                 raise found
         except KafkaFailure as failure:
-            self._troubles.append(f"The connector configurations that are stored cannot be read: {failure}")
+            self._errors.append(f"The connector configurations that are stored cannot be read: {failure}")
             return
         for name, wanted in self._plan.connectors.items():
             before = stored.get(name)
@@ -408,7 +406,7 @@ class _Look:
         try:
             return {one.group_id for one in admin.list_groups() if group_filter.should_replicate_group(one.group_id)}
         except KafkaFailure as failure:
-            self._troubles.append(f"The groups of cluster {self._pair.source} cannot be listed: {failure}")
+            self._errors.append(f"The groups of cluster {self._pair.source} cannot be listed: {failure}")
             return set()
 
     def _rights(self, wanted: Iterable[RequiredAcl]) -> Iterator[AclStatus]:

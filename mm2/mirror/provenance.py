@@ -113,7 +113,7 @@ class Provenance:
             found = loops(origins.get(topic, ()), target_id)
             if remote not in wanted or any(gives_way(loop, wanted[remote][0][0]) for loop in found):
                 wanted.pop(remote, None)
-                self._complain(topic, remote)
+                self._report_loop(topic, remote)
             elif found and remote not in established:
                 waiting = True
             else:
@@ -141,7 +141,7 @@ class Provenance:
         wanted = self._wanted(topics, claims, self._origins(), source_id, target_id)
         allowed = {topic for topic in topics if self.selection.remote(topic) in wanted}
         for topic in topics - allowed:
-            self._complain(topic, self.selection.remote(topic))
+            self._report_loop(topic, self.selection.remote(topic))
         return allowed | self.handed_over
 
     def _wanted(
@@ -200,13 +200,13 @@ class Provenance:
         self.recurring.keep_only("turn of topic ", {f"turn of topic {topic}" for topic in waiting})
         return waiting
 
-    def _complain(self, topic: str, remote: str) -> None:
+    def _report_loop(self, topic: str, remote: str) -> None:
         source, target = self.selection.source_alias, self.selection.target_alias
         self.recurring.report(
             f"loop of topic {topic}",
             f"Topic {topic} of cluster {source} has come from cluster {target}, so it is not copied to {target} as {remote}: "
-            "its records would go round for ever. Leave it out of one of the flows with topics.exclude. To turn its direction, "
-            "say `mm2 failover` or `mm2 promote`; a week after the other flow was last seen this one takes over by itself.",
+            "its records would be replicated in a loop. Exclude it from one of the flows with topics.exclude. To reverse its "
+            "direction, use `mm2 failover` or `mm2 promote`; if the other flow has not run for a week, this flow takes over.",
         )
 
     def _load(self) -> dict[str, tuple[Path, ...]]:

@@ -18,7 +18,8 @@ class RecurringErrors:
     def __init__(self) -> None:
         self._messages: dict[str, str] = {}
 
-    def report(self, subject: str, message: str) -> None:
+    def report(self, subject: str, message: str, *, is_note: bool = False) -> None:
+        """Report an error; ``is_note``: replication is not affected."""
         level = log.debug if self._messages.get(subject) == message else log.warning
         self._messages[subject] = message
         level(message)

@@ -95,7 +95,7 @@ class RedactedHerder:
         for key, value in config.items():
             if value is not None and _is_hidden(value) and (key not in stored or shown[key] != value):
                 raise BadRequest(
-                    f"{key} holds {Password.HIDDEN}, which stands for a secret that is there already, but there is none in the "
+                    f"{key} holds {Password.HIDDEN}, which stands for the stored secret, but there is none in the "
                     f"configuration of {name}."
                 )
         return whole

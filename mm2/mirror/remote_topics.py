@@ -75,8 +75,8 @@ class RemoteTopics:
         changes that were made and verified. Failures are reported and left out.
         """
         plan = self.plan(source, target)
-        for remote, trouble in (*plan.wide.items(), *plan.unknown.items()):
-            self._complain(remote, trouble)
+        for remote, message in (*plan.wide.items(), *plan.unknown.items()):
+            self._report(remote, message)
         wanted = self._create(plan.create) | self._grow(plan.grow)
         touched = [*(topic.name for topic in plan.create), *plan.grow, *plan.wide, *plan.unknown]
         self.recurring.keep_only("remote topic ", {f"remote topic {remote}" for remote in touched})
@@ -92,8 +92,8 @@ class RemoteTopics:
             if remote in target and target[remote] < source[topic]
         }
         wide = {
-            remote: f"has {target[remote]} partitions and its source {source[topic]}: nothing is copied to the others, and "
-            "who looks for a key by its hash looks in the wrong place"
+            remote: f"has {target[remote]} partitions and its source {source[topic]}: no records are copied to the others, and "
+            "the partition of a key differs from that on the source"
             for remote, topic in remote_of.items()
             if target.get(remote, 0) > source[topic]
         }
@@ -126,7 +126,7 @@ class RemoteTopics:
                 if not isinstance(answer, KafkaFailure):
                     log.info("Created remote topic.", topic=topic_.name, partitions=topic_.partitions)
                 elif _code(answer) != ErrorCode.TOPIC_ALREADY_EXISTS:
-                    self._complain(topic_.name, f"cannot be created: {self.explained(answer)}")
+                    self._report(topic_.name, f"cannot be created: {self.explained(answer)}")
                     continue
                 wanted[topic_.name] = topic_.partitions
         return wanted
@@ -160,7 +160,11 @@ class RemoteTopics:
                 self._refused.add((name, value))
                 cluster = self.selection.target_alias
                 log.warning(
-                    "Cluster %s refuses %s=%s, so remote topics do without it: %s", cluster, name, value, answer
+                    "Cluster %s rejects %s=%s, so remote topics are created without it: %s",
+                    cluster,
+                    name,
+                    value,
+                    answer,
                 )
         return dataclasses.replace(topic, configs=self._acceptable(topic.configs))
 
@@ -177,7 +181,7 @@ class RemoteTopics:
                 if not isinstance(answer, KafkaFailure):
                     log.info("Added partitions to remote topic.", topic=remote, partitions=count)
                 elif _code(answer) != ErrorCode.INVALID_PARTITIONS:  # another client has added them
-                    self._complain(remote, f"cannot get {count} partitions: {self.explained(answer)}")
+                    self._report(remote, f"cannot get {count} partitions: {self.explained(answer)}")
                     continue
                 wanted[remote] = count
         return wanted
@@ -201,10 +205,10 @@ class RemoteTopics:
                 break
             delay_s = min(delay_s * 2, 1.0)
         for remote, count in waiting.items():
-            self._complain(remote, f"does not show its {count} partitions after {VERIFY_TIMEOUT_S:.0f} s")
+            self._report(remote, f"did not report its {count} partitions within {VERIFY_TIMEOUT_S:.0f} s")
         return verified
 
-    def _complain(self, remote: str, what: str) -> None:
+    def _report(self, remote: str, what: str) -> None:
         cluster = self.selection.target_alias
         self.recurring.report(f"remote topic {remote}", f"Topic {remote} on cluster {cluster} {what}")
 
@@ -212,7 +216,7 @@ class RemoteTopics:
         """Why a topic cannot be created, and how to fix it."""
         if _code(failure) == ErrorCode.INVALID_REPLICATION_FACTOR:
             return (
-                f"{REPLICATION_FACTOR_KEY} is {self.replication_factor}, which the cluster cannot hold ({failure}) "
+                f"{REPLICATION_FACTOR_KEY} is {self.replication_factor}, which the cluster rejects ({failure}) "
                 f"Set {REPLICATION_FACTOR_KEY} to at most the number of its brokers, or to -1 for its own default."
             )
         return str(failure)

@@ -110,7 +110,7 @@ def required_acls(
     def is_on(props: Mapping[str, str], key: str, default: str = _TRUE) -> bool:
         return props.get(key, default).strip().lower() == _TRUE
 
-    own = "the workers, positions, and the flow's own topics"
+    own = "workers, positions, and the flow's internal topics"
     need(Side.TARGET, topic, names.own_topics, (describe, create, read, write), own)
     need(Side.TARGET, group, (worker.str("group.id"),), (describe, read), "workers that share the flow")
     if replicates:
@@ -120,10 +120,10 @@ def required_acls(
             topic,
             names.topics,
             (AclOperation.DESCRIBE_CONFIGS,),
-            "creating remote topics as their sources are",
+            "creating remote topics with the configs of their sources",
         )
         need(Side.TARGET, topic, names.remote_topics, (describe, create, write), "copying")
-        need(Side.TARGET, topic, names.remote_topics, (read,), "copying each record once, whoever dies")
+        need(Side.TARGET, topic, names.remote_topics, (read,), "no duplicates after a failure")
         need(Side.TARGET, topic, names.remote_topics, (AclOperation.ALTER,), "adding partitions")
         if is_on(source, "sync.topic.configs.enabled"):
             configs = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)

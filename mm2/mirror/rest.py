@@ -62,7 +62,7 @@ class FlowsRest:
         self._settings = self.binding.settings
         if self.internal and _LISTENERS not in props:
             log.warning(
-                "Processes on other machines cannot reach this one: name an address of this machine in listeners.",
+                "Processes on other machines cannot reach this one: set listeners to an address of this machine.",
                 listeners=self.binding.advertised_url,
             )
         self._lock = threading.Lock()
@@ -132,7 +132,7 @@ class FlowsRest:
                 )
         in_clear = [port.url for port in self.binding.main if port.context is None and not port.is_loopback]
         if resources.authenticates and in_clear:
-            log.warning("Passwords come to these addresses unencrypted; https would hide them.", listeners=in_clear)
+            log.warning("Passwords are sent to these addresses unencrypted; use https.", listeners=in_clear)
 
 
 def serves_rest(config: MirrorMakerConfig) -> bool:

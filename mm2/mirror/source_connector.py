@@ -146,7 +146,7 @@ class MirrorSourceConnector(MirrorConnector):
         scheduler.every(configs_s, "Syncing topic configs", self._sync_configs)
         weigh_s = max(refresh_s, LEAST_BETWEEN_DEALS_S) if refresh_s >= 0 else _BETWEEN_DEALS_S
         weigh = self._reaching(self._weigh, self._target_admin)
-        scheduler.every(weigh_s, "Weighing the tasks", weigh, delay_s=weigh_s)
+        scheduler.every(weigh_s, "Comparing the load of the tasks", weigh, delay_s=weigh_s)
 
     def stop(self) -> None:
         if self._ledgers is not None:

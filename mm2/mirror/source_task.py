@@ -48,7 +48,7 @@ log = structlog.get_logger(__name__)
 
 COPY_RESOURCE: Final = "copy"
 _REPORT_INTERVAL_S: Final = 30.0
-_TROUBLE_OVER_S: Final = 5.0
+_ERROR_ENDED_S: Final = 5.0
 _STOP_TIMEOUT_S: Final = 12.0
 _LEDGER_TIMEOUT_S: Final = 30.0
 _LEDGER_PATIENCE_S: Final = 15.0
@@ -84,7 +84,7 @@ class MirrorSourceTask(SourceTask):
         self._own_engine: CopyEngine | None = None
         self._next_report = 0.0
         self._notes: set[str] = set()  # already logged
-        self._troubles: dict[str, float] = {}  # when each was last seen, in monotonic seconds
+        self._errors: dict[str, float] = {}  # when each was last seen, in monotonic seconds
 
     def version(self) -> str:
         return __version__
@@ -121,7 +121,7 @@ class MirrorSourceTask(SourceTask):
         job = self._follow_pauses(job)
         status = job.status()
         self.context.report(status)
-        self._log_troubles(status["troubles"])
+        self._log_errors(status["troubles"])
         self._note(status["notes"])
         if time.monotonic() >= self._next_report:
             self._next_report = time.monotonic() + _REPORT_INTERVAL_S
@@ -396,20 +396,20 @@ class MirrorSourceTask(SourceTask):
                 log.warning("Copying continues with a note.", reason=note)
                 self._notes.add(note)
 
-    def _log_troubles(self, troubles: list[str]) -> None:
+    def _log_errors(self, errors: list[str]) -> None:
         """Log each error once, and once that all have ended.
 
         An error has ended when it was not reported for a while, because every micro-batch meets it again.
         """
         now = time.monotonic()
-        for trouble in troubles:
-            if trouble not in self._troubles:
-                log.warning("Copying is blocked.", reason=trouble)
-            self._troubles[trouble] = now
-        over = [trouble for trouble, seen in self._troubles.items() if now - seen > _TROUBLE_OVER_S]
-        for trouble in over:
-            del self._troubles[trouble]
-        if over and not self._troubles:
+        for error in errors:
+            if error not in self._errors:
+                log.warning("Copying is blocked.", reason=error)
+            self._errors[error] = now
+        ended = [error for error, seen in self._errors.items() if now - seen > _ERROR_ENDED_S]
+        for error in ended:
+            del self._errors[error]
+        if ended and not self._errors:
             log.info("Copying continues.")
 
 
@@ -516,6 +516,6 @@ def _next_offset(source: TopicPartition, committed: Mapping[str, Any] | None) ->
         return None
     offset = committed["offset"]
     if not isinstance(offset, int) or isinstance(offset, bool):
-        message = f"The committed position of {source} is {offset!r}, which is no offset."
+        message = f"The committed position of {source} is {offset!r}, which is not an offset."
         raise ConnectError(message)
     return offset + 1

@@ -69,7 +69,7 @@ def parse_start_from(text: str, *, source_alias: str | None = None) -> StartFrom
         return StartFrom(timestamp_ms=_timestamp_ms(value))
     path = value.removeprefix(_FILE).strip()
     if not path:
-        raise ConfigException(START_FROM_KEY, text, "a path has to follow file:")
+        raise ConfigException(START_FROM_KEY, text, "file: must be followed by a path")
     try:
         content = Path(path).read_text("utf-8-sig")
     except OSError as error:
@@ -119,7 +119,7 @@ def _timestamp_ms(value: str) -> int:
     # is.
     instant = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
     if instant < _EPOCH:
-        raise ConfigException(START_FROM_KEY, value, "no record is from before 1970")
+        raise ConfigException(START_FROM_KEY, value, "the time is before 1970")
     return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
@@ -127,18 +127,18 @@ def _add(offsets: dict[TopicPartition, int], line: int, entry: _WrittenOffset, s
     """Validate and store one entry."""
     topic, partition, offset = entry.topic, entry.partition, entry.offset
     if not isinstance(topic, str) or not is_topic_name(topic):
-        raise _BadLine(line, f"{topic!r} is no name of a topic")
+        raise _BadLine(line, f"{topic!r} is not a topic name")
     if not _is_integer(partition) or not 0 <= partition <= _MAX_PARTITION:
-        raise _BadLine(line, f"{partition!r} is no number of a partition")
+        raise _BadLine(line, f"{partition!r} is not a partition number")
     place = TopicPartition(topic, partition)
     if None not in (entry.cluster, source_alias) and entry.cluster != source_alias:
-        raise _BadLine(line, f"{place} is one of cluster {entry.cluster!r}, but the flow copies from {source_alias}")
+        raise _BadLine(line, f"{place} is of cluster {entry.cluster!r}, but the flow copies from {source_alias}")
     if entry.copied and offset is None:
         return
     if not _is_integer(offset) or not 0 <= offset < _MAX_OFFSET:
-        raise _BadLine(line, f"{offset!r} is no offset")
+        raise _BadLine(line, f"{offset!r} is not an offset")
     if place in offsets:
-        raise _BadLine(line, f"{place} has been named before")
+        raise _BadLine(line, f"{place} is listed twice")
     offsets[place] = offset + 1 if entry.copied else offset
 
 

@@ -109,7 +109,7 @@ class TopicAcls:
     def plan(self, topics: Collection[str], refused: Collection[str] = ()) -> AclPlan:
         """What `sync` would do; changes nothing.
 
-        Raises KafkaFailure if a cluster does not return its ACLs, BrokerFailure 54 if it has no authorizer.
+        Raises KafkaFailure if a cluster does not return its ACLs, SECURITY_DISABLED if it has no authorizer.
         """
         here = self._described(self.source_admin)
         there = self._described(self.target_admin)
@@ -149,7 +149,7 @@ class TopicAcls:
 
         Otherwise two flows in opposite directions would preserve each other's ACLs forever.
         """
-        if self._names_tell():
+        if self._names_show_flow():
             return set()
         return _bindings(self.ledgers.notes_of_source(ACL_NOTE, self.source_admin))
 
@@ -158,13 +158,13 @@ class TopicAcls:
 
         Otherwise two flows from clusters with the same groups would delete each other's ACLs.
         """
-        return set() if self._names_tell() else _bindings(self.ledgers.notes_of_others(ACL_NOTE))
+        return set() if self._names_show_flow() else _bindings(self.ledgers.notes_of_others(ACL_NOTE))
 
     def _denies_us(self, acl: AclBinding) -> bool:
         is_denial = acl.resource_type == ResourceType.TOPIC and acl.permission == AclPermission.DENY
         return is_denial and remote_operation(acl, self.writers) is not acl.operation
 
-    def _names_tell(self) -> bool:
+    def _names_show_flow(self) -> bool:
         """Whether the name of its topic shows which flow an ACL belongs to."""
         return self.groups is None and type(self.selection.policy) is DefaultReplicationPolicy
 
@@ -200,7 +200,7 @@ class TopicAcls:
             self.recurring.resolve(subject)
             gone.append(acl)
             if acl in there:
-                log.info("Removed an ACL that is gone from the source.", acl=subject)
+                log.info("Removed an ACL that no longer exists on the source.", acl=subject)
         self._note(dict.fromkeys(gone))
         return len(gone) == len(over)
 

@@ -18,9 +18,6 @@ from mm2.mirror.recurring_errors import RecurringErrors
 
 log = structlog.get_logger(__name__)
 
-UNKNOWN_PROPERTY: Final = "property "
-"""Prefix of the subjects of errors about properties that the target does not know; the flow itself is not affected."""
-
 # A broker rejects all changes of a topic because of one of them.
 _ONE_OF_THEM: Final = frozenset(
     {ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION, ErrorCode.UNKNOWN_SERVER_ERROR}
@@ -61,8 +58,9 @@ class TopicConfigs:
                     self.recurring.resolve(subject)
                     for name in self.rules.unknown(here, there):
                         self.recurring.report(
-                            f"{UNKNOWN_PROPERTY}{name}",
-                            f"Cluster {self.target} does not know the topic property {name}, so remote topics do without it.",
+                            f"property {name}",
+                            f"Cluster {self.target} does not support the topic property {name}, so it is not copied to remote topics.",
+                            is_note=True,
                         )
                     if operations := self.rules.changes(here, there):
                         changes[remote] = operations

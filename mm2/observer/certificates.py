@@ -18,13 +18,13 @@ _AGAIN_S: Final = 60.0
 
 
 class Certificates:
-    """The certificates that ``look`` returns, refreshed at most once a minute: a certificate may be replaced.
+    """The certificates that ``read`` returns, refreshed at most once a minute: a certificate may be replaced.
 
-    If ``look`` raises ConfigException, the previous result is kept, since the clients and listeners still use it.
+    If ``read`` raises ConfigException, the previous result is kept, since the clients and listeners still use it.
     """
 
-    def __init__(self, look: Callable[[], tuple[CertificateView, ...]]) -> None:
-        self._look = look
+    def __init__(self, read: Callable[[], tuple[CertificateView, ...]]) -> None:
+        self._read = read
         self._found: tuple[CertificateView, ...] = ()
         self._again_s = 0.0
 
@@ -34,7 +34,7 @@ class Certificates:
         if now_s >= self._again_s:
             self._again_s = now_s + _AGAIN_S
             with contextlib.suppress(ConfigException):
-                self._found = self._look()
+                self._found = self._read()
         return self._found
 
 

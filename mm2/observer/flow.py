@@ -20,7 +20,7 @@ from mm2.metrics.mirror import metric_formats
 from mm2.mirror.clients import Side
 from mm2.observer.certificates import Certificates, client_certificates
 from mm2.observer.flow_state import FlowInputs, state_of, summary_of
-from mm2.observer.partitions import Look, PartitionBook, Partitions
+from mm2.observer.partitions import PartitionBook, PartitionInputs, Partitions
 from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, PolledGroups, SourcePoll
 from mm2.observer.views import FlowView, GroupView, HeartbeatView, Latency, PartitionView, Risk
 from mm2.observer.watch import PeriodicPoll
@@ -120,7 +120,7 @@ class FlowObserver:
     def view(self) -> FlowView:
         """The current view, from what is known now."""
         now_s, now_ms = time.monotonic(), int(time.time() * 1000)
-        sight = FlowStatus() if self._engine is None else self._engine.flow_status(str(self.flow.pair))
+        status = FlowStatus() if self._engine is None else self._engine.flow_status(str(self.flow.pair))
         work = self._works.read()
         ledger = self._ledger.ledger
         verified = {} if ledger is None else ledger.verifications()
@@ -130,7 +130,7 @@ class FlowObserver:
             # While the source does not answer, its new records are not known, so ages do not increase.
             as_of_s = self._source_watch.answered_s or now_s
         partitions = self._book.read(
-            Look(
+            PartitionInputs(
                 now_s,
                 now_ms,
                 as_of_s,
@@ -138,44 +138,44 @@ class FlowObserver:
                 self._source.ends,
                 self._source.ends_at_s,
                 self._source.missing,
-                sight.partitions,
+                status.partitions,
                 work.tasks,
                 work.failed,
                 work.held,
                 self._source.stamps,
                 verified,
                 {} if ledger is None else ledger.pauses(),
-                sight.left,
+                status.left,
             )
         )
         self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in partitions.views)
         self._source.wanted = partitions.wanted
         self._groups.reasoned = frozenset() if ledger is None else frozenset(ledger.group_reasons())
-        return self._made(now_s, now_ms, sight, work, ledger, verified, partitions)
+        return self._made(now_s, now_ms, status, work, ledger, verified, partitions)
 
     def _made(
         self,
         now_s: float,
         now_ms: int,
-        sight: FlowStatus,
+        status: FlowStatus,
         work: Work,
         ledger: Ledger | None,
         verified: Mapping[TopicPartition, Verified],
         partitions: Partitions,
     ) -> FlowView:
         pair, source, target = self.flow.pair, self._source_watch, self._target_watch
-        troubles, unknown = [*sight.blocked_reasons], ""
+        troubles, unknown = [*status.blocked_reasons], ""
         if partitions.stalled:
             troubles.append(_stalled(partitions.stalled))
         if self._ledger.is_missing:
             unknown = f"{pair.target} has no ledger of what comes from {pair.source}"
             if any(one.position is not None for one in partitions.views):
-                troubles.append(f"{unknown}: nothing is known of its copy but what this process has copied")
+                troubles.append(f"{unknown}: only what this process has copied is known")
             else:
                 # Without a ledger, nothing was copied or Java has copied it: a risk of zero would be a guess.
                 partitions = dataclasses.replace(partitions, risk=Risk(), unbegun=0)
         if self._unread_work:
-            troubles.append(f"who runs it is not known: {self._unread_work}")
+            troubles.append(f"its workers are not known: {self._unread_work}")
         differences = _differences(verified)
         # The ledger also contains the source's end offsets of the last fetch.
         known = self._source.ends_at_s > 0 or partitions.risk.records is not None
@@ -209,24 +209,24 @@ class FlowObserver:
             _wall(observed or None, now_s, now_ms),
             source.error,
             target.error,
-            sight.records,
-            sight.bytes,
+            status.records,
+            status.bytes,
             partitions.records_per_s,
             partitions.bytes_per_s,
             partitions.states,
             partitions.gaps,
             partitions.lost_ranges,
             partitions.foreign_records,
-            dict(sight.tally.paths),
-            {stage: Latency(BOUNDS_S, tuple(one.counts), one.sum_s) for stage, one in sight.tally.latency.items()},
+            dict(status.tally.paths),
+            {stage: Latency(BOUNDS_S, tuple(one.counts), one.sum_s) for stage, one in status.tally.latency.items()},
             tuple(troubles[:_TROUBLES_SHOWN]),
             partitions.views,
             _groups(self._groups.seen, ledger, partitions.views, pair.source),
             self._heartbeat_views(now_ms),
             work.connectors,
             work.workers,
-            sight.micro_batches,
-            sight.lost,
+            status.micro_batches,
+            status.lost,
             self._metric_formats,
             differences,
             sum(one.records for one in verified.values()),

@@ -118,7 +118,7 @@ def _lost(losses: tuple[LossView, ...], source: str) -> str:
     how = {
         "retention": f"deleted on {source} before they were copied",
         "recreated": f"lost when the topic was recreated on {source}",
-        "truncated": f"cut off on {source} by an election after they were copied",
+        "truncated": f"truncated on {source} after they were copied",
     }.get(newest.reason, newest.reason)
     found = datetime.fromtimestamp(newest.found_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
     if len(losses) > 1:
@@ -126,12 +126,12 @@ def _lost(losses: tuple[LossView, ...], source: str) -> str:
         partitions = len({(one.topic, one.partition) for one in losses})
         of = f" of {partitions} partitions" if partitions > 1 else ""
         where = f"{offsets:,} offsets in {len(losses)} ranges{of}, the newest {where}"
-    return f"Lost for good within the last day: {where}, {how} (found {found}); see mm2 gaps."
+    return f"Permanently lost within the last day: {where}, {how} (found {found}); see mm2 gaps."
 
 
 def _differs(inputs: FlowInputs) -> str:
     kinds = ", ".join(f"{number:,} {kind}" for kind, number in inputs.differences.items() if number)
-    return f"What is on {inputs.target} is not what is on {inputs.source}: {kinds}, as mm2 verify has found."
+    return f"{inputs.target} differs from {inputs.source}: {kinds}, found by mm2 verify."
 
 
 def _silent(cluster: str, since_ms: int | None) -> str:
@@ -144,8 +144,8 @@ def _loss(inputs: FlowInputs) -> str:
     risk, unbegun = inputs.risk, inputs.unbegun
     if not unbegun:
         return _records(risk)
-    rest = f"{unbegun} partition{'' if unbegun == 1 else 's'} of which nothing is copied yet"
-    return f"{_records(risk)}, and {rest}" if risk.records else f"what is in {rest}"
+    rest = f"{unbegun} partition{'' if unbegun == 1 else 's'} not copied yet"
+    return f"{_records(risk)}, and {rest}" if risk.records else f"all records of {rest}"
 
 
 def _records(risk: Risk) -> str:
@@ -153,7 +153,7 @@ def _records(risk: Risk) -> str:
         return "nothing"
     records = f"{risk.records:,} record{'' if risk.records == 1 else 's'}"
     if risk.seconds is None:
-        return f"{records}; how old the oldest of them is, is not known yet"
+        return f"{records}; the age of the oldest is not known yet"
     return f"{duration(risk.seconds)}, {records}"
 
 

@@ -91,7 +91,7 @@ class Observer:
                 turn_s = time.monotonic()
                 try:
                     self._go_over(observers)
-                    snapshot = self._look(observers)
+                    snapshot = self._observe(observers)
                 except Exception:
                     log.exception("An error of ours while observing.")
                 else:
@@ -121,7 +121,7 @@ class Observer:
                 observers[pair] = observer = FlowObserver(flow, self._engine())
                 observer.start()
 
-    def _look(self, observers: Mapping[SourceAndTarget, FlowObserver]) -> Snapshot:
+    def _observe(self, observers: Mapping[SourceAndTarget, FlowObserver]) -> Snapshot:
         return Snapshot(
             int(time.time() * 1000),
             __version__,

@@ -34,12 +34,12 @@ _ENTRY_RATE_HOLDS_MS: Final = 30_000
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PartitionInputs:
     """The inputs at one moment. Times in seconds are of a monotonic clock.
 
     - ``as_of_s``: the time for which ages are computed; it does not advance while the source does not answer.
     - ``ends``: end offsets, requested at ``ends_at_s``; ``missing``: partitions for which the source returned an error.
-    - ``sights``: what this process copies.
+    - ``statuses``: what this process copies.
     - ``tasks``: the task of each partition, None if not known; ``failed_tasks``: the errors of failed tasks.
     - ``held``: "paused" or "stopped" if a user has requested this; ``pauses``: those of topics and partitions.
     - ``verified``: results of `mm2 verify`.
@@ -53,7 +53,7 @@ class Look:
     ends: Mapping[TopicPartition, int]
     ends_at_s: float
     missing: Mapping[TopicPartition, KafkaFailure]
-    sights: Mapping[TopicPartition, PartitionStatus]
+    statuses: Mapping[TopicPartition, PartitionStatus]
     tasks: Mapping[TopicPartition, int] | None
     failed_tasks: Mapping[int, str]
     held: str
@@ -119,10 +119,10 @@ class PartitionBook:
         self._order: list[TopicPartition] = []
         self._record_bytes: float | None = None  # of an average record in the recent past
 
-    def read(self, look: Look) -> Partitions:
+    def read(self, inputs: PartitionInputs) -> Partitions:
         """Build the current views."""
-        self._sort(look)
-        versions = {} if look.ledger is None else look.ledger.versions()
+        self._sort(inputs)
+        versions = {} if inputs.ledger is None else inputs.ledger.versions()
         views: list[PartitionView] = []
         wanted: list[tuple[TopicPartition, int]] = []
         stalled: list[TopicPartition] = []
@@ -131,77 +131,77 @@ class PartitionBook:
         for tp in self._order:
             known = self._known[tp]
             version = versions.get(tp, 0)
-            if version != known.version and look.ledger is not None and self._is_due(tp, known, look):
+            if version != known.version and inputs.ledger is not None and self._is_due(tp, known, inputs):
                 known.version = version
-                known.read_s = look.now_s
-                known.entry = look.ledger.entry(tp)
-                known.written_ms = look.ledger.written_ms(tp)
-            view = self._view(tp, known, look)
+                known.read_s = inputs.now_s
+                known.entry = inputs.ledger.entry(tp)
+                known.written_ms = inputs.ledger.written_ms(tp)
+            view = self._view(tp, known, inputs)
             views.append(view)
-            if look.tasks is not None and view.task is None:
+            if inputs.tasks is not None and view.task is None:
                 continue
             total.add(view)
             if known.entry is not None and known.entry.lost:
-                losses += _losses(known.entry, look.now_ms - LOSSES_REPORTED_MS)
+                losses += _losses(known.entry, inputs.now_ms - LOSSES_REPORTED_MS)
             if view.lag_records:
                 if known.history.passed(view.position or 0) is None:
-                    stamp = look.stamps.get(tp)
+                    stamp = inputs.stamps.get(tp)
                     if stamp is None or not stamp.holds(view.position or 0):
                         wanted.append((tp, view.position or 0))
-                if view.state in HEALTHY and not look.held and look.as_of_s - known.moved_s > STALLED_S:
+                if view.state in HEALTHY and not inputs.held and inputs.as_of_s - known.moved_s > STALLED_S:
                     stalled.append(tp)
         self._record_bytes = total.record_bytes or self._record_bytes
-        found = total.partitions(tuple(views), tuple(wanted), tuple(stalled), known_at_all=look.ends_at_s > 0)
+        found = total.partitions(tuple(views), tuple(wanted), tuple(stalled), known_at_all=inputs.ends_at_s > 0)
         losses.sort(key=lambda loss: loss.found_ms, reverse=True)
         found = dataclasses.replace(found, losses=tuple(losses))
         return found if self._rates else dataclasses.replace(found, records_per_s=None)
 
     @staticmethod
-    def _is_due(tp: TopicPartition, known: _PartitionMemory, look: Look) -> bool:
+    def _is_due(tp: TopicPartition, known: _PartitionMemory, inputs: PartitionInputs) -> bool:
         """Whether to decode a ledger entry.
 
         For partitions that this process copies, it reports everything but the note and the losses sooner than the
         ledger.
         """
-        sight = look.sights.get(tp)
-        if known.entry is None or sight is None or not sight.is_fresh or look.now_s - known.read_s > _READ_AGAIN_S:
+        status = inputs.statuses.get(tp)
+        if known.entry is None or status is None or not status.is_fresh or inputs.now_s - known.read_s > _READ_AGAIN_S:
             return True
-        return sight.row is not None and sight.row.lost > known.entry.lost_ranges
+        return status.row is not None and status.row.lost > known.entry.lost_ranges
 
-    def _sort(self, look: Look) -> None:
+    def _sort(self, inputs: PartitionInputs) -> None:
         """Add the partitions that any input contains."""
-        names: set[TopicPartition] = set() if look.ledger is None else set(look.ledger.partitions())
-        names.update(look.sights)
-        if look.tasks is not None:
-            names.update(look.tasks)
+        names: set[TopicPartition] = set() if inputs.ledger is None else set(inputs.ledger.partitions())
+        names.update(inputs.statuses)
+        if inputs.tasks is not None:
+            names.update(inputs.tasks)
         if len(names) != len(self._known) or not names <= self._known.keys():
-            self._known = {tp: self._known.get(tp) or _PartitionMemory(moved_s=look.now_s) for tp in names}
+            self._known = {tp: self._known.get(tp) or _PartitionMemory(moved_s=inputs.now_s) for tp in names}
             self._order = sorted(names)
 
-    def _view(self, tp: TopicPartition, known: _PartitionMemory, look: Look) -> PartitionView:
-        sight = look.sights.get(tp)
+    def _view(self, tp: TopicPartition, known: _PartitionMemory, inputs: PartitionInputs) -> PartitionView:
+        status = inputs.statuses.get(tp)
         entry = known.entry
-        position = _position(entry, sight)
-        end = self._end(tp, known, sight, entry, look)
+        position = _position(entry, status)
+        end = self._end(tp, known, status, entry, inputs)
         if position != known.position:
-            known.position, known.moved_s = position, look.now_s
-        self._rate(known, sight, entry, look)
+            known.position, known.moved_s = position, inputs.now_s
+        self._rate(known, status, entry, inputs)
         lag = None if end is None or position < 0 else max(0, end - position)
         if not lag:
             known.behind_s = None
-            known.moved_s = look.now_s
+            known.moved_s = inputs.now_s
         elif known.behind_s is None:
-            known.behind_s = look.now_s
-        seconds = None if lag is None else self._age(tp, known, position, look) if lag else 0.0
-        task = sight.task if sight is not None else None if look.tasks is None else look.tasks.get(tp)
-        state, reason, since_ms = _state(tp, sight, entry, lag, task, look)
-        verified = look.verified.get(tp)
+            known.behind_s = inputs.now_s
+        seconds = None if lag is None else self._age(tp, known, position, inputs) if lag else 0.0
+        task = status.task if status is not None else None if inputs.tasks is None else inputs.tasks.get(tp)
+        state, reason, since_ms = _state(tp, status, entry, lag, task, inputs)
+        verified = inputs.verified.get(tp)
         if verified is not None and entry is not None and not verified.is_of(entry.source_id, entry.target_id):
             verified = None  # it was recorded for topics that were recreated since
-        copied = look.left.get(tp, (0, 0)) if sight is None else (sight.records, sight.bytes)
+        copied = inputs.left.get(tp, (0, 0)) if status is None else (status.records, status.bytes)
         made_of = (
             known.version,
-            None if sight is None else sight.row,
+            None if status is None else status.row,
             position,
             end,
             lag,
@@ -219,7 +219,7 @@ class PartitionBook:
         if known.view is None or known.made_of != made_of:
             known.made_of = made_of
             known.view = self._made(
-                tp, known, sight, position, end, lag, seconds, (state, reason, since_ms), task, verified, copied
+                tp, known, status, position, end, lag, seconds, (state, reason, since_ms), task, verified, copied
             )
         return known.view
 
@@ -227,7 +227,7 @@ class PartitionBook:
         self,
         tp: TopicPartition,
         known: _PartitionMemory,
-        sight: PartitionStatus | None,
+        status: PartitionStatus | None,
         position: int,
         end: int | None,
         lag: int | None,
@@ -237,7 +237,7 @@ class PartitionBook:
         verified: Verified | None,
         copied: tuple[int, int],
     ) -> PartitionView:
-        entry, row = known.entry, None if sight is None else sight.row
+        entry, row = known.entry, None if status is None else status.row
         target = -1 if entry is None else entry.mark.target
         if row is not None and row.position >= position:
             target = max(target, row.target_offset)
@@ -250,7 +250,7 @@ class PartitionBook:
         return PartitionView(
             tp.topic,
             tp.partition,
-            sight.remote_topic if sight is not None else "" if entry is None else entry.remote_topic,
+            status.remote_topic if status is not None else "" if entry is None else entry.remote_topic,
             state,
             reason,
             since_ms,
@@ -278,29 +278,29 @@ class PartitionBook:
     def _end(
         tp: TopicPartition,
         known: _PartitionMemory,
-        sight: PartitionStatus | None,
+        status: PartitionStatus | None,
         entry: LedgerEntry | None,
-        look: Look,
+        inputs: PartitionInputs,
     ) -> int | None:
         """The source's log end offset: as the source returned it, as the copier received it later, or by the ledger."""
         history = known.history
-        asked = look.ends.get(tp)
+        asked = inputs.ends.get(tp)
         if asked is not None:
             seen = history.end
             # A lower value is an older answer, unless it was requested later: then the log was truncated.
-            if seen is None or asked > seen or (asked < seen and look.ends_at_s > history.at_s):
-                history.see(look.ends_at_s, asked)
-        if sight is not None and sight.is_fresh and sight.row is not None:
-            told = sight.row.high_watermark
-            if told > (history.end if history.end is not None else -1):
-                history.see(look.now_s, told)
+            if seen is None or asked > seen or (asked < seen and inputs.ends_at_s > history.at_s):
+                history.see(inputs.ends_at_s, asked)
+        if status is not None and status.is_fresh and status.row is not None:
+            end = status.row.high_watermark
+            if end > (history.end if history.end is not None else -1):
+                history.see(inputs.now_s, end)
         if history.end is not None:
             return history.end
-        if entry is None or tp in look.missing:
+        if entry is None or tp in inputs.missing:
             return None
         return _known_offset(entry.end)
 
-    def _age(self, tp: TopicPartition, known: _PartitionMemory, position: int, look: Look) -> float | None:
+    def _age(self, tp: TopicPartition, known: _PartitionMemory, position: int, inputs: PartitionInputs) -> float | None:
         """Age in seconds of the oldest record that is not on the target; None if not known.
 
         Computed from the history of end offsets if it reaches back far enough, else from the record's timestamp. If
@@ -308,25 +308,27 @@ class PartitionBook:
         """
         passed = known.history.passed(position)
         if passed is not None:
-            return max(0.0, look.as_of_s - passed)
-        seen_s = max(0.0, look.as_of_s - (known.behind_s or look.as_of_s))
-        stamp = look.stamps.get(tp)
+            return max(0.0, inputs.as_of_s - passed)
+        seen_s = max(0.0, inputs.as_of_s - (known.behind_s or inputs.as_of_s))
+        stamp = inputs.stamps.get(tp)
         if stamp is None:
             return None
         if stamp.timestamp_ms is None:
             return seen_s
         # A timestamp read for an earlier offset is that of an older record: the age is never underestimated.
-        return max(seen_s, (look.now_ms - stamp.timestamp_ms) / 1000 - (look.now_s - look.as_of_s))
+        return max(seen_s, (inputs.now_ms - stamp.timestamp_ms) / 1000 - (inputs.now_s - inputs.as_of_s))
 
     @staticmethod
-    def _rate(known: _PartitionMemory, sight: PartitionStatus | None, entry: LedgerEntry | None, look: Look) -> None:
-        records = sight.records if sight is not None else 0 if entry is None else entry.mark.records
-        size = sight.bytes if sight is not None else 0
-        is_ours = sight is not None
+    def _rate(
+        known: _PartitionMemory, status: PartitionStatus | None, entry: LedgerEntry | None, inputs: PartitionInputs
+    ) -> None:
+        records = status.records if status is not None else 0 if entry is None else entry.mark.records
+        size = status.bytes if status is not None else 0
+        is_ours = status is not None
         if known.counted is None or known.counted[3] != is_ours:
-            known.counted = (look.now_s, records, size, is_ours)
+            known.counted = (inputs.now_s, records, size, is_ours)
         since, then, then_size, _ = known.counted
-        passed = look.now_s - since
+        passed = inputs.now_s - since
         if passed >= 0.5:
             weight = min(1.0, passed / _RATE_OVER_S)
             # A counter that decreased has restarted.
@@ -335,13 +337,13 @@ class PartitionBook:
                 known.records_per_s += (gained - known.records_per_s) * weight
                 if known.records_per_s < _RATE_GONE:
                     known.records_per_s = 0.0
-            if sight is not None:
+            if status is not None:
                 before = known.bytes_per_s or 0.0
                 after = before + (max(0, size - then_size) / passed - before) * weight
                 known.bytes_per_s = after if after >= _RATE_GONE else 0.0
-            known.counted = (look.now_s, records, size, is_ours)
-        if sight is None:
-            holds = entry is not None and look.now_ms - known.written_ms < _ENTRY_RATE_HOLDS_MS
+            known.counted = (inputs.now_s, records, size, is_ours)
+        if status is None:
+            holds = entry is not None and inputs.now_ms - known.written_ms < _ENTRY_RATE_HOLDS_MS
             known.bytes_per_s = None if entry is None else float(entry.rate) if holds else 0.0
 
 
@@ -434,41 +436,41 @@ def _losses(entry: LedgerEntry, since_ms: int) -> list[LossView]:
     ]
 
 
-def _position(entry: LedgerEntry | None, sight: PartitionStatus | None) -> int:
+def _position(entry: LedgerEntry | None, status: PartitionStatus | None) -> int:
     """The next source offset that is not on the target: as reported by this process's copier, else from the ledger."""
-    if sight is not None and sight.row is not None and sight.is_fresh and sight.row.position >= 0:
-        return sight.row.position
-    at = -1 if sight is None or sight.row is None else sight.row.position
+    if status is not None and status.row is not None and status.is_fresh and status.row.position >= 0:
+        return status.row.position
+    at = -1 if status is None or status.row is None else status.row.position
     return at if entry is None else max(at, entry.mark.source)
 
 
 def _state(
     tp: TopicPartition,
-    sight: PartitionStatus | None,
+    status: PartitionStatus | None,
     entry: LedgerEntry | None,
     lag: int | None,
     task: int | None,
-    look: Look,
+    inputs: PartitionInputs,
 ) -> tuple[PartitionState, str, int | None]:
     """The state, the reason, and the time (ms) since when."""
-    if look.tasks is not None and task is None and not look.held:
-        failure = look.missing.get(tp)
+    if inputs.tasks is not None and task is None and not inputs.held:
+        failure = inputs.missing.get(tp)
         if failure is not None:
             return PartitionState.DELETED, str(failure), None
         return PartitionState.PAUSED, "no task copies it any more: its topic is not selected", None
-    if look.held:
-        return PartitionState.PAUSED, f"copying is {look.held}", None
-    if task is not None and task in look.failed_tasks:
-        return PartitionState.FAILED, f"task {task} has failed: {look.failed_tasks[task]}", None
-    row = None if sight is None else sight.row
+    if inputs.held:
+        return PartitionState.PAUSED, f"copying is {inputs.held}", None
+    if task is not None and task in inputs.failed_tasks:
+        return PartitionState.FAILED, f"task {task} has failed: {inputs.failed_tasks[task]}", None
+    row = None if status is None else status.row
     if row is not None:
         return PartitionState(row.state), row.reason, _known_offset(row.since_ms)
-    pause = paused(look.pauses, tp) if look.pauses else None
+    pause = paused(inputs.pauses, tp) if inputs.pauses else None
     if pause is not None:
         return PartitionState.PAUSED, str(pause), pause.since_ms
     if entry is not None and entry.condition is not None:
-        trouble = entry.condition
-        return PartitionState(trouble.state), trouble.reason, trouble.since_ms
+        condition = entry.condition
+        return PartitionState(condition.state), condition.reason, condition.since_ms
     return (
         (PartitionState.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else PartitionState.RUNNING),
         "",

@@ -88,5 +88,5 @@ def _ordered(rows: list[Any], order: str, known: frozenset[str], *, descending: 
         return getattr(row, order)
 
     unknown: Callable[[Any], bool] = lambda row: by(row) is None  # noqa: E731
-    told = sorted((row for row in rows if not unknown(row)), key=by, reverse=descending)
-    return [*told, *filter(unknown, rows)]
+    known_rows = sorted((row for row in rows if not unknown(row)), key=by, reverse=descending)
+    return [*known_rows, *filter(unknown, rows)]

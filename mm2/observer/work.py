@@ -193,7 +193,7 @@ def _idle(source: ConnectorView) -> str:
     if source.tasks and all(task.state == State.FAILED for task in source.tasks):
         return f"all tasks have failed: {_reason(source.tasks[0].trace)}"
     if source.tasks and all(task.state == State.UNASSIGNED for task in source.tasks):
-        return "no worker has its tasks"
+        return "its tasks are assigned to no worker"
     return ""
 
 

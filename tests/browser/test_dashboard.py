@@ -134,7 +134,7 @@ def test_how_far_is_verified_is_shown_and_what_differs_is_red(shop: Shop, page: 
         page.goto(f"{shop.ui}partitions?flow={FLOW}&search=orders-1")
         expect(row(page, "orders-1").locator("td").nth(8)).to_have_text(up_to, timeout=PATIENCE_S * 1000)
         page.goto(shop.ui)
-        said = "What is on vault is not what is on shop: 2 missing, as mm2 verify has found."
+        said = "vault differs from shop: 2 missing, found by mm2 verify."
         if differences:
             expect(flow.locator(".sentence.bad")).to_contain_text(said, timeout=PATIENCE_S * 1000)
         else:

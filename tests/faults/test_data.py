@@ -185,7 +185,7 @@ def test_d4_retention_that_overtakes_the_reader_is_told_and_written_down(
     assert mirror.lines("records lost to retention", partition=play.topic)
     # It goes on as if nothing had been, so the first sentence has to say it, and a script has to hear of it.
     code, status, _ = asked(capsys, "status", mirror.file, "--timeout", "60")
-    said = re.search(r"D->B  [A-Z_]+  .* Lost for good within the last day: (.*); see mm2 gaps\.\n", status)
+    said = re.search(r"D->B  [A-Z_]+  .* Permanently lost within the last day: (.*); see mm2 gaps\.\n", status)
     assert code == 1
     assert said, status
     newest = [

@@ -295,7 +295,7 @@ def test_sparks_rest_shows_the_copying_and_the_settings_of_the_file(mirror: Mirr
         settings = dict(environment["sparkProperties"])
         assert (settings["spark.ui.retainedJobs"], settings["spark.app.name"]) == ("77", "life")
     assert sum(member.name() == "java" for member in process.family()) == 1, "one Spark for all flows"
-    (warning,) = process.lines(level="warning", event="Nothing reads the key")
+    (warning,) = process.lines(level="warning", event="Unknown key")
     assert "emit.checkpoint.interval.seconds" in warning["event"]
     assert "Did you mean emit.checkpoints.interval.seconds?" in warning["event"]
 

@@ -250,9 +250,12 @@ def test_what_is_wrong_is_said_in_a_sentence_and_changes_nothing(
             f"mm2: Cluster B has no ledger mm2-ledger.{unique}.internal: nothing has been copied",
         ),
         (("failover", file, flow, "--topic", "["), "mm2: Invalid value [ for configuration --topic"),
-        (("failover", file, flow, "--group", ""), "mm2: --group names nothing; leave it out to have all."),
-        (("failover", file, flow, "--wait", "-1"), "mm2: --wait -1 is no number of seconds."),
-        (("failback", file, flow, "--divergent", "truncate"), "mm2: A log cannot be cut off at its end: DeleteRecords"),
+        (("failover", file, flow, "--group", ""), "mm2: --group is empty; omit it to select all."),
+        (("failover", file, flow, "--wait", "-1"), "mm2: --wait -1 is not a number of seconds."),
+        (
+            ("failback", file, flow, "--divergent", "truncate"),
+            "mm2: The end of a log cannot be truncated: DeleteRecords",
+        ),
     ):
         code, out, err = asked(capsys, *arguments)
         assert (code, out) == (2, ""), arguments

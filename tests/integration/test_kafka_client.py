@@ -200,7 +200,7 @@ def test_raw_frame_goes_out_in_pieces_and_comes_back_into_the_callers_buffer(sec
 
 def test_plain_client_at_tls_port_is_told_about_tls(secured: Secured) -> None:
     props = secured.props("TLS", security_protocol="PLAINTEXT")
-    with pytest.raises(TlsFailure, match="speaks TLS on this port"):
+    with pytest.raises(TlsFailure, match="uses TLS on this port"):
         secured.open(props)
 
 
@@ -213,7 +213,7 @@ def test_tls_client_at_plain_port_is_told_about_plaintext(secured: Secured) -> N
 
 
 def test_client_without_sasl_at_sasl_port_is_told_about_sasl(secured: Secured) -> None:
-    with pytest.raises(DisconnectedFailure, match="demands SASL"):
+    with pytest.raises(DisconnectedFailure, match="requires SASL"):
         Cluster(ClientSettings.from_props(secured.props("LOGIN", security_protocol="PLAINTEXT")), name="S").preflight(5)
 
 
@@ -370,7 +370,7 @@ def test_tls_with_client_certificate_from_every_kind_of_store(secured: Secured, 
 
 
 def test_missing_client_certificate_is_a_tls_failure(secured: Secured) -> None:
-    with pytest.raises(TlsFailure, match="may demand a client certificate"):
+    with pytest.raises(TlsFailure, match="may require a client certificate"):
         usable(secured.open({**secured.props("MUTUAL"), **trusted(secured, "PEM text")}))
 
 

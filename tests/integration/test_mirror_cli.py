@@ -202,7 +202,7 @@ def test_a_wrong_password_is_said_as_such_at_once(tmp_path: Path) -> None:
 def test_a_key_that_nothing_reads_is_told_with_the_nearest_one(tmp_path: Path) -> None:
     file = config_file(tmp_path, {"refresh.topic.interval.seconds": "5"})
     _, said = run(file, "--clusters", "B")
-    (warning,) = [line for line in said.splitlines() if "Nothing reads the key" in line]
+    (warning,) = [line for line in said.splitlines() if "Unknown key" in line]
     assert "refresh.topic.interval.seconds" in warning
     assert "Did you mean refresh.topics.interval.seconds?" in warning
 

@@ -100,9 +100,9 @@ def test_old_keys_are_deleted_and_those_in_use_are_not(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ([], "Say which offsets to delete"),
-        (["--older-than", "soon"], "'soon' is no age; write for instance 30d"),
-        (["--where", "topic"], "'topic' is no field of a source partition"),
+        ([], "Select the offsets to delete"),
+        (["--older-than", "soon"], "'soon' is not an age; write for instance 30d"),
+        (["--where", "topic"], "'topic' is not a field of a source partition"),
         (["--connector", "c", "--topic", "no-such-topic"], "There is no topic no-such-topic at"),
     ],
 )

@@ -194,7 +194,7 @@ def test_plan_tells_what_a_start_would_do_and_does_nothing(
     code, out, err = scene.ask(capsys, "plan")
     assert (code, err) == (0, "")
     assert f"  B: add partitions {scene.remote('grown')}: partitions=1 -> 3\n" in out
-    assert out.splitlines()[-1].endswith("; nothing stands in the way")
+    assert out.splitlines()[-1].endswith("; no problem was found")
 
 
 def put(broker: LocalKafka, topic: str, operation: AclOperation, user: str) -> None:
@@ -232,8 +232,7 @@ def test_plan_tells_what_would_go_wrong(pair: tuple[LocalKafka, LocalKafka], tmp
     assert (code, flow["well"]) == (1, False)
     found = steps(document)
     assert (
-        "replication.factor is 3, which the cluster cannot hold"
-        in found["create topic", scene.remote("orders")]["trouble"]
+        "replication.factor is 3, which the cluster rejects" in found["create topic", scene.remote("orders")]["trouble"]
     )
     configs = found["create topic", f"mm2-configs.{scene.alias}.internal"]
     assert "config.storage.replication.factor=2" in configs["trouble"]
@@ -369,7 +368,7 @@ def test_a_flow_whose_workers_cannot_be_seen_is_not_told_to_run(
     literal, deny = ResourcePatternType.LITERAL, AclPermissionType.DENY
     hidden = AclBinding(Kind.TOPIC, configs, literal, ME, "*", AclOperation.READ, deny)
     grant(scene.b, hidden)
-    soon(lambda: "who runs it is not known: " in scene.ask(capsys, "status")[1])
+    soon(lambda: "its workers are not known: " in scene.ask(capsys, "status")[1])
     code, out, _ = scene.ask(capsys, "status")
     assert (code, out.split()[:2]) == (1, [scene.flow, "DEGRADED"])
     assert "TOPIC_AUTHORIZATION_FAILED" in out
@@ -544,7 +543,9 @@ def test_connectors_are_paused_resumed_stopped_and_restarted_through_the_process
     other.write_text(f"{running.file.read_text()}B.bootstrap.servers = elsewhere:9092\n")
     code, out, err = asked(capsys, "stop", other, running.flow)
     assert (code, out) == (2, "")
-    assert f" runs {running.flow} ({process['url']} runs one of that name between other clusters), or it has no" in err
+    assert (
+        f" runs {running.flow} ({process['url']} runs a flow of that name between other clusters), or it has no" in err
+    )
 
 
 def test_what_stays_paused_is_named_when_the_flow_is_resumed(running: Scene, capsys: Capsys) -> None:
@@ -561,8 +562,8 @@ def test_what_nobody_follows_is_told(running: Scene, capsys: Capsys) -> None:
         code, out, err = running.ask(capsys, "pause", "--topic", running.topic("quiet"), "--timeout", "0.5")
         assert (code, "paused by" in out) == (1, True)
         assert err == (
-            "mm2: it is written down, but after 0.5 s these have not followed: "
-            f"{running.topic('quiet')}-0; does the flow run?\n"
+            "mm2: written to the ledger, but not applied after 0.5 s: "
+            f"{running.topic('quiet')}-0; is the flow running?\n"
         )
     finally:
         running.ask(capsys, "resume", "--topic", running.topic("quiet"), "--timeout", "0")
@@ -572,22 +573,22 @@ def test_what_nobody_follows_is_told(running: Scene, capsys: Capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["pause", "--partition", "1"], "--partition needs the --topic that it belongs to."),
-        (["restart", "--task", "1"], "--task needs the --connector that it belongs to."),
-        (["pause", "--reason", "x"], "--reason is kept for a --topic; Connect keeps none for connectors."),
-        (["pause", "--topic", "x", "--connector", "source"], "Say --connector or --topic, not both."),
-        (["pause", "--topic", "absent"], "has no absent: nothing of it is copied."),
-        (["resume", "--topic", "absent"], "has no absent: nothing of it is copied."),
+        (["pause", "--partition", "1"], "--partition requires --topic."),
+        (["restart", "--task", "1"], "--task requires --connector."),
+        (["pause", "--reason", "x"], "--reason requires --topic: Connect stores no reason for connectors."),
+        (["pause", "--topic", "x", "--connector", "source"], "Use --connector or --topic, not both."),
+        (["pause", "--topic", "absent"], "has no absent: no record of it was copied."),
+        (["resume", "--topic", "absent"], "has no absent: no record of it was copied."),
         (
             ["pause", "--connector", "sink"],
             "There is no connector sink; write one of worker, source, heartbeat, checkpoint.",
         ),
         (["restart", "--connector", "source", "--task", "99"], "MirrorSourceConnector has no task 99; it has 0"),
         (["pause", "--url", "ftp://x"], "--url ftp://x: write it as http://host:8083."),
-        (["pause", "--url", "http://me:pw@127.0.0.1:1"], "--url holds a login"),
-        (["pause", "--url", "http://127.0.0.1:1"], "Nothing answers at http://127.0.0.1:1: "),
-        (["pause", "--user", "ann"], "The password of ann has to stand in the environment variable MM2_REST_PASSWORD."),
-        (["lag", "--threshold", "fast"], "'fast' is no lag; write for instance 1000 (records), 30s, 5m or 20MB."),
+        (["pause", "--url", "http://me:pw@127.0.0.1:1"], "--url contains credentials"),
+        (["pause", "--url", "http://127.0.0.1:1"], "No response from http://127.0.0.1:1: "),
+        (["pause", "--user", "ann"], "The password of ann must be in the environment variable MM2_REST_PASSWORD."),
+        (["lag", "--threshold", "fast"], "'fast' is not a lag; write for instance 1000 (records), 30s, 5m or 20MB."),
         (["lag", "--top", "-1"], "--top -1: write how many partitions, or 0 for all."),
     ],
 )

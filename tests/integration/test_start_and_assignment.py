@@ -196,7 +196,7 @@ def test_a_partition_that_has_a_position_goes_on_from_there(scene: Scene, runnin
     [
         ("yesterday", "neither milliseconds since 1970 nor a time"),
         ("file:{folder}/nowhere.csv", "nowhere.csv cannot be read: No such file or directory"),
-        ("file:{folder}/bad.csv", "line 2 of {folder}/bad.csv: 'seven' is no offset"),
+        ("file:{folder}/bad.csv", "line 2 of {folder}/bad.csv: 'seven' is not an offset"),
     ],
 )
 def test_a_start_that_cannot_be_had_ends_the_process_with_a_sentence(scene: Scene, value: str, reason: str) -> None:

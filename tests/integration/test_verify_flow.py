@@ -209,9 +209,7 @@ def test_a_living_flow_is_equal_and_whoever_writes_to_its_target_is_found_out(
         code, out, err = asked(capsys, "status", file, f"{unique}-a->{unique}-b", "--json")
         (told,) = json.loads(out)["flows"]
         assert (code, told["state"]) == (1, "DEGRADED"), err
-        assert (
-            f"What is on {unique}-b is not what is on {unique}-a: 1 extra, as mm2 verify has found." in told["sentence"]
-        )
+        assert f"{unique}-b differs from {unique}-a: 1 extra, found by mm2 verify." in told["sentence"]
     finally:
         process.clean_up()
 

@@ -222,7 +222,7 @@ class Network:
         left_s = deadline - world.monotonic()
         world.sleep(min(wait_s, max(0.0, left_s)))
         if wait_s >= left_s:
-            raise TimeoutFailure(f"The {who} did not accept a connection before the time was up.")
+            raise TimeoutFailure(f"The {who} did not accept a connection before the timeout.")
         if not listener.reachable():
             raise RefusedFailure(f"The {who} cannot be reached: no process listens there.")
         link = Link(self, world.owner, listener)

@@ -343,4 +343,4 @@ def read_discovery(props: Mapping[str, object]) -> Discovery:
         return Discovery(text)
     except ValueError:
         known = ", ".join(mode.value for mode in Discovery)
-        raise ConnectError(f"plugin.discovery is {text}; it has to be one of {known}") from None
+        raise ConnectError(f"plugin.discovery is {text}; it must be one of {known}") from None

@@ -126,7 +126,7 @@ def check_content_type(headers: Headers, *, json_only: bool) -> None:
         return
     match = _MEDIA_TYPE.fullmatch(content_type)
     if match is None:
-        raise RestFailure(400, "Bad Request: the header Content-Type is no media type")
+        raise RestFailure(400, "Bad Request: the header Content-Type is not a media type")
     main, sub = match[1].lower(), match[2].lower()
     if json_only and not (main in {"application", "*"} and sub in {"json", "*"}):
         raise RestFailure.plain(415)

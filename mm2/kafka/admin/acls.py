@@ -22,7 +22,7 @@ class AclCalls(AdminCalls):
     def describe_acls(self, matching: AclFilter = _EVERYTHING) -> list[AclBinding]:
         """List the ACLs that match the filter.
 
-        Raises BrokerFailure 54 without an authorizer, 31 without the right to see them.
+        Raises BrokerFailure: SECURITY_DISABLED without an authorizer, CLUSTER_AUTHORIZATION_FAILED without DESCRIBE.
         """
         answer = self._ask_any(
             lambda: DescribeAclsRequest(

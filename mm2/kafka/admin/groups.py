@@ -56,7 +56,7 @@ class GroupCalls(AdminCalls):
         return list(found.values())
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | KafkaFailure]:
-        """State and members of groups. A group that does not exist is failure 69 (older brokers: state "Dead")."""
+        """State and members of groups. A group that does not exist is GROUP_ID_NOT_FOUND (older brokers: state "Dead")."""
 
         def request(groups: list[str]) -> Any:
             return DescribeGroupsRequest(groups=groups, include_authorized_operations=False)
@@ -107,7 +107,7 @@ class GroupCalls(AdminCalls):
     def alter_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, KafkaFailure | None]:
-        """Commit offsets for a group that has no members (otherwise failure 25, UNKNOWN_MEMBER_ID)."""
+        """Commit offsets for a group that has no members (otherwise UNKNOWN_MEMBER_ID)."""
 
         def request(partitions: list[TopicPartition]) -> Any:
             topics: dict[str, list[Any]] = defaultdict(list)
@@ -139,7 +139,7 @@ class GroupCalls(AdminCalls):
     ) -> dict[TopicPartition, KafkaFailure | None]:
         """Delete committed offsets; a partition without one counts as deleted.
 
-        Failure 69 when the group does not exist, 86 while a member subscribes to the topic.
+        GROUP_ID_NOT_FOUND when the group does not exist, GROUP_SUBSCRIBED_TO_TOPIC while a member subscribes to the topic.
         """
 
         def request(wanted: list[TopicPartition]) -> Any:
@@ -197,7 +197,7 @@ class GroupCalls(AdminCalls):
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaFailure | None]:
         """Delete groups without members, with their offsets.
 
-        Failure 68 for a group with members, 69 if it does not exist.
+        NON_EMPTY_GROUP for a group with members, GROUP_ID_NOT_FOUND if it does not exist.
         """
 
         def read(answer: Any) -> dict[str, KafkaFailure | None]:

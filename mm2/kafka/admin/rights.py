@@ -20,7 +20,7 @@ class RightsCalls(GroupCalls):
     """Authorized operations of topics, groups and the cluster. Brokers report them only to clients with DESCRIBE."""
 
     def topic_rights(self, names: Iterable[str]) -> dict[str, Rights | KafkaFailure]:
-        """Operations on topics. Failure 3 for a topic that does not exist, 29 for one without DESCRIBE.
+        """Operations on topics.
 
         Needs brokers 2.3.
         """
@@ -51,7 +51,7 @@ class RightsCalls(GroupCalls):
         return _rights(answer.authorized_operations)
 
     def group_rights(self, groups: Iterable[str]) -> dict[str, Rights | KafkaFailure]:
-        """Operations on consumer groups, existing or not. Failure 30 for a group without DESCRIBE."""
+        """Operations on consumer groups, existing or not. Without DESCRIBE: GROUP_AUTHORIZATION_FAILED."""
 
         def request(some: list[str]) -> Any:
             # From version 6 on a group that does not exist is an error without authorized operations.

@@ -56,11 +56,11 @@ class ShareGroupCalls(GroupCalls):
     def alter_share_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, KafkaFailure | None]:
-        """Set start offsets of a group without members (otherwise failure 68, NON_EMPTY_GROUP).
+        """Set start offsets of a group without members (otherwise NON_EMPTY_GROUP).
 
         Creates the group if needed.
 
-        Failure 69 when a group of another type has this name.
+        GROUP_ID_NOT_FOUND when a group of another type has this name.
         """
 
         def request(wanted: list[TopicPartition]) -> Any:

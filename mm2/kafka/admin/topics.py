@@ -37,7 +37,7 @@ class TopicCalls(AdminCalls):
     def describe_topics(self, names: Iterable[str], *, max_age_s: float = 0) -> dict[str, TopicInfo | KafkaFailure]:
         """Partitions, leaders and ids of topics, from metadata at most `max_age_s` seconds old; 0 sends a request.
 
-        Failure 3 for a topic that does not exist, 29 for one that may not be described.
+        UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, TOPIC_AUTHORIZATION_FAILED without DESCRIBE.
         """
 
         def ask(topics: list[str], timeout_s: float) -> Mapping[str, TopicInfo | KafkaFailure]:
@@ -49,7 +49,7 @@ class TopicCalls(AdminCalls):
     def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, KafkaFailure | None]:
-        """Create topics independently: failure 36 for an existing topic does not affect the others.
+        """Create topics independently: TOPIC_ALREADY_EXISTS for one topic does not affect the others.
 
         The controller answers before the brokers know the topics, so this returns when the topics are visible and have
         leaders, or after 5 s. `validate_only`: create nothing and return the results that creation would have.
@@ -122,7 +122,7 @@ class TopicCalls(AdminCalls):
     def _until_seen(self, results: Mapping[str, KafkaFailure | None], seen: Callable[[Metadata, str], bool]) -> None:
         """Wait until metadata shows the change for the topics that succeeded.
 
-        Best effort: no failure when the time is up.
+        Best effort: no failure at the timeout.
         """
         for name in results:
             self.cluster.invalidate(name)

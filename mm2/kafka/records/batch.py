@@ -131,7 +131,7 @@ class BatchView(NamedTuple):
 def read_header(data: bytes | bytearray | memoryview, at: int = 0) -> BatchHeader:
     """The header of the batch that starts at ``at``; CorruptBatch when fewer than 61 bytes are left."""
     if len(data) - at < HEADER_BYTES:
-        message = f"a record batch header needs {HEADER_BYTES} bytes, {len(data) - at} are there"
+        message = f"a record batch header needs {HEADER_BYTES} bytes, {len(data) - at} are left"
         raise CorruptBatch(message)
     return _tuple(BatchHeader, HEADER.unpack_from(data, at))
 
@@ -187,7 +187,7 @@ def check_crc(header: BatchHeader, data: memoryview) -> None:
     if actual != header[4]:
         message = (
             f"the record batch at offsets {header.base_offset}..{header.last_offset} has CRC-32C {actual:#010x}, "
-            f"its header says {header.crc:#010x}"
+            f"its header has {header.crc:#010x}"
         )
         raise CorruptBatch(message)
 

@@ -223,11 +223,11 @@ def codec_of(key: int | str) -> Codec:
     """
     if isinstance(key, int):
         if key >= len(CODECS):
-            message = f"a record batch names compression codec {key}, which does not exist"
+            message = f"a record batch has the unknown compression codec {key}"
             raise CorruptBatch(message)
         return CODECS[key]
     if key not in _BY_NAME:
-        message = f"{key!r} is not a compression type; there are {', '.join(_BY_NAME)}"
+        message = f"{key!r} is not a compression type; known are {', '.join(_BY_NAME)}"
         raise ValueError(message)
     return _BY_NAME[key]
 

@@ -41,7 +41,7 @@ class LegacyMessage(NamedTuple):
 def read_message_set(view: BatchView) -> list[LegacyMessage]:
     """The messages of one fetched message, more than one when it is compressed, with absolute offsets and timestamps.
 
-    Raises CorruptBatch when a CRC is wrong, or for anything else that does not add up.
+    Raises CorruptBatch when a CRC is wrong, or for any other inconsistency.
     """
     where = f"the message set at offset {view.base_offset} (magic {view.magic})"
     try:
@@ -97,7 +97,7 @@ def _unwrapped(wrapper: LegacyMessage, where: str) -> list[LegacyMessage]:
         packed = with_right_head(packed)
     inner = list(_messages(decompress(codec, packed), where))
     if not inner or any(message.attributes & CODEC_MASK for message in inner):
-        message = f"{where} does not parse: it holds {len(inner)} messages, or compressed ones"
+        message = f"{where} does not parse: it contains {len(inner)} messages, or compressed ones"
         raise CorruptBatch(message)
     base = 0
     if wrapper.magic and wrapper.offset:  # 0: an unassigned offset, as sent by some producers

@@ -82,7 +82,7 @@ def merge(views: Sequence[BatchView], *, max_bytes: int = MAX_MERGED_BYTES) -> l
     in codec or are not consecutive.
     """
     if old := [view for view in views if view.header is None]:
-        message = f"the message set at offset {old[0].base_offset} is no batch that could be merged"
+        message = f"the message set at offset {old[0].base_offset} cannot be merged"
         raise ValueError(message)
     data = b"".join([view.data for view in views])
     merged: list[Merged] = []
@@ -322,7 +322,7 @@ class _Run:
                 at = stop
                 number += 1
         except IndexError as error:
-            message = f"the records of a batch end before all {count} are there"
+            message = f"the records of a batch end before the last of {count} records"
             raise CorruptBatch(message) from error
         if at != end or not _INT64_MIN <= newest <= _INT64_MAX:
             message = f"{end - at} bytes follow the {count} records of a batch, the newest of which is of {newest}"

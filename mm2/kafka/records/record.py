@@ -68,13 +68,13 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
             return (number >> 1) ^ -(number & 1), at
         shift += 7
         if shift > 63:
-            message = "a record holds an integer of more than 10 bytes"
+            message = "a record contains an integer of more than 10 bytes"
             raise CorruptBatch(message)
 
 
 def _corrupt(header: BatchHeader, why: object) -> CorruptBatch:
     return CorruptBatch(
-        f"the records of the batch at offsets {header.base_offset}..{header.last_offset} do not add up: {why}"
+        f"the records of the batch at offsets {header.base_offset}..{header.last_offset} are inconsistent: {why}"
     )
 
 
@@ -84,7 +84,7 @@ def _check_end(header: BatchHeader, at: int, end: int) -> None:
     A count that is too low would silently lose the remaining records.
     """
     if header.records_count < 0 or at != end:
-        why = f"{header.records_count} records are announced, {end - at} bytes follow them"
+        why = f"the header has {header.records_count} records, {end - at} bytes follow them"
         raise _corrupt(header, why)
 
 
@@ -171,7 +171,7 @@ def encode_batch(
 ) -> bytearray:
     """Encode a whole batch with dense offsets from ``base_offset``. ``producer`` = (id, epoch, base sequence)."""
     if not records:
-        message = "a record batch holds at least one record"
+        message = "a record batch contains at least one record"
         raise ValueError(message)
     now = int(time.time() * 1000)
     base = records[0].timestamp if records[0].timestamp is not None else now

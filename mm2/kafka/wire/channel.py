@@ -225,7 +225,7 @@ class Channel:
     def _begin_body(self) -> None:
         (size,) = struct.unpack(">i", self._head)
         if not 4 <= size <= self._max_frame_bytes:
-            message = f"{self._address} announced a frame of {size} bytes; at most {self._max_frame_bytes} are taken"
+            message = f"{self._address} sent a frame of {size} bytes; the limit is {self._max_frame_bytes}"
             raise DisconnectedFailure(message)
         self._body = memoryview(self._pool.take(size))[:size]
         self._filled = 0

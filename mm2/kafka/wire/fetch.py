@@ -174,7 +174,7 @@ class FetchSession:
     def response(self, version: int, frame: memoryview) -> list[Fetched]:
         """Parse an answer (frame without size prefix, correlation id included) and update the session.
 
-        Raises BrokerFailure for an error of the whole request (70, 71: the session is reset, send again) and
+        Raises BrokerFailure for an error of the whole request (the session is reset: send again) and
         CorruptBatch when the frame does not parse.
         """
         try:

@@ -238,7 +238,7 @@ def test_questions_that_cannot_be_answered_end_with_2(
 ) -> None:
     file = scene.files["ours"]
     code, _, told = asked(capsys, "client", "heartbeat-topics", file)
-    assert (code, "say --cluster" in told) == (2, True)
+    assert (code, "set --cluster" in told) == (2, True)
     code, _, told = asked(capsys, "client", "heartbeat-topics", file, "--cluster", "mars")
     assert (code, "its clusters are oeast, owest" in told) == (2, True)
     code, _, told = asked(capsys, "client", "translate-offsets", file, "mars", "g", "--cluster", "owest")

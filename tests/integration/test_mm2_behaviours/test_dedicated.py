@@ -28,7 +28,7 @@ from tests.support.waiting import PATIENCE
 pytestmark = pytest.mark.timeout(int(300 * PATIENCE))
 
 CONNECTORS = ("MirrorSourceConnector", "MirrorHeartbeatConnector", "MirrorCheckpointConnector")
-IN_EFFECT = "The file is in effect."
+IN_EFFECT = "The new configuration is in effect."
 
 
 def fill(broker: LocalKafka, topic: str, partitions: int = 1, records: int = 20) -> None:

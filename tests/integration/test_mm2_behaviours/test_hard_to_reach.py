@@ -385,7 +385,7 @@ def test_a_source_that_does_not_let_us_in_is_told_in_a_sentence(site: Site, wron
 def test_what_is_down_at_first_is_waited_for_while_the_others_go_on(site: Site) -> None:
     process = site.process
     process.says("cannot be reached: connection refused", flow="late->plainB")
-    waiting = "Until it can, these wait: plainA->late."
+    waiting = "Waiting flows: plainA->late."
     assert "The target cluster late" in process.says(waiting)["event"]
     since = site.beat("plain")
     process.eventually(lambda: site.beat("plain") > since)
@@ -399,7 +399,7 @@ def test_what_is_down_at_first_is_waited_for_while_the_others_go_on(site: Site) 
         process.eventually(lambda row=(source, topic, target, f"{alias}.{topic}"): has_all(*row), 120)  # type: ignore[misc]
         assert contents(target, f"{alias}.{topic}") == contents(source, topic)
     assert len(process.lines(event=waiting)) == 1
-    process.says("The target cluster has come.", cluster="late")
+    process.says("Target cluster reachable; starting flows.", cluster="late")
 
 
 EXPECTED = {
@@ -408,7 +408,7 @@ EXPECTED = {
     "stranger": ("The certificate of the broker 127.0.0.1:", "of cluster B is not trusted: "),
     "expired": ("The certificate of the broker 127.0.0.1:", "expired"),
     "misnamed": ("The certificate of the broker localhost:", "of cluster B is not trusted: ", "localhost"),
-    "keyless": ("The broker 127.0.0.1:", " TLS ", "may demand a client certificate"),
+    "keyless": ("The broker 127.0.0.1:", " TLS ", "may require a client certificate"),
     "locked": ("ssl.truststore.location", "trusted.pkcs12", "the password may be wrong"),
 }
 
@@ -465,7 +465,7 @@ def test_certificates_that_are_replaced_are_used_without_a_restart(site: Site) -
         process.eventually(lambda way=way: is_running(site.b, f"{way}A"))  # type: ignore[misc]
     for way in BY_FILES:
         # The heartbeats' producer waited, its task has not failed.
-        again = process.lines(event="What has failed is started again.", flow=f"{way}A->{way}B")
+        again = process.lines(event="Failed connectors and tasks are restarted.", flow=f"{way}A->{way}B")
         assert [line for line in again if line["connector"] == "MirrorHeartbeatConnector"] == []
     assert process.lines(event="failed unexpectedly") == []
     assert process.lines(event="There is no ledger: delivery is at-least-once.") == []

@@ -194,11 +194,13 @@ def test_a_target_that_refuses_properties_gets_the_topic_without_them(
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, newer)) as (connector, _):
         wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
         assert config_of(kafka_b, f"A.{unique}", "cleanup.policy") == "compact"
-        assert told("Cluster B refuses future.property=1, so remote topics do without it")
-        assert told("Cluster B refuses segment.bytes=5, so remote topics do without it")
+        assert told("Cluster B rejects future.property=1, so remote topics are created without it")
+        assert told("Cluster B rejects segment.bytes=5, so remote topics are created without it")
         # The sync leaves the unknown one out, and one that is refused takes no other with it.
         wait_until(
-            lambda: told("Cluster B does not know the topic property future.property"), 30, what="a word on that, too"
+            lambda: told("Cluster B does not support the topic property future.property"),
+            30,
+            what="a word on that, too",
         )
         alter(kafka_a, unique, "retention.bytes", "1000")
         wait_until(

@@ -82,7 +82,7 @@ def test_keys_that_nothing_reads_are_named_and_told_by_the_exit_code(
     code, _, err = asked(capsys, "config", file)
     assert (code, err) == (
         1,
-        f"mm2: {file}, line 8: nothing reads the key topics.exlude. Did you mean topics.exclude?\n",
+        f"mm2: {file}, line 8: unknown key topics.exlude. Did you mean topics.exclude?\n",
     )
     code, out, _ = asked(capsys, "config", file, "--json")
     assert (code, json.loads(out)["unread"]) == (1, [{"key": "topics.exlude", "line": 8, "nearest": "topics.exclude"}])

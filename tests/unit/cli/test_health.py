@@ -53,7 +53,7 @@ def test_only_who_asks_for_life_is_content_with_a_process_that_is_starting(
 def test_what_is_no_answer_is_not_well(capsys: pytest.CaptureFixture[str]) -> None:
     nobody = f"http://127.0.0.1:{free_ports(1)[0]}/health"
     assert (main([nobody]), main([nobody, "--alive"])) == (1, 1)
-    assert "No answer from" in capsys.readouterr().out
+    assert "No response from" in capsys.readouterr().out
     with answering(401, b"<html>") as url:
         assert (main([url]), main([url, "--alive"])) == (1, 0)
     assert capsys.readouterr().out == "HTTP 401.\n" * 2

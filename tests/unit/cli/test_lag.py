@@ -36,7 +36,7 @@ def test_a_threshold_is_of_records_seconds_or_bytes(text: str, field: str, most:
 
 @pytest.mark.parametrize("text", ["", "fast", "-1", "10d", "1e3", "s"])
 def test_what_is_no_threshold_is_refused(text: str) -> None:
-    with pytest.raises(CommandError, match="is no lag"):
+    with pytest.raises(CommandError, match="is not a lag"):
         Threshold.of(text)
 
 

@@ -37,7 +37,7 @@ def test_what_is_no_number_of_seconds_is_refused(
     with pytest.raises(SystemExit) as ended:
         parser().parse_args([*arguments, text])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.endswith(f"argument {arguments[-1]}: {text!r} is no number of seconds\n")
+    assert capsys.readouterr().err.endswith(f"argument {arguments[-1]}: {text!r} is not a number of seconds\n")
 
 
 def test_a_reader_who_has_had_enough_sees_no_trace() -> None:

@@ -100,7 +100,7 @@ def test_nothing_is_done_to_a_flow_without_connectors(
     monkeypatch.setattr(door.herder, "configs", {})
     code, out, err = door.ask(capsys, "--user", "ann", *door.files())
     assert (code, out) == (2, "")
-    assert err.startswith("mm2: A->B has no connectors yet, so there is nothing to restart: ")
+    assert err.startswith("mm2: A->B has no connectors to restart yet: ")
 
 
 def test_the_stores_of_the_processs_own_file_will_do(door: Door, capsys: Capsys) -> None:
@@ -112,9 +112,9 @@ def test_the_stores_of_the_processs_own_file_will_do(door: Door, capsys: Capsys)
 @pytest.mark.parametrize(
     ("files", "user", "sentence"),
     [
-        ({}, "", "wants a login; say --user, with the password in MM2_REST_PASSWORD."),
-        ({}, "bob", "wants a login; say --user, with the password in MM2_REST_PASSWORD."),
-        ({"authority": "stranger.pem"}, "ann", "--cacert and --cert say what to trust and what to show."),
+        ({}, "", "requires authentication; set --user, and the password in MM2_REST_PASSWORD."),
+        ({}, "bob", "requires authentication; set --user, and the password in MM2_REST_PASSWORD."),
+        ({"authority": "stranger.pem"}, "ann", "check --cacert and --cert."),
         ({"authority": "none.pem"}, "ann", "none.pem"),
     ],
 )
@@ -132,7 +132,10 @@ def test_without_a_certificate_that_is_wanted_the_sentence_names_the_option(door
     code, out, err = door.ask(capsys, "--user", "ann", "--cacert", str(door.folder / "authority.pem"))
     assert (code, out, err.count("\n")) == (2, "", 1), err
     # By an alert, when it comes before the connection's end.
-    assert f"{door.url} hangs up: it wants another certificate" in err or f"No TLS with {door.url}: " in err
+    assert (
+        f"{door.url} closed the connection: it requires a client certificate" in err
+        or f"The TLS handshake with {door.url} failed: " in err
+    )
     assert "--cert" in err
 
 

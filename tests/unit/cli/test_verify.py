@@ -11,7 +11,7 @@ from io import StringIO
 import pytest
 
 from mm2.cli.flow import CommandError
-from mm2.cli.verify import _tell, asked_for, bytes_of
+from mm2.cli.verify import _write, asked_for, bytes_of
 from mm2.copy.ledger import Verified
 from mm2.kafka.structs import TopicPartition
 from mm2.verify.findings import Difference, DifferenceKind, Findings
@@ -43,12 +43,12 @@ def test_ranges_are_offsets_with_both_ends_or_times() -> None:
     [
         ({"offsets": ["t=1..2"]}, "--offsets t=1..2: write TOPIC-PARTITION=FIRST..LAST, as in orders-0=1000..1999."),
         ({"offsets": ["t-0=5..4"]}, "--offsets t-0=5..4: the last offset is below the first."),
-        ({"offsets": ["t-0=1..2", "t-0=5..6"]}, "--offsets t-0=5..6: t-0 is named twice."),
+        ({"offsets": ["t-0=1..2", "t-0=5..6"]}, "--offsets t-0=5..6: t-0 is listed twice."),
         ({"since": "yesterday"}, "--from yesterday: neither a time as in 2026-11-20T15:00:00Z (ISO 8601) nor"),
         ({"until": "file:/etc/passwd"}, "--to file:/etc/passwd: neither a time"),
         ({"since": "2", "until": "1"}, "--to 1 is not after --from 2."),
-        ({"since": "2", "offsets": ["t-0=1..2"]}, "--offsets and --from or --to say the same in two ways"),
-        ({"topic": ["t"], "offsets": ["t-0=1..2"]}, "--offsets names its topics itself: leave --topic out."),
+        ({"since": "2", "offsets": ["t-0=1..2"]}, "--offsets cannot be combined with --from or --to"),
+        ({"topic": ["t"], "offsets": ["t-0=1..2"]}, "--offsets contains the topics: omit --topic."),
     ],
 )
 def test_what_cannot_be_meant_is_said_in_a_sentence(given: dict[str, object], sentence: str) -> None:
@@ -98,7 +98,7 @@ def test_neighbours_are_one_stretch() -> None:
 
 def test_people_are_told_the_same_as_programs() -> None:
     out = StringIO()
-    _tell(
+    _write(
         out,
         report_of(Difference(DifferenceKind.MISSING, 3, None, 2), Difference(DifferenceKind.EXTRA, None, 9)),
         brief=False,

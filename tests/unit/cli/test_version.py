@@ -26,7 +26,7 @@ def test_version_names_what_it_stands_on(capsys: pytest.CaptureFixture[str]) -> 
     assert None not in told["dependencies"].values()
     assert "pytest" not in told["dependencies"], "what tests need is not needed"
     code, out, _ = asked(capsys, "version")
-    assert (code, out.startswith(f"mm2 {mm2.__version__}, speaks and behaves as Kafka 4.3.0; Spark ")) == (0, True)
+    assert (code, out.startswith(f"mm2 {mm2.__version__}, compatible with Kafka 4.3.0; Spark ")) == (0, True)
     assert f"  pyspark {told['spark']}\n" in out
 
 

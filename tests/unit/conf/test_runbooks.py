@@ -12,7 +12,7 @@ from mm2.cli.mm2 import parser
 from tests.unit.conf.promtool import CONF, alerts
 
 RUNBOOKS = CONF.parent / "docs" / "runbooks"
-PARTS = ("**It means:**", "**If one waits:**", "**See it:**", "**Do:**", "**It is over when**", "**Drill:**")
+PARTS = ("**It means:**", "**If not fixed:**", "**See it:**", "**Do:**", "**Resolved when**", "**Drill:**")
 
 
 def test_every_alert_has_its_page_and_every_page_its_alert() -> None:

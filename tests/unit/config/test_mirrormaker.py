@@ -507,7 +507,7 @@ def test_a_bad_value_from_a_provider_is_not_shown(tmp_path: Path) -> None:
     for line in (f"A->B.offset.lag.max={reference}", f"B.session.timeout.ms={reference}"):
         text = problem(provider + line)
         assert text.startswith(
-            f"Invalid value {reference} for configuration {line.split('=')[0]}: What this stands for"
+            f"Invalid value {reference} for configuration {line.split('=')[0]}: The referenced value"
         )
         assert "s3cret" not in text
     with pytest.raises(ConfigException) as caught:

@@ -220,5 +220,5 @@ def test_an_unknown_connector_is_answered_with_those_there_are() -> None:
 
 
 def test_an_unknown_discovery_is_refused() -> None:
-    with pytest.raises(ConnectError, match=r"plugin\.discovery is guess; it has to be one of only_scan"):
+    with pytest.raises(ConnectError, match=r"plugin\.discovery is guess; it must be one of only_scan"):
         Plugins({"plugin.discovery": "guess"})

@@ -329,14 +329,14 @@ def test_a_failed_read_of_positions_is_retried_and_reported(monkeypatch: pytest.
 
 def test_a_position_that_is_none_ends_the_lane() -> None:
     stage = Stage(60_000)
-    stage.failures = [ValueError("The committed position of t-0 is 'x', which is no offset.")]
+    stage.failures = [ValueError("The committed position of t-0 is 'x', which is not an offset.")]
     stage.lane.start()
     batch = stage.next()
     batch.received({"type": "ready"})
     wait_until(lambda: stage.messages(batch, "lease"))
     batch.received({"type": "claimed"})
     assert stage.lane.join(10)
-    assert stage.lane.failure == "The committed position of t-0 is 'x', which is no offset."
+    assert stage.lane.failure == "The committed position of t-0 is 'x', which is not an offset."
     assert (stage.messages(batch, "start"), stage.cancelled) == ([], [batch])
 
 

@@ -69,7 +69,7 @@ def test_the_text_lists_ranges_offsets_and_failures() -> None:
     assert lines[:3] == [
         "failover A->B",
         "A does not answer: connection refused",
-        "newest sign of A on B: 1970-01-01 00:00:05 UTC, 15.0 s ago; what A took since then is not known here",
+        "last contact with A on B: 1970-01-01 00:00:05 UTC, 15.0 s ago; records that A received since then are not known",
     ]
     assert "t-0: offsets 90-99" in lines
     assert "g A.t-0 70 (checkpoint) 60 50 60 segments written" in lines

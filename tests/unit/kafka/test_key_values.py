@@ -54,5 +54,5 @@ def test_a_batch_that_claims_another_number_of_records_is_refused(change: int) -
     view = view_of([Record(b"key", b"value")] * 3)
     assert view.header is not None
     lying = view._replace(header=view.header._replace(records_count=3 + change))
-    with pytest.raises(CorruptBatch, match="the batch at offset 0 do not add up"):
+    with pytest.raises(CorruptBatch, match="the batch at offset 0 are inconsistent"):
         collect([lying], 0)

@@ -107,7 +107,7 @@ def test_unknown_magic(magic: int) -> None:
 
 
 def test_a_short_header() -> None:
-    with pytest.raises(CorruptBatch, match="needs 61 bytes, 60 are there"):
+    with pytest.raises(CorruptBatch, match="needs 61 bytes, 60 are left"):
         read_header(bytes(60))
 
 
@@ -116,9 +116,9 @@ def test_more_or_fewer_records_than_announced(announced: int) -> None:
     data = encode_batch(SAMPLE)
     struct.pack_into(">i", data, 57, announced)
     (view,) = iter_batches(memoryview(data))
-    with pytest.raises(CorruptBatch, match=r"offsets 0\.\.4 do not add up"):
+    with pytest.raises(CorruptBatch, match=r"offsets 0\.\.4 are inconsistent"):
         decode_batch(view)
-    with pytest.raises(CorruptBatch, match=r"offsets 0\.\.4 do not add up"):
+    with pytest.raises(CorruptBatch, match=r"offsets 0\.\.4 are inconsistent"):
         rewrite(view)
 
 

@@ -239,7 +239,7 @@ def test_unknown_codecs_are_corrupt(codec: int) -> None:
 
 
 def test_an_unknown_codec_name_is_the_users_mistake() -> None:
-    with pytest.raises(ValueError, match="'brotli' is not a compression type; there are none, gzip"):
+    with pytest.raises(ValueError, match="'brotli' is not a compression type; known are none, gzip"):
         codec_of("brotli")
 
 

@@ -158,7 +158,7 @@ def test_impossible_frame_size_is_corrupt(pair: Pair, size: int) -> None:
 def test_tls_alert_where_a_frame_should_begin_is_told_apart(pair: Pair) -> None:
     client = connection(pair)
     pair[1].sendall(bytes.fromhex("15030300020250"))
-    with pytest.raises(TlsFailure, match="speaks TLS"):
+    with pytest.raises(TlsFailure, match="uses TLS"):
         client.receive_frame(bytearray(10), timeout_s=1)
 
 

@@ -100,7 +100,7 @@ def test_an_impossible_frame_ends_the_connection(size: int) -> None:
         far.sendall(size.to_bytes(4, "big", signed=True) + b"....")
         await wait_until_async(lambda: losses)
         assert isinstance(losses[0], DisconnectedFailure)
-        assert str(losses[0]) == f"h:9 announced a frame of {size} bytes; at most 1000 are taken"
+        assert str(losses[0]) == f"h:9 sent a frame of {size} bytes; the limit is 1000"
         assert channel.lost
         assert not frames
 

@@ -339,7 +339,7 @@ def test_positions_that_cannot_be_read_now_are_a_failure_and_those_that_are_none
     scene.positions.failure = None
     for nonsense in ("5", True, 1.5):
         scene.positions.held = {T0: nonsense}
-        with pytest.raises(ValueError, match="which is no offset"):
+        with pytest.raises(ValueError, match="which is not an offset"):
             scene.starts()
 
 
@@ -425,9 +425,9 @@ def test_an_error_is_logged_once_and_so_is_its_end(monkeypatch: pytest.MonkeyPat
     with capture_logs() as logs:
         for step, troubles in enumerate((["a"], ["a", "b"], ["b"], [], [], [])):
             now[0] = 100.0 + 2 * step
-            scene.task._log_troubles(troubles)
+            scene.task._log_errors(troubles)
         now[0] += 10
-        scene.task._log_troubles([])
+        scene.task._log_errors([])
     logged = [(line["event"], line.get("reason")) for line in logs]
     assert logged == [("Copying is blocked.", "a"), ("Copying is blocked.", "b"), ("Copying continues.", None)]
 

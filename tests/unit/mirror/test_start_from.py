@@ -117,13 +117,13 @@ def test_connect_s_answer_names_what_was_copied_so_the_next_one_is_first(tmp_pat
     [
         ("t,0,1\nt,1\n", "line 2: 2 columns instead of topic,partition,offset"),
         ("g,t,0,1\n", "line 1: 4 columns instead of topic,partition,offset"),
-        ("\n\nt,0,x\n", "line 3: 'x' is no offset"),
-        ("t,0,-1\n", "line 1: '-1' is no offset"),
-        ("t,zero,1\n", "line 1: 'zero' is no number of a partition"),
-        ("t,2147483648,1\n", "line 1: 2147483648 is no number of a partition"),
-        ("a/b,0,1\n", "line 1: 'a/b' is no name of a topic"),
-        ("t,0,1\ntopic,partition,offset\n", "line 2: 'partition' is no number of a partition"),
-        ("t,0,1\nu,0,1\nt,0,2\n", "line 3: t-0 has been named before"),
+        ("\n\nt,0,x\n", "line 3: 'x' is not an offset"),
+        ("t,0,-1\n", "line 1: '-1' is not an offset"),
+        ("t,zero,1\n", "line 1: 'zero' is not a partition number"),
+        ("t,2147483648,1\n", "line 1: 2147483648 is not a partition number"),
+        ("a/b,0,1\n", "line 1: 'a/b' is not a topic name"),
+        ("t,0,1\ntopic,partition,offset\n", "line 2: 'partition' is not a partition number"),
+        ("t,0,1\nu,0,1\nt,0,2\n", "line 3: t-0 is listed twice"),
         ("[\n{}\n]", "line 2: {} is not"),
         ('[{"topic":"t","partition":0,"offset":1},\n{"topic":"t","partition":1,"offset":true}]', "line 2: True is no"),
         ('[{"topic":"t","partition":0,"offset":1}\n{"topic":"t"}]', "line 2: not JSON: a comma"),
@@ -131,7 +131,7 @@ def test_connect_s_answer_names_what_was_copied_so_the_next_one_is_first(tmp_pat
         ('[\n{"topic":"t","partition":0,"offset":1}\n', "line 3: not JSON: a comma or the end of the list is missing"),
         ('[{"topic":"t","partition":0,"offset":1}]\nmore', "line 1: not JSON: something follows"),
         ('{"topic":"t","partition":0,"offset":1}', "line 1: neither a list of"),
-        ('{"offsets":[{"partition":{"topic":"t","partition":0},"offset":{}}]}', "line 1: '' is no offset"),
+        ('{"offsets":[{"partition":{"topic":"t","partition":0},"offset":{}}]}', "line 1: '' is not an offset"),
         ('{"offsets":[{"partition":{"topic":"t","partition":0},"offset":7}]}', "line 1: "),
         ("[" * 100_000, "line 1: not JSON"),
     ],
@@ -144,7 +144,7 @@ def test_a_bad_line_is_named_in_one_sentence(tmp_path: Path, content: str, reaso
 
 def test_positions_of_another_cluster_are_refused(tmp_path: Path) -> None:
     said = complaint(tmp_path, json.dumps({"offsets": connect()}), "C")
-    assert said == "line 1: orders-0 is one of cluster 'A', but the flow copies from C"
+    assert said == "line 1: orders-0 is of cluster 'A', but the flow copies from C"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def like(inputs: FlowInputs = HEALTHY, **changes: object) -> FlowInputs:
         (
             like(risk=Risk(None, 7, 9)),
             FlowState.RUNNING,
-            "If A dies now you lose 7 records; how old the oldest of them is, is not known yet.",
+            "If A dies now you lose 7 records; the age of the oldest is not known yet.",
         ),
         (
             like(seen=False, risk=Risk(), states={}),
@@ -67,31 +67,31 @@ def like(inputs: FlowInputs = HEALTHY, **changes: object) -> FlowInputs:
             "Nothing is copied: all tasks have failed: ConnectError: no. If A dies now you lose 4.2 seconds, 3,400 records.",
         ),
         (
-            like(BEHIND, held="paused", idle_reason="no worker has its tasks"),
+            like(BEHIND, held="paused", idle_reason="its tasks are assigned to no worker"),
             FlowState.PAUSED,
             "Copying is paused. If A dies now you lose 4.2 seconds, 3,400 records.",
         ),
         (
             like(unbegun=1),
             FlowState.RUNNING,
-            "If A dies now you lose what is in 1 partition of which nothing is copied yet.",
+            "If A dies now you lose all records of 1 partition not copied yet.",
         ),
         (
             like(risk=Risk(), unbegun=4),
             FlowState.UNKNOWN,
-            "If A dies now you lose what is in 4 partitions of which nothing is copied yet.",
+            "If A dies now you lose all records of 4 partitions not copied yet.",
         ),
         (
             like(BEHIND, unbegun=2),
             FlowState.RUNNING,
-            "If A dies now you lose 4.2 seconds, 3,400 records, and 2 partitions of which nothing is copied yet.",
+            "If A dies now you lose 4.2 seconds, 3,400 records, and 2 partitions not copied yet.",
         ),
         (
             like(BEHIND, differences={"missing": 1_200, "doubled": 0, "altered value": 1}),
             FlowState.DEGRADED,
             (
                 "If A dies now you lose 4.2 seconds, 3,400 records. "
-                "What is on B is not what is on A: 1,200 missing, 1 altered value, as mm2 verify has found."
+                "B differs from A: 1,200 missing, 1 altered value, found by mm2 verify."
             ),
         ),
         (like(differences={"missing": 0}), FlowState.RUNNING, "If A dies now you lose nothing."),
@@ -132,13 +132,13 @@ def test_the_worst_is_told(inputs: FlowInputs, state: FlowState) -> None:
         ),
         (
             (LossView("t", 0, 5, 6, "truncated", NOON_MS), RETENTION),
-            "602 offsets in 2 ranges, the newest offsets 5 to 6 of t-0, cut off on A by an election after they were copied",
+            "602 offsets in 2 ranges, the newest offsets 5 to 6 of t-0, truncated on A after they were copied",
         ),
     ],
 )
 def test_what_is_lost_for_good_is_said_last_and_makes_no_flow_ill(losses: tuple[LossView, ...], said: str) -> None:
     inputs = like(BEHIND, losses=losses)
-    lost = f"Lost for good within the last day: {said} (found 2023-11-14 22:13 UTC); see mm2 gaps."
+    lost = f"Permanently lost within the last day: {said} (found 2023-11-14 22:13 UTC); see mm2 gaps."
     assert summary_of(inputs) == f"{summary_of(BEHIND)} {lost}"
     assert state_of(inputs) is FlowState.RUNNING
 

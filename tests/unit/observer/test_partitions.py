@@ -16,7 +16,7 @@ from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.observer.flow_state import LOSSES_REPORTED_MS
-from mm2.observer.partitions import BEHIND_OFFSETS, STALLED_S, Look, PartitionBook, Partitions
+from mm2.observer.partitions import BEHIND_OFFSETS, STALLED_S, PartitionBook, PartitionInputs, Partitions
 from mm2.observer.timestamps import BatchTimestamp
 from mm2.observer.views import LossView
 
@@ -80,12 +80,12 @@ class Scene:
             **more,
         }
         return self.book.read(
-            Look(
+            PartitionInputs(
                 now_s=self.at_s,
                 now_ms=now_ms,
                 ledger=self.ledger,
                 ends=dict(self.ends),
-                sights=dict(self.sights),
+                statuses=dict(self.sights),
                 **fields,
             )
         )
