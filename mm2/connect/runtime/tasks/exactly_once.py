@@ -330,7 +330,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         except KafkaFailure as failure:
             raise self._explained(failure) from failure
         self._offsets.clear()
-        self._figures.transaction_records.add(self._records)
+        self._source_counters.transaction_records.add(self._records)
         self._records = 0
         self._store.after_commit(self.id.connector, offsets)
 

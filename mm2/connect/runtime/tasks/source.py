@@ -103,7 +103,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         self._other_clusters = setup.other_clusters
         self._guard = setup.guard
         assert equipment.counters.source is not None  # noqa: S101 - made so by the worker
-        self._figures = equipment.counters.source
+        self._source_counters = equipment.counters.source
         self._listens = type(setup.task).commit_record is not SourceTask.commit_record
         self._to_send: list[SourceRecord] | None = None
         self._active = 0
@@ -279,8 +279,8 @@ class AbstractWorkerSourceTask(WorkerTask):
         took_s = time.monotonic() - began_s
         if records is not None:
             records = list(records)
-            self._figures.polled += len(records)
-            self._figures.poll_ms.add(took_s * 1000)
+            self._source_counters.polled += len(records)
+            self._source_counters.poll_ms.add(took_s * 1000)
             self._count_active(len(records))
         if self._shall_stop() and self._cancelled:
             return None
@@ -366,7 +366,7 @@ class AbstractWorkerSourceTask(WorkerTask):
             for one in submitted:
                 self._send_failed(ProcessingContext(one.record), one, failure or _unknown_failure())
             return
-        self._figures.written += len(outgoing)
+        self._source_counters.written += len(outgoing)
         self._run_sent(submitted, sent)
         for topic in {one.topic for one in outgoing}:
             self._note_topic(topic)
@@ -414,7 +414,7 @@ class AbstractWorkerSourceTask(WorkerTask):
             if metadata is None:
                 self._send_failed(context, submitted, failure or _unknown_failure())
                 return
-            self._figures.written += 1
+            self._source_counters.written += 1
             self._sent(record, submitted, metadata)
             self._note_topic(topic)
 
@@ -422,7 +422,7 @@ class AbstractWorkerSourceTask(WorkerTask):
 
     def _count_active(self, change: int) -> None:
         self._active += change
-        self._figures.active.add(self._active)
+        self._source_counters.active.add(self._active)
 
     def _converted(self, record: SourceRecord) -> Record:
         """The record as bytes. Raises ConversionFailed after the first attempt, and ConnectError."""
