@@ -76,7 +76,7 @@ class WorkerSinkTask(WorkerTask):
             else None
         )
         self._context = WorkerSinkTaskContext(
-            self._consumer, setup.fresh_configs, lambda: self._shall_pause, self._reporter
+            self._consumer, setup.fresh_configs, lambda: self._is_paused, self._reporter
         )
         self._batch = SinkBatch()
         self._commits = SinkCommits(
@@ -110,7 +110,7 @@ class WorkerSinkTask(WorkerTask):
     def _wake(self) -> None:
         self._consumer.wakeup()
 
-    def _cut_off(self) -> None:
+    def _interrupt(self) -> None:
         # It may be waiting for brokers. While the plugin is busy the task stays in the group until
         # max.poll.interval.ms, as in Java: its partitions are not reassigned before that.
         self._consumer.give_up()
@@ -118,7 +118,7 @@ class WorkerSinkTask(WorkerTask):
         self._operator.abandon()
 
     @property
-    def _shall_pause(self) -> bool:
+    def _is_paused(self) -> bool:
         return self._target is TargetState.PAUSED
 
     def _work(self) -> None:
@@ -138,18 +138,18 @@ class WorkerSinkTask(WorkerTask):
 
     def _follow_target(self) -> None:
         """Pause or resume if requested; `put` is still called, without records."""
-        paused = self._shall_pause
+        paused = self._is_paused
         if paused is self._announced_pause:
             return
         self._announced_pause = paused
         if paused:
             self._consumer.pause(self._consumer.assignment())
-            self._say_paused()
+            self._report_paused()
             self._context.commit_requested = True
         else:
             if not self._paused_for_redelivery:
                 self._resume_all()
-            self._say_resumed()
+            self._report_resumed()
 
     def _close_partitions_at_the_end(self, *, failed: bool) -> None:
         try:
@@ -234,7 +234,7 @@ class WorkerSinkTask(WorkerTask):
         self._batch.clear()
         if self._paused_for_redelivery:
             self._paused_for_redelivery = False
-            if not self._shall_pause:
+            if not self._is_paused:
                 self._resume_all()
 
     def _resume_all(self) -> None:
@@ -267,7 +267,7 @@ class WorkerSinkTask(WorkerTask):
             if was_paused:
                 self._resume_all()
             self._context.paused &= assignment
-            self._consumer.pause(assignment if self._shall_pause else self._context.paused)
+            self._consumer.pause(assignment if self._is_paused else self._context.paused)
         self._sink_counters.partitions = len(assignment)
         if partitions:
             self.task.open(sorted(partitions))
