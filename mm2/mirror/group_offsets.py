@@ -85,5 +85,5 @@ def of_another_copy(partition: TopicPartition, offset: int, end: int) -> OffsetR
     """
     if offset <= end:
         return None
-    message = f"{offset} is told for it, but {partition} ends at {end}: that was another copy"
+    message = f"{partition} ends at {end}, before the offset {offset}, which refers to another copy"
     return OffsetReason(OffsetReasonCode.ANOTHER_COPY, message)

@@ -296,7 +296,7 @@ class DistributedHerder(AbstractHerder):
         self._require_stable()
         self._known(name, f"Unknown connector: {name}")
         if not self.owns(name):
-            raise self._not_ours("restart connector", self._owner_url(name))
+            raise self._not_assigned("restart connector", self._owner_url(name))
 
     def _require_own_task(self, task: ConnectorTaskId) -> None:
         self._require_stable()
@@ -305,7 +305,7 @@ class DistributedHerder(AbstractHerder):
         if self.configs().task_config(task) is None:
             raise NotFound(f"Unknown task: {task}")
         if not self.owns(task):
-            raise self._not_ours("restart task", self._owner_url(task))
+            raise self._not_assigned("restart task", self._owner_url(task))
 
     def restart_connector_and_tasks(self, request: RestartRequest) -> StagedFuture[ConnectorStateInfo]:
         name = request.connector
@@ -329,16 +329,18 @@ class DistributedHerder(AbstractHerder):
             self._known(name)
             self._privileges.put_task_configs(name, configs)
 
-        return self._signed(signature, lambda: self.later(put, f"writing the task configs of connector {name}"))
+        return self._if_signed(signature, lambda: self.later(put, f"writing the task configs of connector {name}"))
 
     def fence_zombies(self, name: str, signature: RequestSignature | None) -> StagedFuture[None]:
-        return self._signed(signature, lambda: self.begin_fencing(name))
+        return self._if_signed(signature, lambda: self.begin_fencing(name))
 
     def begin_fencing(self, name: str) -> StagedFuture[None]:
         """`fence_zombies` without a signature, for this worker's own tasks."""
         return self._fencing.begin(name)
 
-    def _signed(self, signature: RequestSignature | None, then: Callable[[], StagedFuture[None]]) -> StagedFuture[None]:
+    def _if_signed(
+        self, signature: RequestSignature | None, then: Callable[[], StagedFuture[None]]
+    ) -> StagedFuture[None]:
         try:
             self._session_keys.verify(signature)
         except ConnectError as error:
@@ -496,7 +498,7 @@ class DistributedHerder(AbstractHerder):
         if self._pending.need_rebalance:
             raise RebalanceNeeded
 
-    def _not_ours(self, what: str, owner_url: str | None) -> NotAssigned | NotLeader:
+    def _not_assigned(self, what: str, owner_url: str | None) -> NotAssigned | NotLeader:
         message = f"Cannot {what} since it is not assigned to worker {self.worker.worker_id}"
         return NotAssigned(message, owner_url) if self.is_leader else NotLeader(message, self.leader_url)
 
@@ -544,10 +546,10 @@ def _connector_statuses(
     """Statuses of all connectors and their tasks; ``details`` are what this worker's tasks have reported."""
     return {
         name: {
-            "connector": _shown(statuses.connector(name)),
+            "connector": _status_fields(statuses.connector(name)),
             "target_state": configs.target_state(name),
             "tasks": [
-                {"id": task.id.task, **_shown(task), "detail": details.get(task.id, {})}
+                {"id": task.id.task, **_status_fields(task), "detail": details.get(task.id, {})}
                 for task in statuses.tasks(name)
                 if isinstance(task.id, ConnectorTaskId)
             ],
@@ -556,7 +558,7 @@ def _connector_statuses(
     }
 
 
-def _shown(status: Status | None) -> Mapping[str, Any]:
+def _status_fields(status: Status | None) -> Mapping[str, Any]:
     if status is None:
         return {"state": None}
     return {

@@ -338,8 +338,8 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         if self._cancelled:
             return ConnectError(f"Task {self.id} was cancelled in a transaction: {failure}")
         what = f"Task {self.id} could not finish a transaction"
-        gone = isinstance(failure, BrokerFailure) and failure.code == ErrorCode.INVALID_TXN_STATE
-        if not (gone or isinstance(failure, ProducerFenced)):
+        fenced = isinstance(failure, BrokerFailure) and failure.code == ErrorCode.INVALID_TXN_STATE
+        if not (fenced or isinstance(failure, ProducerFenced)):
             return ConnectError(f"{what}: {failure}")
         slow = (
             f"the transaction took longer than the transaction.timeout.ms of its producer, "
