@@ -92,11 +92,13 @@ class ReferenceTable:
 
 def sections() -> list[ReferenceTable]:
     """The whole page except its introduction."""
+    return [*_mirror_sections(), *_client_sections(), *_connect_sections()]
+
+
+def _mirror_sections() -> list[ReferenceTable]:
     mirror = {*CONNECTOR_CONFIG.names, *_SECURITY.names}
     source = {*MIRROR_SOURCE_CONFIG.names}
     common = {*MIRROR_CHECKPOINT_CONFIG.names} & source & {*MIRROR_HEARTBEAT_CONFIG.names}
-    client = {*CLIENT_CONFIG.names}
-    dedicated = ", ".join(f"`{key}` is {value}" for key, value in DEDICATED_WORKER_DEFAULTS.items())
     return [
         ReferenceTable(
             "The process",
@@ -136,6 +138,12 @@ def sections() -> list[ReferenceTable]:
             "default below.",
             MIRROR_REST_CONFIG,
         ),
+    ]
+
+
+def _client_sections() -> list[ReferenceTable]:
+    client = {*CLIENT_CONFIG.names}
+    return [
         ReferenceTable(
             "All clients",
             "For the clients of a cluster `A.x`, for those of one kind `A.consumer.x`. TCP buffer sizes that are not set are left to the kernel.",
@@ -161,12 +169,18 @@ def sections() -> list[ReferenceTable]:
             "For a cluster `A.x`, without a prefix for all: [SECURITY.md](SECURITY.md).",
             _SECURITY,
         ),
+    ]
+
+
+def _connect_sections() -> list[ReferenceTable]:
+    dedicated = ", ".join(f"`{key}` is {value}" for key, value in DEDICATED_WORKER_DEFAULTS.items())
+    return [
         ReferenceTable(
             "Workers",
             "For the Connect worker of each flow (`B.x`), and for bin/connect-distributed. In a MirrorMaker process the defaults of "
             f"topic names and group names are derived from the flow (`mm2-offsets.A.internal`), and {dedicated} by default.",
             DISTRIBUTED_CONFIG,
-            {*_SECURITY.names, *MIRROR_REST_CONFIG.names, *client},
+            {*_SECURITY.names, *MIRROR_REST_CONFIG.names, *CLIENT_CONFIG.names},
         ),
         ReferenceTable(
             "Workers of bin/connect-standalone",

@@ -30,6 +30,58 @@ from mm2.kafka.settings import ClientSettings
 START_TIMEOUT_S = 60.0
 
 
+def _worker_clusters(config: WorkerConfig, worker_id: str, cluster_name: str) -> dict[str, Cluster]:
+    """The worker's connections by purpose, each with Java's client id; "leader" only for exactly-once support."""
+    props = {key: str(value) for key, value in config.originals.items()}
+    group, client = config.str("group.id"), config.str("client.id")
+    base = f"{group}-{client}-" if client else f"{group}-"
+    client_ids = {
+        "configs": f"{base}configs",
+        "offsets": f"{base}offsets",
+        "statuses": f"{base}statuses",
+        "group": client or f"connect-{worker_id}",
+    }
+    if ExactlyOnceSupport.of(config) is not ExactlyOnceSupport.DISABLED:
+        client_ids["leader"] = f"{base}configs-leader"
+    return {
+        name: Cluster(ClientSettings.from_props(props, client_id=client_id), name=cluster_name)
+        for name, client_id in client_ids.items()
+    }
+
+
+def _kafka_stores(
+    config: WorkerConfig, clusters: Mapping[str, Cluster], start_timeout_s: float
+) -> tuple[KafkaConfigStore, KafkaStatusStore, KafkaOffsetStore]:
+    leader_cluster = clusters.get("leader")
+    # As in Java the config topic is read with read_committed only if exactly-once support is "enabled": members that
+    # see different records at its end could never agree on an assignment. Unlike in Java, the offsets topic is always
+    # read with read_committed: after a switch to "disabled" it may contain offsets of transactions that were never
+    # committed.
+    read_committed = ExactlyOnceSupport.of(config) is ExactlyOnceSupport.ENABLED
+    return (
+        KafkaConfigStore(
+            clusters["configs"],
+            InternalTopic.from_config(config, "config.storage."),
+            start_timeout_s=start_timeout_s,
+            read_committed=read_committed,
+            leader_writes=None
+            if leader_cluster is None
+            else LeaderWrites(leader_cluster, leader_transactional_id(config.str("group.id"))),
+        ),
+        KafkaStatusStore(
+            clusters["statuses"],
+            InternalTopic.from_config(config, "status.storage."),
+            start_timeout_s=start_timeout_s,
+        ),
+        KafkaOffsetStore(
+            clusters["offsets"],
+            InternalTopic.from_config(config, "offset.storage."),
+            start_timeout_s=start_timeout_s,
+            read_committed=True,
+        ),
+    )
+
+
 class Node:
     """A worker with its herder and connections. ``herder`` is the entry point."""
 
@@ -52,50 +104,8 @@ class Node:
         ``cluster_name`` is the name of the cluster behind ``bootstrap.servers`` in messages; ``rest_namespace`` is the
         path prefix of other workers' REST interfaces.
         """
-        support = ExactlyOnceSupport.of(config)
-        props = {key: str(value) for key, value in config.originals.items()}
-        group, client = config.str("group.id"), config.str("client.id")
-        base = f"{group}-{client}-" if client else f"{group}-"
-        client_ids = {
-            "configs": f"{base}configs",
-            "offsets": f"{base}offsets",
-            "statuses": f"{base}statuses",
-            "group": client or f"connect-{worker_id}",
-        }
-        if support is not ExactlyOnceSupport.DISABLED:
-            client_ids["leader"] = f"{base}configs-leader"
-        self._clusters = {
-            name: Cluster(ClientSettings.from_props(props, client_id=client_id), name=cluster_name)
-            for name, client_id in client_ids.items()
-        }
-        leader_cluster = self._clusters.get("leader")
-        # As in Java the config topic is read with read_committed only if exactly-once support is "enabled": members
-        # that see different records at its end could never agree on an assignment. Unlike in Java, the offsets topic is
-        # always read with read_committed: after a switch to "disabled" it may contain offsets of transactions that were
-        # never committed.
-        read_committed = support is ExactlyOnceSupport.ENABLED
-        config_store, status_store, offset_store = (
-            KafkaConfigStore(
-                self._clusters["configs"],
-                InternalTopic.from_config(config, "config.storage."),
-                start_timeout_s=start_timeout_s,
-                read_committed=read_committed,
-                leader_writes=None
-                if leader_cluster is None
-                else LeaderWrites(leader_cluster, leader_transactional_id(group)),
-            ),
-            KafkaStatusStore(
-                self._clusters["statuses"],
-                InternalTopic.from_config(config, "status.storage."),
-                start_timeout_s=start_timeout_s,
-            ),
-            KafkaOffsetStore(
-                self._clusters["offsets"],
-                InternalTopic.from_config(config, "offset.storage."),
-                start_timeout_s=start_timeout_s,
-                read_committed=True,
-            ),
-        )
+        self._clusters = _worker_clusters(config, worker_id, cluster_name)
+        config_store, status_store, offset_store = _kafka_stores(config, self._clusters, start_timeout_s)
         worker = Worker(
             worker_id,
             config,
@@ -116,7 +126,7 @@ class Node:
                 KafkaSourceOffsets(worker, offset_store, cluster_name=cluster_name),
                 cluster_name=cluster_name,
             ),
-            validation=ConnectorValidation(worker, group),
+            validation=ConnectorValidation(worker, config.str("group.id")),
             cluster_id=lambda: self._cluster_id,
             loading=lambda: offset_store.progress,
             rest_url=rest_url,

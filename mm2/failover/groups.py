@@ -20,11 +20,11 @@ from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.structs import LATEST, GroupListing, OffsetAndMetadata, TopicPartition
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_connector import GROUP_TYPES, PROTOCOL_TYPES
-from mm2.mirror.checkpoint_task import group_state, is_wanted
+from mm2.mirror.checkpoint_task import is_wanted
 from mm2.mirror.clients import ClientKind, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
-from mm2.mirror.group_offsets import SHARE, GroupOffsets, of_another_copy
+from mm2.mirror.group_offsets import SHARE, GroupOffsets, group_state, of_another_copy
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
 from mm2.mirror.translator import TopicIds, Translated, Translator

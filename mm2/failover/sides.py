@@ -22,9 +22,9 @@ from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
-from mm2.mirror.checkpoint_task import group_state
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
+from mm2.mirror.group_offsets import group_state
 from mm2.mirror.source_connector import topic_selection
 
 SOURCE_NAME: Final = "MirrorSourceConnector"

@@ -210,20 +210,7 @@ class ClassicMember(ABC):
             self._timings.rebalance_timeout_ms / 1000 + _JOIN_GRACE_S,
             self._cluster.settings.request_timeout_ms / 1000,
         )
-        joined = self._ask(
-            JoinGroupRequest(
-                group_id=self._group_id,
-                session_timeout_ms=self._timings.session_timeout_ms,
-                rebalance_timeout_ms=self._timings.rebalance_timeout_ms,
-                member_id=member_id,
-                group_instance_id=self._instance_id,
-                protocol_type=self._protocol_type,
-                protocols=[
-                    JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in offers
-                ],
-            ),
-            timeout_s,
-        )
+        joined = self._ask(self._join_request(member_id, offers), timeout_s)
         if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             with self._changed:
                 if self._membership == membership:
@@ -238,21 +225,7 @@ class ClassicMember(ABC):
         self._next_heartbeat_s = time.monotonic() + self._timings.heartbeat_interval_ms / 1000
         leads = joined.leader == joined.member_id
         assignments = self._assign(joined) if leads else {}
-        synced = self._ask(
-            SyncGroupRequest(
-                group_id=self._group_id,
-                generation_id=generation,
-                member_id=joined.member_id,
-                group_instance_id=self._instance_id,
-                protocol_type=self._protocol_type,
-                protocol_name=protocol,
-                assignments=[
-                    SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=data)
-                    for member, data in assignments.items()
-                ],
-            ),
-            timeout_s,
-        )
+        synced = self._ask(self._sync_request(joined.member_id, generation, protocol, assignments), timeout_s)
         if synced.error_code:
             self._react(int(synced.error_code), membership, "SyncGroup")
         with self._changed:
@@ -260,6 +233,35 @@ class ClassicMember(ABC):
             noted = self._accept(bytes(synced.assignment), generation, protocol)
             self._changed.notify_all()
         self._log.info("joined the group", generation=generation, leader=leads, protocol=protocol, **noted)
+
+    def _join_request(self, member_id: str, offers: Offers) -> JoinGroupRequest:
+        return JoinGroupRequest(
+            group_id=self._group_id,
+            session_timeout_ms=self._timings.session_timeout_ms,
+            rebalance_timeout_ms=self._timings.rebalance_timeout_ms,
+            member_id=member_id,
+            group_instance_id=self._instance_id,
+            protocol_type=self._protocol_type,
+            protocols=[
+                JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in offers
+            ],
+        )
+
+    def _sync_request(
+        self, member_id: str, generation: int, protocol: str, assignments: Mapping[str, bytes]
+    ) -> SyncGroupRequest:
+        return SyncGroupRequest(
+            group_id=self._group_id,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=self._instance_id,
+            protocol_type=self._protocol_type,
+            protocol_name=protocol,
+            assignments=[
+                SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=data)
+                for member, data in assignments.items()
+            ],
+        )
 
     def _require_same(self, membership: int) -> None:
         """Raise Retry when the answer belongs to an earlier membership. Called with the condition held."""

@@ -30,14 +30,13 @@ from mm2.mirror.checkpoint_task import (
     MirrorCheckpointTask,
     decode_groups,
     encode_groups,
-    group_state,
     is_wanted,
 )
 from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, ClientKind, Side
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.discovery import chunks
 from mm2.mirror.formats import Checkpoint, FormatError
-from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, SHARE, GroupOffsets
+from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, SHARE, GroupOffsets, group_state
 from mm2.mirror.internal_topics import KeptTopic, create_compacted_topic
 from mm2.mirror.offset_checks import Offsets, check_checkpoint_offsets
 from mm2.mirror.scheduler import Scheduler

@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from mm2.kafka.admin import Admin
-from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import GroupDescription, OffsetAndMetadata, TopicPartition
 from mm2.mirror.discovery import chunks
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
@@ -67,6 +68,13 @@ class GroupOffsets:
             else:
                 answers.update(self._admin.alter_group_offsets(group, some))
         return answers
+
+
+def group_state(description: GroupDescription | KafkaFailure) -> str:
+    """The state of a group in lower case; `dead` if it does not exist, `unknown` if the state is not known."""
+    if isinstance(description, BrokerFailure) and description.code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return "dead"
+    return "unknown" if isinstance(description, KafkaFailure) else description.state.lower()
 
 
 def of_another_copy(partition: TopicPartition, offset: int, end: int) -> OffsetReason | None:

@@ -164,41 +164,10 @@ class FlowObserver:
         partitions: Partitions,
     ) -> FlowView:
         pair, source, target = self.flow.pair, self._source_watch, self._target_watch
-        troubles, unknown = [*status.blocked_reasons], ""
-        if partitions.stalled:
-            troubles.append(_stalled(partitions.stalled))
-        if self._ledger.is_missing:
-            unknown = f"{pair.target} has no ledger of what comes from {pair.source}"
-            if any(one.position is not None for one in partitions.views):
-                troubles.append(f"{unknown}: only what this process has copied is known")
-            else:
-                # Without a ledger, nothing was copied or Java has copied it: a risk of zero would be a guess.
-                partitions = dataclasses.replace(partitions, risk=Risk(), unbegun=0)
-        if self._unread_work:
-            troubles.append(f"its workers are not known: {self._unread_work}")
-        differences = _differences(verified)
-        # The ledger also contains the source's end offsets of the last fetch.
-        known = self._source.ends_at_s > 0 or partitions.risk.records is not None
-        seen = (ledger is not None and known) or (self._ledger.is_missing and source.answered_s is not None)
-        inputs = FlowInputs(
-            pair.source,
-            pair.target,
-            seen,
-            partitions.risk,
-            partitions.states,
-            source.error,
-            _wall(source.since_s, now_s, now_ms),
-            target.error,
-            _wall(target.since_s, now_s, now_ms),
-            work.held,
-            work.idle_reason,
-            work.failures,
-            partitions.unbegun,
-            tuple(troubles),
-            partitions.losses,
-            differences,
-            unknown,
-        )
+        if self._ledger.is_missing and all(one.position is None for one in partitions.views):
+            # Without a ledger, nothing was copied or Java has copied it: a risk of zero would be a guess.
+            partitions = dataclasses.replace(partitions, risk=Risk(), unbegun=0)
+        inputs = self._inputs(now_s, now_ms, status, work, ledger, partitions, _differences(verified))
         observed = max((watch.answered_s or 0.0 for watch in (source, target)), default=0.0)
         return FlowView(
             pair.source,
@@ -219,7 +188,7 @@ class FlowObserver:
             partitions.foreign_records,
             dict(status.tally.paths),
             {stage: Latency(BOUNDS_S, tuple(one.counts), one.sum_s) for stage, one in status.tally.latency.items()},
-            tuple(troubles[:_TROUBLES_SHOWN]),
+            inputs.troubles[:_TROUBLES_SHOWN],
             partitions.views,
             _groups(self._groups.seen, ledger, partitions.views, pair.source),
             self._heartbeat_views(now_ms),
@@ -228,9 +197,53 @@ class FlowObserver:
             status.micro_batches,
             status.lost,
             self._metric_formats,
-            differences,
+            inputs.differences,
             sum(one.records for one in verified.values()),
             partitions.losses[:_LOSSES_SHOWN],
+        )
+
+    def _inputs(
+        self,
+        now_s: float,
+        now_ms: int,
+        status: FlowStatus,
+        work: Work,
+        ledger: Ledger | None,
+        partitions: Partitions,
+        differences: dict[str, int],
+    ) -> FlowInputs:
+        """What the state and the summary of the flow are derived from."""
+        pair, source, target = self.flow.pair, self._source_watch, self._target_watch
+        troubles, unknown = [*status.blocked_reasons], ""
+        if partitions.stalled:
+            troubles.append(_stalled(partitions.stalled))
+        if self._ledger.is_missing:
+            unknown = f"{pair.target} has no ledger of what comes from {pair.source}"
+            if any(one.position is not None for one in partitions.views):
+                troubles.append(f"{unknown}: only what this process has copied is known")
+        if self._unread_work:
+            troubles.append(f"its workers are not known: {self._unread_work}")
+        # The ledger also contains the source's end offsets of the last fetch.
+        known = self._source.ends_at_s > 0 or partitions.risk.records is not None
+        seen = (ledger is not None and known) or (self._ledger.is_missing and source.answered_s is not None)
+        return FlowInputs(
+            pair.source,
+            pair.target,
+            seen,
+            partitions.risk,
+            partitions.states,
+            source.error,
+            _wall(source.since_s, now_s, now_ms),
+            target.error,
+            _wall(target.since_s, now_s, now_ms),
+            work.held,
+            work.idle_reason,
+            work.failures,
+            partitions.unbegun,
+            tuple(troubles),
+            partitions.losses,
+            differences,
+            unknown,
         )
 
     def _heartbeat_views(self, now_ms: int) -> tuple[HeartbeatView, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import urllib.parse
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -63,6 +64,13 @@ def overview_router(observer: Observer) -> APIRouter:
         """One flow, as in the list of all."""
         return JsonAnswer(flow_json(await flow_of(source, target)))
 
+    _add_pages(router, flow_of)
+    return router
+
+
+def _add_pages(router: APIRouter, flow_of: Callable[[str, str], Awaitable[FlowView]]) -> None:
+    """Add the resources that return a part of the rows of one flow."""
+
     @router.get("/{source}/{target}/partitions", response_model=dict[str, Any], responses=refusals(400, 404))
     async def partitions(
         source: Name,
@@ -101,8 +109,6 @@ def overview_router(observer: Observer) -> APIRouter:
         except ValueError as error:
             raise BadRequest(str(error)) from error
         return JsonAnswer(page_json(rows, offset, limit))
-
-    return router
 
 
 def overview_app(observer: Observer) -> ASGIApp:

@@ -35,7 +35,7 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.settings import ClientSettings
-from mm2.mirror.checkpoint_task import group_state
+from mm2.mirror.group_offsets import group_state
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.integration.asking import asked
 from tests.integration.copy_flow import create, producer_of, read_all

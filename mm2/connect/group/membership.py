@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from mm2.connect.api import ConnectError
-from mm2.connect.group.assignor import CooperativeAssignor, assign_eagerly, mismatch
+from mm2.connect.group.assignor import CooperativeAssignor
+from mm2.connect.group.leadership import GroupLeadership
 from mm2.connect.group.lease import GroupLease, now_s
 from mm2.connect.group.protocol import (
     EAGER,
@@ -25,8 +27,6 @@ from mm2.connect.group.protocol import (
     WorkerAssignment,
     WorkerState,
     decode_assignment,
-    decode_worker_state,
-    encode_assignment,
     encode_worker_state,
     offered_protocols,
     version_of,
@@ -96,8 +96,9 @@ class GroupMember(ClassicMember):
         )
         self._offered = offered_protocols(connect_protocol)
         self._url = url
-        self._assignor = assignor
         self._configs = configs
+        self._leadership = GroupLeadership(assignor, configs, self._log)
+        self._waits_for_lost_members = assignor.max_delay_ms > 0
         self._listener = listener
         self._stage = stage
         self._lease = GroupLease(timings.session_timeout_ms / 1000)
@@ -111,8 +112,7 @@ class GroupMember(ClassicMember):
         self._herder_left_poll_s: float | None = None
         self._last_completed_generation = NO_GENERATION
         self._joined = False
-        self._owner_urls: dict[str | ConnectorTaskId, str] = {}
-        self._lost = False  # the lease is lost: other members may already run our work
+        self._lost = False  # the lease is lost: other members may already run the work of this one
 
         # Only the membership thread uses this.
         self._unreachable_since_s: float | None = None
@@ -138,8 +138,7 @@ class GroupMember(ClassicMember):
 
     def owner_url(self, work: str | ConnectorTaskId) -> str | None:
         """REST URL of the member to which this one, when it was last the leader, assigned a connector or task."""
-        with self._changed:
-            return self._owner_urls.get(work)
+        return self._leadership.owner_url(work)
 
     def start(self) -> None:
         """Start to join the group. :meth:`ensure_active` delivers the first assignment."""
@@ -235,8 +234,14 @@ class GroupMember(ClassicMember):
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
-    def _herder_present(self) -> _Presence:
-        return _Presence(self._enter_poll, self._leave_poll)
+    @contextmanager
+    def _herder_present(self) -> Iterator[None]:
+        """A block in which the herder polls; the time outside of it is limited by ``rebalance.timeout.ms``."""
+        self._enter_poll()
+        try:
+            yield
+        finally:
+            self._leave_poll()
 
     def _enter_poll(self) -> None:
         with self._changed:
@@ -367,40 +372,9 @@ class GroupMember(ClassicMember):
 
     def _assign(self, joined: Any) -> dict[str, bytes]:
         """Compute the assignment as leader."""
-        version = version_of(joined.protocol_name)
-        members = {str(member.member_id): decode_worker_state(bytes(member.metadata)) for member in joined.members}
-        leader = str(joined.member_id)
-        configured = self._configs()
-        newest = max(state.config_offset for state in members.values())
         with self._changed:
-            last_completed = self._last_completed_generation
-            downgraded = version == 0 and last_completed != NO_GENERATION and self._protocol != EAGER
-        if configured.offset < newest:
-            self._log.info("config offset is behind another member's", config_offset=configured.offset, newest=newest)
-            outcome = mismatch(members, leader, newest, version)
-        elif downgraded:
-            # Each member kept its work during this join, but an eager join does not report it. Assign nothing until all
-            # members have rejoined without work in the next round; otherwise a task could start on one member before it
-            # has stopped on another.
-            self._log.info("group protocol is now eager; all work stops before it is assigned again")
-            outcome = mismatch(members, leader, newest, version)
-        elif version == 0:
-            outcome = assign_eagerly(members, leader, configured)
-        else:
-            outcome = self._assignor.assign(
-                members,
-                leader,
-                configured,
-                generation=int(joined.generation_id),
-                last_completed_generation=last_completed,
-                version=version,
-            )
-        owner_urls: dict[str | ConnectorTaskId, str] = {}
-        for member, load in outcome.owners.items():
-            owner_urls.update(dict.fromkeys([*load.connectors, *load.tasks], members[member].url))
-        with self._changed:
-            self._owner_urls = owner_urls
-        return {member: encode_assignment(received, version) for member, received in outcome.assignments.items()}
+            last_completed, was_eager = self._last_completed_generation, self._protocol == EAGER
+        return self._leadership.assign(joined, last_completed, was_eager=was_eager)
 
     def _accept(self, assignment: bytes, generation: int, protocol: str) -> Mapping[str, object]:
         received = decode_assignment(assignment)
@@ -413,8 +387,8 @@ class GroupMember(ClassicMember):
 
     def _forget_generation(self, code: int) -> None:
         super()._forget_generation(code)
-        if code == ErrorCode.UNKNOWN_MEMBER_ID and self._assignor.max_delay_ms == 0 and self._holds_work():
-            # The group has removed this member and, with a delay of 0, does not wait for it to return.
+        if code == ErrorCode.UNKNOWN_MEMBER_ID and not self._waits_for_lost_members and self._holds_work():
+            # The group has removed this member and does not wait for it to return.
             self._lose()
 
     def _is_final(self, failure: KafkaFailure) -> bool:
@@ -456,7 +430,7 @@ class GroupMember(ClassicMember):
             self._log.warning("group session expired; stopping all connectors and tasks")
 
     def _lose(self) -> None:
-        """Other members may run our work; ignore a response in flight. Hold the lock."""
+        """Other members may run the work of this one: ignore a response in flight. Call it with the condition held."""
         self._lost = self._rejoin = True
         self._joined = False
         self._membership += 1
@@ -478,20 +452,6 @@ class GroupMember(ClassicMember):
     def _forget_membership(self) -> str:
         self._joined = False
         return super()._forget_membership()
-
-
-class _Presence:
-    """Measures the time that the herder spends in poll."""
-
-    def __init__(self, enter: Callable[[], None], leave: Callable[[], None]) -> None:
-        self._enter = enter
-        self._leave = leave
-
-    def __enter__(self) -> None:
-        self._enter()
-
-    def __exit__(self, *_: object) -> None:
-        self._leave()
 
 
 def _merge(held: WorkerAssignment | None, received: WorkerAssignment) -> WorkerAssignment:

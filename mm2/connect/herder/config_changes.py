@@ -12,9 +12,13 @@ from mm2.connect.errors import NotFound
 from mm2.connect.group.membership import GroupMember
 from mm2.connect.herder.answers import ConnectorStateInfo
 from mm2.connect.herder.config_view import ConfigView
+from mm2.connect.herder.fencing import LeaderFencing
+from mm2.connect.herder.internal_requests import SessionKeys
+from mm2.connect.herder.loggers import Loggers
 from mm2.connect.herder.rebalances import AssignedWork, Rebalances
 from mm2.connect.herder.requests import StageTracker
 from mm2.connect.herder.starts import Starts, restart_plan
+from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores.config_state import ConnectorTaskId, RestartRequest
 
 log = structlog.get_logger(__name__)
@@ -100,6 +104,62 @@ class PendingChanges:
         with self._lock:
             requests, self._restarts = list(self._restarts.values()), {}
             return requests
+
+
+class ConfigTopicListener:
+    """The ConfigListener of a herder, on the config log's thread; ``wake`` wakes the herder's thread."""
+
+    def __init__(
+        self,
+        pending: PendingChanges,
+        session_keys: SessionKeys,
+        fencing: LeaderFencing,
+        loggers: Loggers,
+        wake: Callable[[], None],
+    ) -> None:
+        self._pending = pending
+        self._session_keys = session_keys
+        self._fencing = fencing
+        self._loggers = loggers
+        self._wake = wake
+
+    def on_connector_config_update(self, connector: str) -> None:
+        """See ConfigListener."""
+        self._pending.connector_updated(connector)
+        self._wake()
+
+    def on_connector_config_remove(self, connector: str) -> None:
+        """See ConfigListener."""
+        self._pending.connector_removed(connector)
+        self._wake()
+
+    def on_task_config_update(self, tasks: list[ConnectorTaskId]) -> None:
+        """See ConfigListener."""
+        self._pending.tasks_updated(tasks)
+        for name in {task.connector for task in tasks}:
+            self._fencing.abort(name)
+        self._wake()
+
+    def on_target_state_change(self, connector: str) -> None:
+        """See ConfigListener."""
+        self._pending.target_changed(connector)
+        self._wake()
+
+    def on_session_key_update(self, key: SessionKey) -> None:
+        """See ConfigListener."""
+        self._session_keys.accept(key)
+
+    def on_restart_request(self, request: RestartRequest) -> None:
+        """See ConfigListener."""
+        self._pending.restart_requested(request)
+        self._wake()
+
+    def on_logging_level_update(self, namespace: str, level: str) -> None:
+        """See ConfigListener."""
+        try:
+            self._loggers.set_level(namespace, level)
+        except NotFound as error:
+            log.warning("logger level not changed", namespace=namespace, reason=str(error))
 
 
 class ConfigChanges:

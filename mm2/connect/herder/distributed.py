@@ -1,13 +1,14 @@
 """The herder of a cluster of workers: one thread makes all changes to this worker's work.
 
-Each tick performs the same steps in the same order as DistributedHerder of Kafka 4.3.0. This module contains the order
-and the requests; the steps have their own modules:
+This module contains the requests, which run on the herder's thread between two ticks. The tick and its steps have their
+own modules:
 
+  tick               the order of the steps
   config_view        reading the config topic to its end, and what happens while that fails
   rebalances         the assignment, from the response of the group to the work that runs
   fencing            the leader's right to write to the config topic, and the fencing rounds that it begins
   internal_requests  the key that signs requests between workers
-  config_changes     restart requests, new configurations, target states
+  config_changes     what the config topic announces: restart requests, new configurations, target states
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ from typing import Any
 
 import structlog
 
+from mm2.config.configdef import AbstractConfig
 from mm2.connect.api import ConnectError
-from mm2.connect.errors import BadRequest, NotAssigned, NotFound, NotLeader, RebalanceNeeded
+from mm2.connect.errors import NotAssigned, NotFound, NotLeader, RebalanceNeeded
 from mm2.connect.group.assignor import CooperativeAssignor
-from mm2.connect.group.membership import GroupMember
+from mm2.connect.group.membership import GroupMember, WorkerRebalanceListener
 from mm2.connect.group.protocol import URL_NOT_USED, WorkerAssignment
 from mm2.connect.herder.answers import ConnectorInfo, ConnectorStateInfo, ConnectorType, Created
 from mm2.connect.herder.base import AbstractHerder
-from mm2.connect.herder.config_changes import ConfigChanges, PendingChanges
+from mm2.connect.herder.config_changes import ConfigChanges, ConfigTopicListener, PendingChanges
 from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, require_stopped
 from mm2.connect.herder.fencing import LeaderFencing, LeaderPrivileges, TaskOwnership
-from mm2.connect.herder.internal_requests import InternalRequests, RequestRefused, SessionKeys
+from mm2.connect.herder.internal_requests import InternalRequests, SessionKeys
 from mm2.connect.herder.loggers import require_level
 from mm2.connect.herder.rebalances import AssignedWork, Rebalances
-from mm2.connect.herder.requests import NEVER, StagedFuture, StageTracker, Steps, failed, run_apart
+from mm2.connect.herder.requests import StagedFuture, StageTracker, Steps, failed, run_apart
 from mm2.connect.herder.starts import restart_plan
+from mm2.connect.herder.tick import HerderTick
 from mm2.connect.herder.validation import ConnectorValidation
-from mm2.connect.request_signing import RequestSignature, SessionKey
+from mm2.connect.request_signing import RequestSignature
 from mm2.connect.runtime.counters import RebalanceCounters
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import Worker
@@ -87,19 +90,10 @@ class DistributedHerder(AbstractHerder):
         self._loading = loading
         self._on_leader_ready = on_leader_ready
         self._sync_timeout_s = config.int("worker.sync.timeout.ms") / 1000
-        self._member = GroupMember(
+        self._member = _group_member(
+            config,
             cluster,
-            group_id=self.group_id,
-            timings=GroupTimings(
-                config.int("session.timeout.ms"),
-                config.int("rebalance.timeout.ms"),
-                config.int("heartbeat.interval.ms"),
-            ),
-            connect_protocol=config.str("connect.protocol"),
-            url=rest_url,
-            assignor=CooperativeAssignor(
-                config.int("scheduled.rebalance.max.delay.ms"), lambda: int(time.monotonic() * 1000)
-            ),
+            rest_url,
             configs=config_store.snapshot,
             listener=self,
             stage=lambda: self._stages.current.description,
@@ -113,13 +107,17 @@ class DistributedHerder(AbstractHerder):
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"herder-{self.group_id}", daemon=True)
 
-        # These are accessed on the herder's thread only.
-        self._view = ConfigView(config_store, self._member, self._stages, self._stopping, config)
+        # Any thread may use these.
         self._pending = PendingChanges(lambda name: name in self._view.configs)
-        self._privileges = LeaderPrivileges(config_store, self._stages, self._stopping)
-        self._session_keys = SessionKeys(config, lambda: self._view.configs.session_key)
-        self._fencing = LeaderFencing(self, worker, config_store, self._view, self._privileges)
+        self._session_keys = SessionKeys(
+            config, lambda: self._view.configs.session_key, lambda: self._member.signs_requests
+        )
         self._ownership = TaskOwnership(self, config_store, self._sync_timeout_s)
+
+        # These belong to the herder's thread; other threads may only read what their classes allow.
+        self._view = ConfigView(config_store, self._member, self._stages, self._stopping, config)
+        self._privileges = LeaderPrivileges(config_store, self._stages, self._stopping)
+        self._fencing = LeaderFencing(self, worker, config_store, self._view, self._privileges)
         self._work = AssignedWork(
             worker, self._starts, self._stages, name=self.group_id, log_context=worker.log_context
         )
@@ -131,10 +129,13 @@ class DistributedHerder(AbstractHerder):
             self._privileges,
             config_store,
             status_store,
-            on_started=self._fence_where_nobody_asks,
+            on_started=self._begin_fencing_without_rest,
             on_leading=self._announce_leadership,
         )
-        self._changes = ConfigChanges(
+        self._tick = self._build_tick()
+
+    def _build_tick(self) -> HerderTick:
+        changes = ConfigChanges(
             self._pending,
             self._view,
             self._member,
@@ -143,6 +144,17 @@ class DistributedHerder(AbstractHerder):
             self._starts,
             self._stages,
             self.connector_status,
+        )
+        return HerderTick(
+            self._member,
+            self._view,
+            self._rebalances,
+            self._privileges,
+            self._session_keys,
+            self._requests,
+            changes,
+            self._stages,
+            self._ready,
         )
 
     # -- lifecycle
@@ -213,18 +225,6 @@ class DistributedHerder(AbstractHerder):
     def status(self) -> dict[str, Any]:
         """A snapshot for pages and logs: JSON-compatible, without any configuration."""
         assignment, configs = self._rebalances.assignment, self.configs()
-        details = self.worker.task_details()
-        connectors: dict[str, Any] = {}
-        for name in sorted(configs.connectors() | self._status_store.connectors()):
-            connectors[name] = {
-                "connector": _shown(self._status_store.connector(name)),
-                "target_state": configs.target_state(name),
-                "tasks": [
-                    {"id": task.id.task, **_shown(task), "detail": details.get(task.id, {})}
-                    for task in self._status_store.tasks(name)
-                    if isinstance(task.id, ConnectorTaskId)
-                ],
-            }
         return {
             "group": self.group_id,
             "worker_id": self.worker.worker_id,
@@ -236,7 +236,7 @@ class DistributedHerder(AbstractHerder):
             "generation": self.generation,
             "assigned_connectors": sorted(assignment.connectors) if assignment is not None else [],
             "assigned_tasks": sorted(map(str, assignment.tasks)) if assignment is not None else [],
-            "connectors": connectors,
+            "connectors": _connector_statuses(configs, self._status_store, self.worker.task_details()),
         }
 
     def _wakeup(self) -> None:
@@ -253,10 +253,7 @@ class DistributedHerder(AbstractHerder):
         def put() -> Created:
             self.require_leader("set connector configs")
             new = self._is_new(name, allow_replace=allow_replace)
-            self._privileges.write(
-                f"writing a config for connector {name} to the config topic",
-                lambda: self._config_store.put_connector_config(name, config, target_state),
-            )
+            self._privileges.put_connector_config(name, config, target_state)
             log.info("connector config written", connector=name, created=new)
             tasks = tuple(self._config_store.snapshot().tasks(name))
             return Created(new, ConnectorInfo(name, config, tasks, self.connector_type(config)))
@@ -267,10 +264,7 @@ class DistributedHerder(AbstractHerder):
         def delete() -> None:
             self.require_leader("delete connector configs")
             self._known(name)
-            self._privileges.write(
-                f"removing the config for connector {name} from the config topic",
-                lambda: self._config_store.remove_connector_config(name),
-            )
+            self._privileges.remove_connector_config(name)
 
         return self.later(delete, f"deleting connector {name}")
 
@@ -291,7 +285,7 @@ class DistributedHerder(AbstractHerder):
             self._known(name, f"Unknown connector {name}")
             self.require_leader("transition connectors to the STOPPED state")
             # If the second write fails, a running connector without tasks is better than a stopped one with tasks.
-            self._write_task_configs(name, [])
+            self._privileges.put_task_configs(name, [])
             with self._stages.during(f"writing the STOPPED target state for connector {name} to the config topic"):
                 self._config_store.put_target_state(name, TargetState.STOPPED)
             self._view.refresh()
@@ -302,7 +296,7 @@ class DistributedHerder(AbstractHerder):
         self._require_stable()
         self._known(name, f"Unknown connector: {name}")
         if not self.owns(name):
-            raise self._not_ours("restart connector", self._owner_url(name))
+            raise self._not_assigned("restart connector", self._owner_url(name))
 
     def _require_own_task(self, task: ConnectorTaskId) -> None:
         self._require_stable()
@@ -311,7 +305,7 @@ class DistributedHerder(AbstractHerder):
         if self.configs().task_config(task) is None:
             raise NotFound(f"Unknown task: {task}")
         if not self.owns(task):
-            raise self._not_ours("restart task", self._owner_url(task))
+            raise self._not_assigned("restart task", self._owner_url(task))
 
     def restart_connector_and_tasks(self, request: RestartRequest) -> StagedFuture[ConnectorStateInfo]:
         name = request.connector
@@ -320,10 +314,7 @@ class DistributedHerder(AbstractHerder):
             self._require_stable()
             self._known(name, f"Unknown connector: {name}")
             self.require_leader("process restart requests")
-            self._privileges.write(
-                f"writing restart request for connector {name} to the config topic",
-                lambda: self._config_store.put_restart_request(request),
-            )
+            self._privileges.put_restart_request(request)
             return restart_plan(request, self.connector_status(name)).states
 
         return self.later(restart, f"restarting connector {name} and its tasks")
@@ -336,20 +327,22 @@ class DistributedHerder(AbstractHerder):
         def put() -> None:
             self.require_leader("write task configurations")
             self._known(name)
-            self._write_task_configs(name, configs)
+            self._privileges.put_task_configs(name, configs)
 
-        return self._signed(signature, lambda: self.later(put, f"writing the task configs of connector {name}"))
+        return self._if_signed(signature, lambda: self.later(put, f"writing the task configs of connector {name}"))
 
     def fence_zombies(self, name: str, signature: RequestSignature | None) -> StagedFuture[None]:
-        return self._signed(signature, lambda: self.begin_fencing(name))
+        return self._if_signed(signature, lambda: self.begin_fencing(name))
 
     def begin_fencing(self, name: str) -> StagedFuture[None]:
         """`fence_zombies` without a signature, for this worker's own tasks."""
         return self._fencing.begin(name)
 
-    def _signed(self, signature: RequestSignature | None, then: Callable[[], StagedFuture[None]]) -> StagedFuture[None]:
+    def _if_signed(
+        self, signature: RequestSignature | None, then: Callable[[], StagedFuture[None]]
+    ) -> StagedFuture[None]:
         try:
-            self._session_keys.verify(signature, self._member.protocol_version)
+            self._session_keys.verify(signature)
         except ConnectError as error:
             return failed(error, lambda: self._stages.current)
         return then()
@@ -402,7 +395,7 @@ class DistributedHerder(AbstractHerder):
         """On the herder's thread: write them as the leader, or send them to the leader without waiting for it."""
         done: Future[None] = Future()
         if self.is_leader:
-            self._write_task_configs(connector, configs)
+            self._privileges.put_task_configs(connector, configs)
             done.set_result(None)
             return done
         url = self.leader_url
@@ -414,29 +407,16 @@ class DistributedHerder(AbstractHerder):
                 url,
             )
         return run_apart(
-            lambda _stages: self._internal_requests.put_task_configs(url, connector, configs, self._key_for(url)),
+            lambda _stages: self._internal_requests.put_task_configs(
+                url, connector, configs, self._session_keys.signing_key(url)
+            ),
             f"publish-{connector}",
             f"forwarding task configurations to the leader at {url}",
         )
 
     def ask_leader_to_fence(self, leader_url: str, connector: str) -> None:
         """Request the leader to fence a connector's older tasks; waits. Raises RequestRefused."""
-        self._internal_requests.fence(leader_url, connector, self._key_for(leader_url))
-
-    def _key_for(self, url: str) -> SessionKey | None:
-        """The key to sign a request with; None in a group that does not sign."""
-        key = self._session_keys.current
-        if key is None and self._member.signs_requests:
-            raise RequestRefused(f"There is no session key yet to sign a request to {url} with", 503)
-        return key
-
-    def _write_task_configs(self, name: str, configs: Sequence[Props]) -> None:
-        if configs and self._config_store.snapshot().target_state(name) is TargetState.STOPPED:
-            raise BadRequest(f"Cannot submit non-empty set of task configs for stopped connector {name}")
-        self._privileges.write(
-            f"writing {len(configs)} task configs for connector {name} to the config topic",
-            lambda: self._config_store.put_task_configs(name, configs),
-        )
+        self._internal_requests.fence(leader_url, connector, self._session_keys.signing_key(leader_url))
 
     # -- the herder's thread
 
@@ -447,11 +427,15 @@ class DistributedHerder(AbstractHerder):
             with self._stages.during("initializing and reading to the end of internal topics", self._loaded):
                 self.worker.start()
                 self._status_store.start()
-                self._config_store.start(self)
+                self._config_store.start(
+                    ConfigTopicListener(
+                        self._pending, self._session_keys, self._fencing, self._loggers, self._member.wakeup
+                    )
+                )
                 self._view.take()
             self._member.start()
             while not self._stopping.is_set():
-                self._tick()
+                self._tick.run()
         except Exception as error:
             if not self._stopping.is_set():
                 self._failure = error
@@ -482,49 +466,7 @@ class DistributedHerder(AbstractHerder):
             )
         log.info("herder stopped")
 
-    def _tick(self) -> None:
-        if not self._view.catch_up():
-            return
-        with self._stages.during("ensuring membership in the cluster"):
-            if not self._member.ensure_active():
-                return
-        if not self._rebalances.complete():
-            return
-        if not self._privileges.reclaim(is_leader=self.is_leader) or not self._rotate_session_key():
-            return
-        self._ready.set()
-        next_due_s = self._requests.run_due(lambda: self._privileges.fenced)
-        self._changes.process_restarts()
-        next_due_s = min(next_due_s, self._rebalances.due_s())
-        if self.is_leader and self._member.signs_requests:
-            next_due_s = min(next_due_s, self._session_keys.due_s())
-        if self._changes.apply():
-            return
-        left_s = None if next_due_s == NEVER else max(0.0, next_due_s - time.monotonic())
-        until = "" if left_s is None else f"for up to {left_s * 1000:.0f}ms or "
-        with self._stages.during(f"polling the group coordinator {until}until interrupted"):
-            self._member.poll(left_s)
-        self._rebalances.complete()
-
-    def _rotate_session_key(self) -> bool:
-        """As leader of a group that signs requests, replace an expired key. False: writing the new key failed."""
-        if not self.is_leader or not self._member.signs_requests:
-            return True
-        key = self._session_keys.replacement()
-        if key is None:
-            return True
-        try:
-            self._privileges.write(
-                "writing a new session key to the config topic", lambda: self._config_store.put_session_key(key)
-            )
-        except ConnectError as error:
-            log.warning("session key not written", reason=str(error))
-            self._view.doubt()
-            return False
-        self._session_keys.accept(key)
-        return True
-
-    def _fence_where_nobody_asks(self) -> None:
+    def _begin_fencing_without_rest(self) -> None:
         if self.is_leader and self.worker.transactional_leader and self._rest_url == URL_NOT_USED:
             self._fencing.begin_unasked(self.configs())
 
@@ -556,7 +498,7 @@ class DistributedHerder(AbstractHerder):
         if self._pending.need_rebalance:
             raise RebalanceNeeded
 
-    def _not_ours(self, what: str, owner_url: str | None) -> NotAssigned | NotLeader:
+    def _not_assigned(self, what: str, owner_url: str | None) -> NotAssigned | NotLeader:
         message = f"Cannot {what} since it is not assigned to worker {self.worker.worker_id}"
         return NotAssigned(message, owner_url) if self.is_leader else NotLeader(message, self.leader_url)
 
@@ -571,48 +513,52 @@ class DistributedHerder(AbstractHerder):
     def _is_ours(self) -> bool:
         return self._member.is_ours()
 
-    # -- ConfigListener, on the config log's thread
 
-    def on_connector_config_update(self, connector: str) -> None:
-        """See ConfigListener."""
-        self._pending.connector_updated(connector)
-        self._member.wakeup()
-
-    def on_connector_config_remove(self, connector: str) -> None:
-        """See ConfigListener."""
-        self._pending.connector_removed(connector)
-        self._member.wakeup()
-
-    def on_task_config_update(self, tasks: list[ConnectorTaskId]) -> None:
-        """See ConfigListener."""
-        self._pending.tasks_updated(tasks)
-        for name in {task.connector for task in tasks}:
-            self._fencing.abort(name)
-        self._member.wakeup()
-
-    def on_target_state_change(self, connector: str) -> None:
-        """See ConfigListener."""
-        self._pending.target_changed(connector)
-        self._member.wakeup()
-
-    def on_session_key_update(self, key: SessionKey) -> None:
-        """See ConfigListener."""
-        self._session_keys.accept(key)
-
-    def on_restart_request(self, request: RestartRequest) -> None:
-        """See ConfigListener."""
-        self._pending.restart_requested(request)
-        self._member.wakeup()
-
-    def on_logging_level_update(self, namespace: str, level: str) -> None:
-        """See ConfigListener."""
-        try:
-            self._loggers.set_level(namespace, level)
-        except NotFound as error:
-            log.warning("logger level not changed", namespace=namespace, reason=str(error))
+def _group_member(
+    config: AbstractConfig,
+    cluster: Cluster,
+    url: str,
+    *,
+    configs: Callable[[], ClusterConfigState],
+    listener: WorkerRebalanceListener,
+    stage: Callable[[], str],
+) -> GroupMember:
+    """The member of a worker with this configuration."""
+    max_delay_ms = config.int("scheduled.rebalance.max.delay.ms")
+    return GroupMember(
+        cluster,
+        group_id=config.str("group.id"),
+        timings=GroupTimings(
+            config.int("session.timeout.ms"), config.int("rebalance.timeout.ms"), config.int("heartbeat.interval.ms")
+        ),
+        connect_protocol=config.str("connect.protocol"),
+        url=url,
+        assignor=CooperativeAssignor(max_delay_ms, lambda: int(time.monotonic() * 1000)),
+        configs=configs,
+        listener=listener,
+        stage=stage,
+    )
 
 
-def _shown(status: Status | None) -> Mapping[str, Any]:
+def _connector_statuses(
+    configs: ClusterConfigState, statuses: StatusStore, details: Mapping[ConnectorTaskId, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Statuses of all connectors and their tasks; ``details`` are what this worker's tasks have reported."""
+    return {
+        name: {
+            "connector": _status_fields(statuses.connector(name)),
+            "target_state": configs.target_state(name),
+            "tasks": [
+                {"id": task.id.task, **_status_fields(task), "detail": details.get(task.id, {})}
+                for task in statuses.tasks(name)
+                if isinstance(task.id, ConnectorTaskId)
+            ],
+        }
+        for name in sorted(configs.connectors() | statuses.connectors())
+    }
+
+
+def _status_fields(status: Status | None) -> Mapping[str, Any]:
     if status is None:
         return {"state": None}
     return {

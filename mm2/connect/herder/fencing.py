@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -26,9 +26,10 @@ from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.internal_requests import RequestRefused
 from mm2.connect.herder.reconfiguration import backoff_s
 from mm2.connect.herder.requests import StagedFuture, StageTracker, Steps
+from mm2.connect.request_signing import SessionKey
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import FENCING_S, Worker
-from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, RestartRequest, TargetState
 from mm2.connect.stores.config_store import ConfigStore, PrivilegedWriteError
 from mm2.kafka.errors import KafkaFailure
 
@@ -38,7 +39,11 @@ _CLAIM_RETRY_S: Final = 0.25
 
 
 class LeaderPrivileges:
-    """Writes as the leader, and reclaims the right to do so after being fenced. Herder's thread."""
+    """Writes as the leader, and reclaims the right to do so after being fenced. Herder's thread.
+
+    The writes raise ConnectError. If another worker has fenced this one, `fenced` is set, and the next tick calls
+    `reclaim`.
+    """
 
     def __init__(self, store: ConfigStore, stages: StageTracker, stopping: threading.Event) -> None:
         self._store = store
@@ -46,11 +51,48 @@ class LeaderPrivileges:
         self._stopping = stopping
         self.fenced = False
 
-    def write(self, stage: str, write: Callable[[], None]) -> None:
-        """Perform a write reserved to the leader; if another worker has fenced this one, the next tick calls `reclaim`.
+    def put_connector_config(self, name: str, config: Props, target_state: TargetState | None) -> None:
+        """Create or replace a connector."""
+        self._write(
+            f"writing a config for connector {name} to the config topic",
+            lambda: self._store.put_connector_config(name, config, target_state),
+        )
 
-        Raises ConnectError.
-        """
+    def remove_connector_config(self, name: str) -> None:
+        """Delete a connector and its tasks."""
+        self._write(
+            f"removing the config for connector {name} from the config topic",
+            lambda: self._store.remove_connector_config(name),
+        )
+
+    def put_task_configs(self, name: str, configs: Sequence[Props]) -> None:
+        """Replace the task configs of a connector. Raises BadRequest for tasks of a stopped connector."""
+        if configs and self._store.snapshot().target_state(name) is TargetState.STOPPED:
+            raise BadRequest(f"Cannot submit non-empty set of task configs for stopped connector {name}")
+        self._write(
+            f"writing {len(configs)} task configs for connector {name} to the config topic",
+            lambda: self._store.put_task_configs(name, configs),
+        )
+
+    def put_task_count(self, name: str, count: int) -> None:
+        """Record that older tasks of a connector are fenced and ``count`` newer ones may run."""
+        self._write(
+            f"writing a task count record for connector {name} to the config topic",
+            lambda: self._store.put_task_count(name, count),
+        )
+
+    def put_restart_request(self, request: RestartRequest) -> None:
+        """Request all workers to restart parts of a connector."""
+        self._write(
+            f"writing restart request for connector {request.connector} to the config topic",
+            lambda: self._store.put_restart_request(request),
+        )
+
+    def put_session_key(self, key: SessionKey) -> None:
+        """Distribute a new key."""
+        self._write("writing a new session key to the config topic", lambda: self._store.put_session_key(key))
+
+    def _write(self, stage: str, write: Callable[[], None]) -> None:
         with self._stages.during(stage):
             try:
                 write()
@@ -330,8 +372,7 @@ class LeaderFencing:
 
     def write_task_count(self, connector: str, count: int) -> None:
         """See Leadership."""
-        stage = f"writing a task count record for connector {connector} to the config topic"
-        self._privileges.write(stage, lambda: self._store.put_task_count(connector, count))
+        self._privileges.put_task_count(connector, count)
 
     def later(self, action: Callable[[], None], stage: str) -> Future[None]:
         """See Leadership."""

@@ -8,7 +8,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import httpx
 
@@ -22,19 +22,23 @@ from mm2.connect.stores.config_state import Props
 from mm2.connect.stores.status_store import now_ms
 from mm2.connect.tls import client_context
 
-#: First version of the embedded protocol in which requests are signed.
-_SESSIONED: Final = 2
-
 
 class SessionKeys:
-    """The worker's current key. ``stored`` returns that of the herder's view of the config topic. Thread-safe."""
+    """The worker's current key. Thread-safe.
 
-    def __init__(self, config: AbstractConfig, stored: Callable[[], SessionKey | None]) -> None:
+    ``stored`` returns the key of the herder's view of the config topic, ``signs`` whether the group signs requests: its
+    protocol is sessioned.
+    """
+
+    def __init__(
+        self, config: AbstractConfig, stored: Callable[[], SessionKey | None], signs: Callable[[], bool]
+    ) -> None:
         self._algorithm = config.str("inter.worker.key.generation.algorithm")
         self._size_bits = config.get("inter.worker.key.size")
         self._ttl_ms = config.int("inter.worker.key.ttl.ms")
         self._accepted = config.list("inter.worker.verification.algorithms")
         self._stored = stored
+        self._signs = signs
         self._lock = threading.Lock()
         self._newest: SessionKey | None = None
 
@@ -51,6 +55,8 @@ class SessionKeys:
 
     def replacement(self) -> SessionKey | None:
         """For the leader: a new key if one is due. Write it, then call `accept`."""
+        if not self._signs():
+            return None
         now = now_ms()
         due = request_signing.key_is_due(
             self.current, algorithm=self._algorithm, size_bits=self._size_bits, ttl_ms=self._ttl_ms, now_ms=now
@@ -58,18 +64,25 @@ class SessionKeys:
         return request_signing.generate_key(self._algorithm, self._size_bits, now) if due else None
 
     def due_s(self) -> float:
-        """Monotonic time at which the current key expires."""
+        """Monotonic time at which the leader has to replace the current key."""
         key = self.current
-        if key is None or self._ttl_ms <= 0:
+        if key is None or self._ttl_ms <= 0 or not self._signs():
             return NEVER
         return time.monotonic() + max(0, key.creation_timestamp_ms + self._ttl_ms - now_ms()) / 1000
 
-    def verify(self, signature: RequestSignature | None, protocol_version: int) -> None:
-        """Check an internal request. Groups whose protocol is older than sessioned do not sign.
+    def signing_key(self, url: str) -> SessionKey | None:
+        """The key to sign a request to ``url`` with; None if the group does not sign.
 
-        Raises BadRequest, NotReady or Forbidden.
+        Raises RequestRefused when there is no key yet.
         """
-        if protocol_version < _SESSIONED:
+        key = self.current
+        if key is None and self._signs():
+            raise RequestRefused(f"There is no session key yet to sign a request to {url} with", 503)
+        return key
+
+    def verify(self, signature: RequestSignature | None) -> None:
+        """Check an internal request. Raises BadRequest, NotReady or Forbidden."""
+        if not self._signs():
             return
         if signature is None:
             raise BadRequest("Internal request missing required signature")

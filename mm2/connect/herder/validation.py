@@ -99,85 +99,111 @@ def with_aliased_plugins(
     definition = ConfigDef(base)
     for kind in _KINDS:
         for alias in dict.fromkeys(split_list(props.get(kind.key) or "")):
-            _embed(definition, kind, alias, props, plugins, loader)
+            _AliasedPlugin(kind, alias, props, plugins, loader).embed_in(definition)
     return definition
 
 
-def _embed(
-    definition: ConfigDef,
-    kind: _Kind,
-    alias: str,
-    props: Mapping[str, str],
-    plugins: Plugins,
-    loader: PluginLoader | None,
-) -> None:
-    prefix, group, name = f"{kind.key}.{alias}.", f"{kind.group}: {alias}", kind.base.__name__
-    type_key, version_key = f"{prefix}type", f"{prefix}plugin.version"
+@dataclass(frozen=True)
+class _AliasedPlugin:
+    """A transformation or predicate of a connector, with the keys that its alias yields."""
 
-    def keys_of(class_name: str) -> ConfigDef:
-        version = props.get(version_key)
+    kind: _Kind
+    alias: str
+    props: Mapping[str, str]
+    plugins: Plugins
+    loader: PluginLoader | None
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.kind.key}.{self.alias}."
+
+    @property
+    def type_key(self) -> str:
+        return f"{self.prefix}type"
+
+    @property
+    def version_key(self) -> str:
+        return f"{self.prefix}plugin.version"
+
+    @property
+    def _name(self) -> str:
+        return self.kind.base.__name__
+
+    def embed_in(self, definition: ConfigDef) -> None:
+        """Add the keys of the alias, and those of the plugin itself if it can be created."""
+        if self.type_key in definition:  # a key of the connector with the same name
+            return
+        group = f"{self.kind.group}: {self.alias}"
+        self._define_class_and_version(definition, group)
         try:
-            plugin = plugins.new(class_name, kind.base, key=type_key, version=version, loader=loader)
-            with plugins.swap(plugins.loader_of(plugin)):
-                found = plugin.config()
-        except ConnectError as error:
-            raise refusal(plugins, class_name, kind.base, type_key, loader, error) from error
-        except Exception as error:
-            raise ConfigException(
-                type_key, class_name, f"Error getting config definition from {name}: {error}"
-            ) from error
-        if not isinstance(found, ConfigDef):
-            raise ConfigException(type_key, class_name, f"{name} {class_name} returns no config definition")
-        return found
+            own = self._keys_of(self.props.get(self.type_key) or "")
+        except ConfigException:
+            return
+        rows = ConfigDef(own)
+        for row in self.kind.implicit.keys.values():
+            if row.name not in rows:
+                rows.include(self.kind.implicit.only([row.name]))
+        definition.embed(self.prefix, group, 2, rows)
 
-    def check(_key: str, value: object) -> None:
-        negate, predicate = f"{prefix}negate", f"{prefix}predicate"
-        if kind.base is Transformation and negate in props and predicate not in props:
+    def _define_class_and_version(self, definition: ConfigDef, group: str) -> None:
+        alias, name = self.alias, self._name
+        definition.define(
+            self.type_key,
+            Type.CLASS,
+            validator=_TypeValidator(self._check_class, f"valid configs for {alias} {name.lower()}"),
+            importance=Importance.HIGH,
+            doc=f"Class for the '{alias}' {name.lower()}.",
+            group=group,
+            order=0,
+            width=Width.LONG,
+            display_name=f"{name} type for {alias}",
+            recommender=Recommender(
+                lambda _name, _parsed: [plugin.name for plugin in self.plugins.list(self.kind.type)]
+            ),
+        )
+        definition.define(
+            self.version_key,
+            Type.STRING,
+            next(iter(self._versions()[::-1]), None),
+            PLUGIN_VERSION,
+            Importance.HIGH,
+            f"Version of the '{alias}' {name.lower()}.",
+            group=group,
+            order=1,
+            width=Width.LONG,
+            display_name=f"{name} version for {alias}",
+            recommender=Recommender(lambda _name, _parsed: list(self._versions())),
+        )
+
+    def _versions(self) -> Sequence[str]:
+        return self.plugins.versions(str(self.props.get(self.type_key) or ""), self.kind.base)
+
+    def _check_class(self, _key: str, value: object) -> None:
+        negate, predicate = f"{self.prefix}negate", f"{self.prefix}predicate"
+        if self.kind.base is Transformation and negate in self.props and predicate not in self.props:
             raise ConfigException(
                 f"Config '{negate}' was provided but there is no config '{predicate}' defining a predicate to be negated."
             )
         if value is not None:
-            keys_of(str(value))
+            self._keys_of(str(value))
 
-    def versions() -> Sequence[str]:
-        return plugins.versions(str(props.get(type_key) or ""), kind.base)
-
-    if type_key in definition:  # a key of the connector with the same name
-        return
-    definition.define(
-        type_key,
-        Type.CLASS,
-        validator=_TypeValidator(check, f"valid configs for {alias} {name.lower()}"),
-        importance=Importance.HIGH,
-        doc=f"Class for the '{alias}' {name.lower()}.",
-        group=group,
-        order=0,
-        width=Width.LONG,
-        display_name=f"{name} type for {alias}",
-        recommender=Recommender(lambda _name, _parsed: [plugin.name for plugin in plugins.list(kind.type)]),
-    )
-    definition.define(
-        version_key,
-        Type.STRING,
-        next(iter(versions()[::-1]), None),
-        PLUGIN_VERSION,
-        Importance.HIGH,
-        f"Version of the '{alias}' {name.lower()}.",
-        group=group,
-        order=1,
-        width=Width.LONG,
-        display_name=f"{name} version for {alias}",
-        recommender=Recommender(lambda _name, _parsed: list(versions())),
-    )
-    try:
-        own = keys_of(props.get(type_key) or "")
-    except ConfigException:
-        return
-    rows = ConfigDef(own)
-    for row in kind.implicit.keys.values():
-        if row.name not in rows:
-            rows.include(kind.implicit.only([row.name]))
-    definition.embed(prefix, group, 2, rows)
+    def _keys_of(self, class_name: str) -> ConfigDef:
+        """The plugin's own keys. Raises ConfigException."""
+        base, key, plugins, loader = self.kind.base, self.type_key, self.plugins, self.loader
+        version = self.props.get(self.version_key)
+        try:
+            plugin = plugins.new(class_name, base, key=key, version=version, loader=loader)
+            with plugins.swap(plugins.loader_of(plugin)):
+                found = plugin.config()
+        except ConnectError as error:
+            raise refusal(plugins, class_name, base, key, loader, error) from error
+        except Exception as error:
+            raise ConfigException(
+                key, class_name, f"Error getting config definition from {self._name}: {error}"
+            ) from error
+        if not isinstance(found, ConfigDef):
+            raise ConfigException(key, class_name, f"{self._name} {class_name} returns no config definition")
+        return found
 
 
 _CLASS: Final = "connector.class"

@@ -6,7 +6,7 @@ Stalled connections are closed; protocol errors are JSON and logged.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import h11
 import structlog
@@ -92,82 +92,87 @@ MAX_MESSAGE_BYTES: Final = 1024 * 1024
 _TLS_CLOSE_TIMEOUT_S: Final = 1.0
 
 
-def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
-    """A protocol class for uvicorn that closes a connection when a request stays incomplete or a response unread.
+class StallingProtocol(H11Protocol):
+    """Closes a connection when a request stays incomplete or a response unread for ``idle_timeout_s``.
 
     The time counts from the last byte. Bodies are not included: :class:`mm2.connect.rest.protocol.Guard` reads them.
     """
 
-    class StallingProtocol(H11Protocol):
-        _stalled: asyncio.TimerHandle | None = None
-        _is_ending = False
+    idle_timeout_s: ClassVar[float]
+    _stalled: asyncio.TimerHandle | None = None
+    _is_ending = False
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_bytes()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            super().data_received(data)
+        except h11.RemoteProtocolError:  # data after a rejected request
+            self.transport.close()
+        if self.conn.their_state is h11.IDLE:
             self._await_bytes()
-
-        def connection_lost(self, exc: Exception | None) -> None:
+        else:
             self._cancel_timer()
-            super().connection_lost(exc)
 
-        def data_received(self, data: bytes) -> None:
-            try:
-                super().data_received(data)
-            except h11.RemoteProtocolError:  # data after a rejected request
-                self.transport.close()
-            if self.conn.their_state is h11.IDLE:
-                self._await_bytes()
-            else:
-                self._cancel_timer()
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._is_ending = True
+        _abort_later(self.loop, self.transport)
 
-        def shutdown(self) -> None:
-            super().shutdown()
-            self._is_ending = True
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._is_ending:
             _abort_later(self.loop, self.transport)
 
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            if self._is_ending:
-                _abort_later(self.loop, self.transport)
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_bytes()
 
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._await_bytes()
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._cancel_timer()
 
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self._cancel_timer()
-
-        def send_400_response(self, msg: str) -> None:
-            # When the error is in the body, a response may have been started already.
-            if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE} or self.transport.is_closing():
-                self.transport.close()
-                return
-            answer = error_answer(400, "Bad Request: the request is not valid HTTP (RFC 9112).")
-            headers = [*answer.raw_headers, (b"connection", b"close")]
-            for event in (
-                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-                h11.Data(data=bytes(answer.body)),
-                h11.EndOfMessage(),
-            ):
-                sent = self.conn.send(event)
-                if sent:
-                    self.transport.write(sent)
+    def send_400_response(self, msg: str) -> None:
+        # When the error is in the body, a response may have been started already.
+        if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE} or self.transport.is_closing():
             self.transport.close()
-            access_log.info(
-                request_line(_NO_REQUEST | {"client": self.client}, 400, len(answer.body), 0), logger=LOGGER
-            )
+            return
+        answer = error_answer(400, "Bad Request: the request is not valid HTTP (RFC 9112).")
+        headers = [*answer.raw_headers, (b"connection", b"close")]
+        for event in (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=bytes(answer.body)),
+            h11.EndOfMessage(),
+        ):
+            sent = self.conn.send(event)
+            if sent:
+                self.transport.write(sent)
+        self.transport.close()
+        access_log.info(request_line(_NO_REQUEST | {"client": self.client}, 400, len(answer.body), 0), logger=LOGGER)
 
-        def _await_bytes(self) -> None:
-            self._cancel_timer()
-            self._stalled = self.loop.call_later(idle_timeout_s, self.transport.abort)
+    def _await_bytes(self) -> None:
+        self._cancel_timer()
+        self._stalled = self.loop.call_later(self.idle_timeout_s, self.transport.abort)
 
-        def _cancel_timer(self) -> None:
-            if self._stalled is not None:
-                self._stalled.cancel()
-                self._stalled = None
+    def _cancel_timer(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
-    return StallingProtocol
+
+def stalling_protocol(timeout_s: float) -> type[StallingProtocol]:
+    """The protocol class for uvicorn, which creates its protocols itself."""
+
+    class ConfiguredProtocol(StallingProtocol):
+        idle_timeout_s = timeout_s
+
+    return ConfiguredProtocol
 
 
 def websocket_protocol(*args: Any, **kwargs: Any) -> asyncio.Protocol:

@@ -280,16 +280,7 @@ class _Building:
         creation, creation_clusters = self._topic_creation()
         setup = SourceSetup(
             task,
-            SourceTaskContext(
-                connector=self._id.connector,
-                task_id=self._id.task,
-                configs=MappingProxyType(self._task_props),
-                offset_reader=reader,
-                worker=self._view(store, producer_props, transactions),
-                resources=self._resources,
-                transaction_context=boundaries,
-                task_count=self._start.count,
-            ),
+            self._source_context(reader, self._view(store, producer_props, transactions), boundaries),
             store,
             owns_store,
             reader,
@@ -312,6 +303,20 @@ class _Building:
                 equipment, setup, transactional, transactions, boundaries, flush_timeout_s=flush_timeout_s
             )
         return WorkerSourceTask(equipment, setup, flush_timeout_s=flush_timeout_s)
+
+    def _source_context(
+        self, reader: ConnectorOffsetReader, view: WorkerView, boundaries: WorkerTransactionContext | None
+    ) -> SourceTaskContext:
+        return SourceTaskContext(
+            connector=self._id.connector,
+            task_id=self._id.task,
+            configs=MappingProxyType(self._task_props),
+            offset_reader=reader,
+            worker=view,
+            resources=self._resources,
+            transaction_context=boundaries,
+            task_count=self._start.count,
+        )
 
     def _producer_props(self) -> dict[str, str]:
         if self._exactly_once:

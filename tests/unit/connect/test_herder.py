@@ -125,7 +125,7 @@ def test_after_a_fenced_write_the_config_topic_is_claimed_before_the_next_reques
     request = RestartRequest("c", only_failed=False, include_tasks=False)
 
     def write() -> None:
-        instance._privileges.write("writing", lambda: instance._config_store.put_restart_request(request))
+        instance._privileges.put_restart_request(request)
 
     futures = [instance.later(write, "writing") for _ in range(2)]
     assert run_requests(instance) <= time.monotonic()

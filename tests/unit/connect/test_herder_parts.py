@@ -192,7 +192,7 @@ def test_a_restart_means_what_its_flags_say(
 KEY = SessionKey(bytes(32), "HmacSHA256", 0)
 
 
-def session_keys(stored: SessionKey | None) -> SessionKeys:
+def session_keys(stored: SessionKey | None, *, signs: bool = True) -> SessionKeys:
     props = {
         "bootstrap.servers": "127.0.0.1:1",
         "group.id": "g",
@@ -202,7 +202,7 @@ def session_keys(stored: SessionKey | None) -> SessionKeys:
         "key.converter": "x",
         "value.converter": "x",
     }
-    return SessionKeys(WorkerConfig(props), lambda: stored)
+    return SessionKeys(WorkerConfig(props), lambda: stored, lambda: signs)
 
 
 def signed(body: bytes, key: SessionKey = KEY, algorithm: str = "HmacSHA256") -> RequestSignature | None:
@@ -211,22 +211,22 @@ def signed(body: bytes, key: SessionKey = KEY, algorithm: str = "HmacSHA256") ->
 
 def test_internal_requests_are_judged_as_java_does() -> None:
     keys = session_keys(KEY)
-    keys.verify(signed(b"[]"), 2)
-    keys.verify(None, 1)
+    keys.verify(signed(b"[]"))
+    session_keys(KEY, signs=False).verify(None)
     with pytest.raises(BadRequest, match="missing required signature"):
-        keys.verify(None, 2)
+        keys.verify(None)
     # The name counts as it is written, though Java's Mac, and we, would find the algorithm.
     for algorithm in ("HmacSHA1", "hmacsha256"):
         wrong = rf"does not support the '{algorithm}' key signing algorithm .* to use: \[HmacSHA256\]\. Check"
         with pytest.raises(BadRequest, match=wrong):
-            keys.verify(signed(b"[]", algorithm=algorithm), 2)
+            keys.verify(signed(b"[]", algorithm=algorithm))
     with pytest.raises(NotReady, match="still starting up"):
-        session_keys(None).verify(signed(b"[]"), 2)
+        session_keys(None).verify(signed(b"[]"))
     with pytest.raises(Forbidden, match="invalid signature"):
-        keys.verify(signed(b"[]", SessionKey(b"1" * 32, "HmacSHA256", 0)), 2)
+        keys.verify(signed(b"[]", SessionKey(b"1" * 32, "HmacSHA256", 0)))
     newer = SessionKey(b"2" * 32, "HmacSHA256", 1)
     keys.accept(newer)
-    keys.verify(signed(b"[]", newer), 2)
+    keys.verify(signed(b"[]", newer))
 
 
 @pytest.mark.parametrize(

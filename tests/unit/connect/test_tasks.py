@@ -130,8 +130,7 @@ def test_a_cancelled_task_says_nothing_any_more() -> None:
 def test_lines_of_a_stop_name_the_flow_whichever_thread_writes_them() -> None:
     task = SlowStart()
     running = worker_task(task, Heard())
-    running._start_called = True
-    running._stop_task_once()
+    running._plugin_stop.call()
     assert task.context_of_stop == {"flow": "A->B", "connector": "c", "task": 0}
     assert "flow" not in structlog.contextvars.get_contextvars()
 

@@ -1,9 +1,14 @@
 """Tasks, each on its own thread.
 
-base          the lifecycle of all tasks: paused, started, stopped, cancelled, failed
-source        poll, transform, convert, produce; at-least-once
-exactly_once  the same in transactions
-sink          poll the consumer, convert, transform, put; commit offsets of the consumer group
+base              the lifecycle of all tasks: paused, started, stopped, cancelled, failed
+source            poll, transform, convert, produce; at-least-once
+exactly_once      the same in transactions
+source_converter  conversion of the records of source tasks
+submitted         offsets of source tasks that may be committed
+sink              poll the consumer, put; rebalances and pauses
+sink_records      conversion and transformation of consumed records, and the batch for the plugin
+sink_commits      commits of the consumer group's offsets
+sink_context      the plugin's requests
 """
 
 from mm2.connect.runtime.tasks.source import OwnershipGuard

@@ -144,14 +144,14 @@ class WorkerTask(ABC):
         with self._changed:
             self._stop_asked.set()
             self._changed.notify_all()
-        self._cut_off()
+        self._interrupt()
 
     @property
     def is_running(self) -> bool:
         """Whether it has started and not ended yet."""
         return self._started and not self._ended.is_set() and not self._cancelled
 
-    # -- specific to sources or sinks, all on the task's thread except _wake and _cut_off
+    # -- specific to sources or sinks, all on the task's thread except _wake and _interrupt
 
     @abstractmethod
     def _prepare(self) -> bool:
@@ -173,7 +173,7 @@ class WorkerTask(ABC):
         """The target state has changed, or the task must stop."""
         return
 
-    def _cut_off(self) -> None:
+    def _interrupt(self) -> None:
         """It did not stop in time: interrupt what it may be waiting for."""
         return
 
@@ -188,7 +188,7 @@ class WorkerTask(ABC):
         structlog.contextvars.bind_contextvars(**self._log_context)
         try:
             with self._as_plugin():
-                self._live()
+                self._run_to_end()
         except BaseException as error:  # noqa: BLE001 - any exception of a task is its failure
             self.failure = error
             if self._cancelled:
@@ -204,7 +204,7 @@ class WorkerTask(ABC):
         finally:
             self._ended.set()
 
-    def _live(self) -> None:
+    def _run_to_end(self) -> None:
         failed = True
         try:
             if not self._wait_while_paused(announce_resume=False) or not self._prepare():
@@ -212,34 +212,34 @@ class WorkerTask(ABC):
                 return
             self._start_plugin()
             self._started = True
-            self._say_started()
+            self._report_started()
             self._work()
             failed = False
         finally:
             self._stop_asked.set()
             self._close(failed=failed)
 
-    def _say_started(self) -> None:
+    def _report_started(self) -> None:
         if not self._cancelled:  # its work may run on another worker
             self.counters.enter("running")
             self._listener.on_startup(self.id, self.version)
 
-    def _say_paused(self) -> None:
+    def _report_paused(self) -> None:
         if not self._cancelled:
             self.counters.enter("paused")
             self._listener.on_pause(self.id, self.version)
 
-    def _say_resumed(self) -> None:
+    def _report_resumed(self) -> None:
         if not self._cancelled:
             self.counters.enter("running")
             self._listener.on_resume(self.id, self.version)
 
     @property
     def _is_stopping(self) -> bool:
-        self._give_up_what_is_not_ours()
+        self._cancel_if_reassigned()
         return self._stop_asked.is_set() or self._target is TargetState.STOPPED
 
-    def _give_up_what_is_not_ours(self) -> bool:
+    def _cancel_if_reassigned(self) -> bool:
         """Whether the task is cancelled; cancels it if another worker may run it.
 
         This may be so after this process was frozen, for example.
@@ -264,11 +264,11 @@ class WorkerTask(ABC):
                     continue
             paused = True
             self._before_pause()
-            self._say_paused()
+            self._report_paused()
         if paused:
             self._after_pause()
         if paused and announce_resume:
-            self._say_resumed()
+            self._report_resumed()
         return True
 
     def _after_pause(self) -> None:

@@ -68,15 +68,15 @@ class WorkerTransactionContext:
         """Whether to commit after this batch."""
         with self._lock:
             self._check_batch()
-            asked, self._commit_batch = self._commit_batch, False
-            return asked
+            requested, self._commit_batch = self._commit_batch, False
+            return requested
 
     def take_abort_batch(self) -> bool:
         """Whether to abort after this batch."""
         with self._lock:
             self._check_batch()
-            asked, self._abort_batch = self._abort_batch, False
-            return asked
+            requested, self._abort_batch = self._abort_batch, False
+            return requested
 
     @staticmethod
     def _take(record: SourceRecord, wanted: list[SourceRecord], other: list[SourceRecord]) -> bool:
@@ -179,12 +179,12 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
     def _before_run(self, submitted: Sequence[Submitted]) -> None:
         self._raise_failure()
         self._begin()
-        if self._listens:
+        if self._notifies_records:
             with self._outcomes_lock:
                 self._outcomes.update((id(one.record), (one.record, None)) for one in submitted)
 
     def _run_sent(self, submitted: Sequence[Submitted], sent: Sent) -> None:
-        if self._listens:
+        if self._notifies_records:
             with self._outcomes_lock:
                 for one, metadata in zip(submitted, sent.metadata(), strict=True):
                     self._outcomes[id(one.record)] = (one.record, metadata)
@@ -200,12 +200,12 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
     def _dispatched(self, record: SourceRecord) -> None:
         self._offsets[key_of(record.source_partition)] = (record.source_partition, record.source_offset)
         self._records += 1
-        self._end_behind(record)
+        self._end_after(record)
 
     def _dropped(self, record: SourceRecord) -> None:
         with self._outcomes_lock:
             self._outcomes[id(record)] = (record, None)
-        self._end_behind(record)
+        self._end_after(record)
 
     def _sent(self, record: SourceRecord, submitted: Submitted | None, metadata: RecordMetadata) -> None:
         with self._outcomes_lock:
@@ -220,7 +220,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
 
     # -- boundaries
 
-    def _end_behind(self, record: SourceRecord) -> None:
+    def _end_after(self, record: SourceRecord) -> None:
         boundaries = self._boundaries
         if boundaries is None:
             return
@@ -268,9 +268,9 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
             if not failed:
                 self._end_if_allowed()
         finally:
-            self._leave_nothing_open()
+            self._abort_open_transaction()
 
-    def _leave_nothing_open(self) -> None:
+    def _abort_open_transaction(self) -> None:
         """Abort the open transaction; it would block readers until it times out."""
         failure = self._transactional.failure
         # Do not wait again for brokers that do not respond. After fencing, the successor has ended the transaction.
@@ -287,7 +287,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         if not self._transactional.in_transaction:
             self._log.warning("Ignoring request by task to abort transaction as the current transaction is empty")
             return
-        self._log.info("aborting the transaction as requested by the connector", behind=what)
+        self._log.info("aborting the transaction as requested by the connector", after=what)
         self._sender.flush(give_up=lambda: self._cancelled)
         self._raise_failure()
         try:
@@ -330,7 +330,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         except KafkaFailure as failure:
             raise self._explained(failure) from failure
         self._offsets.clear()
-        self._figures.transaction_records.add(self._records)
+        self._source_counters.transaction_records.add(self._records)
         self._records = 0
         self._store.after_commit(self.id.connector, offsets)
 
@@ -338,8 +338,8 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         if self._cancelled:
             return ConnectError(f"Task {self.id} was cancelled in a transaction: {failure}")
         what = f"Task {self.id} could not finish a transaction"
-        gone = isinstance(failure, BrokerFailure) and failure.code == ErrorCode.INVALID_TXN_STATE
-        if not (gone or isinstance(failure, ProducerFenced)):
+        fenced = isinstance(failure, BrokerFailure) and failure.code == ErrorCode.INVALID_TXN_STATE
+        if not (fenced or isinstance(failure, ProducerFenced)):
             return ConnectError(f"{what}: {failure}")
         slow = (
             f"the transaction took longer than the transaction.timeout.ms of its producer, "

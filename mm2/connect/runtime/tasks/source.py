@@ -8,9 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 
@@ -30,6 +31,7 @@ from mm2.connect.runtime.errors.tolerance import (
 )
 from mm2.connect.runtime.sending import Outgoing, RecordSender, Sent, size_of
 from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
+from mm2.connect.runtime.tasks.source_converter import SourceRecordConverter
 from mm2.connect.runtime.tasks.submitted import Committable, PartitionKey, Submitted, SubmittedRecords, key_of
 from mm2.connect.runtime.topic_creation import TopicCreation
 from mm2.connect.stores import internal_json
@@ -39,16 +41,11 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.producer import RecordMetadata
 from mm2.kafka.records.record import Record
 
-log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
-
 #: Pause after a retriable failure of poll or of a send, or after a poll that returned nothing immediately.
 _BACKOFF_S: Final = 0.1
 _CLOSE_S: Final = 30.0
 #: Maximum number of records that are converted before the first of them is sent.
 _RUN: Final = 1000
-_NO_TIMESTAMP: Final = -1
 _PRODUCER: Final = "org.apache.kafka.clients.producer.KafkaProducer"
 
 
@@ -83,6 +80,47 @@ class SourceSetup:
     guard: OwnershipGuard | None = None
 
 
+class PluginStop:
+    """Calls the plugin's ``stop`` once: on the thread that requests the stop during ``poll``, or on the task's thread."""
+
+    def __init__(
+        self,
+        task: SourceTask,
+        as_plugin: Callable[[], AbstractContextManager[None]],
+        log_context: Mapping[str, Any],
+        log: structlog.stdlib.BoundLogger,
+    ) -> None:
+        self._task = task
+        self._as_plugin = as_plugin
+        self._log_context = log_context
+        self._log = log
+        self._lock = threading.Lock()
+        self._called = False
+        self._done = threading.Event()
+
+    def call(self) -> None:
+        """Call it, or wait until an earlier call has returned."""
+        with self._lock:
+            first, self._called = not self._called, True
+        if not first:
+            self._done.wait()
+            return
+        try:
+            with structlog.contextvars.bound_contextvars(**self._log_context), self._as_plugin():
+                self._task.stop()
+        except Exception:  # noqa: BLE001 - the task must end anyway
+            self._log.exception("stop() of the task failed")
+        finally:
+            self._done.set()
+
+    def await_call(self) -> None:
+        """If it has been called, wait until it has returned."""
+        with self._lock:
+            called = self._called
+        if called:
+            self._done.wait()
+
+
 class AbstractWorkerSourceTask(WorkerTask):
     """What source tasks of both guarantees share.
 
@@ -103,13 +141,13 @@ class AbstractWorkerSourceTask(WorkerTask):
         self._other_clusters = setup.other_clusters
         self._guard = setup.guard
         assert equipment.counters.source is not None  # noqa: S101 - made so by the worker
-        self._figures = equipment.counters.source
-        self._listens = type(setup.task).commit_record is not SourceTask.commit_record
+        self._source_counters = equipment.counters.source
+        self._notifies_records = type(setup.task).commit_record is not SourceTask.commit_record
         self._to_send: list[SourceRecord] | None = None
         self._active = 0
         self._polling = False
-        self._stop_called = False
-        self._stop_done = threading.Event()
+        self._plugin_stop = PluginStop(setup.task, self._as_plugin, self._log_context, self._log)
+        self._record_converter = SourceRecordConverter(self._converters, self._operator)
 
     # -- specific to the guarantee, all on the task's thread except commit_offsets and _sent
 
@@ -183,9 +221,9 @@ class AbstractWorkerSourceTask(WorkerTask):
         with self._changed:
             polling = self._polling
         if polling:
-            self._stop_task_once()
+            self._plugin_stop.call()
 
-    def _cut_off(self) -> None:
+    def _interrupt(self) -> None:
         self._offset_reader.close()
         # It may be waiting for a missing topic, or for unreachable brokers.
         self._disconnect(0.0)
@@ -210,12 +248,12 @@ class AbstractWorkerSourceTask(WorkerTask):
 
     def _pass_guard(self, guard: OwnershipGuard) -> bool:
         try:
-            guard.fence(self._shall_stop)
+            guard.fence(self._stop_requested)
             if self._is_stopping:
                 # Its producer would fence those of its successors.
                 return False
             self._claim()
-            guard.confirm(self._shall_stop)
+            guard.confirm(self._stop_requested)
         except ConnectError:
             if not self._is_stopping:
                 raise
@@ -226,13 +264,13 @@ class AbstractWorkerSourceTask(WorkerTask):
         self.task.initialize(self._context)
         self.task.start(dict(self._configs))
 
-    def _shall_stop(self) -> bool:
+    def _stop_requested(self) -> bool:
         return self._is_stopping
 
     def _confirm_ownership(self) -> None:
         """See SourceTaskContext.confirm_ownership."""
         if self._guard is not None:
-            self._guard.confirm(self._shall_stop)
+            self._guard.confirm(self._stop_requested)
             if self._is_stopping:
                 raise ConnectError(f"Task {self.id} is being stopped")
 
@@ -279,12 +317,12 @@ class AbstractWorkerSourceTask(WorkerTask):
         took_s = time.monotonic() - began_s
         if records is not None:
             records = list(records)
-            self._figures.polled += len(records)
-            self._figures.poll_ms.add(took_s * 1000)
+            self._source_counters.polled += len(records)
+            self._source_counters.poll_ms.add(took_s * 1000)
             self._count_active(len(records))
-        if self._shall_stop() and self._cancelled:
+        if self._stop_requested() and self._cancelled:
             return None
-        if self._give_up_what_is_not_ours():
+        if self._cancel_if_reassigned():
             return None
         if not records and took_s < 0.001:
             # Avoid busy-waiting when a task has nothing to do.
@@ -298,16 +336,16 @@ class AbstractWorkerSourceTask(WorkerTask):
         """
         batch, self._to_send = self._to_send or [], None
         self.counters.batch.add(len(batch))
-        place = 0
-        while place < len(batch):
-            sent, failed = self._send_run(batch, place)
-            place += sent
-            if place == len(batch) or sent == _RUN:
+        index = 0
+        while index < len(batch):
+            sent, failed = self._send_run(batch, index)
+            index += sent
+            if index == len(batch) or sent == _RUN:
                 continue
-            if not self._send_one(batch[place], failed):
-                self._to_send = batch[place:]
+            if not self._send_one(batch[index], failed):
+                self._to_send = batch[index:]
                 return False
-            place += 1
+            index += 1
         self._after_batch()
         return True
 
@@ -320,8 +358,8 @@ class AbstractWorkerSourceTask(WorkerTask):
         run: list[Outgoing] = []
         topic, partition, failed = None, None, None
         try:
-            for place in range(first, min(first + _RUN, len(batch))):
-                record = batch[place]
+            for index in range(first, min(first + _RUN, len(batch))):
+                record = batch[index]
                 if record.topic != topic:
                     if not self._is_plain(record.topic):
                         break
@@ -330,7 +368,7 @@ class AbstractWorkerSourceTask(WorkerTask):
                     internal_json.require_flat("partition", record.source_partition)
                     partition = record.source_partition
                 internal_json.require_flat("offset", record.source_offset)
-                converted = self._converted(record)
+                converted = self._record_converter.convert_once(record)
                 size = size_of(converted)
                 if size > room:
                     break
@@ -366,7 +404,7 @@ class AbstractWorkerSourceTask(WorkerTask):
             for one in submitted:
                 self._send_failed(ProcessingContext(one.record), one, failure or _unknown_failure())
             return
-        self._figures.written += len(outgoing)
+        self._source_counters.written += len(outgoing)
         self._run_sent(submitted, sent)
         for topic in {one.topic for one in outgoing}:
             self._note_topic(topic)
@@ -375,14 +413,14 @@ class AbstractWorkerSourceTask(WorkerTask):
         """Send one record with all its steps; False when it must be retried later."""
         context = ProcessingContext(record)
         transformed = self._transformations.apply(context, record)
-        converted = None if transformed is None else self._convert(context, transformed, failed)
+        converted = None if transformed is None else self._record_converter.convert(context, transformed, failed)
         if transformed is None or converted is None:
             self._count_active(-1)
             self._dropped(record)
             return True
         submitted = self._before_send(record, transformed.topic)
         try:
-            self._hand_over(context, record, transformed, converted, submitted)
+            self._pass_to_sender(context, record, transformed, converted, submitted)
         except (RetriableError, KafkaFailure) as error:
             if isinstance(error, KafkaFailure) and not error.retriable:
                 self._send_failed(context, submitted, error)
@@ -397,7 +435,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         self._dispatched(record)
         return True
 
-    def _hand_over(
+    def _pass_to_sender(
         self,
         context: ProcessingContext[SourceRecord],
         record: SourceRecord,
@@ -414,74 +452,18 @@ class AbstractWorkerSourceTask(WorkerTask):
             if metadata is None:
                 self._send_failed(context, submitted, failure or _unknown_failure())
                 return
-            self._figures.written += 1
+            self._source_counters.written += 1
             self._sent(record, submitted, metadata)
             self._note_topic(topic)
 
-        self._sender.send(topic, transformed.partition, converted, on_sent, give_up=self._shall_stop)
+        self._sender.send(topic, transformed.partition, converted, on_sent, give_up=self._stop_requested)
 
     def _count_active(self, change: int) -> None:
         self._active += change
-        self._figures.active.add(self._active)
-
-    def _converted(self, record: SourceRecord) -> Record:
-        """The record as bytes. Raises ConversionFailed after the first attempt, and ConnectError."""
-        topic, converters = record.topic, self._converters
-        headers: list[tuple[str, bytes | None]] = []
-        stage = ProcessingStage.HEADER_CONVERTER
-        try:
-            for header in record.headers:
-                data = converters.header.from_connect_header(topic, header.key, header.schema, header.value)
-                headers.append((header.key, data))
-            stage = ProcessingStage.KEY_CONVERTER
-            key = converters.key.from_connect_data(topic, headers, record.key_schema, record.key)
-            stage = ProcessingStage.VALUE_CONVERTER
-            value = converters.value.from_connect_data(topic, headers, record.value_schema, record.value)
-        except Exception as error:
-            raise ConversionFailed(Failed(stage, error)) from error
-        return Record(key, value, tuple(headers), _producible_timestamp(record))
-
-    def _convert(
-        self, context: ProcessingContext[SourceRecord], record: SourceRecord, failed: Failed | None
-    ) -> Record | None:
-        """The record as bytes; None when the conversion fails and errors are tolerated.
-
-        ``failed`` is the failure of the first attempt.
-        """
-        topic, converters = record.topic, self._converters
-
-        def execute(stage: ProcessingStage, executing_class: str, operation: Callable[[], T]) -> T | None:
-            if failed is not None and failed.stage is stage:
-                operation = failed.before(operation)
-            return self._operator.execute(context, stage, executing_class, operation)
-
-        headers: list[tuple[str, bytes | None]] = (
-            execute(
-                ProcessingStage.HEADER_CONVERTER,
-                converters.header_class,
-                lambda: [
-                    (header.key, converters.header.from_connect_header(topic, header.key, header.schema, header.value))
-                    for header in record.headers
-                ],
-            )
-            or []
-        )
-        key = execute(
-            ProcessingStage.KEY_CONVERTER,
-            converters.key_class,
-            lambda: converters.key.from_connect_data(topic, headers, record.key_schema, record.key),
-        )
-        value = execute(
-            ProcessingStage.VALUE_CONVERTER,
-            converters.value_class,
-            lambda: converters.value.from_connect_data(topic, headers, record.value_schema, record.value),
-        )
-        if context.error is not None:
-            return None
-        return Record(key, value, tuple(headers), _producible_timestamp(record))
+        self._source_counters.active.add(self._active)
 
     def _notify_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
-        if not self._listens:
+        if not self._notifies_records:
             return
         try:
             with self._as_plugin():  # it may be the sender's thread
@@ -498,13 +480,12 @@ class AbstractWorkerSourceTask(WorkerTask):
     def _close(self, *, failed: bool) -> None:
         try:
             if self._start_called:
-                if self._stop_called:
-                    self._stop_done.wait()
+                self._plugin_stop.await_call()
                 if self._started and not self._cancelled:
                     self._commit_at_the_end(failed=failed)
         finally:
             if self._start_called:
-                self._stop_task_once()
+                self._plugin_stop.call()
             self._offset_reader.close()
             self._disconnect(0.0 if self._cancelled else _CLOSE_S)
             if self._owns_store:
@@ -528,27 +509,6 @@ class AbstractWorkerSourceTask(WorkerTask):
         self._cluster.close()
         for cluster in self._other_clusters:
             cluster.close()
-
-    def _stop_task_once(self) -> None:
-        with self._changed:
-            first, self._stop_called = not self._stop_called, True
-        if not first:
-            self._stop_done.wait()
-            return
-        try:
-            with structlog.contextvars.bound_contextvars(**self._log_context), self._as_plugin():
-                self.task.stop()
-        except Exception:  # noqa: BLE001 - the task must end anyway
-            self._log.exception("stop() of the task failed")
-        finally:
-            self._stop_done.set()
-
-
-def _producible_timestamp(record: SourceRecord) -> int | None:
-    timestamp = None if record.timestamp == _NO_TIMESTAMP else record.timestamp
-    if timestamp is not None and timestamp < 0:
-        raise ConnectError(f"Invalid record timestamp {timestamp}")
-    return timestamp
 
 
 def _unknown_failure() -> KafkaFailure:
@@ -623,7 +583,7 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
             self._submitted.drop(submitted)
 
     def _run_sent(self, submitted: Sequence[Submitted], sent: Sent) -> None:
-        if self._listens:
+        if self._notifies_records:
             for one, metadata in zip(submitted, sent.metadata(), strict=True):
                 self._notify_record(one.record, metadata)
         self._submitted.ack(*submitted)

@@ -1,0 +1,216 @@
+"""What a checkpoint task reads before and while it translates: earlier checkpoints, two ledgers, the offset syncs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from mm2.copy.ledger import LedgerLog, ledger_topic
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.checkpoint_store import CheckpointStore
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
+from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
+from mm2.mirror.group_reasons import GroupReasons
+from mm2.mirror.offset_sync_store import OffsetSyncStore
+from mm2.mirror.policy import ReplicationPolicy
+from mm2.mirror.recurring_errors import RecurringErrors
+from mm2.mirror.scheduler import Job
+from mm2.mirror.syncs_topic import syncs_side, syncs_topic
+from mm2.mirror.translator import Translator
+
+log = structlog.get_logger(__name__)
+
+_READ_TIMEOUT_S: Final = 30.0
+_METADATA_TIMEOUT_S: Final = 5.0
+
+
+class CheckpointInputs:
+    """The topics that one checkpoint task reads, and its `translator`, which uses them.
+
+    `jobs` run on the task's scheduler. ``stopping`` is set before `close` is called.
+    """
+
+    def __init__(
+        self,
+        clients: MirrorClients,
+        policy: ReplicationPolicy,
+        admins: Mapping[Side, Admin],
+        checkpoints: CheckpointStore,
+        reasons: GroupReasons,
+        recurring: RecurringErrors,
+        stopping: threading.Event,
+    ) -> None:
+        self.translator = Translator(policy, clients.source_alias, clients.target_alias)
+        self._clients = clients
+        self._checkpoints_topic = policy.checkpoints_topic(clients.source_alias)
+        self._admins = admins
+        self._checkpoints = checkpoints
+        self._reasons = reasons
+        self._recurring = recurring
+        self._stopping = stopping
+        self._clusters: list[Cluster] = []
+        self._logs: list[KafkaBasedLog | LedgerLog] = []
+        self._checkpoints_readable = False
+        self._searched_for_ledger: set[Side] = set()
+
+    def jobs(self) -> Sequence[tuple[str, Job]]:
+        """The jobs that read the topics, with their names, to be run in this order by one thread."""
+        return (
+            ("Loading checkpoints", self._load_checkpoints),
+            ("Reading the ledger", self._follow_ledger),
+            ("Reading the ledger of the opposite flow", self._follow_opposite_ledger),
+            ("Reading offset syncs", self._follow_syncs),
+        )
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether the search for ledgers has finished and a ledger or the offset syncs can be used."""
+        if len(self._searched_for_ledger) < len(Side):
+            return False
+        return self.translator.syncs is not None or self.translator.ledger is not None
+
+    def close(self) -> None:
+        """Close the connections and stop the readers, which ends a job in progress."""
+        for cluster in list(self._clusters):
+            cluster.close()
+        for reader in list(self._logs):
+            reader.stop()
+
+    def _cluster(self, side: Side, role: str) -> Cluster:
+        cluster = self._clients.cluster(side, ClientKind.CONSUMER, role)
+        self._clusters.append(cluster)
+        if self._stopping.is_set():
+            cluster.close()
+        return cluster
+
+    # -- earlier checkpoints
+
+    def _load_checkpoints(self) -> None:
+        """Read the checkpoints topic once. If this is not possible, older syncs must not be used either."""
+        topic = self._checkpoints_topic
+        cluster = self._cluster(Side.TARGET, "checkpoints-target-consumer")
+        reader = KafkaBasedLog(cluster, topic, on_record=self._on_checkpoint, partitions=(0,))
+        try:
+            reader.start(_READ_TIMEOUT_S)
+            self._checkpoints_readable = True
+            log.info("Loaded checkpoints.", topic=topic, groups=len(self._checkpoints.groups()))
+        except KafkaFailure as failure:
+            self._checkpoints.clear()  # they may be older than those emitted since
+            if not self._stopping.is_set():
+                log.warning(
+                    "Checkpoints cannot be read, so offsets are translated from the newest offset syncs on only.",
+                    topic=topic,
+                    cluster=cluster.name,
+                    reason=str(failure),
+                )
+        finally:
+            reader.stop()
+            cluster.close()
+
+    def _on_checkpoint(self, record: LogRecord) -> None:
+        try:
+            if record.value is None:
+                group, topic, partition = Checkpoint.decode_key(record.key)
+                self._checkpoints.forget(group, TopicPartition(topic, partition))
+                return
+            checkpoint = Checkpoint.decode(record.key, record.value)
+        except FormatError as error:
+            log.debug("Not a checkpoint.", offset=record.offset, reason=str(error))
+            return
+        self._checkpoints.put(checkpoint)
+
+    # -- ledgers
+
+    def _follow_ledger(self) -> bool:
+        """Follow the ledger of this flow."""
+        try:
+            found = self._ledger_of(Side.TARGET, self._clients.source_alias)
+            if found is not None:
+                self.translator.ledger = found.ledger
+                self._reasons.follow(found.ledger)
+            return found is not None
+        finally:
+            self._searched_for_ledger.add(Side.TARGET)
+
+    def _follow_opposite_ledger(self) -> bool:
+        """Follow the ledger of the flow in the opposite direction, if there is one."""
+        try:
+            found = self._ledger_of(Side.SOURCE, self._clients.target_alias)
+            if found is not None:
+                self.translator.home_ledger = found.ledger
+            return found is not None
+        finally:
+            self._searched_for_ledger.add(Side.SOURCE)
+
+    def _ledger_of(self, side: Side, alias: str) -> LedgerLog | None:
+        """Read and follow a ledger; None if there is none, which is not an error: Java has no ledger."""
+        topic, cluster = ledger_topic(alias), self._clients.alias(side)
+        if self._stopping.is_set():
+            return None
+        if topic not in self._admins[side].cluster.metadata([topic], timeout_s=_METADATA_TIMEOUT_S).topics:
+            return None
+        settings = self._clients.settings(side, ClientKind.CONSUMER, "ledger-consumer")
+        reader = LedgerLog(settings, topic, name=cluster)
+        self._logs.append(reader)
+        try:
+            reader.start(_READ_TIMEOUT_S)
+        except KafkaFailure as failure:
+            reader.stop()
+            self._logs.remove(reader)
+            if not self._stopping.is_set():
+                self._recurring.report(
+                    topic,
+                    f"The ledger {topic} of cluster {cluster} cannot be read, so offsets are translated by offset "
+                    f"syncs alone: {failure}",
+                )
+            return None
+        self._recurring.resolve(topic)
+        log.info("Following a ledger.", topic=topic, cluster=cluster)
+        return reader
+
+    # -- offset syncs
+
+    def _follow_syncs(self) -> bool:
+        """Read the offset-syncs topic to its end, then continue to read it in the background."""
+        side, topic = syncs_side(self._clients.props), syncs_topic(self._clients.props)
+        store = OffsetSyncStore(must_read_to_end=not self._checkpoints_readable)
+
+        def on_sync(record: LogRecord) -> None:
+            try:
+                store.update(OffsetSync.decode(record.key, record.value))
+            except FormatError as error:
+                log.debug("Not an offset sync.", offset=record.offset, reason=str(error))
+
+        cluster = self._cluster(side, f"offset-syncs-{side.value}-consumer")
+        reader = KafkaBasedLog(cluster, topic, on_record=on_sync, partitions=(0,))
+        self._logs.append(reader)
+        try:
+            if self._stopping.is_set():
+                return False
+            metadata = cluster.metadata([topic], timeout_s=_METADATA_TIMEOUT_S)
+            if topic not in metadata.topics:  # the reader would wait for the topic
+                raise metadata.errors.get(topic) or BrokerFailure.of(3, subject=f"topic {topic}")
+            reader.start(_READ_TIMEOUT_S)
+        except KafkaFailure as failure:
+            cluster.close()
+            self._clusters.remove(cluster)
+            self._logs.remove(reader)
+            if not self._stopping.is_set():
+                self._recurring.report(
+                    "syncs",
+                    f"Offset syncs cannot be read from topic {topic} of cluster {cluster.name}, so group offsets are "
+                    f"translated by the ledger alone until they can: {failure}",
+                )
+            return False
+        store.first_read_done()
+        self.translator.syncs = store
+        self._recurring.resolve("syncs")
+        log.info("Following offset syncs.", topic=topic, cluster=cluster.name)
+        return True
