@@ -31,7 +31,7 @@ from tests.faults.test_leaders import await_leader, lose_the_end
 from tests.integration.copy_flow import Flow, alter, create, read, rows_of
 from tests.integration.spark_workers import workers
 from tests.support.cluster import LocalCluster
-from tests.support.jar_sets import OLD_VERSIONS
+from tests.support.java import OLD_VERSIONS
 from tests.support.old_kafka import OldKafka, OldZooKeeper
 from tests.support.waiting import PATIENCE, wait_until
 

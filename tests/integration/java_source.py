@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mm2.sandbox.jars import classpath
-from tests.support.jar_sets import CONNECT_MIRROR
+from tests.support.java import CONNECT_MIRROR
 
 
 def run_source(java: Sequence[str], source: Path, *arguments: str, text: str | None = None) -> str:

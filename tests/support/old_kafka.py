@@ -15,7 +15,7 @@ from mm2.sandbox.java import java_executable
 from mm2.sandbox.kafka import LocalKafka, NodeRole
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
-from tests.support.jar_sets import old_broker
+from tests.support.java import old_broker
 
 _LOGGING = """\
 log4j.rootLogger=WARN, out
@@ -89,7 +89,7 @@ class OldZooKeeper:
 
 
 class OldKafka(LocalKafka):
-    """One broker of an old version (`jar_sets.OLD_VERSIONS`), PLAINTEXT only, otherwise as `LocalKafka`.
+    """One broker of an old version (`java.OLD_VERSIONS`), PLAINTEXT only, otherwise as `LocalKafka`.
 
     Without a `zookeeper` it starts its own, which is stopped with it. After `kill9` it can start again only after its
     ZooKeeper session timeout.

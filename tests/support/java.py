@@ -1,4 +1,4 @@
-"""Jars of Java's MirrorMaker 2, of Connect's workers and of old brokers, for comparisons with Java and for old sources."""
+"""Jars and logging of Java programs: MirrorMaker 2 and Connect for comparisons, and old brokers."""
 
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.jars import KAFKA, KAFKA_VERSION, JarSet
@@ -22,3 +22,16 @@ def old_broker(version: str) -> JarSet:
     # Up to 3.5.7 it cannot resolve a host name with Java 14 and later (ZOOKEEPER-3779).
     zookeeper = ("org.apache.zookeeper", "zookeeper", "3.5.9")
     return JarSet(f"kafka-{version}-zookeeper", (("org.apache.kafka", "kafka_2.12", version), zookeeper, logging))
+
+
+def console_logging(pattern: str) -> str:
+    """Log4j 2 properties that make a Java program of Kafka log to its standard output."""
+    return f"""\
+status = error
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = {pattern}
+"""
