@@ -29,7 +29,8 @@ import psutil
 from bench.errors import BenchFailed
 from bench.outcome import Figure
 from bench.workers import KINDS, RESULTS, JavaWorker, Section, one_broker
-from mm2.sandbox.jars import CONNECT_MIRROR, classpath
+from mm2.sandbox.jars import classpath
+from tests.support.java import CONNECT_MIRROR
 from tests.systems.workers import DistributedWorker, WorkerProcess, distributed_props
 
 HEALTHY = Figure("start → healthy s", 2)

@@ -10,9 +10,10 @@ from subprocess import Popen
 
 from bench.conditions import PLAIN, Conditions
 from bench.errors import BenchFailed
-from mm2.sandbox.jars import CONNECT_MIRROR, classpath
-from mm2.sandbox.java import console_logging, java_executable
+from mm2.sandbox.jars import classpath
+from mm2.sandbox.java import java_executable
 from mm2.sandbox.process import spawn
+from tests.support.java import CONNECT_MIRROR, console_logging
 
 # The layout of Kafka's own connect-log4j2.yaml, so that logging costs what it costs in life.
 _JAVA_LOGGING = console_logging("[%d] %p %X{connector.context}%m (%c:%L)%n")

@@ -12,9 +12,9 @@ from bench.contenders import Flow
 from bench.proctree import CpuTime, cpu_time
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
-from mm2.sandbox import certificates
 from mm2.sandbox.kafka import LocalKafka, start_pair
-from mm2.sandbox.proxy import Proxy
+from tests.support import certificates
+from tests.support.proxy import Proxy
 
 _NEAR, _CONTENDERS, _FAR = "PLAINTEXT", "CONTENDERS", "PROXIED"
 #: What Kafka's own script starts a broker with: another collector's pauses would be taken for somebody's latency.

@@ -20,6 +20,15 @@ from typing import Final, Self
 from mm2.config.properties import load_properties
 from mm2.config.values import ConfigException, split_list, trim
 
+__all__ = [
+    "ConfigData",
+    "ConfigProvider",
+    "DirectoryConfigProvider",
+    "EnvVarConfigProvider",
+    "FileConfigProvider",
+    "ProviderError",
+]
+
 # ${provider:path:key} or ${provider:key}; no part contains a closing brace, the key may contain colons.
 _REFERENCE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 _PROVIDERS_KEY: Final = "config.providers"

@@ -16,6 +16,16 @@ import structlog
 import mm2
 from mm2.config.configdef import ConfigDef, ConfigValue, Importance, Type, distinct
 
+__all__ = [
+    "AllConnectorClientConfigOverridePolicy",
+    "AllowlistConnectorClientConfigOverridePolicy",
+    "ClientType",
+    "ConnectorClientConfigOverridePolicy",
+    "ConnectorClientConfigRequest",
+    "NoneConnectorClientConfigOverridePolicy",
+    "PrincipalConnectorClientConfigOverridePolicy",
+]
+
 log = structlog.get_logger(__name__)
 
 POLICY_KEY: Final = "connector.client.config.override.policy"

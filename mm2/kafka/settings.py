@@ -100,11 +100,6 @@ class ClientSettings:
     tls: Tls | None = None
     sasl: Sasl | None = None
 
-    @property
-    def bootstrap_text(self) -> str:
-        """The bootstrap servers as "host:port,host:port"."""
-        return ",".join(address_text(host, port) for host, port in self.bootstrap)
-
     @classmethod
     def from_props(cls, props: Mapping[str, str], *, client_id: str | None = None) -> Self:
         """Settings from unprefixed Java keys; `client_id` replaces the key `client.id`. Unknown keys are ignored.

@@ -14,7 +14,6 @@ from mm2.kafka.errors import BrokerFailure
 #: Special timestamps of `Admin.list_offsets` (ListOffsets protocol).
 EARLIEST = -2
 LATEST = -1
-MAX_TIMESTAMP = -3
 
 
 class TopicPartition(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from prometheus_client import Metric as Family
 
@@ -111,7 +110,3 @@ def by_name(metrics: Sequence[Metric]) -> Mapping[str, Metric]:
             message = f"two metrics are called {metric.name}"
             raise ValueError(message)
     return found
-
-
-#: Values of the key metrics.cardinality.
-CARDINALITIES: Final = tuple(str(one) for one in Cardinality)

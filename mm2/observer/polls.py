@@ -183,18 +183,16 @@ class LedgerPoll:
 
 
 class HeartbeatsPoll:
-    """The newest heartbeats on the target; ``seen_ms`` is when they were read."""
+    """The newest heartbeats on the target."""
 
     def __init__(self, clients: FlowClients) -> None:
         self.seen: list[Freshness] = []
-        self.seen_ms = 0
         self._client = clients.mirror_client()
         self._watch = FreshnessWatch(self._client, _HEARTBEATS_S)
 
     def __call__(self) -> None:
         """Read new heartbeats. Raises KafkaFailure."""
         self.seen = self._watch.look(ANSWER_S)
-        self.seen_ms = int(time.time() * 1000)
 
     def close(self) -> None:
         """Close the connections."""

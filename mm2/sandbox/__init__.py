@@ -1,1 +1,1 @@
-"""Real Kafka brokers on the local machine for the demo, the tests and the benches."""
+"""Real Kafka brokers on the local machine, for the demo, the tests and the benchmarks."""

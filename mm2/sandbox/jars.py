@@ -67,30 +67,6 @@ KAFKA = JarSet(
     (_BROKER, _LOGGING),
     Path(__file__).with_name(f"kafka-{KAFKA_VERSION}.sha256"),
 )
-CONNECT_MIRROR = JarSet(
-    f"connect-mirror-{KAFKA_VERSION}",
-    (("org.apache.kafka", "connect-mirror", KAFKA_VERSION), _BROKER, _LOGGING),
-)
-"""Java's MirrorMaker 2 for benches and interoperability tests; it includes Connect's workers."""
-CONNECT_FILE = JarSet(f"connect-file-{KAFKA_VERSION}", (("org.apache.kafka", "connect-file", KAFKA_VERSION),))
-"""The FileStream connectors, which a plain Connect worker does not include."""
-
-OLD_VERSIONS = ("2.1.1", "2.6.3")
-
-
-def old_kafka(version: str) -> JarSet:
-    """An old broker with ZooKeeper, which is one of its dependencies; `version` is one of `OLD_VERSIONS`."""
-    if version not in OLD_VERSIONS:
-        raise SandboxError(f"Kafka {version} is not one of the old versions of the sandbox: {', '.join(OLD_VERSIONS)}.")
-    logging = ("org.slf4j", "slf4j-log4j12", "1.7.30")  # Kafka before 4.0 uses log4j 1
-    # Up to 3.5.7 it cannot resolve a host name with Java 14 and later (ZOOKEEPER-3779).
-    zookeeper = ("org.apache.zookeeper", "zookeeper", "3.5.9")
-    return JarSet(f"kafka-{version}-zookeeper", (("org.apache.kafka", "kafka_2.12", version), zookeeper, logging))
-
-
-def kafka_classpath() -> str:
-    """Java class path of a broker and its tools; downloads it (44 MB) the first time."""
-    return classpath(KAFKA)
 
 
 def classpath(jars: JarSet) -> str:
@@ -108,7 +84,7 @@ def fetch(jars: JarSet) -> Path:
     """The folder with exactly the jars of `jars`, each of the right size; downloads it again otherwise.
 
     Sizes are compared at each use, because truncated and missing jars are the usual damage; checksums are compared
-    after each download and by `verify`. Raises SandboxError when Java is missing or the registry is unreachable.
+    after each download. Raises SandboxError when Java is missing or the registry is unreachable.
     """
     folder = cache_folder() / jars.name
     if _intact(jars, folder):
@@ -121,11 +97,6 @@ def fetch(jars: JarSet) -> Path:
             _print(f"{jars.name}: {wrong}; fetching it again")
         _download(jars, folder)
     return folder
-
-
-def verify(jars: JarSet) -> str | None:
-    """The first jar of the cached set with a wrong checksum, as a sentence; None when all are right."""
-    return damage(jars, cache_folder() / jars.name, contents=True)
 
 
 def damage(jars: JarSet, folder: Path, *, contents: bool = False) -> str | None:

@@ -38,16 +38,3 @@ def java_version(output: str) -> int | None:
     """Major version in the output of `java -version`: `"17.0.15"` gives 17, the old form `"1.8.0_392"` gives 8."""
     found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else None
-
-
-def console_logging(pattern: str) -> str:
-    """Log4j 2 properties that make a Java program of Kafka log to its standard output."""
-    return f"""\
-status = error
-rootLogger.level = info
-rootLogger.appenderRef.out.ref = out
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = {pattern}
-"""

@@ -30,10 +30,10 @@ from mm2.observer.views import (
     SparkView,
     TaskView,
 )
-from mm2.sandbox.certificates import PASSWORD, issue
 from mm2.ui.dashboard import Dashboard
 from mm2.ui.source import PageData, Settings
 from tests.browser.chromium import chromium
+from tests.support.certificates import PASSWORD, issue
 
 USER, WORD = "admin", "open-sesame"
 #: What somebody may call a group or a client, or have a broker say.

@@ -20,7 +20,6 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from bench.arrivals import Arrivals
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
-from mm2.sandbox.relay import Conditions
 from tests.endurance.growth import Growth
 from tests.endurance.positions import PositionSampler, Verdict, judge_positions
 from tests.endurance.product import ProductFailed
@@ -28,6 +27,7 @@ from tests.endurance.sides import Side, replication_factors, start_side
 from tests.endurance.traffic import Identity, TrafficFailed, decode
 from tests.faults.oracle import Judgment, Ledger, Place, judge, judge_reasons
 from tests.faults.stage import Mirror, Topics, kill, members
+from tests.support.relay import Conditions
 
 TOPIC, PARTITIONS = "backlog", 4
 _VALUE_BYTES = 200

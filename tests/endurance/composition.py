@@ -15,12 +15,12 @@ from enum import StrEnum
 import psutil
 
 from mm2.kafka.errors import KafkaFailure
-from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.kafka import LocalKafka
-from mm2.sandbox.relay import Conditions
 from tests.endurance.sides import Side
 from tests.endurance.stall import DiskStall, Script
 from tests.faults.stage import Mirror, kill, members
+from tests.support.cluster import LocalCluster
+from tests.support.relay import Conditions
 from tests.support.waiting import PATIENCE
 
 

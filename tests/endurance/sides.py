@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.kafka import LocalKafka
-from mm2.sandbox.proxy import Proxy
 from tests.faults.stage import LISTENERS
+from tests.support.cluster import LocalCluster
+from tests.support.proxy import Proxy
 from tests.support.waiting import PATIENCE
 
 #: From so many brokers on each side a record counts on the target when two have it.

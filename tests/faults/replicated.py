@@ -16,9 +16,9 @@ from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
-from mm2.sandbox.cluster import LocalCluster
 from tests.faults.oracle import Place, Reader, Rows, judge
 from tests.faults.stage import Addressed, Mirror
+from tests.support.cluster import LocalCluster
 from tests.support.waiting import wait_until
 
 MONTH_MS: Final = 30 * 24 * 3600 * 1000

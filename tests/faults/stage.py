@@ -24,11 +24,11 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka, start_pair
-from mm2.sandbox.proxy import Proxy
 from tests.endurance.growth import Growth
 from tests.endurance.traffic import Pace, Traffic
 from tests.faults.oracle import Judgment, Ledger, Place, Snapshot, judge
 from tests.integration.mirror_process import MirrorProcess, write_config
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 LISTENERS = {"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 import pytest
 
 from mm2.sandbox.ports import free_ports
-from mm2.sandbox.proxy import Proxy
 from tests.faults.stage import GOES_ON, HELD_UP, Mirror, Play, Stage, Topics
 from tests.faults.stage import mirror as running_mirror
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 _RECOVERY_S = 30.0

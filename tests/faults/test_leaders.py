@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, Snapshot, compare
 from tests.faults.stage import Addressed, Play, Stage, Topics
 from tests.faults.stage import mirror as running_mirror
 from tests.faults.test_data import numbered, values, write
+from tests.support.cluster import LocalCluster
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -11,11 +11,11 @@ import pytest
 
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
-from mm2.sandbox.cluster import LocalCluster
-from mm2.sandbox.proxy import Proxy
 from tests.endurance.footprint import sample
 from tests.faults.stage import HELD_UP, LISTENERS, Mirror, Play, Stage, Topics
 from tests.faults.stage import mirror as running_mirror
+from tests.support.cluster import LocalCluster
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 SHORT = {

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mm2.sandbox.cluster import LocalCluster, frozen
 from tests.endurance.positions import PositionSampler, above
 from tests.faults.oracle import Reader, Rows
 from tests.faults.stage import Topics
+from tests.support.cluster import LocalCluster, frozen
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

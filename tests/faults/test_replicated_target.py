@@ -18,11 +18,11 @@ import pytest
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from mm2.sandbox.cluster import LocalCluster, frozen
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.replicated import Replica, lead
 from tests.faults.stage import LISTENERS, Addressed, Mirror, Topics, kill, members, stopped
 from tests.faults.wire import Choice, Hold, Request, Wire, produces_to
+from tests.support.cluster import LocalCluster, frozen
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -27,13 +27,13 @@ from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition as Place
-from mm2.sandbox import certificates
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.stage import GOES_ON, HELD_UP, Mirror, Play, Stage, Topics, kill, members
 from tests.faults.stage import mirror as running_mirror
 from tests.integration.copy_flow import Flow, read
 from tests.integration.spark_workers import workers
 from tests.integration.test_copy_engine import numbered, write
+from tests.support import certificates
 from tests.support.waiting import wait_until
 
 _NOTICED_S = 30.0

@@ -23,16 +23,16 @@ from mm2.copy.spec import CopySpec
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
-from mm2.sandbox.cluster import LocalCluster
-from mm2.sandbox.jars import OLD_VERSIONS
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
-from mm2.sandbox.old_kafka import OldKafka, OldZooKeeper
 from tests.faults.stage import Topics
 from tests.faults.stale_metadata import StaleMetadata
 from tests.faults.test_data import write
 from tests.faults.test_leaders import await_leader, lose_the_end
 from tests.integration.copy_flow import Flow, alter, create, read, rows_of
 from tests.integration.spark_workers import workers
+from tests.support.cluster import LocalCluster
+from tests.support.java import OLD_VERSIONS
+from tests.support.old_kafka import OldKafka, OldZooKeeper
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -1,6 +1,6 @@
 """A TCP relay in front of one broker listener that delays chosen Kafka requests or their responses.
 
-`mm2.sandbox.proxy` treats all bytes of a connection alike. This relay reads the request header (KIP-482), so that a test
+`tests.support.proxy` treats all bytes of a connection alike. This relay reads the request header (KIP-482), so that a test
 can delay exactly one Produce request, and can deliver it after its sender has died: what a broker does that stops
 responding and resumes with requests in its socket buffers.
 """

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mm2.sandbox.jars import CONNECT_MIRROR, classpath
-from mm2.sandbox.java import console_logging, java_executable
+from mm2.sandbox.jars import classpath
+from mm2.sandbox.java import java_executable
 from mm2.sandbox.process import spawn
 from tests.integration.java_source import run_source
 from tests.integration.mirror_process import MirrorProcess
+from tests.support.java import CONNECT_MIRROR, console_logging
 
 _ORACLE = Path(__file__).parent / "java" / "MirrorOracle.java"
 _LOGGING = console_logging("%d{ISO8601} %-5p %c{1}: %m%n")

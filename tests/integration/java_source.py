@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mm2.sandbox.jars import CONNECT_MIRROR, classpath
+from mm2.sandbox.jars import classpath
+from tests.support.java import CONNECT_MIRROR
 
 
 def run_source(java: Sequence[str], source: Path, *arguments: str, text: str | None = None) -> str:

@@ -28,8 +28,8 @@ from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.connect.rest.binding import Binding, exposed
 from mm2.connect.rest.settings import RestSettings
-from mm2.sandbox import certificates
 from tests.integration.dockerfile import instructions
+from tests.support import certificates
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"

@@ -19,7 +19,6 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from mm2.cli import health
-from mm2.sandbox import certificates
 from mm2.sandbox.jars import KAFKA, classpath
 from mm2.sandbox.java import java_executable
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
@@ -27,6 +26,7 @@ from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
 from tests.integration.copy_flow import admin_of, create, producer_of
 from tests.integration.mirror_process import MirrorProcess, has_all
+from tests.support import certificates
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

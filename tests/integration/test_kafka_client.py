@@ -40,8 +40,8 @@ from mm2.kafka.structs import (
     PatternType,
     ResourceType,
 )
-from mm2.sandbox import certificates
 from mm2.sandbox.kafka import LocalKafka
+from tests.support import certificates
 
 LISTENERS = {
     "OPEN": "PLAINTEXT",

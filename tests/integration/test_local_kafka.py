@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka
-from mm2.sandbox.proxy import Proxy
+from tests.support.cluster import LocalCluster
+from tests.support.proxy import Proxy
 
 
 def _topics(broker: LocalKafka) -> set[str]:

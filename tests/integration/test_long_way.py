@@ -8,9 +8,9 @@ import pytest
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
-from mm2.sandbox.proxy import Proxy
 from tests.integration.copy_flow import Flow, producer_of
 from tests.integration.spark_workers import workers
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 _PARTITIONS = 6

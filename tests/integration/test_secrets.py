@@ -21,7 +21,6 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from mm2.sandbox import certificates
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create, producer_of, read_all
@@ -34,6 +33,7 @@ from tests.integration.mirror_process import (
     topics_of,
     write_config,
 )
+from tests.support import certificates
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 

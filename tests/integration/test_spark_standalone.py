@@ -18,9 +18,9 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.compare import compare_topics
 from mm2.sandbox.kafka import LocalKafka
-from mm2.sandbox.spark import LocalSpark
 from tests.integration.copy_flow import Flow, Traffic, create, producer_of
 from tests.integration.mirror_process import MirrorProcess, has_all, write_config
+from tests.support.spark import LocalSpark
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

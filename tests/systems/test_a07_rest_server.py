@@ -14,10 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mm2.sandbox.certificates import KEY_PASSWORD, PASSWORD, Issued, issue, to_jks, truststore
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create
+from tests.support.certificates import KEY_PASSWORD, PASSWORD, Issued, issue, to_jks, truststore
 from tests.support.waiting import wait_until
 from tests.systems.counting import counting
 from tests.systems.workers import DistributedWorker, StandaloneWorker, distributed_props

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mm2.sandbox.certificates import PASSWORD, Issued, issue
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create
+from tests.support.certificates import PASSWORD, Issued, issue
 from tests.support.waiting import wait_until
 from tests.systems.counting import counting
 from tests.systems.workers import DistributedWorker, distributed_props

@@ -14,10 +14,11 @@ from typing import Any, Final, Self
 
 import httpx
 
-from mm2.sandbox.jars import CONNECT_FILE, CONNECT_MIRROR, classpath
-from mm2.sandbox.java import console_logging, java_executable
+from mm2.sandbox.jars import classpath
+from mm2.sandbox.java import java_executable
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
+from tests.support.java import CONNECT_FILE, CONNECT_MIRROR, console_logging
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

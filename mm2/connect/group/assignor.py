@@ -96,11 +96,6 @@ class GroupAssignment:
     owners: dict[str, Load]
 
 
-def agreed_offset(members: Mapping[str, WorkerState], snapshot_offset: int) -> int:
-    """The highest config offset that any member has read, the leader's own included."""
-    return max([snapshot_offset, *(state.config_offset for state in members.values())])
-
-
 def mismatch(members: Mapping[str, WorkerState], leader: str, max_offset: int, version: int) -> GroupAssignment:
     """Assign nothing: every member reads to the offset and rejoins.
 

@@ -6,7 +6,7 @@ describe where the JSON differs from the class. This module does not import pyda
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
@@ -272,8 +272,3 @@ class HealthInfo:
         """The herder has started but does not respond; ``details`` name the stage in progress."""
         sentence = "Worker was unable to handle this request and may be unable to handle other requests."
         return cls("unhealthy", f"{sentence} {details}".rstrip(), 500)
-
-
-def sorted_task_states(tasks: Iterable[TaskStateInfo]) -> tuple[TaskStateInfo, ...]:
-    """Task states ordered by task number, as responses show them."""
-    return tuple(sorted(tasks, key=lambda task: task.id))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
@@ -154,16 +154,6 @@ _LARGEST_OFFSET: Final = 2**63 - 1
 
 #: A source partition with its offset; None removes it.
 _Offset = tuple[Mapping[str, Any], Mapping[str, Any] | None]
-
-
-class SourceOffsets(Protocol):
-    """The offsets of one source connector, independent of where they are stored."""
-
-    def all(self, timeout_s: float) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Every partition with its offset. Raises ConnectError."""
-
-    def write(self, offsets: Sequence[SourceOffset], timeout_s: float) -> None:
-        """Store these offsets (None removes one); returns when they are durable. Raises ConnectError."""
 
 
 class ConnectorOffsetsAccess:

@@ -29,7 +29,7 @@ import inspect
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
@@ -364,13 +364,3 @@ def swap(loader: PluginLoader | None) -> Iterator[None]:
         yield
     finally:
         _context.loader = before
-
-
-def in_loader(loader: PluginLoader | None, call: Callable[[], Any]) -> Callable[[], Any]:
-    """Wrap ``call``, such as the body of a thread, so that it swaps to ``loader`` first."""
-
-    def run() -> Any:
-        with swap(loader):
-            return call()
-
-    return run

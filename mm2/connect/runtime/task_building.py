@@ -90,6 +90,26 @@ class TaskStart:
     is_ours: Callable[[], bool] = lambda: True
 
 
+@dataclass(frozen=True)
+class _WorkerParts:
+    """What all tasks of a worker share."""
+
+    config: WorkerConfig
+    props: dict[str, str] = field(repr=False)
+    plugins: Plugins
+    clients: ClientProps
+    offset_store: OffsetStore
+    resolve: Callable[[Props], dict[str, str]]
+    exactly_once: bool
+    cluster_name: str
+    resources: Mapping[str, Any]
+    log_context: Mapping[str, str]
+
+    @property
+    def group_id(self) -> str:
+        return self.props.get("group.id", "")
+
+
 class TaskBuilder:
     """Builds tasks of one worker. ``resolve`` replaces provider references; source tasks receive ``resources``."""
 
@@ -106,27 +126,28 @@ class TaskBuilder:
         resources: Mapping[str, Any],
         log_context: Mapping[str, str],
     ) -> None:
-        self._config = config
-        self._plugins = plugins
-        self._clients = clients
-        self._offset_store = offset_store
-        self._resolve = resolve
-        self._exactly_once = exactly_once
-        self._cluster_name = cluster_name
-        self._resources = MappingProxyType(dict(resources))
-        self._log_context = log_context
-        self._props = {key: str(value) for key, value in config.originals.items()}
-        self._group_id = self._props.get("group.id", "")
+        self._worker = _WorkerParts(
+            config,
+            {key: str(value) for key, value in config.originals.items()},
+            plugins,
+            clients,
+            offset_store,
+            resolve,
+            exactly_once,
+            cluster_name,
+            MappingProxyType(dict(resources)),
+            log_context,
+        )
 
     def build(self, start: TaskStart) -> WorkerTask:
         """A task that has not been started.
 
         Raises ConnectError, ConfigException or KafkaFailure; all clients are closed then.
         """
-        props = self._resolve(start.connector_raw)
-        loader = self._plugins.connector_loader(props)
-        with self._plugins.swap(loader), ExitStack() as on_failure:
-            built = _Building(self, start, props, loader, on_failure).task()
+        props = self._worker.resolve(start.connector_raw)
+        loader = self._worker.plugins.connector_loader(props)
+        with self._worker.plugins.swap(loader), ExitStack() as on_failure:
+            built = _Building(self._worker, start, props, loader, on_failure).task()
             on_failure.pop_all()
             return built
 
@@ -136,41 +157,31 @@ class _Building:
 
     def __init__(
         self,
-        builder: TaskBuilder,
+        worker: _WorkerParts,
         start: TaskStart,
         props: dict[str, str],
         loader: PluginLoader | None,
         on_failure: ExitStack,
     ) -> None:
+        self._worker = worker
         self._start = start
         self._id = start.id
         self._props = props
         self._loader = loader
         self._on_failure = on_failure
-        self._worker = builder._config  # noqa: SLF001 - part of the builder
-        self._worker_props = builder._props  # noqa: SLF001
-        self._plugins = builder._plugins  # noqa: SLF001
-        self._clients = builder._clients  # noqa: SLF001
-        self._shared_store = builder._offset_store  # noqa: SLF001
-        self._resolve = builder._resolve  # noqa: SLF001
-        self._exactly_once = builder._exactly_once  # noqa: SLF001
-        self._cluster_name = builder._cluster_name  # noqa: SLF001
-        self._resources = builder._resources  # noqa: SLF001
-        self._log_context = builder._log_context  # noqa: SLF001
-        self._group_id = builder._group_id  # noqa: SLF001
-        self._connector_class = self._plugins.find(
+        self._connector_class = worker.plugins.find(
             props.get("connector.class") or "",
             Connector,
             key="connector.class",
             version=props.get("connector.plugin.version"),
         )
         self._config = connector_config(props, self._connector_class)
-        self._task_props = builder._resolve(start.task_raw)  # noqa: SLF001
+        self._task_props = worker.resolve(start.task_raw)
         self._stopping = threading.Event()
 
     def task(self) -> WorkerTask:
         check_count(self._id.connector, self._start.count, self._config)
-        task = self._plugins.new_task(self._task_props.get(TASK_CLASS, ""), self._props)
+        task = self._worker.plugins.new_task(self._task_props.get(TASK_CLASS, ""), self._props)
         if isinstance(task, SinkTask):
             return self._sink(task)
         if isinstance(task, SourceTask):
@@ -182,9 +193,11 @@ class _Building:
     def _equipment(self, task: Task, counters: TaskCounters, operator: RetryWithToleranceOperator[Any]) -> Equipment:
         converters = self._converters()
         self._on_failure.callback(converters.close)
-        chain = TransformationChain(build_stages(self._plugins, self._config, self._props, self._loader), operator)
+        chain = TransformationChain(
+            build_stages(self._worker.plugins, self._config, self._props, self._loader), operator
+        )
         self._on_failure.callback(chain.close)
-        loader = self._plugins.loader_of(task) or self._loader
+        loader = self._worker.plugins.loader_of(task) or self._loader
         return Equipment(
             self._id,
             MappingProxyType(self._task_props),
@@ -196,8 +209,8 @@ class _Building:
             self._start.listener,
             self._start.state,
             self._start.on_topic,
-            self._log_context,
-            lambda: self._plugins.swap(loader),
+            self._worker.log_context,
+            lambda: self._worker.plugins.swap(loader),
             self._start.is_ours,
         )
 
@@ -218,20 +231,20 @@ class _Building:
         queue = DeadLetterQueue.of(self._config)
         if queue is not None:
             operator.add_reporter(self._dead_letters(queue, counters.errors))
-        consumer_props = self._clients.consumer(
+        consumer_props = self._worker.clients.consumer(
             self._id.connector, self._props, self._connector_class, client_id=f"connector-consumer-{self._id}"
         )
-        consumer = Consumer(ConsumerSettings.from_props(consumer_props), name=self._cluster_name)
+        consumer = Consumer(ConsumerSettings.from_props(consumer_props), name=self._worker.cluster_name)
         return WorkerSinkTask(
             equipment,
             SinkSetup(
                 task,
                 consumer,
                 topics,
-                fresh_configs=lambda: MappingProxyType(self._resolve(self._start.task_raw)),
+                fresh_configs=lambda: MappingProxyType(self._worker.resolve(self._start.task_raw)),
                 reports_errors=queue is not None or tolerance.log_enable,
-                commit_interval_ms=self._worker.int("offset.flush.interval.ms"),
-                commit_timeout_ms=self._worker.int("offset.flush.timeout.ms"),
+                commit_interval_ms=self._worker.config.int("offset.flush.interval.ms"),
+                commit_timeout_ms=self._worker.config.int("offset.flush.timeout.ms"),
             ),
         )
 
@@ -241,10 +254,10 @@ class _Building:
             queue.create(Admin(admin_cluster))
         finally:
             admin_cluster.close()
-        props = self._clients.producer(
+        props = self._worker.clients.producer(
             self._id.connector, self._props, self._connector_class, client_id=f"connector-dlq-producer-{self._id}"
         )
-        cluster = Cluster(ClientSettings.from_props(props), name=self._cluster_name)
+        cluster = Cluster(ClientSettings.from_props(props), name=self._worker.cluster_name)
         sender = RecordSender(
             cluster, _producer(cluster, props), SenderSettings.of(props), name=f"dlq-producer-{self._id}"
         )
@@ -263,7 +276,9 @@ class _Building:
             where = of_source_record if tolerance.log_include_messages else None
             operator.add_reporter(LogReporter(self._id, counters.errors, where))
         producer_props = self._producer_props()
-        transactions = transactions_of(self._config, self._worker, producer_props) if self._exactly_once else None
+        transactions = (
+            transactions_of(self._config, self._worker.config, producer_props) if self._worker.exactly_once else None
+        )
         boundaries = (
             WorkerTransactionContext()
             if transactions is not None and transactions.boundary is Boundary.CONNECTOR
@@ -271,11 +286,11 @@ class _Building:
         )
         store, owns_store, store_clusters = self._store(producer_props, task)
         reader = ConnectorOffsetReader(store, self._id.connector)
-        cluster = self._opened(Cluster(ClientSettings.from_props(producer_props), name=self._cluster_name))
+        cluster = self._opened(Cluster(ClientSettings.from_props(producer_props), name=self._worker.cluster_name))
         producer, transactional = _producer(cluster, producer_props), None
         if transactions is not None and not task.produces_by_itself:
             producer = transactional = _transactional_producer(
-                cluster, producer_props, task_transactional_id(self._group_id, self._id), transactions
+                cluster, producer_props, task_transactional_id(self._worker.group_id, self._id), transactions
             )
         creation, creation_clusters = self._topic_creation()
         setup = SourceSetup(
@@ -297,7 +312,7 @@ class _Building:
             (*store_clusters, *creation_clusters),
             self._start.guard if transactions is not None else None,
         )
-        flush_timeout_s = self._worker.int("offset.flush.timeout.ms") / 1000
+        flush_timeout_s = self._worker.config.int("offset.flush.timeout.ms") / 1000
         if transactional is not None and transactions is not None:
             return ExactlyOnceWorkerSourceTask(
                 equipment, setup, transactional, transactions, boundaries, flush_timeout_s=flush_timeout_s
@@ -313,54 +328,56 @@ class _Building:
             configs=MappingProxyType(self._task_props),
             offset_reader=reader,
             worker=view,
-            resources=self._resources,
+            resources=self._worker.resources,
             transaction_context=boundaries,
             task_count=self._start.count,
         )
 
     def _producer_props(self) -> dict[str, str]:
-        if self._exactly_once:
-            return self._clients.exactly_once_producer(self._id, self._props, self._connector_class)
-        return self._clients.producer(
+        if self._worker.exactly_once:
+            return self._worker.clients.exactly_once_producer(self._id, self._props, self._connector_class)
+        return self._worker.clients.producer(
             self._id.connector, self._props, self._connector_class, client_id=f"connector-producer-{self._id}"
         )
 
     def _store(self, producer_props: Mapping[str, str], task: SourceTask) -> tuple[OffsetStore, bool, list[Cluster]]:
         """The task's offset store: the worker's, or one that also uses the connector's own topic."""
         named = str(self._config.get("offsets.storage.topic") or "").strip()
-        elsewhere = _servers(producer_props) != _servers(self._worker_props)
-        if not self._shared_store.topic:
+        elsewhere = _servers(producer_props) != _servers(self._worker.props)
+        if not self._worker.offset_store.topic:
             if named:
                 log.warning("offsets.storage.topic ignored, offsets are stored in a file", task_id=str(self._id))
-            return self._shared_store, False, []
-        if task.produces_by_itself and (named or (elsewhere and self._exactly_once)):
+            return self._worker.offset_store, False, []
+        if task.produces_by_itself and (named or (elsewhere and self._worker.exactly_once)):
             raise ConnectError(
                 f"Class {type(task).__qualname__} writes its offsets by itself to the worker's topic: neither "
                 "offsets.storage.topic nor, with exactly-once, a producer of another cluster is possible with it"
             )
-        topic = own_topic(named, self._shared_store.topic, elsewhere=elsewhere, exactly_once=self._exactly_once)
+        topic = own_topic(
+            named, self._worker.offset_store.topic, elsewhere=elsewhere, exactly_once=self._worker.exactly_once
+        )
         if topic is None:
-            return self._shared_store, False, []
-        consumer_props = self._clients.offsets_consumer(
-            self._id.connector, self._props, self._connector_class, exactly_once=self._exactly_once
+            return self._worker.offset_store, False, []
+        consumer_props = self._worker.clients.offsets_consumer(
+            self._id.connector, self._props, self._connector_class, exactly_once=self._worker.exactly_once
         )
         # The connector's topic is in the producer's cluster; the consumer's settings define how it is read.
         cluster = self._opened(
             Cluster(
                 ClientSettings.from_props({**producer_props, "client.id": consumer_props["client.id"]}),
-                name=self._cluster_name,
+                name=self._worker.cluster_name,
             )
         )
         own = KafkaOffsetStore(
             cluster,
-            InternalTopic.of_connector(self._worker, topic),
+            InternalTopic.of_connector(self._worker.config, topic),
             start_timeout_s=_STORE_START_S,
             read_committed=consumer_props["isolation.level"].strip().lower() == "read_committed",
         )
-        return ConnectorOffsetStore(own, self._shared_store), True, [cluster]
+        return ConnectorOffsetStore(own, self._worker.offset_store), True, [cluster]
 
     def _topic_creation(self) -> tuple[TopicCreation | None, list[Cluster]]:
-        if not self._worker.bool("topic.creation.enable"):
+        if not self._worker.config.bool("topic.creation.enable"):
             return None, []
         groups = topic_creation_groups(self._config, self._props)
         if not groups:
@@ -369,10 +386,10 @@ class _Building:
         return TopicCreation(Admin(cluster), groups), [cluster]
 
     def _admin_cluster(self, client_id: str) -> Cluster:
-        props = self._clients.admin(self._id.connector, self._props, self._connector_class, client_id=client_id)
+        props = self._worker.clients.admin(self._id.connector, self._props, self._connector_class, client_id=client_id)
         # The worker's own client.id is for its own clients.
         settings = ClientSettings.from_props(props, client_id=client_id)
-        return self._opened(Cluster(settings, name=self._cluster_name))
+        return self._opened(Cluster(settings, name=self._worker.cluster_name))
 
     def _opened(self, cluster: Cluster) -> Cluster:
         self._on_failure.callback(cluster.close)
@@ -382,8 +399,8 @@ class _Building:
         self, store: OffsetStore, producer_props: Mapping[str, str], transactions: TransactionBoundaries | None
     ) -> WorkerView:
         view = WorkerView(
-            worker_props=MappingProxyType(self._worker_props),
-            group_id=self._group_id,
+            worker_props=MappingProxyType(self._worker.props),
+            group_id=self._worker.group_id,
             offset_storage_topic=store.topic,
             producer_props=MappingProxyType(dict(producer_props)),
             exactly_once=transactions is not None,
@@ -392,7 +409,7 @@ class _Building:
             return view
         return replace(
             view,
-            transactional_id=task_transactional_id(self._group_id, self._id),
+            transactional_id=task_transactional_id(self._worker.group_id, self._id),
             transaction_boundary=transactions.boundary.value,
             transaction_interval_ms=transactions.interval_ms,
         )
@@ -407,17 +424,17 @@ class _Building:
             key,
             value,
             header,
-            self._plugins.name_of(type(key), Converter),
-            self._plugins.name_of(type(value), Converter),
-            self._plugins.name_of(type(header), HeaderConverter),
+            self._worker.plugins.name_of(type(key), Converter),
+            self._worker.plugins.name_of(type(value), Converter),
+            self._worker.plugins.name_of(type(header), HeaderConverter),
         )
 
     def _converter(self, key: str, kind: type[C]) -> C:
         """The connector's converter if it names one, otherwise the worker's, with the settings next to the name."""
         own = self._props.get(key) is not None
-        props = self._props if own else self._worker_props
-        converter = self._plugins.new(
-            props.get(key) or self._worker.str(key),
+        props = self._props if own else self._worker.props
+        converter = self._worker.plugins.new(
+            props.get(key) or self._worker.config.str(key),
             kind,
             key=key,
             version=props.get(f"{key}.plugin.version"),
@@ -425,7 +442,7 @@ class _Building:
         )
         prefix = f"{key}."
         settings = {name.removeprefix(prefix): value for name, value in props.items() if name.startswith(prefix)}
-        with self._plugins.swap(self._plugins.loader_of(converter)):
+        with self._worker.plugins.swap(self._worker.plugins.loader_of(converter)):
             if isinstance(converter, Converter) and kind is Converter:
                 converter.configure(settings, is_key=key == "key.converter")
             elif isinstance(converter, HeaderConverter):

@@ -30,7 +30,6 @@ class TransformationStage:
     #: For messages and dead letters.
     class_name: str
     predicate: Predicate | None = None
-    predicate_alias: str = ""
     negate: bool = False
 
     def apply(self, record: AnyRecord) -> AnyRecord | None:
@@ -101,7 +100,6 @@ def build_stages(
                     transformation,
                     plugins.name_of(type(transformation), Transformation),
                     predicates[named] if named else None,
-                    named or "",
                     negate,
                 )
             )

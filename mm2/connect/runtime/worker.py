@@ -17,7 +17,6 @@ from mm2.connect.override_policies import POLICY_KEY, ConnectorClientConfigOverr
 from mm2.connect.plugins import Plugins
 from mm2.connect.runtime.clients import ClientProps
 from mm2.connect.runtime.connectors import (
-    InstanceState,
     OnTransition,
     StatusListener,
     StoredTaskConfigs,
@@ -261,12 +260,6 @@ class Worker:
         """Connectors on this worker, in any state."""
         with self._lock:
             return set(self._connectors)
-
-    def connector_state(self, name: str) -> InstanceState | None:
-        """State of a connector's instance, None when it is not on this worker."""
-        with self._lock:
-            connector = self._connectors.get(name)
-        return None if connector is None else connector.state
 
     def is_running(self, name: str) -> bool:
         """Whether a connector is on this worker and running."""

@@ -25,9 +25,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
-
-V = TypeVar("V")
 
 _DEFAULT_CAPACITY = 16
 
@@ -58,11 +55,6 @@ def hash_map_order(keys: Iterable[str]) -> list[str]:
         return (hashed ^ (hashed >> 16)) & mask
 
     return sorted(unique, key=bucket)
-
-
-def in_hash_map_order(values: Mapping[str, V]) -> dict[str, V]:
-    """The same map with its keys in HashMap order."""
-    return {key: values[key] for key in hash_map_order(values)}
 
 
 _HEADER = bytes.fromhex("aced0005")

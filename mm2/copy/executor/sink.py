@@ -140,7 +140,6 @@ class Sink(Brokers[_TargetBroker]):
         self.topic_ids: dict[str, str] = {}  # as first seen; not changed when a topic is recreated
         self._ids: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}  # of all ids that were ever used: responses may be late
-        self.throttled_until = 0.0  # monotonic seconds, by the broker's quota
         self._max_request_bytes = max_request_bytes
         self._look_up = look_up
         self._on_lost = on_lost
@@ -346,8 +345,6 @@ class Sink(Brokers[_TargetBroker]):
             return
         broker.under_way.popleft()
         self._responded(broker)
-        if answer.throttle_ms:
-            self.throttled_until = time.monotonic() + answer.throttle_ms / 1000
         results = {result.topic_partition: result for result in answer}
         for outbox, outgoing in request.outgoing_batches:
             outgoing.under_way = False

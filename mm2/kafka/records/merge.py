@@ -52,11 +52,6 @@ _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
 
-def worth_merging(batches: int, size: int) -> bool:
-    """Whether that many consecutive batches of ``size`` bytes in total should be merged."""
-    return batches > 1 and size < batches * TINY_BYTES
-
-
 @dataclass(frozen=True, slots=True)
 class Merged:
     """One batch made of several. It covers the source offsets from ``first`` to before ``after``.

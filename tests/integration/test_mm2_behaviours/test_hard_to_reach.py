@@ -20,7 +20,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from mm2.sandbox import certificates
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from tests.integration.copy_flow import admin_of, create
 from tests.integration.mirror_flow import commit, committed
@@ -34,6 +33,7 @@ from tests.integration.mirror_process import (
     write_config,
 )
 from tests.integration.token_server import AUDIENCE, CLIENT_ID, TokenServer
+from tests.support import certificates
 from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.timeout(int(300 * PATIENCE)), pytest.mark.slow]

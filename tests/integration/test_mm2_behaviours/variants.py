@@ -18,12 +18,12 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Where
 from confluent_kafka.admin import AdminClient
 
-from mm2.sandbox import certificates
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import Read, producer_of, read_all
 from tests.integration.mirror_flow import create
 from tests.integration.mirror_process import MirrorProcess, checkpoints, contents, ends, write_config
+from tests.support import certificates
 from tests.systems.workers import Rest
 
 PARTITIONS = 10

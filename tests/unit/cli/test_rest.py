@@ -15,8 +15,8 @@ from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
 from mm2.mirror.flow_resources import FlowResources
-from mm2.sandbox.certificates import issue, key_settings, trust_settings
 from tests.integration.asking import asked
+from tests.support.certificates import issue, key_settings, trust_settings
 from tests.unit.connect.rest.toy_herder import ToyHerder
 
 AUTH = "org.apache.kafka.connect.rest.basic.auth.extension"

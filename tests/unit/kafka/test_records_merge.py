@@ -25,7 +25,7 @@ from mm2.kafka.records.batch import (
     read_header,
 )
 from mm2.kafka.records.codec import CODECS
-from mm2.kafka.records.merge import TINY_BYTES, Merged, coalesce, merge, worth_merging
+from mm2.kafka.records.merge import TINY_BYTES, Merged, coalesce, merge
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
 
 CODEC_IDS = [codec.id for codec in CODECS]
@@ -205,13 +205,6 @@ def test_records_that_do_not_add_up_are_found() -> None:
     bad[61] += 2  # the record's length
     with pytest.raises(CorruptBatch):
         merge(views_of(lone(1) + edited(bad)))
-
-
-@pytest.mark.parametrize(
-    ("batches", "size", "worth"), [(1, 100, False), (2, 200, True), (10, 10 * TINY_BYTES, False), (1000, 170_000, True)]
-)
-def test_what_is_worth_merging(batches: int, size: int, worth: bool) -> None:
-    assert worth_merging(batches, size) is worth
 
 
 def test_batches_of_different_leader_epochs_are_not_merged() -> None:

@@ -42,7 +42,6 @@ def test_defaults_are_those_of_java() -> None:
 def test_keys_are_read() -> None:
     settings = ClientSettings.from_props(SECURE)
     assert settings.bootstrap == (("b1.example", 9092), ("::1", 9093))
-    assert settings.bootstrap_text == "b1.example:9092,[::1]:9093"
     assert settings.security_protocol == "SASL_SSL"
     assert settings.request_timeout_ms == 1234
     assert settings.send_buffer_bytes == -1

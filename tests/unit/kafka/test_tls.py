@@ -14,8 +14,8 @@ import pytest
 from mm2.config.configdef import ConfigException
 from mm2.kafka.settings import Tls
 from mm2.kafka.tls import build_ssl_context, expiries, memory_file
-from mm2.sandbox import certificates
-from mm2.sandbox.certificates import KEY_PASSWORD, PASSWORD
+from tests.support import certificates
+from tests.support.certificates import KEY_PASSWORD, PASSWORD
 
 AUTHORITY = certificates.issue("Test Authority")
 CLIENT = certificates.issue("client", AUTHORITY)

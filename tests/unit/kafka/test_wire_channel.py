@@ -15,7 +15,7 @@ import pytest
 
 from mm2.kafka.errors import CorruptBatch, DisconnectedFailure, KafkaFailure
 from mm2.kafka.wire.channel import BufferPool, Channel
-from mm2.sandbox import certificates
+from tests.support import certificates
 from tests.support.waiting import wait_until_async
 
 

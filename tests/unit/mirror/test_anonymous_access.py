@@ -18,7 +18,7 @@ from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
 from mm2.mirror.flow_resources import FlowResources
-from mm2.sandbox import certificates
+from tests.support import certificates
 from tests.unit.connect.rest.toy_herder import ToyHerder
 
 AUTH = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"

@@ -11,7 +11,7 @@ from mm2.config.configdef import ConfigException
 from mm2.observer import certificates
 from mm2.observer.certificates import Certificates, listener_certificates
 from mm2.observer.views import CertificateView
-from mm2.sandbox.certificates import PASSWORD, issue
+from tests.support.certificates import PASSWORD, issue
 
 
 def test_the_certificates_of_listeners_are_watched_as_those_of_clusters_are(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mm2.sandbox.errors import SandboxError
-from mm2.sandbox.proxy import Proxy
-from mm2.sandbox.relay import Conditions
+from tests.support.proxy import Proxy
+from tests.support.relay import Conditions
 
 _PATIENCE_S = 10.0
 

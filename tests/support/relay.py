@@ -29,7 +29,7 @@ _RETRANSMISSION_MS = 200.0  # Linux's minimum (TCP_RTO_MIN)
 class Passage(StrEnum):
     """What happens to incoming bytes."""
 
-    PASS = "pass"  # noqa: S105 - not a password
+    PASS = "pass"
     HOLD = "hold"
     """Bytes are delayed until the condition ends, as lost packets are retransmitted by TCP."""
     SWALLOW = "swallow"

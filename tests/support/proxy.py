@@ -24,7 +24,8 @@ from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
-from mm2.sandbox.relay import Conditions, Passage
+from tests.support import relay
+from tests.support.relay import Conditions, Passage
 
 _START_PATIENCE_S = 20.0
 _ANSWER_PATIENCE_S = 10.0
@@ -63,7 +64,7 @@ class Proxy:
         if self._process is not None:
             return self
         self._log_file.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-P", "-m", "mm2.sandbox.relay"]
+        command = [sys.executable, "-P", relay.__file__]
         command += [self.address, self.upstream, self._control, str(self._seed)]
         self._process = spawn(command, output=self._log_file)
         deadline = time.monotonic() + _START_PATIENCE_S

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Self
 
 from mm2.sandbox.errors import SandboxError
-from mm2.sandbox.jars import fetch, old_kafka
+from mm2.sandbox.jars import fetch
 from mm2.sandbox.java import java_executable
 from mm2.sandbox.kafka import LocalKafka, NodeRole
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
+from tests.support.java import old_broker
 
 _LOGGING = """\
 log4j.rootLogger=WARN, out
@@ -57,7 +58,7 @@ class OldZooKeeper:
         """Return when it accepts connections. Raises SandboxError."""
         if self._process is not None and self._process.poll() is None:
             return self
-        jars = fetch(old_kafka(self.version))
+        jars = fetch(old_broker(self.version))
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j.properties").write_text(_LOGGING)
         settings = self.folder / "zookeeper.properties"
@@ -88,7 +89,7 @@ class OldZooKeeper:
 
 
 class OldKafka(LocalKafka):
-    """One broker of an old version (`jars.OLD_VERSIONS`), PLAINTEXT only, otherwise as `LocalKafka`.
+    """One broker of an old version (`java.OLD_VERSIONS`), PLAINTEXT only, otherwise as `LocalKafka`.
 
     Without a `zookeeper` it starts its own, which is stopped with it. After `kill9` it can start again only after its
     ZooKeeper session timeout.
@@ -118,7 +119,7 @@ class OldKafka(LocalKafka):
         """Start ZooKeeper, wait for it, and start the broker's process."""
         if self.is_running:
             return
-        jars = fetch(old_kafka(self.version))
+        jars = fetch(old_broker(self.version))
         self._prepare(jars)
         self._zookeeper.start()
         self._spawn(self._java(jars, "kafka.Kafka", str(self._settings_file)))

@@ -23,8 +23,8 @@ from cryptography.x509.oid import NameOID
 
 from mm2.sandbox.errors import SandboxError
 
-PASSWORD = "store-password"  # noqa: S105 - of sandbox stores, which hold no secret
-KEY_PASSWORD = "key-password"  # noqa: S105 - as above
+PASSWORD = "store-password"
+KEY_PASSWORD = "key-password"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,37 @@
+"""Jars and logging of Java programs: MirrorMaker 2 and Connect for comparisons, and old brokers."""
+
+from mm2.sandbox.errors import SandboxError
+from mm2.sandbox.jars import KAFKA, KAFKA_VERSION, JarSet
+
+CONNECT_MIRROR = JarSet(
+    f"connect-mirror-{KAFKA_VERSION}",
+    (("org.apache.kafka", "connect-mirror", KAFKA_VERSION), *KAFKA.coordinates),
+)
+"""Java's MirrorMaker 2; it includes Connect's workers."""
+CONNECT_FILE = JarSet(f"connect-file-{KAFKA_VERSION}", (("org.apache.kafka", "connect-file", KAFKA_VERSION),))
+"""The FileStream connectors, which a plain Connect worker does not include."""
+
+OLD_VERSIONS = ("2.1.1", "2.6.3")
+
+
+def old_broker(version: str) -> JarSet:
+    """An old broker with ZooKeeper, which is one of its dependencies; `version` is one of `OLD_VERSIONS`."""
+    if version not in OLD_VERSIONS:
+        raise SandboxError(f"Kafka {version} is not one of the supported old versions: {', '.join(OLD_VERSIONS)}.")
+    logging = ("org.slf4j", "slf4j-log4j12", "1.7.30")  # Kafka before 4.0 uses log4j 1
+    # Up to 3.5.7 it cannot resolve a host name with Java 14 and later (ZOOKEEPER-3779).
+    zookeeper = ("org.apache.zookeeper", "zookeeper", "3.5.9")
+    return JarSet(f"kafka-{version}-zookeeper", (("org.apache.kafka", "kafka_2.12", version), zookeeper, logging))
+
+
+def console_logging(pattern: str) -> str:
+    """Log4j 2 properties that make a Java program of Kafka log to its standard output."""
+    return f"""\
+status = error
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = {pattern}
+"""

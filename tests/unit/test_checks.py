@@ -1,0 +1,24 @@
+"""Git's hooks and `bin/test` run the same quick checks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ("ruff", "mypy", "lint-imports")
+
+
+def quick_checks() -> set[str]:
+    """Commands of bin/test that check without running tests."""
+    lines = (ROOT / "bin" / "test").read_text().splitlines()
+    commands = (line.partition(" #")[0].partition(" ||")[0].removesuffix(" &") for line in lines)
+    return {command for command in commands if command.partition(" ")[0] in TOOLS}
+
+
+def test_the_hooks_run_the_quick_checks_of_bin_test() -> None:
+    repos = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    hooks = [hook for repo in repos for hook in repo["hooks"]]
+    assert {hook["entry"].removeprefix(".venv/bin/") for hook in hooks} == quick_checks()
+    assert not [hook["id"] for hook in hooks if hook["pass_filenames"]], "a check covers all files, as in bin/test"
