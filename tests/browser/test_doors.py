@@ -97,7 +97,7 @@ def door(tmp_path: Path) -> Iterator[str]:
         resources.requests.close()
 
 
-def test_password_and_tls_hold_for_pages_and_websockets_and_words_stay_words(door: str, tmp_path: Path) -> None:
+def test_password_and_tls_apply_to_pages_and_websockets_and_html_is_escaped(door: str, tmp_path: Path) -> None:
     socket = door + "_nicegui_ws/socket.io/?EIO=4&transport=websocket"
     upgrade = {
         "Connection": "Upgrade",

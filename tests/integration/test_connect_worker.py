@@ -60,7 +60,7 @@ def topic(kafka_b: LocalKafka, unique: str) -> str:
     return unique
 
 
-def test_records_arrive_and_the_topics_hold_the_bytes_of_java(kafka_b: LocalKafka, topic: str) -> None:
+def test_records_arrive_and_the_internal_topics_have_java_s_bytes(kafka_b: LocalKafka, topic: str) -> None:
     b = kafka_b.bootstrap
     props = connector_props("toy", topic, **{"tasks.max": "2", "umlaut": "ü"})
     with worker(kafka_b, topic) as w:
@@ -127,7 +127,7 @@ def test_internal_topics_are_compacted_with_their_partitions_and_settings(kafka_
             admin.describe_consumer_groups([group])[group].result(10)
 
 
-def test_clean_stop_leaves_the_group_at_once(kafka_b: LocalKafka, unique: str) -> None:
+def test_a_clean_stop_leaves_the_group_immediately(kafka_b: LocalKafka, unique: str) -> None:
     with worker(kafka_b, unique) as w:
         group = w.herder.group_id
         assert w.herder.is_leader
@@ -137,7 +137,7 @@ def test_clean_stop_leaves_the_group_at_once(kafka_b: LocalKafka, unique: str) -
         assert again.herder.group_id == group
 
 
-def test_tasks_resume_behind_their_committed_offset(kafka_b: LocalKafka, topic: str) -> None:
+def test_tasks_resume_at_their_committed_offset(kafka_b: LocalKafka, topic: str) -> None:
     b = kafka_b.bootstrap
     with worker(kafka_b, topic) as w:
         w.herder.put_connector_config("toy", connector_props("toy", topic), allow_replace=True).result(20)
@@ -258,7 +258,7 @@ def test_bad_connector_configs_are_refused_with_class_and_key(kafka_b: LocalKafk
         assert w.herder.status()["connectors"] == {}
 
 
-def test_a_blocking_poll_does_not_hold_up_stopping(kafka_b: LocalKafka, topic: str) -> None:
+def test_a_blocking_poll_does_not_delay_the_stop(kafka_b: LocalKafka, topic: str) -> None:
     with worker(kafka_b, topic) as w:
         w.herder.put_connector_config("toy", connector_props("toy", topic, block="true"), allow_replace=True).result(20)
         wait_until(running(w.herder, "toy", 1))
@@ -322,7 +322,7 @@ def test_the_leader_hook_runs_once_and_sees_the_stored_configs(kafka_b: LocalKaf
     assert written.count("connector-toy") == 1
 
 
-def test_a_retriable_failure_of_poll_is_tried_again(kafka_b: LocalKafka, topic: str) -> None:
+def test_a_retriable_error_of_poll_is_retried(kafka_b: LocalKafka, topic: str) -> None:
     with worker(kafka_b, topic) as w:
         w.herder.put_connector_config("toy", connector_props("toy", topic, moody="true"), allow_replace=True).result(20)
         wait_until(lambda: counts(kafka_b.bootstrap, topic, 0)[:2] == [1, 2])

@@ -89,7 +89,7 @@ def shortest(kafka: LocalKafka, topic: str, tasks: int) -> int:
 
 
 @pytest.mark.parametrize(("boundary", "fate"), [("poll", signal.SIGKILL), ("interval", signal.SIGSTOP)])
-def test_a_worker_that_dies_or_freezes_leaves_neither_gaps_nor_duplicates(
+def test_a_worker_that_dies_or_freezes_causes_no_loss_or_duplicate(
     kafka_b: LocalKafka, topic: str, boundary: str, fate: signal.Signals, tmp_path: Path
 ) -> None:
     """Given a worker that ends in the middle of its work, when another one takes over, then nothing shows of it; not
@@ -167,9 +167,7 @@ def counts(*numbers: int) -> list[str]:
     return [f'{{"task-count":{number}}}' for number in numbers]
 
 
-def test_a_transaction_left_open_by_a_dead_worker_does_not_keep_the_next_from_starting(
-    kafka_b: LocalKafka, topic: str
-) -> None:
+def test_an_open_transaction_of_a_dead_worker_does_not_block_its_successor(kafka_b: LocalKafka, topic: str) -> None:
     """It would not time out for a minute; the next producer of the task aborts it."""
     with worker(kafka_b, topic) as w:
         put(w.herder, topic)
@@ -200,7 +198,7 @@ def test_followers_without_rest_wait_for_the_leader_to_fence(kafka_b: LocalKafka
     assert_exact(kafka_b, topic, 2, 1)
 
 
-def test_a_pause_ends_the_open_transaction_and_a_failure_takes_it_back(kafka_b: LocalKafka, topic: str) -> None:
+def test_a_pause_commits_the_open_transaction_and_a_failure_aborts_it(kafka_b: LocalKafka, topic: str) -> None:
     never = {"transaction.boundary": "interval", "transaction.boundary.interval.ms": "50000", "pause.s": "0.005"}
     with worker(kafka_b, topic) as w:
         put(w.herder, topic, **never)

@@ -227,7 +227,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[LocalKafka, LocalKafka]]:
 
 
 @pytest.mark.parametrize("identity", [False, True], ids=["default", "identity"])
-def test_twenty_groups_go_over_and_come_home(
+def test_twenty_groups_fail_over_and_fail_back(
     pair: tuple[LocalKafka, LocalKafka], identity: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a, b = pair

@@ -34,12 +34,12 @@ def test_topics_survive_kill9_and_restart(tmp_path: Path) -> None:
         assert admin.list_topics(timeout=10).cluster_id == broker.cluster_id
 
 
-def test_death_is_told_with_the_end_of_the_log(tmp_path: Path) -> None:
+def test_a_dead_broker_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match=r"Kafka bad died with exit code 1(.|\n)*Invalid value abc"):
         LocalKafka("bad", tmp_path, overrides={"log.segment.bytes": "abc"}).start()
 
 
-def test_broker_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_a_broker_dies_with_its_killed_parent(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from mm2.sandbox.kafka import LocalKafka;"
         "b = LocalKafka('orphan', Path(sys.argv[1])).start(); print(b.pid, flush=True); time.sleep(60)"
@@ -64,7 +64,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_clients_of_a_proxied_listener_are_led_back_to_the_proxy(tmp_path: Path) -> None:
+def test_clients_of_a_proxied_listener_stay_with_the_proxy(tmp_path: Path) -> None:
     listeners = {"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}
     with (
         LocalKafka("P", tmp_path, listeners=listeners, proxied=["PROXIED"]) as broker,

@@ -23,7 +23,7 @@ from tests.integration.mirror_flow import admin, create, partitions_of, write
 from tests.support.waiting import wait_until
 
 
-def test_the_newest_checkpoint_counts_and_a_tombstone_takes_it_away(kafka_b: LocalKafka) -> None:
+def test_the_newest_checkpoint_counts_and_a_tombstone_deletes_it(kafka_b: LocalKafka) -> None:
     create(kafka_b, "pts.checkpoints.internal")
     one, two = (Checkpoint("g.1", "pts.t", partition, 10, 9) for partition in range(2))
     later = Checkpoint("g.1", "pts.t", 0, 20, 19, "said")
@@ -46,7 +46,7 @@ def test_the_newest_checkpoint_counts_and_a_tombstone_takes_it_away(kafka_b: Loc
         RemoteClusterUtils.translate_offsets(props, "pts", "g.1", timeout_s=0)  # a part of them is no answer
 
 
-def test_freshness_over_several_hops_follows_what_comes(kafka_b: LocalKafka) -> None:
+def test_freshness_over_several_hops_follows_new_heartbeats(kafka_b: LocalKafka) -> None:
     topics = ("fb.fa.heartbeats", "fb.heartbeats")
     now_ms = int(time.time() * 1000)
 
@@ -88,7 +88,7 @@ def test_freshness_over_several_hops_follows_what_comes(kafka_b: LocalKafka) -> 
         assert looked()["fb.heartbeats"][2] == 500
 
 
-def test_client_settings_are_kept_also_those_of_one_kind(kafka_b: LocalKafka) -> None:
+def test_client_settings_are_kept_including_those_of_one_client_type(kafka_b: LocalKafka) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # which takes connections and never answers
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         props = {"bootstrap.servers": address, "request.timeout.ms": "1500", "client.id": "mine"}

@@ -149,7 +149,7 @@ def steps(document: Any) -> dict[tuple[str, str], dict[str, Any]]:
     return {(step["action"], step["subject"]): step for step in document["flows"][0]["steps"]}
 
 
-def test_plan_tells_what_a_start_would_do_and_does_nothing(
+def test_plan_prints_what_a_start_would_do_and_does_nothing(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path, sync__topic__acls__enabled="true", topic__replication__factor="1")
@@ -216,7 +216,7 @@ def take_away(broker: LocalKafka, acl: AclBinding) -> None:
         done.result(30)
 
 
-def test_plan_tells_what_would_go_wrong(pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys) -> None:
+def test_plan_prints_what_would_fail(pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys) -> None:
     scene = Scene.of(pair, tmp_path, replication__factor="3", config__storage__replication__factor="2")
     create(scene.b, scene.remote("wide"), 4)
     create(scene.a, scene.topic("wide"), 1)
@@ -250,7 +250,7 @@ def test_plan_tells_what_would_go_wrong(pair: tuple[LocalKafka, LocalKafka], tmp
     assert "2 rights missing" in out
 
 
-def test_plan_tells_of_the_cluster_that_answers_when_the_other_does_not(
+def test_plan_covers_the_reachable_cluster_when_the_other_is_unreachable(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path)
@@ -292,7 +292,7 @@ def left_orders(scene: Scene, records: int) -> str:
     return topic
 
 
-def test_promote_gives_the_rights_to_write_that_the_source_gives_and_no_others(
+def test_promote_grants_the_write_permissions_of_the_source_and_no_others(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path)
@@ -335,7 +335,7 @@ def test_promote_gives_the_rights_to_write_that_the_source_gives_and_no_others(
     assert (code, document["acls"]) == (0, [])
 
 
-def test_a_source_that_does_not_say_where_its_partitions_end_is_not_left_by_accident(
+def test_a_source_without_known_end_offsets_is_not_abandoned_by_accident(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path)
@@ -358,7 +358,7 @@ def test_a_source_that_does_not_say_where_its_partitions_end_is_not_left_by_acci
     take_away(scene.a, AclBinding(Kind.TOPIC, topic, *hidden))
 
 
-def test_a_flow_whose_workers_cannot_be_seen_is_not_told_to_run(
+def test_a_flow_with_unknown_workers_is_not_reported_as_running(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path)
@@ -379,7 +379,7 @@ def test_a_flow_whose_workers_cannot_be_seen_is_not_told_to_run(
 # -- a running flow
 
 
-def test_a_running_flow_has_nothing_left_to_do(running: Scene, capsys: Capsys) -> None:
+def test_plan_of_a_running_flow_is_empty(running: Scene, capsys: Capsys) -> None:
     soon(lambda: running.ask(capsys, "plan")[1].splitlines()[1] == "  nothing to create or change")
     assert running.ask(capsys, "plan")[0] == 0
     alter(running.a, running.topic("quiet"), "retention.ms", "777")
@@ -394,7 +394,7 @@ def test_a_running_flow_has_nothing_left_to_do(running: Scene, capsys: Capsys) -
     assert "the secret" not in out
 
 
-def test_status_is_one_sentence_and_what_it_rests_on(running: Scene, capsys: Capsys) -> None:
+def test_status_is_one_sentence_with_its_evidence(running: Scene, capsys: Capsys) -> None:
     answers: list[tuple[int, str, str]] = []
     soon(lambda: answers.append(running.ask(capsys, "status")) or answers[-1][0] == 0)  # type: ignore[func-returns-value]
     _, out, err = answers[-1]
@@ -415,7 +415,7 @@ def test_status_is_one_sentence_and_what_it_rests_on(running: Scene, capsys: Cap
     assert {one["name"] for one in flow["connectors"]} == {*CONNECTORS}
 
 
-def test_status_is_watched_in_a_pipe_until_it_is_interrupted(running: Scene) -> None:
+def test_status_watch_in_a_pipe_runs_until_it_is_interrupted(running: Scene) -> None:
     command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "status", str(running.file), running.flow, "--watch", "0.2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
@@ -433,7 +433,7 @@ def test_status_is_watched_in_a_pipe_until_it_is_interrupted(running: Scene) -> 
         watching.kill()
 
 
-def test_status_is_a_view_that_stays_where_it_is_on_a_terminal(running: Scene) -> None:
+def test_status_watch_on_a_terminal_updates_in_place(running: Scene) -> None:
     master, slave = pty.openpty()
     command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "status", str(running.file), running.flow, "--watch", "0.2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40"}
@@ -463,7 +463,7 @@ def test_status_is_a_view_that_stays_where_it_is_on_a_terminal(running: Scene) -
         os.close(master)
 
 
-def test_lag_is_told_worst_first_and_judged_by_a_threshold(running: Scene, capsys: Capsys) -> None:
+def test_lag_is_sorted_worst_first_and_compared_with_a_threshold(running: Scene, capsys: Capsys) -> None:
     soon(lambda: running.ask(capsys, "lag", "--threshold", "0")[0] == 0)
     code, out, err = running.ask(capsys, "lag", "--top", "1")
     assert (code, err, len(out.splitlines())) == (0, "", 3)
@@ -481,7 +481,7 @@ def test_lag_is_told_worst_first_and_judged_by_a_threshold(running: Scene, capsy
     soon(lambda: running.copied("quiet"))
 
 
-def test_a_paused_topic_stays_where_it_is_and_others_go_on_and_nothing_is_lost(running: Scene, capsys: Capsys) -> None:
+def test_a_paused_topic_stops_the_others_continue_and_no_record_is_lost(running: Scene, capsys: Capsys) -> None:
     orders, quiet = running.topic("orders"), running.topic("quiet")
     soon(lambda: running.copied("orders"))
     code, out, err = running.ask(capsys, "pause", "--topic", orders, "--partition", "1", "--reason", "ticket 4711")
@@ -547,7 +547,7 @@ def test_connectors_are_paused_resumed_stopped_and_restarted_through_the_process
     assert f" runs {running.flow} ({process['url']} runs one of that name between other clusters), or it has no" in err
 
 
-def test_what_stays_paused_is_named_when_the_flow_is_resumed(running: Scene, capsys: Capsys) -> None:
+def test_paused_topics_are_named_when_the_flow_is_resumed(running: Scene, capsys: Capsys) -> None:
     quiet = running.topic("quiet")
     assert running.ask(capsys, "pause", "--topic", quiet)[0] == 0
     code, _, err = running.ask(capsys, "resume")
@@ -555,7 +555,7 @@ def test_what_stays_paused_is_named_when_the_flow_is_resumed(running: Scene, cap
     assert running.ask(capsys, "resume", "--topic", quiet)[0] == 0
 
 
-def test_what_nobody_follows_is_told(running: Scene, capsys: Capsys) -> None:
+def test_a_pause_without_a_running_process_is_reported(running: Scene, capsys: Capsys) -> None:
     assert running.ask(capsys, "stop", "--connector", "source")[0] == 0
     try:
         code, out, err = running.ask(capsys, "pause", "--topic", running.topic("quiet"), "--timeout", "0.5")
@@ -591,7 +591,7 @@ def test_what_nobody_follows_is_told(running: Scene, capsys: Capsys) -> None:
         (["lag", "--top", "-1"], "--top -1: write how many partitions, or 0 for all."),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(
+def test_an_impossible_request_is_rejected_in_one_sentence(
     running: Scene, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
 ) -> None:
     monkeypatch.delenv("MM2_REST_PASSWORD", raising=False)
@@ -601,9 +601,7 @@ def test_what_cannot_be_done_is_one_sentence(
 
 
 @pytest.mark.parametrize("verb", ["status", "plan", "lag", "config", "pause", "resume", "restart", "stop"])
-def test_a_flow_or_a_file_that_is_not_there_is_told_by_every_verb(
-    running: Scene, capsys: Capsys, tmp_path: Path, verb: str
-) -> None:
+def test_every_verb_reports_a_missing_flow_or_file(running: Scene, capsys: Capsys, tmp_path: Path, verb: str) -> None:
     code, out, err = asked(capsys, verb, running.file, "B->C")
     assert (code, out) == (2, "")
     assert f"has no flow B->C; its flows are {running.flow}" in err
@@ -615,7 +613,7 @@ def test_a_flow_or_a_file_that_is_not_there_is_told_by_every_verb(
 
 
 @pytest.mark.usefixtures("_own_processes")
-def test_a_flow_that_no_process_runs_cannot_be_controlled_but_looked_at(
+def test_a_flow_without_a_process_can_be_shown_but_not_controlled(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path)
@@ -634,7 +632,7 @@ def test_a_flow_that_no_process_runs_cannot_be_controlled_but_looked_at(
     assert (code, "127.0.0.1:1" in err) == (2, True)
 
 
-def test_a_partition_that_is_added_is_planned_first_and_copied_then(running: Scene, capsys: Capsys) -> None:
+def test_an_added_partition_is_planned_and_then_copied(running: Scene, capsys: Capsys) -> None:
     grow(running.a, running.topic("quiet"), 2)
     running.put("quiet", 1, 2)
     soon(lambda: running.copied("quiet"))

@@ -120,7 +120,7 @@ def test_a21_task_configs_count_from_their_commit_on(
     worker.rest.delete("a21-behind")
 
 
-def test_a22_target_states_are_records_that_all_obey(
+def test_a22_all_workers_follow_the_target_states_in_the_topic(
     worker: DistributedWorker, broker: LocalKafka, group: str, topic: str
 ) -> None:
     worker.rest.create("a22", {"connector.class": CLASS, "topic": topic, "tasks.max": "2"}, state="PAUSED")

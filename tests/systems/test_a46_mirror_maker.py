@@ -16,7 +16,7 @@ from tests.systems.workers import ROOT
 
 
 @pytest.mark.timeout(240)
-def test_a46_flows_are_chosen_by_target_and_heartbeats_need_none_enabled(
+def test_a46_flows_are_selected_by_target_and_heartbeats_need_none_enabled(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, folder: Path
 ) -> None:
     create(kafka_a, unique)

@@ -34,7 +34,7 @@ def lines(file: Path) -> list[str]:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("first_kind", "second_kind"), BOTH, ids=["java-after-ours", "ours-after-java"])
-def test_the_successor_reads_the_internal_topics_as_its_own(
+def test_each_implementation_reads_the_internal_topics_of_the_other(
     broker: LocalKafka,
     unique: str,
     folder: Path,
@@ -110,7 +110,7 @@ def test_the_successor_reads_the_internal_topics_as_its_own(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("leader_kind", "follower_kind"), BOTH, ids=["ours-leads", "java-leads"])
-def test_both_share_one_group(
+def test_java_and_python_workers_share_one_group(
     broker: LocalKafka,
     unique: str,
     folder: Path,

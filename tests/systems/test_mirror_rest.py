@@ -178,7 +178,7 @@ def test_a47_without_listeners_it_opens_no_port(
 
 
 @pytest.mark.timeout(300)
-def test_processes_ask_each_other_over_internal_rest(
+def test_processes_call_each_other_over_internal_rest(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, folder: Path
 ) -> None:
     create(kafka_a, unique)
@@ -247,7 +247,7 @@ def session_key(broker: LocalKafka, source: str) -> bytes:
     return base64.b64decode(keys[-1]["key"])
 
 
-def test_a_taken_port_of_listeners_ends_it_with_2(
+def test_a_port_in_use_ends_the_process_with_exit_code_2(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, folder: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

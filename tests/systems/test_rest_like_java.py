@@ -52,7 +52,7 @@ def name_of(request: Ask) -> str:
 
 
 @pytest.mark.timeout(420)
-def test_every_endpoint_answers_as_java_does(
+def test_every_endpoint_responds_like_java_s(
     broker: LocalKafka, worker: DistributedWorker, unique: str, folder: Path
 ) -> None:
     create(broker, unique)

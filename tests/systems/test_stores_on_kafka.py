@@ -60,7 +60,7 @@ def test_a14_another_worker_resumes_at_the_committed_offset(broker: LocalKafka, 
 
 
 @pytest.mark.timeout(180)
-def test_a14_a_connector_s_own_offsets_topic_lies_over_the_worker_s(
+def test_a14_a_connector_s_own_offsets_topic_takes_precedence_over_the_worker_s(
     worker: DistributedWorker, broker: LocalKafka, group: str, unique: str, folder: Path
 ) -> None:
     create(broker, unique)
@@ -92,7 +92,7 @@ def test_a14_a_connector_s_own_offsets_topic_lies_over_the_worker_s(
 
 
 @pytest.mark.timeout(240)
-def test_a16_a39_status_records(
+def test_a16_a39_status_records_are_written(
     worker: DistributedWorker, broker: LocalKafka, group: str, unique: str, folder: Path
 ) -> None:
     create(broker, unique)
@@ -134,7 +134,7 @@ def test_a16_a39_status_records(
 
 
 @pytest.mark.timeout(120)
-def test_a39_a_failure_is_told_with_its_trace(
+def test_a39_a_failure_is_reported_with_its_stack_trace(
     worker: DistributedWorker, broker: LocalKafka, group: str, unique: str, folder: Path
 ) -> None:
     create(broker, unique)
@@ -158,7 +158,7 @@ def test_a39_a_failure_is_told_with_its_trace(
 
 
 @pytest.mark.timeout(180)
-def test_a18_config_records(worker: DistributedWorker, broker: LocalKafka, group: str, unique: str) -> None:
+def test_a18_config_records_are_written(worker: DistributedWorker, broker: LocalKafka, group: str, unique: str) -> None:
     create(broker, unique)
     topic = f"{group}-configs"
     config = verifiable(unique, 2)
@@ -195,7 +195,7 @@ def test_a18_config_records(worker: DistributedWorker, broker: LocalKafka, group
     }
 
 
-def test_task_configs_that_the_topic_does_not_take_are_refused_by_name_and_none_counts(
+def test_task_configs_that_the_topic_rejects_are_reported_by_name_and_none_is_used(
     broker: LocalKafka, unique: str
 ) -> None:
     # All partitions of a task are one record, as in Java: more than some 25,000 are too large for the default.
@@ -216,7 +216,9 @@ def test_task_configs_that_the_topic_does_not_take_are_refused_by_name_and_none_
 
 
 @pytest.mark.timeout(240)
-def test_a24_the_first_answer_has_everything_written_before(broker: LocalKafka, unique: str, folder: Path) -> None:
+def test_a24_the_first_response_contains_everything_written_before(
+    broker: LocalKafka, unique: str, folder: Path
+) -> None:
     create(broker, unique)
     worker = DistributedWorker(folder, distributed_props(broker.bootstrap, unique))
     with worker:

@@ -92,7 +92,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[LocalKafka, LocalKafka]]:
         yield found
 
 
-def test_groups_go_over_and_come_home_without_skipping_a_record(
+def test_groups_fail_over_and_fail_back_without_skipping_a_record(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path
 ) -> None:
     a, b = pair

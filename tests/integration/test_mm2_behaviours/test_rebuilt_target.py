@@ -44,7 +44,7 @@ def fill(source: LocalKafka, numbers: range) -> None:
     assert producer.flush(30) == 0
 
 
-def test_its_groups_are_never_put_behind_what_they_have_yet_to_read(kafka_a: LocalKafka, tmp_path: Path) -> None:
+def test_groups_of_a_rebuilt_target_never_skip_unread_records(kafka_a: LocalKafka, tmp_path: Path) -> None:
     remote, told = f"{SOURCE}.{TOPIC}", f"{SOURCE}.checkpoints.internal"
     create(kafka_a, TOPIC)
     # In batches, so that there is an offset sync shortly before the group.

@@ -45,7 +45,7 @@ def test_json_map_json_request_and_properties(tmp_path: Path, text: str, expecte
         ('{"config":[]}', "config"),
     ],
 )
-def test_others_are_refused_by_file_and_field(tmp_path: Path, text: str, said: str) -> None:
+def test_other_files_are_rejected_with_file_and_field(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "connector.json"
     file.write_text(text)
     with pytest.raises(ConfigException, match=said) as raised:

@@ -17,7 +17,7 @@ A->B  invoices-0  CORRUPT since 2026-11-22 07:00:00 UTC: invoices-0: wrong CRC |
 """
 
 
-def test_of_the_status_the_sentences_are_told_and_not_the_tables() -> None:
+def test_the_status_report_has_the_sentences_and_not_the_tables() -> None:
     assert _told(STATUS) == (
         "A->B DEGRADED If A dies now you lose 12 seconds, 400 records.<br>"
         r"A->B invoices-0 CORRUPT since 2026-11-22 07:00:00 UTC: invoices-0: wrong CRC \| twice"
@@ -29,7 +29,7 @@ def key(name: str, **labels: str) -> str:
     return name + json.dumps({"source": "A", "target": "B", **labels}, sort_keys=True)
 
 
-def test_of_the_metrics_that_is_told_which_is_not_well_or_at_risk() -> None:
+def test_the_metrics_report_has_only_unhealthy_states_and_values_at_risk() -> None:
     samples = {
         key("mm2_flow_state", state="DEGRADED"): 1.0,
         key("mm2_flow_state", state="RUNNING"): 0.0,
@@ -48,7 +48,7 @@ def test_of_the_metrics_that_is_told_which_is_not_well_or_at_risk() -> None:
     assert _worth_telling(None) == "does not answer"
 
 
-def test_a_row_is_told_when_an_alert_knows_of_it_in_time_if_only_as_pending() -> None:
+def test_a_row_is_detected_when_an_alert_is_pending_in_time() -> None:
     heard = Heard(
         "B2", "kill", "red | bar", 10.1, "said", 12.3, "up 0", {"Late": (40.0, 55.0), "Soon": (8.0, None)}, 21.0
     )

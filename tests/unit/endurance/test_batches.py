@@ -15,7 +15,7 @@ def test_counts_of_tasks_add_up_and_a_restarted_task_counts_on() -> None:
     assert count.total == 18
 
 
-def test_time_of_a_batch_lies_between_what_was_told() -> None:
+def test_batch_times_are_between_the_reported_times() -> None:
     count = BatchCount()
     count.hear(_line(0, 0), 100.0)
     count.hear(_line(0, 10), 110.0)

@@ -34,7 +34,7 @@ class TwoBrokers:
         return SimpleNamespace(responses=[SimpleNamespace(partition_responses=[stored])])
 
 
-def test_a_dead_leader_is_looked_up_anew() -> None:
+def test_the_leader_is_looked_up_again_after_a_disconnect() -> None:
     producer = Producer(cast(Cluster, TwoBrokers()))
     (metadata,) = producer.send("t", [Record(b"k", b"v")], 0, timeout_s=2)
     assert metadata.offset == 7

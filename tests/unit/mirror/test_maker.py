@@ -58,13 +58,13 @@ def configure(monkeypatch: pytest.MonkeyPatch) -> Callable[[Configs], None]:
     return lambda herder: run(cast(DistributedHerder, cast(Any, herder)))
 
 
-def test_only_what_differs_is_written(configure: Callable[[Configs], None]) -> None:
+def test_only_changed_configs_are_written(configure: Callable[[Configs], None]) -> None:
     herder = Configs(stored={"one": WANTED["one"]})
     configure(herder)
     assert herder.writes == ["two"]
 
 
-def test_a_write_that_the_cluster_did_not_take_is_tried_again(configure: Callable[[Configs], None]) -> None:
+def test_a_write_with_a_retriable_error_is_retried(configure: Callable[[Configs], None]) -> None:
     herder = Configs(write_failure(), PrivilegedWriteError("no producer, since a zombie has fenced it"))
     configure(herder)
     deadline = time.monotonic() + 30
@@ -75,7 +75,7 @@ def test_a_write_that_the_cluster_did_not_take_is_tried_again(configure: Callabl
 
 
 @pytest.mark.parametrize("error", [NotLeader("no", None), ConnectError("the configuration is invalid")])
-def test_other_refusals_are_final(configure: Callable[[Configs], None], error: Exception) -> None:
+def test_other_rejections_are_final(configure: Callable[[Configs], None], error: Exception) -> None:
     herder = Configs(error)
     configure(herder)
     time.sleep(0.1)

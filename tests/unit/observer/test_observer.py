@@ -51,12 +51,12 @@ def threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith(("observer", "watch-A->B"))}
 
 
-def test_nobody_asked_nothing_runs(observer: Observer) -> None:
+def test_the_observer_does_not_run_without_requests(observer: Observer) -> None:
     assert not observer.is_running
     assert not threads()
 
 
-def test_clusters_that_are_away_hold_up_nobody_and_are_told(observer: Observer) -> None:
+def test_unreachable_clusters_block_nothing_and_are_reported(observer: Observer) -> None:
     began_s = time.monotonic()
     snapshot = observer.snapshot(5)
     assert time.monotonic() - began_s < 6
@@ -73,7 +73,7 @@ def test_clusters_that_are_away_hold_up_nobody_and_are_told(observer: Observer) 
     assert time.monotonic() - began_s < 0.5
 
 
-def test_it_ends_when_nobody_asks_any_more_and_begins_again(observer: Observer) -> None:
+def test_the_observer_stops_without_requests_and_starts_again(observer: Observer) -> None:
     observer.snapshot(5)
     assert threads()
     deadline = time.monotonic() + 30
@@ -84,7 +84,7 @@ def test_it_ends_when_nobody_asks_any_more_and_begins_again(observer: Observer) 
     assert observer.snapshot(5).flows
 
 
-def test_a_look_from_outside_at_clusters_that_are_away_ends_in_time() -> None:
+def test_a_single_poll_of_unreachable_clusters_ends_in_time() -> None:
     ports = free_ports(2)
     config = MirrorMakerConfig(
         {
@@ -105,7 +105,7 @@ def test_a_look_from_outside_at_clusters_that_are_away_ends_in_time() -> None:
     assert flow.records_per_s is None
 
 
-def test_flows_that_copy_nothing_are_not_looked_at_and_unknown_ones_refused() -> None:
+def test_flows_that_copy_nothing_are_not_observed_and_unknown_ones_rejected() -> None:
     config = MirrorMakerConfig(
         {"clusters": "A, B", "A.bootstrap.servers": "127.0.0.1:1", "B.bootstrap.servers": "127.0.0.1:1"}
     )
