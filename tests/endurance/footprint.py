@@ -1,4 +1,4 @@
-"""Memory of the product by the part each process plays."""
+"""Memory of the product by process role."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ ROLES = ("driver", "jvm", "daemon", "workers")
 
 @dataclass(frozen=True)
 class Sample:
-    """Resident bytes by role at one moment (time.monotonic); `processes` counts all of them."""
+    """Resident bytes by role at one time (time.monotonic), and the number of processes."""
 
     at_s: float
     rss_bytes: Counter[str]
@@ -27,7 +27,7 @@ class Sample:
 
 
 def sample(session: int, at_s: float) -> Sample:
-    """Reads the memory of all processes of the product whose main process leads `session`."""
+    """Read the memory of all processes of the product whose main process leads `session`."""
     rss: Counter[str] = Counter()
     members = session_members(session)
     for process in members:

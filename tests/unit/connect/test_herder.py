@@ -1,7 +1,8 @@
-"""What a herder does without a group to talk to."""
+"""Tests of the herder without a group."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -140,16 +141,20 @@ def test_after_a_fenced_write_the_config_topic_is_claimed_before_the_next_reques
 KEY = SessionKey(bytes(32), "HmacSHA256", 0)
 
 
-def follower(monkeypatch: pytest.MonkeyPatch, leader_url: str, **answers: object) -> DistributedHerder:
-    """Of a leader that has REST; `answers` are what it says to one request after another, None when it has fenced."""
+def follower(
+    monkeypatch: pytest.MonkeyPatch, leader_url: str, **responses: object
+) -> tuple[DistributedHerder, list[float]]:
+    """A follower whose leader returns `responses` (None: fenced) in order, and the times of its fencing requests."""
     instance = herder(**{"exactly.once.source.support": "enabled"})
     instance._rebalances.assignment = WorkerAssignment(NO_ERROR, "leader", leader_url, 1, (), (TASK,), version=2)
     instance._session_keys.accept(KEY)
-    left = list(answers.values())
+    left = list(responses.values())
     pending = [True]
+    requested_s: list[float] = []
 
     def fence(url: str, connector: str, key: SessionKey | None) -> None:
         assert (url, connector, key) == (leader_url, "c", KEY)
+        requested_s.append(time.monotonic())
         answer = left.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -158,7 +163,7 @@ def follower(monkeypatch: pytest.MonkeyPatch, leader_url: str, **answers: object
     monkeypatch.setattr(instance._internal_requests, "fence", fence)
     monkeypatch.setattr(instance._config_store, "is_pending_fencing", lambda _name: pending[0])
     monkeypatch.setattr(fencing_module, "_POLL_S", 0.01)
-    return instance
+    return instance, requested_s
 
 
 def never() -> bool:
@@ -167,27 +172,41 @@ def never() -> bool:
 
 def test_a_leader_with_another_key_or_without_a_response_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = {f"n{status}": RequestRefused("no", status) for status in (403, 503)}
-    instance = follower(monkeypatch, "http://l/", **refused, lost=RequestRefused("lost", None), done=None)
+    lost = RequestRefused("lost", None)
+    instance, requested_s = follower(monkeypatch, "http://l/", **refused, lost=lost, done=None)
     instance._ownership.await_fencing(TASK, never)
+    assert len(requested_s) == 4
+    assert all(later - earlier >= 0.01 for earlier, later in itertools.pairwise(requested_s)), "no wait between retries"
 
 
 def test_a_leader_that_rejects_the_fencing_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = follower(monkeypatch, "http://l/", refused=RequestRefused("no right", 500))
+    instance, requested_s = follower(monkeypatch, "http://l/", refused=RequestRefused("no right", 500))
     with pytest.raises(ConnectError, match="Older tasks of connector c are not fenced: no right"):
         instance._ownership.await_fencing(TASK, never)
+    assert len(requested_s) == 1
 
 
 def test_a_task_whose_configs_are_out_of_date_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = follower(monkeypatch, "http://l/", conflict=RequestRefused("newer", 409))
-    until = time.monotonic() + 0.1
-    instance._ownership.await_fencing(TASK, lambda: time.monotonic() > until)
+    instance, requested_s = follower(monkeypatch, "http://l/", conflict=RequestRefused("newer", 409))
+    until_s = time.monotonic() + 0.1
+    instance._ownership.await_fencing(TASK, lambda: time.monotonic() > until_s)
+    assert time.monotonic() > until_s
+    assert len(requested_s) == 1
 
 
 def test_without_rest_a_task_waits_for_the_record_until_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance, requested_s = follower(monkeypatch, URL_NOT_USED)
+    recorded = iter([True, True, True, False])
+    with monkeypatch.context() as patched:
+        patched.setattr(instance._config_store, "is_pending_fencing", lambda _name: next(recorded))
+        instance._ownership.await_fencing(TASK, never)
+    assert list(recorded) == []
     monkeypatch.setattr(fencing_module, "_FENCING_TIMEOUT_S", 0.05)
-    instance = follower(monkeypatch, URL_NOT_USED)
+    began_s = time.monotonic()
     with pytest.raises(ConnectError, match="Task c-0 was not started: exactly-once needs older tasks of connector c"):
         instance._ownership.await_fencing(TASK, never)
+    assert time.monotonic() - began_s >= 0.05
+    assert requested_s == []
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import pytest
 
 from tests.chaos import found, main
 from tests.endurance.composition import Victim, parse_victims
+from tests.endurance.fault_run import Outcome
 from tests.endurance.positions import Verdict
 from tests.endurance.sides import broker_settings, replication_factors
-from tests.endurance.trial import Outcome
 from tests.faults.oracle import Judgment, Rows, compare
 
 
@@ -75,7 +75,7 @@ def test_the_figures_count_records_and_not_messages() -> None:
         "1 doubled",
         "1 reordered",
         "0 altered",
-        "4 passed over by a copy that resumed behind them",
+        "4 skipped by a copy that resumed after them",
         "0 unexplained by the ledger",
         "0 with a wrong reason in the ledger",
         "1 positions above the high watermark, of 7 sampled (1 uncertain, 0 without an answer)",

@@ -15,7 +15,7 @@ def _arrived(offset: int, sequence: int, *, last: bool = False, run: bytes = _RU
 def _judge(*sequences: int, sent: int) -> Judge:
     judge = Judge(_RUN, {(0, 0): sent})
     for offset, sequence in enumerate(sequences):
-        judge.see(_arrived(offset, sequence, last=sequence == sent - 1))
+        judge.add(_arrived(offset, sequence, last=sequence == sent - 1))
     return judge
 
 
@@ -80,6 +80,6 @@ def test_each_part_of_a_record_is_compared_with_its_identity() -> None:
         (_arrived(0, 0, producer=7), "nobody is producer 7"),
     ):
         judge = Judge(_RUN, {(0, 0): 1})
-        judge.see(wrong)
+        judge.add(wrong)
         (sentence,) = judge.verdict([]).damaged
         assert told in sentence

@@ -1,6 +1,6 @@
 from collections import Counter
 
-from tests.endurance.moments import Phase, plan
+from tests.endurance.kill_points import Phase, plan
 
 
 def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
@@ -9,5 +9,5 @@ def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
 
 
 def test_phases_occur_equally_often() -> None:
-    assert Counter(moment.phase for moment in plan(1, 20)) == dict.fromkeys(Phase, 4)
+    assert Counter(point.phase for point in plan(1, 20)) == dict.fromkeys(Phase, 4)
     assert len(plan(1, 7)) == 7

@@ -76,7 +76,7 @@ class Traffic:
             plain.flush(2)
 
 
-class Shop:
+class DashboardFlow:
     """A process that copies, at ``url``."""
 
     def __init__(self, source: LocalKafka, target: LocalKafka, file: Path, process: MirrorProcess) -> None:
@@ -138,7 +138,9 @@ class Shop:
 
 
 @contextlib.contextmanager
-def open_shop(folder: Path, *, topics: Sequence[str] = (), settings: Mapping[str, str] | None = None) -> Iterator[Shop]:
+def start_dashboard_flow(
+    folder: Path, *, topics: Sequence[str] = (), settings: Mapping[str, str] | None = None
+) -> Iterator[DashboardFlow]:
     """Everything, copying. ``topics`` of one partition and ``settings`` are there besides."""
     source, target = LocalKafka("shop", folder / "shop"), LocalKafka("vault", folder / "vault")
     start_all((source, target), PATIENCE_S)
@@ -168,7 +170,7 @@ def open_shop(folder: Path, *, topics: Sequence[str] = (), settings: Mapping[str
         )
         process = MirrorProcess(file, folder / "mm2.log", variables={"XDG_STATE_HOME": str(folder)})
         try:
-            shop = Shop(source, target, file, process)
+            shop = DashboardFlow(source, target, file, process)
             with Traffic(source):
                 wait_until(lambda: shop.state("MirrorSourceConnector") == "RUNNING", 60.0, why=process.tail)
                 shop.commit(20)
