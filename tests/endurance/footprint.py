@@ -10,7 +10,7 @@ import psutil
 
 from bench.proctree import session_members
 
-ROLES = ("driver", "jvm", "daemon", "workers")
+ROLES = ("driver", "jvm", "daemon", "worker")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def sample(session: int, at_s: float) -> Sample:
     members = session_members(session)
     for process in members:
         with suppress(psutil.Error):
-            rss[_role(process, session)] += process.memory_info().rss
+            rss[role_of(process, session)] += process.memory_info().rss
     return Sample(at_s, rss, len(members))
 
 
@@ -42,11 +42,12 @@ def typical(samples: Sequence[Sample]) -> dict[str, float]:
     return {**table, "total": median(one.total_bytes for one in samples)}
 
 
-def _role(process: psutil.Process, session: int) -> str:
+def role_of(process: psutil.Process, session: int) -> str:
+    """`driver`, `jvm`, `daemon` or `worker` (an executor)."""
     if process.pid == session:
         return "driver"
     if process.name() == "java":
         return "jvm"
     # PySpark's daemon forks its workers, which keep its command line.
     parent = process.parent()
-    return "workers" if parent is not None and parent.name() != "java" and parent.pid != session else "daemon"
+    return "worker" if parent is not None and parent.name() != "java" and parent.pid != session else "daemon"

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.endurance.traffic import SEQUENCE_HEADER, Identity, decode
+from tests.faults.oracle import contiguous_ranges
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Judge:
             missing = sorted(self._skipped[stream] | set(range(self._next[stream], count)))
             self._verdict.lost += [
                 f"producer {stream[0]}, partition {stream[1]}: sequences {first} to {last}"
-                for first, last in _runs(missing)
+                for first, last in contiguous_ranges(missing)
             ]
         for partition, offset in self._duplicates:
             self._verdict.duplicates[sum(1 for ends in boundaries if ends.get(partition, 0) <= offset)] += 1
@@ -100,14 +101,3 @@ class Judge:
         return next(
             (f"its {what} is {there!r}, not {right!r}" for what, right, there in expected if there != right), None
         )
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as (first, last) of each contiguous range."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], number)
-        else:
-            runs.append((number, number))
-    return runs

@@ -25,6 +25,7 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from mm2.sandbox.proxy import Proxy
+from tests.endurance.footprint import role_of
 from tests.endurance.growth import Growth
 from tests.endurance.traffic import Pace, Traffic
 from tests.faults.oracle import Judgment, Ledger, Place, Snapshot, judge
@@ -187,16 +188,6 @@ def mirror(
         flow.stop()
     finally:
         flow.clean_up()
-
-
-def role_of(process: psutil.Process, leader: int) -> str:
-    """`driver`, `jvm`, `daemon` or `worker` (an executor)."""
-    if process.pid == leader:
-        return "driver"
-    if process.name() == "java":
-        return "jvm"
-    parent = process.parent()
-    return "worker" if parent is not None and parent.name() != "java" and parent.pid != leader else "daemon"
 
 
 def members(process: MirrorProcess, role: str) -> list[psutil.Process]:

@@ -205,9 +205,12 @@ def test_group_with_members_is_described_and_cannot_be_altered(
         {"bootstrap.servers": kafka_a.bootstrap, "group.id": unique, "group.protocol": protocol}
     )
     consumer.subscribe([unique])
-    deadline = time.monotonic() + 20
-    while not consumer.assignment() and time.monotonic() < deadline:
+
+    def is_assigned() -> bool:
         consumer.poll(0.1)
+        return bool(consumer.assignment())
+
+    wait_until(is_assigned, 20, what="the assignment")
     group = admin.describe_groups([unique])[unique]
     assert isinstance(group, GroupDescription)
     assert (group.state, group.group_type) == ("Stable", protocol)

@@ -42,6 +42,7 @@ from mm2.kafka.structs import (
 )
 from mm2.sandbox import certificates
 from mm2.sandbox.kafka import LocalKafka
+from tests.support.waiting import wait_until
 
 LISTENERS = {
     "OPEN": "PLAINTEXT",
@@ -426,10 +427,7 @@ def test_acls_are_described_as_created_and_a_denied_topic_is_an_error_of_its_own
     )
     assert admin.create_acls([binding]) == {binding: None}
     matching = AclFilter(resource_type=ResourceType.TOPIC, resource_name=denied, pattern_type=PatternType.LITERAL)
-    deadline = time.monotonic() + 5
-    while admin.describe_acls(matching) != [binding] and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert admin.describe_acls(matching) == [binding]
+    wait_until(lambda: admin.describe_acls(matching) == [binding], 5, what="the ACL")
     cluster.close()
 
     config = jaas(PLAIN_MODULE, "bob", "bob-secret")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import wait_until
+
 _REPOSITORY = Path(__file__).parents[2]
 
 
@@ -80,7 +82,4 @@ def test_daemon_prints_nothing_and_logs_to_the_log_folder(tmp_path: Path) -> Non
     done = _run(_REPOSITORY / "bin" / "connect-mirror-maker", "-daemon", missing, LOG_DIR=str(tmp_path / "logs"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     output = tmp_path / "logs" / "connect-mirror-maker.out"
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and not (output.exists() and "missing.properties" in output.read_text()):
-        time.sleep(0.1)
-    assert "missing.properties" in output.read_text()
+    wait_until(lambda: output.exists() and "missing.properties" in output.read_text(), 20, what="the error in the log")

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.proxy import Proxy
+from tests.support.waiting import wait_until
 
 
 def _topics(broker: LocalKafka) -> set[str]:
@@ -50,10 +50,7 @@ def test_a_broker_dies_with_its_killed_parent(tmp_path: Path) -> None:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while _alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _alive(pid)
+    wait_until(lambda: not _alive(pid), 10, what="the end of the broker")
 
 
 def _alive(pid: int) -> bool:
@@ -84,13 +81,11 @@ def test_a_cluster_of_two_elects_the_other_broker(tmp_path: Path) -> None:
             done.result()
 
         def await_state(leader: int, in_sync: set[int]) -> None:
-            deadline = time.monotonic() + 20
-            while True:
+            def state() -> tuple[int, set[int]] | None:
                 found = admin.list_topics("t", timeout=10).topics["t"].partitions.get(0)
-                if found is not None and (found.leader, set(found.isrs)) == (leader, in_sync):
-                    return
-                assert time.monotonic() < deadline, found
-                time.sleep(0.1)
+                return None if found is None else (found.leader, set(found.isrs))
+
+            wait_until(lambda: state() == (leader, in_sync), 20, what=f"leader {leader}, ISR {in_sync}", why=state)
 
         for victim, heir in ((1, 2), (2, 1)):
             await_state(victim, {1, 2})

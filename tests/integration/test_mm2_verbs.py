@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from tests.integration.asking import asked
 from tests.integration.mirror_flow import admin, alter, config_of, create, write
 from tests.integration.mirror_process import ROOT, MirrorProcess, grow, has_all, partitions_of, topics_of, write_config
 from tests.integration.test_failover_verbs import left_behind
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 PATIENCE_S = 30.0 * PATIENCE
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -133,13 +133,6 @@ def running(
 
 def told(answer: tuple[int, str, str]) -> tuple[int, Any]:
     return answer[0], json.loads(answer[1])
-
-
-def soon(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 # -- plan: before anything runs
@@ -306,7 +299,7 @@ def test_promote_grants_the_write_permissions_of_the_source_and_no_others(
     # As MirrorMaker copies the one to all, and as somebody has given it to ann by hand.
     grant(scene.b, AclBinding(Kind.TOPIC, f"{scene.alias}.", prefix, ME, "*", AclOperation.READ, allow))
     grant(scene.b, AclBinding(Kind.TOPIC, f"{scene.alias}.", prefix, "User:ann", "10.0.0.1", AclOperation.ALL, allow))
-    soon(lambda: written_by_the_flow(scene, remote) == "TOPIC_AUTHORIZATION_FAILED")
+    wait_until(lambda: written_by_the_flow(scene, remote) == "TOPIC_AUTHORIZATION_FAILED")
     wanted = [
         f"DENY User:mallory WRITE topic {remote} from host *",
         f"ALLOW {ME} WRITE topic {remote} from host *",
@@ -330,7 +323,7 @@ def test_promote_grants_the_write_permissions_of_the_source_and_no_others(
     code, document = told(scene.ask(capsys, "promote", "--create-acls", "--json"))
     assert (code, document["acls"], document["problems"]) == (0, wanted, [])
     assert "2 ACLs created, and seen to be there" in document["done"]
-    soon(lambda: written_by_the_flow(scene, remote) == "")
+    wait_until(lambda: written_by_the_flow(scene, remote) == "")
     code, document = told(scene.ask(capsys, "promote", "--create-acls", "--json"))
     assert (code, document["acls"]) == (0, [])
 
@@ -343,7 +336,7 @@ def test_a_source_without_known_end_offsets_is_not_abandoned_by_accident(
     hidden = ResourcePatternType.LITERAL, ME, "*", AclOperation.DESCRIBE, AclPermissionType.DENY
     grant(scene.a, AclBinding(Kind.TOPIC, topic, *hidden))
     said = f"Cluster {scene.alias} answers and does not say where 2 partitions end (first {topic}-0: "
-    soon(lambda: said in scene.ask(capsys, "failover", "--dry-run")[1])
+    wait_until(lambda: said in scene.ask(capsys, "failover", "--dry-run")[1])
     for arguments in (("failover",), ("failover", "--wait", "1"), ("promote",)):
         code, out, err = scene.ask(capsys, *arguments)
         assert (code, out) == (2, ""), arguments
@@ -369,7 +362,7 @@ def test_a_flow_with_unknown_workers_is_not_reported_as_running(
     literal, deny = ResourcePatternType.LITERAL, AclPermissionType.DENY
     hidden = AclBinding(Kind.TOPIC, configs, literal, ME, "*", AclOperation.READ, deny)
     grant(scene.b, hidden)
-    soon(lambda: "who runs it is not known: " in scene.ask(capsys, "status")[1])
+    wait_until(lambda: "who runs it is not known: " in scene.ask(capsys, "status")[1])
     code, out, _ = scene.ask(capsys, "status")
     assert (code, out.split()[:2]) == (1, [scene.flow, "DEGRADED"])
     assert "TOPIC_AUTHORIZATION_FAILED" in out
@@ -380,7 +373,7 @@ def test_a_flow_with_unknown_workers_is_not_reported_as_running(
 
 
 def test_plan_of_a_running_flow_is_empty(running: Scene, capsys: Capsys) -> None:
-    soon(lambda: running.ask(capsys, "plan")[1].splitlines()[1] == "  nothing to create or change")
+    wait_until(lambda: running.ask(capsys, "plan")[1].splitlines()[1] == "  nothing to create or change")
     assert running.ask(capsys, "plan")[0] == 0
     alter(running.a, running.topic("quiet"), "retention.ms", "777")
     code, document = told(running.ask(capsys, "plan", "--json"))
@@ -396,7 +389,7 @@ def test_plan_of_a_running_flow_is_empty(running: Scene, capsys: Capsys) -> None
 
 def test_status_is_one_sentence_with_its_evidence(running: Scene, capsys: Capsys) -> None:
     answers: list[tuple[int, str, str]] = []
-    soon(lambda: answers.append(running.ask(capsys, "status")) or answers[-1][0] == 0)  # type: ignore[func-returns-value]
+    wait_until(lambda: answers.append(running.ask(capsys, "status")) or answers[-1][0] == 0)  # type: ignore[func-returns-value]
     _, out, err = answers[-1]
     assert err == ""
     assert out.splitlines()[0] == f"{running.flow}  RUNNING  If {running.alias} dies now you lose nothing."
@@ -464,7 +457,7 @@ def test_status_watch_on_a_terminal_updates_in_place(running: Scene) -> None:
 
 
 def test_lag_is_sorted_worst_first_and_compared_with_a_threshold(running: Scene, capsys: Capsys) -> None:
-    soon(lambda: running.ask(capsys, "lag", "--threshold", "0")[0] == 0)
+    wait_until(lambda: running.ask(capsys, "lag", "--threshold", "0")[0] == 0)
     code, out, err = running.ask(capsys, "lag", "--top", "1")
     assert (code, err, len(out.splitlines())) == (0, "", 3)
     assert out.splitlines()[-1].startswith(f"{running.flow}: 3 partitions (2 more: --top 0), 0 records, ")
@@ -478,12 +471,12 @@ def test_lag_is_sorted_worst_first_and_compared_with_a_threshold(running: Scene,
         assert (first["topic"], first["records"], first["state"]) == (running.topic("quiet"), 4, "PAUSED")
     finally:
         assert running.ask(capsys, "resume", "--topic", running.topic("quiet"))[0] == 0
-    soon(lambda: running.copied("quiet"))
+    wait_until(lambda: running.copied("quiet"))
 
 
 def test_a_paused_topic_stops_the_others_continue_and_no_record_is_lost(running: Scene, capsys: Capsys) -> None:
     orders, quiet = running.topic("orders"), running.topic("quiet")
-    soon(lambda: running.copied("orders"))
+    wait_until(lambda: running.copied("orders"))
     code, out, err = running.ask(capsys, "pause", "--topic", orders, "--partition", "1", "--reason", "ticket 4711")
     assert (code, err) == (0, "")
     assert out.startswith(f"{orders}-1: paused by ")
@@ -491,14 +484,14 @@ def test_a_paused_topic_stops_the_others_continue_and_no_record_is_lost(running:
     for partition in (0, 1):
         running.put("orders", partition, 20)
     running.put("quiet", 0, 5)
-    soon(lambda: running.copied("quiet"))
+    wait_until(lambda: running.copied("quiet"))
 
     def ends() -> list[int]:
         _, document = told(running.ask(capsys, "status", "--json"))
         return [one["position"] for one in document["flows"][0]["partitions"] if one["topic"] == orders]
 
     stopped_at = ends()[1]
-    soon(lambda: ends()[0] == stopped_at - 7 + 5 + 20)
+    wait_until(lambda: ends()[0] == stopped_at - 7 + 5 + 20)
     code, document = told(running.ask(capsys, "status", "--json"))
     (paused,) = [one for one in document["flows"][0]["partitions"] if one["state"] == "PAUSED"]
     assert (paused["topic"], paused["partition"], paused["position"]) == (orders, 1, stopped_at)
@@ -506,7 +499,7 @@ def test_a_paused_topic_stops_the_others_continue_and_no_record_is_lost(running:
     # A restart of everything that copies finds the pause before it reads.
     assert running.ask(capsys, "restart", "--connector", "source")[0] == 0
     running.put("orders", 0, 1)
-    soon(lambda: ends()[0] == stopped_at - 7 + 5 + 21)
+    wait_until(lambda: ends()[0] == stopped_at - 7 + 5 + 21)
     assert ends()[1] == stopped_at
     code, out, err = running.ask(capsys, "pause", "--topic", orders, "--json")
     assert (code, [one["partition"] for one in json.loads(out)["paused"]]) == (0, [None, 1])
@@ -515,7 +508,7 @@ def test_a_paused_topic_stops_the_others_continue_and_no_record_is_lost(running:
     assert f"All of {orders} is paused" in err
     code, out, err = running.ask(capsys, "resume", "--topic", orders)
     assert (code, sorted(out.splitlines())) == (0, [f"{orders}-1: resumed", f"{orders}: resumed"])
-    soon(lambda: running.copied("orders"))
+    wait_until(lambda: running.copied("orders"))
     assert running.ask(capsys, "resume", "--topic", quiet) == (0, f"{quiet}: was not paused\n", "")
 
 
@@ -538,7 +531,7 @@ def test_connectors_are_paused_resumed_stopped_and_restarted_through_the_process
     code, out, _ = asked(capsys, "processes", "--json")
     (process,) = json.loads(out)["processes"]
     assert running.ask(capsys, "restart", "--url", process["url"])[0] == 0
-    soon(lambda: running.ask(capsys, "status")[0] == 0)
+    wait_until(lambda: running.ask(capsys, "status")[0] == 0)
     # Somebody else's flow of that name is not for this file to stop.
     other = running.file.with_suffix(".other")
     other.write_text(f"{running.file.read_text()}B.bootstrap.servers = elsewhere:9092\n")
@@ -635,5 +628,5 @@ def test_a_flow_without_a_process_can_be_shown_but_not_controlled(
 def test_an_added_partition_is_planned_and_then_copied(running: Scene, capsys: Capsys) -> None:
     grow(running.a, running.topic("quiet"), 2)
     running.put("quiet", 1, 2)
-    soon(lambda: running.copied("quiet"))
-    soon(lambda: running.ask(capsys, "status")[0] == 0)
+    wait_until(lambda: running.copied("quiet"))
+    wait_until(lambda: running.ask(capsys, "status")[0] == 0)

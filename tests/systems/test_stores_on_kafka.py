@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +106,7 @@ def test_a16_a39_status_records_are_written(
 
         wait_until(is_shared, 60, why=lambda: str(worker.rest.status(unique)))
         here = worker.rest.status(unique)
-        deadline = time.monotonic() + 1
-        while other.rest.status(unique) != here:
-            assert time.monotonic() < deadline, f"{other.rest.status(unique)} is not {here}"
-            time.sleep(0.05)
+        wait_until(lambda: other.rest.status(unique) == here, 1, what=f"{here}", why=lambda: other.rest.status(unique))
         table = latest(broker, f"{group}-status")
         for task in here["tasks"]:
             found = table[f"status-task-{unique}-{task['id']}"]

@@ -18,6 +18,7 @@ from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.kafka.errors import TimeoutFailure
 from mm2.mirror import maker
 from mm2.mirror.maker import Configurer
+from tests.support.waiting import wait_until
 
 WANTED = {"one": {"name": "one"}, "two": {"name": "two"}}
 
@@ -67,10 +68,7 @@ def test_only_changed_configs_are_written(configure: Callable[[Configs], None]) 
 def test_a_write_with_a_retriable_error_is_retried(configure: Callable[[Configs], None]) -> None:
     herder = Configs(write_failure(), PrivilegedWriteError("no producer, since a zombie has fenced it"))
     configure(herder)
-    deadline = time.monotonic() + 30
-    while herder.stored != WANTED and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert herder.stored == WANTED
+    wait_until(lambda: herder.stored == WANTED, 30, what="the configs", interval_s=0.01)
     assert sorted(herder.writes) == ["one", "one", "two", "two"]
 
 

@@ -16,6 +16,7 @@ from mm2.observer.flow import WatchedFlow
 from mm2.observer.observer import Observer, observe_once
 from mm2.observer.views import FlowState
 from mm2.sandbox.ports import free_ports
+from tests.support.waiting import wait_until
 
 PAIR = SourceAndTarget("A", "B")
 
@@ -76,11 +77,7 @@ def test_unreachable_clusters_block_nothing_and_are_reported(observer: Observer)
 def test_the_observer_stops_without_requests_and_starts_again(observer: Observer) -> None:
     observer.snapshot(5)
     assert threads()
-    deadline = time.monotonic() + 30
-    while (observer.is_running or threads()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not observer.is_running
-    assert not threads()
+    wait_until(lambda: not observer.is_running and not threads(), 30, what="the end of the observer")
     assert observer.snapshot(5).flows
 
 
@@ -97,10 +94,7 @@ def test_a_single_poll_of_unreachable_clusters_ends_in_time() -> None:
     began_s = time.monotonic()
     (flow,) = observe_once(config, timeout_s=5).flows
     assert time.monotonic() - began_s < 15
-    deadline = time.monotonic() + 30
-    while threads() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not threads()
+    wait_until(lambda: not threads(), 30, what="the end of the threads")
     assert flow.source_error or flow.target_error
     assert flow.records_per_s is None
 
