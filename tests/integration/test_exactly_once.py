@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from mm2.kafka.settings import ClientSettings
 from mm2.kafka.transactions import TransactionalProducer
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_committed
-from tests.integration.connect_toy import connector_props, node, worker_props
+from tests.integration.connect_toy import connector_props, running_worker, worker_props
 from tests.integration.test_connect_group import WorkerProcess, put_connector
 from tests.support.waiting import wait_until
 
@@ -35,15 +35,8 @@ def topic(kafka_b: LocalKafka, unique: str) -> str:
     return unique
 
 
-@contextmanager
-def worker(kafka: LocalKafka, name: str, worker_id: str = "w1:1", **overrides: str) -> Iterator[Node]:
-    started = node(worker_props(kafka.bootstrap, name, **{**ENABLED, **overrides}), worker_id)
-    started.herder.start()
-    try:
-        assert started.herder.await_ready(30), started.herder.status()
-        yield started
-    finally:
-        started.stop()
+def worker(kafka: LocalKafka, name: str, worker_id: str = "w1:1", **overrides: str) -> AbstractContextManager[Node]:
+    return running_worker(kafka, name, worker_id, **{**ENABLED, **overrides})
 
 
 def put(herder: DistributedHerder, topic: str, **props: str) -> None:

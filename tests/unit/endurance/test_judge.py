@@ -69,7 +69,7 @@ def test_a_late_first_arrival_is_out_of_order_and_not_lost() -> None:
 
 def test_each_part_of_a_record_is_compared_with_its_identity() -> None:
     good = _arrived(0, 0)
-    for wrong, told in (
+    for wrong, message in (
         (replace(good, key=None), "its key is None"),
         (replace(good, value=b"short"), "its value is damaged"),
         (replace(good, value=None), "its value is damaged"),
@@ -77,9 +77,9 @@ def test_each_part_of_a_record_is_compared_with_its_identity() -> None:
         (replace(good, timestamp_ms=1), "its timestamp is 1"),
         (replace(good, partition=1), "its partition is 1"),
         (_arrived(0, 0, run=b"run-0002"), "its run is b'run-0002'"),
-        (_arrived(0, 0, producer=7), "nobody is producer 7"),
+        (_arrived(0, 0, producer=7), "there is no producer 7"),
     ):
         judge = Judge(_RUN, {(0, 0): 1})
         judge.add(wrong)
         (sentence,) = judge.verdict([]).damaged
-        assert told in sentence
+        assert message in sentence
