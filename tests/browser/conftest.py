@@ -1,4 +1,4 @@
-"""One process that copies and one Chromium for all tests of a module; what a page must never do is looked at after each test."""
+"""One running flow and one Chromium for all tests of a module; forbidden requests and console messages are checked after each test."""
 
 from __future__ import annotations
 

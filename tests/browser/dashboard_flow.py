@@ -1,4 +1,4 @@
-"""What the dashboard is looked at with: two brokers, flows between them, traffic, transactions, groups, and something that has failed.
+"""Environment of the dashboard tests: two brokers, flows, traffic, transactions, groups, and a failed connector.
 
 ``shop`` is copied to ``vault``; heartbeats come back round. Used by the tests, and by the script that takes the pictures, which adds to it.
 """

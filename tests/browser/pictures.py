@@ -2,7 +2,7 @@
 
     python -m tests.browser.pictures [--folder docs/img] [--seconds 150] [--only flows ...]
 
-What test_dashboard.py looks at (shop.py), and besides what one hopes never to see: records that retention took before they were copied,
+The flow of test_dashboard.py (dashboard_flow.py), and in addition failures: records that retention took before they were copied,
 one that the target refuses, a connector that has failed, a cluster that is gone. Two processes share the work.
 """
 

@@ -1,4 +1,4 @@
-"""What the rows are played on: two brokers behind bad networks, the product between them, records that say who they are.
+"""Environment of the fault tests: two brokers behind fault-injecting proxies, the product, and records with their identity.
 
 Clients of the tests talk to the brokers directly; only the product goes through the proxies.
 """

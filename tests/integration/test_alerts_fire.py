@@ -1,4 +1,4 @@
-"""Alerts on a real flow: Prometheus scrapes a process that copies between two brokers, and says what is done to it.
+"""Alerts on a real flow: Prometheus scrapes a process between two brokers while faults are injected.
 
 Silent is a flow of which nothing fires. What was held up for a minute has a latency of a minute, which is right, and may keep
 Mm2LatencyHigh pending for the five minutes over which it looks.

@@ -1,4 +1,4 @@
-"""One worker on a real broker: what it writes to its topics, byte by byte, and how connectors and tasks live."""
+"""One worker on a real broker: the bytes of its internal topics, and the life cycle of connectors and tasks."""
 
 from __future__ import annotations
 

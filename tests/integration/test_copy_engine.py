@@ -1,4 +1,4 @@
-"""The copy engine between two real brokers: what arrives, what is dropped and why, and what faults do to it."""
+"""The copy engine between two real brokers: copied records, dropped records with their reasons, and faults."""
 
 from __future__ import annotations
 

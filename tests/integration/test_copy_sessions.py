@@ -1,4 +1,4 @@
-"""Copy sessions on real brokers: whoever dies, and whenever, nothing is lost and nothing is there twice."""
+"""Copy sessions on real brokers: no data loss and no duplicates after any crash."""
 
 from __future__ import annotations
 

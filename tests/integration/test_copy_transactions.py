@@ -1,4 +1,4 @@
-"""Exactly-once mode of the copy engine on real brokers: what a read_committed consumer of the target sees."""
+"""Exactly-once mode of the copy engine on real brokers, as seen by a read_committed consumer of the target."""
 
 from __future__ import annotations
 

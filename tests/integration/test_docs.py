@@ -1,4 +1,4 @@
-"""The documentation does what it says: links lead somewhere, blocks are what they claim to be, commands run as printed.
+"""The documentation is correct: links resolve, code blocks parse, commands run as printed.
 
 Commands of all pages run beside one flow, which is started by the command that docs/DEPLOYMENT.md starts it with.
 """

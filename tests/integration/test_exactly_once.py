@@ -1,4 +1,4 @@
-"""Source tasks under exactly-once: what a read_committed consumer sees, whoever dies, freezes or is fenced."""
+"""Source tasks with exactly-once: what a read_committed consumer sees after a crash, a freeze or fencing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mm2 failover`, `promote` and `failback` on a flow whose ledger, checkpoints and groups were left by nobody who still runs."""
+"""`mm2 failover`, `promote` and `failback` on a flow without running processes, from its ledger, checkpoints and groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sandbox itself: what tests of faults rely on."""
+"""The sandbox itself, on which the fault tests rely."""
 
 import os
 import signal

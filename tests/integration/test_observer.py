@@ -1,4 +1,4 @@
-"""What is said of a real flow: metrics, overview, and a look from outside, while all is well and while it is not.
+"""Reports about a real flow: metrics, overview, and an observer in another process, with and without faults.
 
 One process copies between two brokers of its own, which are frozen in turn.
 """

@@ -1,4 +1,4 @@
-"""How old what is missing is, where only the record itself can tell."""
+"""Age of uncopied records that can only be determined from their timestamps."""
 
 from contextlib import closing
 

@@ -1,4 +1,4 @@
-"""The transactional producer on real brokers, in both protocols: what another client sees of it."""
+"""The transactional producer on real brokers, in both protocols, as another client sees it."""
 
 from __future__ import annotations
 

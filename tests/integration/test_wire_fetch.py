@@ -1,4 +1,4 @@
-"""What only a real broker can say to a hand-written Fetch: that the log is another one now."""
+"""Fetch responses that need a real broker: a diverging log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flows to be verified: files of their own, records on both sides, and differences that somebody has sown."""
+"""Flows to be verified: configuration files, records on both clusters, and seeded differences."""
 
 from __future__ import annotations
 

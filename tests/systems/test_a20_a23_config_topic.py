@@ -1,4 +1,4 @@
-"""A20 to A23, A40: what is written to the config topic, by workers and by hand, and what workers make of it."""
+"""A20 to A23, A40: records of the config topic, written by workers and by hand, and their effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A31, A32, A38 and what a herder makes of each request, through REST; what hangs or fails here touches nobody else."""
+"""A31, A32, A38 and the effect of each request, through REST; a connector that hangs or fails affects no other."""
 
 from __future__ import annotations
 

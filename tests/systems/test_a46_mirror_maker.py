@@ -1,4 +1,4 @@
-"""MirrorMaker's driver: which flows run (A46), and what its command line takes (A48)."""
+"""MirrorMaker's driver: selected flows (A46) and command-line arguments (A48)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REST in MirrorMaker's dedicated mode: the interface of a worker for each flow; what the processes ask of each other."""
+"""REST in MirrorMaker's dedicated mode: a worker interface for each flow, and requests between processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ACLs of the source on the target (behaviour 32, and what Java leaves undone)."""
+"""ACLs of the source on the target (behaviour 32, and extensions over Java)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Behaviours 33 to 36, the dedicated process, and what it has beyond Java: a file that changes is applied while it runs."""
+"""Behaviours 33 to 36, the dedicated process, and an extension over Java: a changed file is applied while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drill: consumers on A, A is killed under load, they go on at B, A comes back, they go home.
+"""Failover drill: consumers on A, A is killed under load, they continue on B, A restarts, they fail back.
 
 Given 20 groups that consume and commit on A as records come, some of them at rest. When A's broker is killed with SIGKILL,
 each group goes on at the offsets that `sync.group.offsets` has committed for it on B, consumes there to the end, and once A

@@ -1,4 +1,4 @@
-"""Behaviours 10 to 13, 16, 20 to 22 and what goes beyond them: where groups go on after a failover, and when they come home.
+"""Behaviours 10 to 13, 16, 20 to 22 and what goes beyond them: where groups continue after failover and failback.
 
 One process runs both flows between `geast` and `gwest`. What a checkpoint says is held against the records themselves: their
 values are their numbers, so whoever reads on from a place shows at once what was skipped and what is read again.

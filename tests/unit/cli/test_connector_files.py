@@ -1,4 +1,4 @@
-"""The files of connect-standalone: what they may look like."""
+"""Formats of the connector files of connect-standalone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all verbs of `mm2` do alike: numbers that are none, a reader who has had enough, Ctrl-C."""
+"""Common behaviour of all verbs of `mm2`: invalid numbers, a closed output pipe, Ctrl-C."""
 
 from __future__ import annotations
 

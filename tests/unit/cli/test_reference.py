@@ -1,4 +1,4 @@
-"""docs/COMMANDS.md is what the parsers say, and what the parsers say is right."""
+"""docs/COMMANDS.md matches the parsers, and the help texts are complete."""
 
 from __future__ import annotations
 

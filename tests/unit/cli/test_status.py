@@ -1,4 +1,4 @@
-"""What `mm2 status` makes of a snapshot."""
+"""Output of `mm2 status` for a snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `mm2 verify` is told and what it tells, without a cluster."""
+"""Arguments and reports of `mm2 verify`, without a cluster."""
 
 from __future__ import annotations
 

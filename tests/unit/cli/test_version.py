@@ -1,4 +1,4 @@
-"""`mm2 version` and `mm2 completion`: what needs no cluster."""
+"""`mm2 version` and `mm2 completion`, which need no cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""conf/grafana: what the dashboards ask can be asked, and they are whole."""
+"""conf/grafana: the dashboards are complete and their queries parse."""
 
 from __future__ import annotations
 

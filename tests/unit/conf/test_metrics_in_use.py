@@ -1,4 +1,4 @@
-"""Rules and dashboards ask for nothing that nobody writes: names and labels are those of `mm2.metrics`."""
+"""Rules and dashboards query only exported series: names and labels are those of `mm2.metrics`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/runbooks: a page for every alert, and what it tells to type can be typed."""
+"""docs/runbooks: a page for every alert, with commands that parse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a change to the file, and what never is."""
+"""Reported changes of the configuration file, without secrets."""
 
 from __future__ import annotations
 

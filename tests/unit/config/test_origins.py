@@ -1,4 +1,4 @@
-"""Where each setting of a file comes from, and what of it may be shown."""
+"""The origin of each setting of a file, and which values are shown."""
 
 from __future__ import annotations
 

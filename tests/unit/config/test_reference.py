@@ -1,4 +1,4 @@
-"""docs/CONFIGURATION.md says what the definitions say."""
+"""docs/CONFIGURATION.md matches the definitions."""
 
 from pathlib import Path
 

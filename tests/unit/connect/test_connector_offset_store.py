@@ -1,4 +1,4 @@
-"""A connector's own offsets over those that all share: which wins, and what is written where, in which order."""
+"""A connector's own offsets and the shared offsets: precedence, and the order of writes."""
 
 from __future__ import annotations
 

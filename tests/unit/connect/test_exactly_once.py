@@ -1,4 +1,4 @@
-"""What exactly-once makes of settings, and what it refuses before anything runs."""
+"""Effect of exactly-once on settings, and rejected configurations."""
 
 from __future__ import annotations
 

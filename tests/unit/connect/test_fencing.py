@@ -1,4 +1,4 @@
-"""Rounds of zombie fencing: when one is due, and that nobody is told it is done when it is not."""
+"""Rounds of zombie fencing: when one is due, and that an incomplete one is never reported as complete."""
 
 from __future__ import annotations
 

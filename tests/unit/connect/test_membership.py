@@ -1,4 +1,4 @@
-"""What a member does with its work when nobody answers it."""
+"""Assigned work of a group member without responses of the coordinator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted of a worker, and told of it."""
+"""Metrics of a Connect worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which group a topic is created by, and what transactions the task asks for."""
+"""Topic creation groups, and transaction boundaries of tasks."""
 
 from __future__ import annotations
 

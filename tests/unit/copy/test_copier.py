@@ -1,4 +1,4 @@
-"""The executor's lease: what renews it, and what is still done when it ran out long ago."""
+"""The executor's lease: its renewal, and the actions after it has expired."""
 
 from __future__ import annotations
 

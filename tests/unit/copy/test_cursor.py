@@ -1,4 +1,4 @@
-"""A partition on its way: batches in, outgoing batches out, acknowledgements in any order, positions only over what is done."""
+"""The cursor of a partition: batches in, outgoing batches, acknowledgements in any order, positions over contiguous acknowledgements."""
 
 from __future__ import annotations
 

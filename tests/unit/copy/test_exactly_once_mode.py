@@ -1,4 +1,4 @@
-"""Exactly-once mode across crashes: what a successor finds in the ledger and in Connect's offsets topic after each step."""
+"""Exactly-once mode across crashes: ledger and Connect's offsets topic after each step, as a successor reads them."""
 
 from __future__ import annotations
 

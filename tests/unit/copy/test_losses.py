@@ -1,4 +1,4 @@
-"""What is done when the source no longer has what was to be copied, or the target no longer has what was."""
+"""Records deleted on the source before they were copied, and copied records lost by the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sink makes of metadata that name a topic by another id. The test plays metadata."""
+"""Reaction of a sink to metadata with another topic id. Metadata are simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading past what a predecessor has put on the target: counted where the source is whole, looked for where it is not."""
+"""Skipping records that a predecessor has copied: counted where the source is complete, compared by content where it is not."""
 
 from __future__ import annotations
 

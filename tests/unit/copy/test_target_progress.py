@@ -1,4 +1,4 @@
-"""How far a producer got: what the broker remembers, what its end and its tail tell. The test plays the brokers' answers."""
+"""Progress of a producer on the target, from the producer state, the end offset and the tail of the log. Responses are simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translation by segments against a brute-force model: what lies where is known there record by record."""
+"""Translation by segments against a model that knows the offset of each record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults by lot: the same seed gives the same faults, whatever the clusters' ports are."""
+"""Random faults: the same seed gives the same faults, regardless of the clusters' ports."""
 
 from __future__ import annotations
 

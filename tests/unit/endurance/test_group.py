@@ -1,4 +1,4 @@
-"""Checkpoints that go too far, or back, are found."""
+"""Checkpoints that skip records or go back are detected."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Positions that claim more than the target's high watermark covers are found."""
+"""Positions above the target's high watermark are detected."""
 
 from tests.endurance.positions import Claim, Position, PositionSampler, above, parse
 from tests.faults.oracle import Rows

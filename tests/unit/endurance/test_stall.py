@@ -1,4 +1,4 @@
-"""Threads of another process stop and run on, and scripts of faults leave nothing behind."""
+"""Stopping and resuming threads of another process, and clean-up of fault scripts."""
 
 from __future__ import annotations
 

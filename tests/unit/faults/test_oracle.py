@@ -1,4 +1,4 @@
-"""A judge that finds nothing is worth what its tests are worth."""
+"""The oracle of the fault tests detects every kind of error."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Settings of a consumer, and how partitions are dealt out; what needs a broker is in tests/systems."""
+"""Settings of a consumer and assignment of partitions; tests with a broker are in tests/systems."""
 
 from __future__ import annotations
 

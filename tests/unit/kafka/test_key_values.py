@@ -1,4 +1,4 @@
-"""The quick walk over a batch finds what the thorough one finds."""
+"""The fast scan of a batch returns the same as full decoding."""
 
 from __future__ import annotations
 

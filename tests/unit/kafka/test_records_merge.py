@@ -1,4 +1,4 @@
-"""Tiny batches put together: what comes out is what went in, record by record, in batches that a broker takes."""
+"""Merging of small batches: the records are unchanged, in batches that a broker accepts."""
 
 from __future__ import annotations
 

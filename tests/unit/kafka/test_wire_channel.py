@@ -1,4 +1,4 @@
-"""Whole frames over a socket pair, and buffers that are used again only when nobody looks at them."""
+"""Frames over a socket pair, and buffers that are reused only when no reference is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics as they are described, and what a scrape is told."""
+"""Descriptions of metrics, and the result of a scrape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/METRICS.md says what the descriptions say."""
+"""docs/METRICS.md matches the descriptions."""
 
 from __future__ import annotations
 

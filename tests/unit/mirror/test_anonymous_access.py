@@ -1,4 +1,4 @@
-"""What callers see of a MirrorMaker process: those who need not say who they are, and everybody where secrets stand."""
+"""Access to a MirrorMaker process by anonymous clients, and secrets in responses."""
 
 from __future__ import annotations
 

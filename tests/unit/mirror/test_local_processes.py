@@ -1,4 +1,4 @@
-"""Processes find each other, and nobody believes what a dead one has left."""
+"""Processes find each other and ignore files of dead processes."""
 
 from __future__ import annotations
 

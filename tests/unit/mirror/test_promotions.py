@@ -1,4 +1,4 @@
-"""What the ledger says of topics that were handed over."""
+"""Promotions in the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In what requests topics are made and grown."""
+"""Requests that create and extend topics."""
 
 from __future__ import annotations
 

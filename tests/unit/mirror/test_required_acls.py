@@ -1,4 +1,4 @@
-"""Which rights a flow needs, by what it is told to do."""
+"""ACLs that a flow needs, by its configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a task's partitions go on, by the ledger and by Connect's positions, and what it says of troubles."""
+"""Start positions of a task's partitions, by the ledger and Connect's positions, and its error reports."""
 
 from __future__ import annotations
 

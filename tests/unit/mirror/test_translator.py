@@ -1,4 +1,4 @@
-"""Which of ledger and offset syncs says where a group goes on, and why neither does."""
+"""Translation of group offsets by the ledger or offset syncs, and the reasons when neither applies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a trace where there is room for one line."""
+"""The one-line summary of a stack trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bad network itself, between plain sockets: each condition does what it says, and healing ends it."""
+"""The fault-injecting proxy between plain sockets: the effect of each condition, and its end."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""The herder calls of each REST resource, and the responses it makes of their results."""
+"""The herder calls of each REST resource, and the responses for their results."""
 
 from __future__ import annotations
 
