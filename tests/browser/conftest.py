@@ -32,7 +32,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext
 
 @pytest.fixture
 def page(context: BrowserContext, shop: DashboardFlow) -> Iterator[Page]:
-    """An empty page. Afterwards: it has asked nobody but the process, and its console has no error."""
+    """An empty page. Afterwards: it has sent requests only to the process, and its console has no error."""
     asked: list[str] = []
     errors: list[str] = []
     page = context.new_page()

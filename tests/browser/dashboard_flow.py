@@ -126,7 +126,7 @@ class DashboardFlow:
             "file": "/nowhere/to/be/found/archive.txt",
             "tasks.max": "1",
         }
-        # Refused with 409 while workers share out anew.
+        # Rejected with 409 during a rebalance.
         wait_until(
             lambda: self.ask("PUT", f"/connectors/{_BROKEN}/config", json=config).is_success,
             60.0,

@@ -103,7 +103,7 @@ def _second(shop: DashboardFlow, folder: Path) -> MirrorProcess:
 
 
 def _lose_records(shop: DashboardFlow) -> None:
-    """The reader is kept back, and retention goes on."""
+    """Delete records before they are copied."""
     _mm2(shop, "pause", "--topic", "returns")
     _write(shop.source, "returns", 900)
     delete_before(shop.source, "returns", 630)

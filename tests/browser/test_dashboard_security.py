@@ -36,7 +36,7 @@ from mm2.ui.source import PageData, Settings
 from tests.browser.chromium import chromium
 
 USER, WORD = "admin", "open-sesame"
-#: What somebody may call a group or a client, or have a broker say.
+#: A name that a user can give to a group or a client, or a text of a broker.
 NASTY = """<img src=x onerror="window.hurt = 1">' onfocus='window.hurt = 1' {{ 7 * 7 }}</pre><script>window.hurt = 1</script>"""
 VIEWS = ("", "partitions", "groups", "gaps", "connectors", "workers", "spark")
 _MODULE = "org.apache.kafka.connect.rest.basic.auth.extension"

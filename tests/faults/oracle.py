@@ -373,7 +373,7 @@ def compare(
         if candidates is None:
             judgment.altered.append(f"{where}: the source has no such record")
             continue
-        # Records that are equal in everything are told apart by their order only: the first not seen yet is meant.
+        # Equal records are distinguished by their order only: the first unseen one is used.
         at = bisect_left(candidates, newest + 1)
         index = next((place for place in (*candidates[at:], *candidates[:at]) if not seen[place]), -1)
         if index < 0:

@@ -171,7 +171,7 @@ def mirror(
     settings: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[Mirror]:
-    """A running product and so many topics for it, on both sides. `through`: where it is told that the clusters are."""
+    """A running product with `topics` topics on both clusters. `through`: the bootstrap servers of the product."""
     names = [f"{alias}-{number}" for number in range(topics)]
     Topics(source).create(*names, partitions=partitions, replicas=replicas)
     addresses = through or (source.bootstrap, target.bootstrap)
@@ -326,7 +326,7 @@ class Play:
         traffic.finish()
 
     def ends(self) -> dict[int, int]:
-        """End offset of each partition of the replica, as far as somebody can tell."""
+        """Last known end offset of each partition of the remote topic."""
         with suppress(KafkaFailure):
             self._ends.update(self._arrivals.ends())
         return dict(self._ends)
@@ -374,7 +374,7 @@ class Play:
         settle_s: float = 0.0,
         source: Snapshot | None = None,
     ) -> Judgment:
-        """Waits until everything has arrived, then judges. `settle_s`: how long somebody might still write too much.
+        """Waits until everything has arrived, then judges. `settle_s`: how long to wait for late duplicates.
 
         `source`: what was there, if it is not any more. With `ledger` what is missing may have a reason.
         """

@@ -73,7 +73,7 @@ def _freeze(play: Play, mirror: Mirror, stage: Stage, seconds: float) -> None:
 
 
 def _green(mirror: Mirror) -> int:
-    """How often it was said that copying goes on: by the task that was held up, or by one that took its place."""
+    """How often the blocked task or its successor has logged that copying continues."""
     return len(mirror.lines(GOES_ON)) + len(mirror.lines("Copying starts."))
 
 

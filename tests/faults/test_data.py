@@ -53,7 +53,7 @@ def values(broker: Addressed, topic: str, partition: int = 0) -> list[bytes | No
 
 
 def one_topic_after_another(before: Snapshot, play: Play, stage: Stage) -> Judgment:
-    """What the replica of a topic that was made anew has to be: all of the first one, then all of the second."""
+    """The remote topic of a recreated topic: all records of the first one, then all of the second."""
     judgment = Judgment()
     after = Snapshot.of(Place(stage.a.bootstrap, play.topic))
     reader = Reader(stage.b.bootstrap, "read_committed")
@@ -122,7 +122,7 @@ def test_d2_a_topic_that_is_deleted_and_recreated_is_copied_from_its_start(
 def test_d3_d5_changes_while_no_process_copied_are_detected_at_the_start(
     play: Play, other: Play, mirror: Mirror, stage: Stage
 ) -> None:
-    """Two topics, one restart: `play` is deleted and made anew, `other` loses records before they were copied."""
+    """Two topics, one restart: `play` is deleted and recreated, `other` loses records before they were copied."""
     with play.load(1000), other.load(1000):
         play.await_flow(records=500)
     for each in (play, other):
@@ -183,7 +183,7 @@ def test_d4_records_deleted_by_retention_before_they_were_copied_are_reported_an
         assert first >= copied[partition]
         assert (after, reason) == (copied[partition] + 1500, "retention")
     assert mirror.lines("records lost to retention", partition=play.topic)
-    # It goes on as if nothing had been, so the first sentence has to say it, and a script has to hear of it.
+    # Copying continues, so the first sentence and the exit code must report it.
     code, status, _ = asked(capsys, "status", mirror.file, "--timeout", "60")
     said = re.search(r"D->B  [A-Z_]+  .* Lost for good within the last day: (.*); see mm2 gaps\.\n", status)
     assert code == 1

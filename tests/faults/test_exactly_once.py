@@ -40,7 +40,7 @@ def test_w2_a_transaction_counts_once_when_the_process_is_killed_before_the_comm
     with play.load():
         for wait_s in (0.2, 0.5, 1.0):
             play.await_flow()
-            stage.network_b.half_open()  # what is asked for is done, and nobody hears of it
+            stage.network_b.half_open()  # requests are executed and their responses are lost
             time.sleep(wait_s)
             kill(members(mirror.process, "worker"))
             stage.network_b.reset()

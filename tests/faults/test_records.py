@@ -62,7 +62,7 @@ def test_r1_a_record_too_large_for_the_target_stops_its_partition_or_goes_to_the
         assert (rows_of(job)[bad].position, rows_of(job)[bad].offset) == (3, 3)
         write(flow.source, topic, numbered(5, 5), partition=1)
         wait_until(lambda: rows_of(job)[good].position == 10, why=job.status)
-        job.wait(0)  # the task goes on
+        job.wait(0)  # the task continues
     with flow.copying(replace(spec, partition_error="fail")) as job:
         wait_until(lambda: failure(job), why=job.status)
         assert "MESSAGE_TOO_LARGE" in failure(job)

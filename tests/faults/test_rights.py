@@ -140,7 +140,7 @@ def other(stage: Stage, guarded: Guarded, mirror: Mirror) -> Play:
 def denied(guarded: Guarded, kind: ResourceType, name: str, operations: Sequence[AclOperation]) -> Iterator[None]:
     """User:mirror has not these rights inside the `with` block, and all others."""
     admin = AdminClient({"bootstrap.servers": guarded.bootstrap, "log_level": 0})
-    rights = [(AclOperation.ALL, AclPermissionType.ALLOW)]  # the first rule about a topic ends everybody's freedom
+    rights = [(AclOperation.ALL, AclPermissionType.ALLOW)]  # the first ACL of a topic denies all other principals
     rights += [(operation, AclPermissionType.DENY) for operation in operations]
     bindings = [
         AclBinding(kind, name, ResourcePatternType.LITERAL, "User:mirror", "*", operation, permission)

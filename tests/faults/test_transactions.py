@@ -104,7 +104,7 @@ def test_t2_aborted_transactions_between_committed_ones_are_never_copied(flow: F
 
 
 def test_t3_an_interrupted_transaction_over_two_topics_is_complete_on_both_in_the_end(flow: Flow) -> None:
-    """In between its parts are visible one after the other: nobody but the source knows that they belong together."""
+    """In between its parts become visible one after the other: only the source knows that they belong together."""
     topics = [flow.topic("one"), flow.topic("two")]
     producer = transactional(flow.source, flow.name)
     spec = flow.spec(*topics, read_committed=True)
@@ -143,7 +143,7 @@ def test_t4_copying_continues_once_a_hanging_transaction_is_aborted_by_an_admin(
 
 
 def abort_by_admin(broker: LocalKafka, tp: TopicPartition) -> None:
-    """What `kafka-transactions abort` sends: an ABORT marker for whoever has a transaction open there."""
+    """What `kafka-transactions abort` sends: an ABORT marker for the producer of the open transaction."""
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="A")
     try:
         found = Admin(cluster).describe_producers([tp])[tp]

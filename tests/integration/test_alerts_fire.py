@@ -45,7 +45,7 @@ NOTHING_TO_SHOW = frozenset(
         "partitions: Not verified yet, the ten longest: A",
         "partitions: Records compared by verify: A",
         "groups: Without a place, by reason: A",
-        "groups: Where each group is, the fifty that are furthest behind: D",  # nobody writes it (sync.group.offsets.enabled)
+        "groups: Where each group is, the fifty that are furthest behind: D",  # not exported without sync.group.offsets.enabled
         "workers: Certificates: A",
     }
 )

@@ -45,7 +45,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 class Terminal:
-    """A shell that believes somebody sits there."""
+    """An interactive shell on a pseudo-terminal."""
 
     def __init__(self, master: int) -> None:
         self._master = master

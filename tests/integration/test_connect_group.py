@@ -145,7 +145,7 @@ def test_a_joining_worker_gets_its_share_while_other_tasks_keep_running(
             assert all(first.herder.worker._tasks[task] is before[task] for task in kept)
             wait_until(lambda: {w for _, s, w in states(second) if s == "RUNNING"} == {"w0:1", "w1:1"})
             assert second.end(signal.SIGTERM) == 0
-            # It said good-bye, so nobody waits for its session to end.
+            # It left the group, so no session timeout is awaited.
             wait_until(lambda: len(first.herder.status()["assigned_tasks"]) == 4, timeout_s=4.0)
         finally:
             second.end(signal.SIGKILL)

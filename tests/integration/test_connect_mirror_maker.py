@@ -152,7 +152,7 @@ def mirror(
 
 def test_every_record_of_every_codec_is_identical_on_the_target(mirror: Mirror, unique: str) -> None:
     topic = f"life-{unique}"
-    # Kafka has the target hold records from the future only if the topic says so: the setting has to come along.
+    # The target accepts future timestamps only with a topic setting, which must be copied.
     create(mirror.east, topic, len(CODECS), message__timestamp__after__max__ms=FOREVER, max__message__bytes="3000000")
     headers: list[tuple[str, Any]] = [("a", b"1"), ("b", None), ("a", b"2"), ("", b""), ("ü", b"\xff")]
     for partition, codec in enumerate(CODECS):
@@ -200,7 +200,7 @@ def test_new_topics_and_partitions_are_found_and_none_of_their_first_records_is_
     record_property("topic_s", round(topic_s, 1))
     record_property("partitions_s", round(partitions_s, 1))
     print(f"a new topic took {topic_s:.1f} s, new partitions {partitions_s:.1f} s, refreshed every 2 s")  # noqa: T201
-    # Looking every two seconds, and then the tasks are dealt out anew, on a machine that may be busy.
+    # Topics are refreshed every two seconds and then the tasks are reassigned, on a machine that may be busy.
     assert topic_s < 12
     assert partitions_s < 12
 
@@ -361,7 +361,7 @@ def test_after_kill_9_under_load_nothing_is_lost_and_few_records_are_duplicated(
     process = mirror.running()
     with Traffic(mirror.east, topic, 2, PER_SECOND) as traffic:
         process.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > 300)
-        process.kill9(whole_family=True)  # nobody is left who could write down how far it came
+        process.kill9(whole_family=True)  # no process is left to commit its position
         killed = time.monotonic()
         at_death = sum(ends(mirror.west, f"east.{topic}"))
         again = mirror.start()

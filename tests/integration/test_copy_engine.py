@@ -310,7 +310,7 @@ def test_a_failed_partition_is_not_copied_again_by_later_batches(flow: Flow) -> 
         wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].position == 50, why=job.status)
         write(flow.source, topic, numbered(50, 5), partition=0)
         wait_until(lambda: rows_of(job)[bad].position == 55, why=job.status)
-    # While nobody copies, records go: the next job fails at once, and keeps failing at the same place.
+    # Records are deleted while no process copies: the next job fails immediately, and again at the same offset.
     write(flow.source, topic, numbered(55, 10), partition=0)
     delete_before(flow.source, topic, 60)
     with flow.copying(spec) as job:

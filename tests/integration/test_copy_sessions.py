@@ -149,7 +149,7 @@ def test_records_deleted_between_crash_and_restart_are_a_gap(flow: Flow) -> None
     write(flow.source, topic, numbered(0, 50), numbered(50, 50))
     with flow.copying(spec) as job:
         wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].position == 100, why=job.status)
-        delete_before(flow.source, topic, 60)  # all copied, and nobody has committed it
+        delete_before(flow.source, topic, 60)  # all records are copied but not committed
         kill_workers()
         wait_until(lambda: job.status()["batches"] >= 2, why=job.status)
         write(flow.source, topic, numbered(100, 10))
@@ -211,7 +211,7 @@ def own_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKa
 def test_a_target_that_forgot_the_producer_of_old_records_gets_no_duplicates(
     engine: CopyEngine, own_pair: tuple[LocalKafka, LocalKafka], unique: str
 ) -> None:
-    """Brokers forget producers by the time of their records: after a restart nobody remembers a backfill's."""
+    """Brokers expire producers by record timestamps: after a restart the producer of a backfill is unknown."""
     flow = Flow(engine, *own_pair, unique)
     topic = flow.topic()
     spec = flow.spec(topic, commit_interval_ms=3_600_000)
@@ -264,7 +264,7 @@ def test_a_source_topic_recreated_while_no_process_copies_is_copied_from_its_sta
         done.result(30)
     wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
     create(flow.source, topic, 1, retention__ms="-1")
-    write(flow.source, topic, numbered(100, 30))  # beyond the old end, where MM2 goes on without a word
+    write(flow.source, topic, numbered(100, 30))  # beyond the old end, where MM2 continues silently
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
         wait_until(lambda: flow.committed(spec) == {tp: 30}, why=job.status)

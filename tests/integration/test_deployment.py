@@ -285,7 +285,7 @@ def test_a_pod_serves_the_manifest_ports_to_clients_with_a_certificate(
 
 
 def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str:
-    """What comes of it, by the words of whoever refuses."""
+    """The result, with the text of the rejection."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server, server_hostname=name),

@@ -26,7 +26,7 @@ NUMBER = b"1"
 
 
 def properties(tmp_path: Path, unique: str, source: str, target: str, **more: str) -> Path:
-    """Of a flow whose source has an alias of its own, so that its topics are nobody else's."""
+    """A flow whose source has a unique alias, so that its topics are not shared."""
     props = {"clusters": f"{unique},B", f"{unique}.bootstrap.servers": source, "B.bootstrap.servers": target}
     return write_config(tmp_path / "mm2.properties", {**props, "topics": "t-.*", **more})
 
@@ -192,7 +192,7 @@ def test_a_reachable_source_with_uncopied_records_is_not_abandoned_by_accident(
     assert (code, outcomes(out)) == (0, {(group, 0): (500, "segments", "written")})
     assert json.loads(out)["groups"][0]["told_by"] == "source"
 
-    # Somebody writes the promoted topic; the source has ten records that nobody else has.
+    # The promoted topic is written to; the source has ten records that were not copied.
     write(kafka_b, remote, [(None, NUMBER)] * 7, 0)
     code, out, _ = asked(capsys, "failback", file, flow, "--json")
     told = json.loads(out)

@@ -47,7 +47,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         name: value for name, value in os.environ.items() if name.startswith(("PIP_", "http", "HTTP", "SSL_CERT"))
     }
     ambient.pop("PIP_FIND_LINKS", None)
-    # A registry that is reached through somebody's proxy is trusted for the time of the build as this machine trusts it.
+    # A registry behind a proxy is trusted during the build like on this machine.
     bundle = Path("/etc/ssl/certs/ca-certificates.crt")
     (base / "var" / "tmp" / "trusted.crt").write_bytes(bundle.read_bytes())
     ambient |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), "/var/tmp/trusted.crt")  # noqa: S108 - in the new root

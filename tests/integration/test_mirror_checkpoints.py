@@ -304,7 +304,7 @@ def _polling(task: SourceTask, condition: Callable[[], bool]) -> Callable[[], bo
 def test_offset_syncs_of_a_deleted_copy_move_no_group_past_the_end(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
-    # The target has been built anew. The source has the offset syncs of the old one still, and a group far along.
+    # The target was rebuilt. The source still has the offset syncs of the old one, and a group with a high offset.
     config = task_props(kafka_a, kafka_b, unique, **SYNCING)
     remote = f"{unique}.{unique}"
     mirrored(kafka_a, kafka_b, config, unique, 3)
@@ -330,7 +330,7 @@ def test_offset_syncs_of_a_deleted_copy_move_no_group_past_the_end(
 def test_a_stored_checkpoint_past_the_end_of_the_copy_is_not_written(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
-    # The remote topic was made anew while nobody looked, and the ledger knows nothing of it: Java has copied.
+    # The remote topic was recreated unnoticed and is not in the ledger: Java has copied it.
     config = task_props(kafka_a, kafka_b, unique, **SYNCING)
     remote = f"{unique}.{unique}"
     mirrored(kafka_a, kafka_b, config, unique, 3)

@@ -1,4 +1,4 @@
-"""The client library on topics as they may be found: several hops, tombstones, foreign records, topics made anew."""
+"""The client library on topics as they may be found: several hops, tombstones, foreign records, recreated topics."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_freshness_over_several_hops_follows_new_heartbeats(kafka_b: LocalKafka)
         beat("fb.fa.heartbeats", "fx", "fa", 2_000)
         assert looked()["fb.fa.heartbeats"][2] == 2_000
         assert [one.flow for one in late.look() if one.topic in topics] == ["fx->fa"]
-        # The topic is deleted and made anew: what is in it is seen, though its offsets were read already.
+        # The topic is deleted and recreated: its records are read although their offsets were read before.
         for done in admin(kafka_b).delete_topics(["fb.heartbeats"]).values():
             done.result(30)
         wait_until(lambda: not partitions_of(kafka_b, "fb.heartbeats"), 30, what="deletion")

@@ -150,7 +150,7 @@ def test_partitions_move_to_another_task_when_one_task_has_far_more_to_copy(
         context.reconfigured.clear()
         assert not context.reconfigured.wait(3), "an even load stays as it is"
         stored = connector.task_configs(2)
-    # A new leader goes on from there, not from Java's deal.
+    # A new leader continues with this assignment, not with Java's.
     with running(MirrorSourceConnector(), two_tasks) as (connector, context):
         context.stored = stored
         wait_until(lambda: len(assigned(connector, 2)) == 2, 30, what="the assignment of the next leader")

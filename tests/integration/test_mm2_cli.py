@@ -25,7 +25,7 @@ FOUND_MS = 1_700_000_000_000
 
 @pytest.fixture
 def file(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path) -> Path:
-    """A flow whose source has an alias of its own, so that its ledger is nobody else's."""
+    """A flow whose source has a unique alias, so that its ledger is not shared."""
     props = {
         "clusters": f"{unique}, B",
         f"{unique}.bootstrap.servers": kafka_a.bootstrap,
@@ -102,7 +102,7 @@ def test_intended_gaps_are_no_loss_but_records_of_a_deleted_topic_are(
     code, out, _ = asked(capsys, "gaps", file, f"{unique}->B")
     assert code == 0
     assert out.splitlines()[-1] == f"1 partition of {unique}->B: aborted 1, compacted 5"
-    # A topic that was created anew takes its end with it; its offsets are used again, so there is no hole.
+    # A recreated topic reuses its offsets, so there is no hole.
     anew = entry.replace(gaps={}, lost=(Lost(5, 9, "recreated", FOUND_MS),))
     write(kafka_b, ledger_topic(unique), [(row.key, row.value) for row in [entry_record(anew)]], 0)
     code, out, _ = asked(capsys, "gaps", file, f"{unique}->B")

@@ -213,7 +213,7 @@ def test_plan_prints_what_would_fail(pair: tuple[LocalKafka, LocalKafka], tmp_pa
     scene = Scene.of(pair, tmp_path, replication__factor="3", config__storage__replication__factor="2")
     create(scene.b, scene.remote("wide"), 4)
     create(scene.a, scene.topic("wide"), 1)
-    # The first ACL of a topic takes everything from everybody else.
+    # The first ACL of a topic denies all other principals.
     put(scene.a, scene.topic("quiet"), AclOperation.DESCRIBE, ME)
     put(scene.a, scene.topic("quiet"), AclOperation.DESCRIBE_CONFIGS, ME)
     with scene.file.open("a") as file:
@@ -296,7 +296,7 @@ def test_promote_grants_the_write_permissions_of_the_source_and_no_others(
     grant(scene.a, AclBinding(Kind.TOPIC, f"{scene.alias}-", prefix, "User:mallory", "*", AclOperation.WRITE, deny))
     grant(scene.a, AclBinding(Kind.TOPIC, topic, literal, "User:ann", "10.0.0.1", AclOperation.WRITE, allow))
     grant(scene.a, AclBinding(Kind.TOPIC, topic, literal, "User:reader", "*", AclOperation.READ, allow))
-    # As MirrorMaker copies the one to all, and as somebody has given it to ann by hand.
+    # MirrorMaker copied the ACL for all; an administrator created the one for ann.
     grant(scene.b, AclBinding(Kind.TOPIC, f"{scene.alias}.", prefix, ME, "*", AclOperation.READ, allow))
     grant(scene.b, AclBinding(Kind.TOPIC, f"{scene.alias}.", prefix, "User:ann", "10.0.0.1", AclOperation.ALL, allow))
     wait_until(lambda: written_by_the_flow(scene, remote) == "TOPIC_AUTHORIZATION_FAILED")

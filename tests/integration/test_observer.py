@@ -36,7 +36,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
-#: Within so many seconds what is said has to be right again.
+#: Seconds within which the reports must be correct again.
 SAID_WITHIN_S = 10.0
 HOUR_S = 3_600.0
 Samples = list[tuple[str, dict[str, str], float]]
@@ -237,7 +237,7 @@ def test_a_frozen_source_is_reported_within_ten_seconds(scene: Scene) -> None:
         assert flow["source_error"]
         assert scene.value("mm2_flow_cluster_up", cluster="A") == 0
         assert scene.value("mm2_flow_cluster_up", cluster="B") == 1
-        # What is known from the target is told all the same.
+        # Values known from the target are still reported.
         assert len(scene.rows("partitions", search="orders")) == 2
     scene.says("If A dies now you lose nothing.", 45)
 

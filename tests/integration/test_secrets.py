@@ -73,7 +73,7 @@ def in_base64(secret: str) -> Iterator[bytes]:
 
 @dataclass
 class Site:
-    """The broker, the process, and what nobody may see. ``answers`` are all bodies that REST has given, by what was asked."""
+    """The broker, the process and the secrets. ``answers`` are all REST response bodies by request."""
 
     folder: Path
     port: int
@@ -97,7 +97,7 @@ class Site:
             self.folder / "S",
             listeners={"OPEN": "PLAINTEXT", "LOGIN": "SASL_PLAINTEXT", "MUTUAL": "SSL"},
             overrides={
-                # The second one so that whoever wants to log in with it gets as far as asking for a token.
+                # The second one so that a login with it gets as far as the token request.
                 "listener.name.login.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
                 "listener.name.login.oauthbearer.sasl.jaas.config": f'{OAUTH} unsecuredLoginStringClaim_sub="broker";',
                 "listener.name.login.plain.sasl.jaas.config": f"{PLAIN} {users};",

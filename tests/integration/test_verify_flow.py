@@ -383,7 +383,7 @@ def test_continuous_verification_survives_faults_and_follows_a_rewound_flow(
         (told,) = json.loads(out)["flows"]
         assert [row["verified_offset"] for row in told["partitions"]] == [100, 100], (code, err)
 
-        # Nobody copies: nothing is verified, and nothing is wrong. Then somebody does, and dies.
+        # Without a process nothing is verified and nothing is wrong. Then a process copies and dies.
         watched.process.stop()
         watched.write(50)
         time.sleep(3)
@@ -413,7 +413,7 @@ def test_continuous_verification_survives_faults_and_follows_a_rewound_flow(
         assert (back.offset, back.records, back.differences) == (210, 390, {})
         assert (other.offset, other.records) == (210, 210)
 
-        # The remote topic is deleted and made anew: nothing of it is verified, until it has been copied again.
+        # The remote topic is deleted and recreated: nothing is verified until it has been copied again.
         for done in admin_of(frail).delete_topics([watched.remote]).values():
             done.result(30)
         wait_until(lambda: partitions_of(frail, watched.remote) == 0 or watched.verified() == [None, None], 60)

@@ -26,7 +26,7 @@ GZIP = 1
 
 
 def acme(version: str) -> dict[str, str]:
-    """A converter that needs the package dep in this version, and says so on the topic."""
+    """A converter that needs the package dep in this version, and writes the version to the topic."""
     manifest = entry_points("acme.convert:AcmeConverter")
     return {
         "acme/__init__.py": "",

@@ -52,7 +52,7 @@ def test_a13_a_follower_forwards_requests_to_the_leader(broker: LocalKafka, uniq
         assert (again.status_code, again.json()["error_code"]) == (409, 409)
         assert "already exists" in again.json()["message"]
 
-        # one hop is what a request that says so has left; a follower cannot use it up
+        # a request marked as forwarded may not be forwarded again by a follower
         last = http.post("/connectors?forward=false", json={"name": "x", "config": config})
         assert last.status_code == 409
         assert last.json()["message"] == (

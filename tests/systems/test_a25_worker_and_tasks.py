@@ -92,7 +92,7 @@ def test_a27_a_task_that_throws_is_failed_with_its_stack_trace_and_the_others_ru
     (failed,) = [task for task in worker.rest.status(topic)["tasks"] if task["state"] == "FAILED"]
     assert f"ValueError: told to fail by fail not {1 - first}" in failed["trace"]
     assert "Exiting WorkerSinkTask due to unrecoverable exception." in failed["trace"]
-    # The other one goes on, and takes over what the failed one has left.
+    # The other one continues and takes over the tasks of the failed one.
     wait_until(lambda: repr(f"fail not {1 - first}") in put(events), why=worker.tail)
     produce(broker.bootstrap, topic, ["fine"], partition=1)
     wait_until(lambda: "'fine'" in put(events), why=worker.tail)
@@ -146,7 +146,7 @@ def test_a29_a_broker_outage_loses_no_record_and_offsets_are_never_ahead(
             for _ in range(3):
                 offset = worker.rest.offsets(unique)[0]["offset"]["count"]
                 assert offset <= max(counts(broker.bootstrap, unique))
-            # Between send and commit: whatever was committed is there, and the next one goes on behind it.
+            # Between send and commit: committed records exist, and the successor continues after them.
             worker.kill9()
             there = counts(broker.bootstrap, unique)
         with DistributedWorker(folder / "next", distributed_props(broker.bootstrap, unique)) as worker:

@@ -134,7 +134,7 @@ def test_java_and_python_workers_share_one_group(
         )
         write(broker, unique, "a", "b")
         wait_until(lambda: lines(file) == ["a", "b"], 60, why=follower.tail)
-        # Whichever has the connector, the leader has to be told what its tasks are, in a signed request if it is the other.
+        # The owner of the connector sends the task configs to the leader, in a signed request if it is another worker.
         for tasks in (6, 2):
             leader.rest.configure(snk, file_sink(file, unique, tasks))
             follower.rest.await_running(snk, tasks)

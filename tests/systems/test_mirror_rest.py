@@ -115,7 +115,7 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
         ):
             answer = ask("GET", url + unknown)
             assert (answer.status_code, answer.json()["error_code"]) == (404, 404), unknown
-        # nobody asks anything of other processes without the switch
+        # without the setting no process sends requests to others
         assert ask("PUT", f"{flow}/connectors/MirrorSourceConnector/fence").status_code == 404
 
         # the next process takes the next port, and the mm2 command knows both

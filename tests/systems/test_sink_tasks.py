@@ -41,7 +41,7 @@ def held(events: Path) -> dict[int, set[str]]:
 
 
 def never_shared(events: Path) -> None:
-    """No partition is opened before whoever had it has closed it."""
+    """No partition is opened before its previous owner has closed it."""
     owner: dict[str, int] = {}
     for event in told(events, "open", "close"):
         for partition in event["partitions"]:

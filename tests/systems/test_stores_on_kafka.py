@@ -198,7 +198,7 @@ def test_task_configs_that_the_topic_rejects_are_reported_by_name_and_none_is_us
     many = ",".join(f"a-topic-with-a-name-of-ordinary-length-{number}" for number in range(30_000))
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="B")
     store = KafkaConfigStore(cluster, InternalTopic(unique, "config.storage.", 1, 1), start_timeout_s=30)
-    nobody: Any = object()  # nothing that it would be told comes to pass
+    nobody: Any = object()  # never called
     try:
         store.start(nobody)
         wrong = rf"the task configs of connector c to the config topic {unique} of cluster B: .*MESSAGE_TOO_LARGE"

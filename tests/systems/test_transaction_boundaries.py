@@ -126,7 +126,7 @@ def test_offsets_in_a_topic_of_the_connector_s_own_are_copied_to_the_worker_s(
         return [m.value() for m in records if m.key().decode() == key]
 
     wait_until(lambda: shared()[-1:] == [b'{"next":100}'], why=exact.tail)
-    # Without its own topic it goes on where it was.
+    # Without its own topic it continues at its position.
     exact.rest.configure(topic, props(topic, "poll", most="120"))
     wait_until(lambda: seen(broker, topic) == list(range(120)), 60, why=exact.tail)
     exact.rest.delete(topic)

@@ -256,7 +256,7 @@ def test_promoted_topics_keep_their_acls_when_those_of_the_source_change(
     write(b, ledger, [(handed_over.key, handed_over.value)], 0)
     with running(MirrorSourceConnector(), flow(a, b, unique, asked)) as (_, context):
         assert context.reconfigured.wait(30)
-        take_away(a, *given)  # so that nobody works on A any more
+        take_away(a, *given)  # so that no permission on A is left
         wait_until(
             lambda: (f"S{unique}.{other}", "LITERAL", "READ") not in found(b, f"S{unique}"),
             30,

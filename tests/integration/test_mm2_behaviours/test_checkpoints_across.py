@@ -170,7 +170,7 @@ def test_a_tombstone_stops_java_s_checkpoints_and_not_ours(scene: Scene) -> None
         with MirrorClient({"bootstrap.servers": scene.west.bootstrap}) as client:
             (place,) = client.remote_consumer_offsets(f"across-at-{RECORDS}", source).values()
             assert place.offset == RECORDS
-    # So nobody of ours writes any, unless told to.
+    # So our tasks write none unless configured.
     points = table(scene.west, f"{FLOWS['ours'][0]}.checkpoints.internal")
     assert points[key_of(gone, f"{FLOWS['ours'][0]}.{PLAIN}")][0] is not None
 

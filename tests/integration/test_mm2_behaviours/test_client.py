@@ -101,7 +101,7 @@ def scene(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.Te
     finally:
         for process in started:
             process.clean_up()
-    # Nothing is written any more, so whoever reads reads the same.
+    # Nothing is written anymore, so all readers read the same.
     return Scene(east, west, files)
 
 

@@ -76,7 +76,7 @@ class Dedicated:
     def write(self, name: str = "mm2.properties", **changes: str) -> Path:
         """The file, with these settings from now on; `__` in a key stands for `.`."""
         self.props.update({key.replace("__", "."): value for key, value in changes.items()})
-        # As an editor does it, so that nobody reads half a file.
+        # Replaced atomically like by an editor, so that no partial file is read.
         return write_config(self.folder / f"{name}.new", self.props).replace(self.folder / name)
 
     def start(self, name: str = "mm2.properties", *clusters: str) -> MirrorProcess:
@@ -303,7 +303,7 @@ def test_three_nodes_converge_on_a_changed_file(kafka_pair: tuple[LocalKafka, Lo
         nodes[names[0]].eventually(
             lambda: '"refresh.topics.interval.seconds":"2"' in (made.stored("task-MirrorSourceConnector-0") or ""), 90
         )
-        # And once more without a restart: whoever leads has read it as well.
+        # Again without a restart: the leader has read the file too.
         for name in names:
             write(name, "3")
         for name in names:

@@ -52,7 +52,7 @@ class Group:
     consumed: dict[int, float] = field(default_factory=dict)
 
     def consume(self, broker: LocalKafka, stop: threading.Event) -> None:
-        """Commit behind each handful, until told to stop, to rest, or A is gone."""
+        """Commit after every few records until the stop, the pause, or the failure of A."""
         consumer = Consumer(
             {
                 "bootstrap.servers": broker.bootstrap,

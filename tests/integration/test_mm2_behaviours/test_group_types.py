@@ -64,7 +64,7 @@ def consumer_of(broker: LocalKafka, group: str) -> Consumer:
 
 
 def first_number(broker: LocalKafka, group: str, topic: str) -> int:
-    """Of the record at which a member of KIP-848's protocol goes on."""
+    """Offset at which a member of KIP-848's protocol continues."""
     consumer = consumer_of(broker, group)
     consumer.subscribe([topic])
     try:

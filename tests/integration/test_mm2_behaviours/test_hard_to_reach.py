@@ -377,7 +377,7 @@ def test_a_source_that_rejects_the_login_is_reported_in_one_sentence(site: Site,
 
     site.process.eventually(lambda: any(re.search(SENTENCES[wrong], sentence) for sentence in told()))
     time.sleep(3)  # it is tried again meanwhile
-    # Not at each try. Only on a busy machine it is told again: behind a time-out, or when the worker has lost its session.
+    # Not logged at each retry. On a busy machine it is logged again after a timeout or a lost session.
     begun = 1 + len(site.process.lines(event="group session expired", flow=f"{wrong}->plainB"))
     assert max(Counter(told()).values()) <= 1 + begun
 
@@ -450,7 +450,7 @@ def test_replaced_certificates_are_used_without_a_restart(site: Site) -> None:
     for seed, way in enumerate(WAYS):
         write(site.a, topic_of(way), 100 + seed)
     for way in BY_FILES:
-        # Of the target at least: without it the flow's worker gives up its work, and nobody asks the source.
+        # At least of the target: without it the worker of the flow stops its tasks, and the source is not contacted.
         site.await_word(f"of cluster {way}B is not trusted")
     # Somebody who replaces files one after the other, the first of them not in one step.
     whole = (site.folder / "trusted.pem").read_bytes()

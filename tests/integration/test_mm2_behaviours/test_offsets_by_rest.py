@@ -121,7 +121,7 @@ def test_28_after_an_offset_reset_everything_is_copied_again(stage: Stage) -> No
     }
     stage.process.eventually(lambda: {name: rows(stage, name) for name in wanted} == wanted, 60)
     stage.process.eventually(lambda: is_running(stage.b, stage.alias("p")))
-    # A group goes on at its next record all the same, in what was copied last.
+    # A group still continues at its next record, in the latest copy.
     group = stage.topic("group")
     commit(stage.a, group, {(stage.topic(FIRST), number): 6 for number in ALL})
     stage.process.eventually(

@@ -216,7 +216,7 @@ def test_restarted_tasks_resume_at_their_position(flow: Flow) -> None:
 
 
 def test_altered_offsets_are_used(flow: Flow) -> None:
-    """Last of those that compare: from here on a part is there twice, because somebody said so."""
+    """The last test that compares contents: afterwards some records are duplicated on request."""
     flow.await_copied()
     name, before = flow.connector("Source"), ends(flow.a, flow.topic)
     flow.rest.stop(name)

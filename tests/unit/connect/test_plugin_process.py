@@ -187,7 +187,7 @@ def on_a_thread(body: Callable[[], Any]) -> Any:
     def run() -> None:
         try:
             outcome.set_result(body())
-        except Exception as error:  # noqa: BLE001 - told to who waits
+        except Exception as error:  # noqa: BLE001 - raised in the waiting thread
             outcome.set_exception(error)
 
     thread = threading.Thread(target=run)
