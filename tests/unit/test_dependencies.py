@@ -18,7 +18,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 
-#: pyjks asks for it, for a format that nobody uses here, and it has to be compiled: bin/setup leaves it out.
+#: A dependency of pyjks for an unused format that must be compiled: bin/setup omits it.
 NOT_INSTALLED = {"twofish"}
 
 #: The first version without it, by package and advisory; as known in November 2026 to who wrote this, by no means all.

@@ -84,7 +84,7 @@ class SharedFlow:
         return statuses(self.west, self.source) if self.internal("status") in topics_of(self.west) else {}
 
     def workers(self) -> set[str]:
-        """The worker that runs everything; None while something is missing or does not run."""
+        """The workers that run everything; empty while something is missing or does not run."""
         rows = self.rows()
         wanted = {*(f"connector-{name}" for name in CONNECTORS), *(f"task-{name}-0" for name in CONNECTORS)}
         if not wanted <= rows.keys() or any(row["state"] != "RUNNING" for row in rows.values()):

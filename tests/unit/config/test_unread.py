@@ -66,7 +66,7 @@ def unread(*keys: str, **props: str) -> list[tuple[str, str | None]]:
         ("A->A.enabled", "A->B.enabled"),
         ("C.bootstrap.servers", "A.bootstrap.servers"),
         ("config.providers.other.class", "config.providers"),
-        # Of nobody.
+        # Keys that no part reads.
         ("qqqq.zzzz", None),
     ],
 )

@@ -107,7 +107,7 @@ def test_an_incomplete_set_makes_the_connector_inconsistent_until_a_complete_one
     assert topic.fold.snapshot().tasks("c") == []
     assert topic.heard.events == [("tasks",)]
     topic.task(0)
-    topic.commit(2)  # the deferred task 1 was thrown away with the bad commit
+    topic.commit(2)  # the deferred task 1 was discarded with the bad commit
     assert topic.fold.snapshot().inconsistent == {"c"}
     topic.task(0)
     topic.task(1)

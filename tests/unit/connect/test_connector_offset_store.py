@@ -15,7 +15,7 @@ P1, P2, P3 = {"p": 1}, {"p": 2}, {"p": 3}
 
 
 class Noted(MemoryOffsetStore):
-    """Keeps a list of what is written, fails when it is told to, waits where it is told to."""
+    """Records its writes, and fails or waits as configured."""
 
     def __init__(self, name: str, written: list[tuple[str, list[SourceOffset]]]) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def test_a_failed_write_is_not_copied(stores: Stores) -> None:
 
 def test_no_copy_overtakes_a_removal(stores: Stores) -> None:
     stores.shared.gate.clear()
-    stores.both.write("c", [(P1, {"o": 1})], 1)  # its copy is held up
+    stores.both.write("c", [(P1, {"o": 1})], 1)  # its copy is delayed
     threading.Timer(0.2, stores.shared.gate.set).start()
     stores.both.write("c", [(P1, None)], 5)
     assert stores.both.flush(10)

@@ -250,7 +250,7 @@ def test_half_a_signature_is_no_signature() -> None:
 
 
 class Connectors:
-    """A worker whose connector c answers as told."""
+    """A worker whose connector c returns configured results."""
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)

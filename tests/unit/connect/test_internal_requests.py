@@ -20,7 +20,7 @@ KEY = SessionKey(bytes(32), "HmacSHA256", 0)
 
 
 class Leader(HTTPServer):
-    """Answers as it is told and keeps what it was asked."""
+    """Returns configured responses and records the requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

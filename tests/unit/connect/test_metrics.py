@@ -53,7 +53,7 @@ def test_a_rebalance_lasts_until_its_work_has_started() -> None:
 
 @pytest.fixture
 def node(tmp_path: Path) -> StandaloneNode:
-    """A worker that has not been started; nobody is at its cluster's address."""
+    """A worker that has not been started; its cluster is unreachable."""
     props = {
         "bootstrap.servers": "127.0.0.1:1",
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",

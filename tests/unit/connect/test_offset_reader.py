@@ -16,7 +16,7 @@ FOUND: list[dict[str, Any] | None] = [{"offset": 42}]
 
 
 class Store:
-    """Fails as often as it is told to, then answers."""
+    """Fails with the configured errors, then succeeds."""
 
     def __init__(self, *failures: KafkaFailure) -> None:
         self.failures = list(failures)

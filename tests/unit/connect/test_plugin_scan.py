@@ -196,7 +196,7 @@ def test_a_converter_of_a_connector_s_own_folder_is_found_there_only(tmp_path: P
         ConnectError, match=r"Class private\.Secret of configuration value\.converter could not be found"
     ):
         plugins.new("private.Secret", Converter, key="value.converter")
-    # The connector's location first, then everybody's.
+    # The connector's location first, then the shared ones.
     assert plugins.new("StringConverter", Converter, key="value.converter", loader=loader)
 
 

@@ -1,4 +1,4 @@
-"""The control plane's producer when a broker goes away. The cluster's answers are played by the test."""
+"""The control plane's producer when a broker disconnects. Responses of the cluster are simulated."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def ask(channel: Channel, far: socket.socket, *correlation_ids: int) -> None:
 def with_channel(
     play: Callable[[Channel, socket.socket, list[bytes], list[KafkaFailure]], Any], **options: Any
 ) -> None:
-    """Run ``play`` with a channel over one end of a socket pair, the other end and what the channel told."""
+    """Run ``play`` with a channel over one end of a socket pair, the other end and the events of the channel."""
 
     async def scene() -> None:
         near, far = socket.socketpair()

@@ -220,7 +220,7 @@ def test_session_epochs_wrap_to_one() -> None:
 
 
 def test_a_reset_during_a_request_discards_the_session_of_its_response() -> None:
-    # The topic was created anew meanwhile: what the broker's session holds under the old id must not live on.
+    # The topic was recreated meanwhile: the broker's session must not keep the old id.
     fetch = session()
     ask(fetch, 13, WANTED)
     fetch.response(13, answer(13, {}))

@@ -141,7 +141,7 @@ def test_authenticated_clients_may_do_everything(start: Callable[..., Process], 
     right = "Basic " + base64.b64encode(b"ada:lovelace").decode()
     assert process.ask("GET", "/a/b/connectors", host=ELSEWHERE, Authorization=right) == (200, ["c"])
     assert process.ask("GET", "/metrics", host=ELSEWHERE)[0] == 401
-    # An empty file lets everybody in, as in Java; then nobody has said who he is.
+    # An empty file accepts every client, as in Java; the clients are then anonymous.
     (tmp_path / "users").write_text("")
     other = start(rest_extension_classes=AUTH, java_security_auth_login_config=str(tmp_path / "login"))
     assert other.ask("GET", "/a/b/connectors", host=ELSEWHERE)[0] == 403

@@ -1,4 +1,4 @@
-"""When a file that is being watched has to be read anew."""
+"""When a monitored file must be read again."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_one_poll_describes_the_flow() -> None:
     assert value(seen, "mm2_flow_state", state="RUNNING") == 0
     assert value(seen, "mm2_flow_seconds_at_risk") == 4.0
     assert value(seen, "mm2_flow_records_at_risk") == 30
-    assert value(seen, "mm2_flow_bytes_at_risk") is None  # nobody knows
+    assert value(seen, "mm2_flow_bytes_at_risk") is None  # unknown
     assert value(seen, "mm2_flow_cluster_up", cluster="A") == 1
     assert value(seen, "mm2_flow_cluster_up", cluster="B") == 0
     assert value(seen, "mm2_flow_partitions", state="CORRUPT") == 1

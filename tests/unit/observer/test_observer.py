@@ -22,7 +22,7 @@ PAIR = SourceAndTarget("A", "B")
 
 
 def away() -> WatchedFlow:
-    """A flow whose clusters nobody serves."""
+    """A flow with unreachable clusters."""
     ports = free_ports(2)
     props = {
         "name": "MirrorSourceConnector",
@@ -68,7 +68,7 @@ def test_unreachable_clusters_block_nothing_and_are_reported(observer: Observer)
     assert snapshot.reloads == {"applied": 2}
     assert snapshot.spark is not None
     assert not snapshot.spark.up
-    # The next one is there at once: whoever asks is shown the same.
+    # The next request returns immediately with the same snapshot.
     began_s = time.monotonic()
     assert observer.snapshot(5).flow("A->B") is not None
     assert time.monotonic() - began_s < 0.5

@@ -26,7 +26,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Scene:
-    """A book, and what it looks at: time goes on by the second."""
+    """A partition book with its inputs and a manual clock."""
 
     def __init__(self) -> None:
         self.book = PartitionBook()
@@ -225,7 +225,7 @@ def test_a_partition_with_lag_and_no_progress_is_stalled(scene: Scene) -> None:
 
 
 def test_losses_are_listed_for_a_day_newest_first_and_counted_permanently(scene: Scene) -> None:
-    at_ms = NOW_MS - LOSSES_REPORTED_MS + 60_000  # told for a minute more
+    at_ms = NOW_MS - LOSSES_REPORTED_MS + 60_000  # listed for another minute
     scene.entry(
         T0, 900, lost=(Lost(0, 5, "retention", at_ms - 120_000), Lost(300, 900, "retention", at_ms)), lost_before=4
     )

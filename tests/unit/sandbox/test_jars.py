@@ -52,7 +52,7 @@ def test_manifest_round_trip(tmp_path: Path) -> None:
 
 def test_an_unreachable_registry_is_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # the discard port: nobody listens
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # the discard port, on which no process listens
     with pytest.raises(SandboxError, match=r"^kafka-4.3.0 could not be downloaded because the Maven registry is unrea"):
         jars.fetch(jars.KAFKA)
     assert not (tmp_path / "mm2" / "kafka-4.3.0").exists()

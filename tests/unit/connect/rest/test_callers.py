@@ -120,7 +120,7 @@ def test_pages_of_other_origins_change_nothing_and_open_no_socket(local: Binding
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
         assert status(local, "POST", Content_Type=kind, **FOREIGN[who]) == 403
     assert shake_hands(local, **FOREIGN[who]) == 403
-    # Reading is the browser's to refuse, which it does, since nobody tells it otherwise.
+    # The browser rejects reading the response, since no CORS header allows it.
     answer = ask(local, "GET", **FOREIGN[who])
     assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (200, None)
 
