@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             earlier = contenders.at_revision(options.beside, _REPOSITORY, folder / "beside")
             event = replace(event, contenders=(OURS, earlier))
         result = perform(hall, event)
-        _tell(hall, event, result, options.results)
+        _report(hall, event, result, options.results)
         return 0 if result.complete else 1
     except KeyboardInterrupt:
         console.print("Stopped.")
@@ -176,7 +176,7 @@ def _measure_rows(hall: Hall, options: Any) -> int:
             _say(hall.console, f"FAILED: {exc}")
             results.pop(event.name, None)
             continue
-        _tell(hall, event_now, results[event.name], options.results)
+        _report(hall, event_now, results[event.name], options.results)
         store.write(results)
     report.show_table(hall.console, results)
     report.append_table(options.results, results, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
@@ -238,7 +238,7 @@ def _profile(hall: Hall, event: Event, options: Any) -> None:
     _say(hall.console, profiling.report(place))
 
 
-def _tell(hall: Hall, event: Event, result: Result, file: Path) -> None:
+def _report(hall: Hall, event: Event, result: Result, file: Path) -> None:
     report.show(hall.console, event, result)
     report.append(file, event, result)
 

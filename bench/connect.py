@@ -129,8 +129,8 @@ class Measured:
         self._await_all()
         found[ALL_RUN.name] = time.monotonic() - began
         found[STATUS_OF_ALL.name] = _median_ms(self._running, range(10))
-        found[KEPT.name] = _median_ms(lambda name: _ask(self._http, name), self._names)
-        found[NEW.name] = _median_ms(self._ask_anew, self._names)
+        found[KEPT.name] = _median_ms(lambda name: _get_status(self._http, name), self._names)
+        found[NEW.name] = _median_ms(self._get_status_on_new_connection, self._names)
         found[THREADS.name] = psutil.Process(self._worker.pid).num_threads()
         found[STOP.name] = _timed(lambda: self._worker.stop(_PATIENCE_S))
         found[MEMORY.name] = memory.stop() / 1e6
@@ -149,12 +149,12 @@ class Measured:
         """Repeat until the connector exists: rebalances reject the request, and one that timed out may still have succeeded."""
         deadline = time.monotonic() + _PATIENCE_S
         body = {"name": name, "config": {"name": name, **self._config}}
-        while self._asked("POST", "/connectors", json=body) != 201:
-            if self._asked("GET", f"/connectors/{name}") == 200:
+        while self._request("POST", "/connectors", json=body) != 201:
+            if self._request("GET", f"/connectors/{name}") == 200:
                 return
             self._go_on(deadline, f"{name} cannot be created")
 
-    def _asked(self, method: str, path: str, **how: Any) -> int:
+    def _request(self, method: str, path: str, **how: Any) -> int:
         try:
             return self._http.request(method, path, **how).status_code
         except httpx.TransportError:
@@ -187,7 +187,7 @@ class Measured:
         tasks = sum(task["state"] == "RUNNING" for status in states for task in status["tasks"])
         return sum(status["connector"]["state"] == "RUNNING" for status in states), tasks
 
-    def _ask_anew(self, name: str) -> None:
+    def _get_status_on_new_connection(self, name: str) -> None:
         # Not httpx: creating its client takes longer than the response.
         connection = http.client.HTTPConnection("127.0.0.1", self._worker.port, timeout=_PATIENCE_S)
         connection.request("GET", f"/connectors/{name}/status")
@@ -198,7 +198,7 @@ class Measured:
             raise BenchFailed(f"{name} has no status: {answer.status}")
 
 
-def _ask(client: httpx.Client, name: str) -> None:
+def _get_status(client: httpx.Client, name: str) -> None:
     client.get(f"/connectors/{name}/status").raise_for_status()
 
 
