@@ -1,1 +1,1 @@
-"""Benches: comparisons with Java's MirrorMaker 2 that anybody can run again with bin/bench."""
+"""Benchmarks: comparisons with Java's MirrorMaker 2 that can be reproduced with bin/bench."""

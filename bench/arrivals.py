@@ -1,4 +1,4 @@
-"""Watches a topic fill up on the target, by its end offsets: what a consumer could read at that moment."""
+"""Monitor the end offsets of a topic on the target while it is copied."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Arrivals:
     """The records of one topic as they become visible.
 
     With `committed`, to a consumer that reads committed records only. The markers of transactions have offsets too, so
-    the end is then told by the record with which `preload` ends each partition, not by the number of offsets.
+    the end is then detected by the last record that `preload` writes to each partition, not by the number of offsets.
     """
 
     def __init__(self, cluster: Cluster, topic: str, partitions: int, *, committed: bool = False) -> None:
@@ -42,7 +42,7 @@ class Arrivals:
         self._ended: set[int] = set()
 
     def ends(self) -> dict[int, int]:
-        """End offset by partition; empty while the topic does not exist. Raises KafkaFailure when the broker is gone."""
+        """End offset by partition; empty while the topic does not exist. Raises KafkaFailure when the broker is unreachable."""
         if not self._exists:
             found = self._cluster.metadata((self._topic,)).topics.get(self._topic)
             self._exists = found is not None and len(found.partitions) == len(self._partitions)
@@ -53,12 +53,12 @@ class Arrivals:
         return {tp.partition: info.offset for tp, info in offsets.items() if not isinstance(info, KafkaFailure)}
 
     def now(self) -> Sight:
-        """Counts what is there. Raises KafkaFailure as `ends`."""
+        """Count the visible records. Raises KafkaFailure like `ends`."""
         ends = self.ends()
         return Sight(time.monotonic(), sum(ends.values()))
 
     def wait(self, records: int, patience_s: float, check: Callable[[], None], *, all_of_them: bool = False) -> Sight:
-        """Returns the first sight of that many records. `check` is called each time and raises when waiting is in vain.
+        """Return the first observation of that many records. `check` is called each time and raises to end the wait.
 
         `all_of_them`: they are all that there are. Looks every 20 ms when it matters. While the end is far it looks
         less often, because each look takes a millisecond from those it looks at. Raises BenchFailed after `patience_s`.
@@ -74,7 +74,7 @@ class Arrivals:
             time.sleep(self._interval_s(begin, sight, records))
 
     def count(self) -> int:
-        """Reads the whole topic and counts its records, markers of transactions left out. Raises KafkaFailure."""
+        """Read the whole topic and count its records without transaction markers. Raises KafkaFailure."""
         reader = self._reader()
         total = 0
         try:
@@ -94,7 +94,7 @@ class Arrivals:
         ends = {partition: end for partition, end in self.ends().items() if partition not in self._ended}
         reader = self._reader()
         try:
-            # The very last offset is a marker's, and the answer begins with the batch that holds the offset asked for.
+            # The last offset is a marker's, and the response starts with the batch that contains the requested offset.
             reader.positions.update({TopicPartition(self._topic, one): max(0, end - 2) for one, end in ends.items()})
             while ends and (batches := reader.poll(max_wait_ms=1)):
                 last = {batch.topic_partition.partition: batch.view for batch in batches}

@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             earlier = contenders.at_revision(options.beside, _REPOSITORY, folder / "beside")
             event = replace(event, contenders=(OURS, earlier))
         result = perform(hall, event)
-        _tell(hall, event, result, options.results)
+        _report(hall, event, result, options.results)
         return 0 if result.complete else 1
     except KeyboardInterrupt:
         console.print("Stopped.")
@@ -93,44 +93,42 @@ def _parser() -> Any:
         auto_env_var_prefix="MM2_BENCH_",
     )
     what = parser.add_argument_group("what to measure (default: catching up)").add_mutually_exclusive_group()
-    what.add_argument("--latency", action="store_true", help="steady traffic: from being made to being visible")
-    what.add_argument("--idle", action="store_true", help="what 1,000 partitions without traffic cost")
+    what.add_argument("--latency", action="store_true", help="steady traffic: time from creation to visibility")
+    what.add_argument("--idle", action="store_true", help="cost of 1,000 partitions without traffic")
     what.add_argument("--many", action="store_true", help="2,000 topics of 5 partitions and 2,000 groups on one flow")
-    what.add_argument("--line", action="store_true", help="what the machine itself allows")
-    what.add_argument("--profile", action="store_true", help="where the time of this project goes while it catches up")
-    what.add_argument("--all", action="store_true", help="the whole table of goals, unattended")
-    what.add_argument("--beyond", action="store_true", help="the shapes that have no line in that table")
+    what.add_argument("--line", action="store_true", help="limits of the machine itself")
+    what.add_argument("--profile", action="store_true", help="profile of this project while it catches up")
+    what.add_argument("--all", action="store_true", help="all rows of the table of goals")
+    what.add_argument("--beyond", action="store_true", help="the shapes that are not in that table")
     what.add_argument("--rows", nargs="+", choices=list(EVENTS), metavar="ROW", help=f"of: {', '.join(EVENTS)}")
-    parser.add_argument("--resume", action="store_true", help="with --all or --beyond: not again what is there already")
-    parser.add_argument(
-        "--full", action="store_true", help="with --all: as it is without --quick, for who wants to say so"
-    )
+    parser.add_argument("--resume", action="store_true", help="with --all or --beyond: skip rows that have a result")
+    parser.add_argument("--full", action="store_true", help="with --all: the default, the opposite of --quick")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="1k", help="the data (default: %(default)s)")
-    parser.add_argument("--records", type=int, help="instead of the number of records that belongs to the shape")
-    parser.add_argument("--age-days", type=int, help="how old the timestamps of the shape's records are (default: 0)")
+    parser.add_argument("--records", type=int, help="number of records (default: that of the shape)")
+    parser.add_argument("--age-days", type=int, help="age of the record timestamps (default: 0)")
     parser.add_argument("--exactly-once", action="store_true", help="exactly.once.source.support for all")
-    parser.add_argument("--tls", action="store_true", help="TLS between all and both brokers")
+    parser.add_argument("--tls", action="store_true", help="TLS to both brokers for all contenders")
     parser.add_argument("--rtt", type=int, default=0, metavar="MS", help="round trip to the target")
     parser.add_argument("--rate", type=int, default=1000, help="of --latency, records/s (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=1.0, help="of --latency (default: %(default)s)")
     parser.add_argument("--runs", type=int, help="measured runs of each contender (default: 3)")
-    parser.add_argument("--quick", action="store_true", help="little data, one run: shows, proves little")
+    parser.add_argument("--quick", action="store_true", help="little data and one run, for a rough result")
     parser.add_argument(
-        "--only", nargs="+", choices=[one.name for one in CONTENDERS], help="these instead of those that belong to it"
+        "--only", nargs="+", choices=[one.name for one in CONTENDERS], help="contenders (default: those of the row)"
     )
     parser.add_argument(
         "--beside", metavar="REVISION", help="compare with this project at a Git revision instead of with Java"
     )
     parser.add_argument("--results", type=Path, default=_REPOSITORY / "bench" / "RESULTS.md", help="appended to")
     parser.add_argument(
-        "--disk", action="store_true", help="the brokers' logs on disk, even if memory has room for them"
+        "--disk", action="store_true", help="store the brokers' logs on disk even if they fit into memory"
     )
     parser.add_argument("--no-touch", action="store_true", help="do not touch the free memory first")
     return parser
 
 
 def _event(options: Any) -> Event:
-    """The one that the options describe."""
+    """The event that the options describe."""
     if options.latency:
         event = Event(Traffic(options.rate, round(60 * options.minutes)))
     elif options.idle:
@@ -145,7 +143,7 @@ def _event(options: Any) -> Event:
 
 
 def _adapted(event: Event, options: Any) -> Event:
-    """As often, with as much data and by whom the options say."""
+    """Apply the number of runs, the data size and the contenders of the options."""
     if options.quick:
         event = quick(event)
     if options.records and isinstance(event.task, Shape):
@@ -159,7 +157,7 @@ def _adapted(event: Event, options: Any) -> Event:
 
 
 def _measure_rows(hall: Hall, options: Any) -> int:
-    """Row after row; what is there is kept in a file, so that an interrupted or failed one can be measured by itself."""
+    """Measure row by row; results are stored in a file, so that an interrupted or failed row can be measured separately."""
     store = _Store(cache_folder() / "bench" / ("rows-quick.json" if hall.quick else "rows.json"))
     chosen = [EVENTS[name] for name in options.rows] if options.rows else list(BEYOND if options.beyond else TABLE)
     results = store.read() if options.rows or options.resume or options.beyond else {}
@@ -172,13 +170,13 @@ def _measure_rows(hall: Hall, options: Any) -> int:
         event_now = _adapted(event, options)
         _say(hall.console, f"-- {event.name} ({(time.monotonic() - began) / 60:.0f} min so far)")
         try:
-            # What the row is called must not depend on how quickly it is measured.
+            # The name of a row must not depend on --quick.
             results[event.name] = replace(perform(hall, event_now), event=event.name)
         except (*_FAILURES, OSError) as exc:
             _say(hall.console, f"FAILED: {exc}")
             results.pop(event.name, None)
             continue
-        _tell(hall, event_now, results[event.name], options.results)
+        _report(hall, event_now, results[event.name], options.results)
         store.write(results)
     report.show_table(hall.console, results)
     report.append_table(options.results, results, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
@@ -219,7 +217,7 @@ def _measure_line(hall: Hall, options: Any) -> None:
     outcomes = [physics.bare(folder)]
     with open_venue(folder, Conditions(tls=options.tls)) as venue:
         topic, _ = load(hall, venue, shape)
-        physics.between_brokers(venue, topic, shape, 1, folder)  # discarded: it warms the brokers up
+        physics.between_brokers(venue, topic, shape, 1, folder)  # discarded: warm-up of the brokers
         outcomes += [
             physics.between_brokers(venue, topic, shape, processes, folder)
             for processes in (1, 2) * (options.runs or 1)
@@ -240,7 +238,7 @@ def _profile(hall: Hall, event: Event, options: Any) -> None:
     _say(hall.console, profiling.report(place))
 
 
-def _tell(hall: Hall, event: Event, result: Result, file: Path) -> None:
+def _report(hall: Hall, event: Event, result: Result, file: Path) -> None:
     report.show(hall.console, event, result)
     report.append(file, event, result)
 

@@ -1,14 +1,14 @@
-"""Under which conditions contenders race: plain, exactly-once, over TLS, far away."""
+"""Conditions of a comparison: default, exactly-once, TLS, high latency."""
 
 from dataclasses import dataclass
 
-#: What one connection may have under way on a long way, as a TCP window of that size would allow.
+#: Bytes in flight per connection with high latency, as a TCP window of that size allows.
 WINDOW_BYTES = 200_000
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """The same for all contenders of a race. `rtt_ms` is the round trip to the target; the source is near."""
+    """Conditions for all contenders. `rtt_ms` is the round-trip time to the target; the source is local."""
 
     exactly_once: bool = False
     tls: bool = False
@@ -16,15 +16,15 @@ class Conditions:
 
     @property
     def title(self) -> str:
-        """Empty when nothing is out of the ordinary."""
-        said = (
+        """Empty for the default conditions."""
+        parts = (
             "exactly-once" if self.exactly_once else "",
             "TLS on both sides" if self.tls else "",
             f"{self.rtt_ms} ms round trip to the target, {WINDOW_BYTES // 1000} KB per connection"
             if self.rtt_ms
             else "",
         )
-        return ", ".join(filter(None, said))
+        return ", ".join(filter(None, parts))
 
 
 PLAIN = Conditions()

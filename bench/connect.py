@@ -5,7 +5,7 @@ has stopped, and how much memory it needs at most.
 
 Both run the same connector, `bench/idle_source.py` and `bench/java/IdleSource.java`, whose tasks poll once a second in vain, on
 the same broker, one worker after the other, each on internal topics of its own. Kafka's own idle connectors are in none of its
-published jars. Whoever is slow is waited for, for half an hour at each step: what counts is what statuses say.
+published jars. Each step may take half an hour; the times are taken from the reported statuses.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FIGURES = (HEALTHY, CREATED, ALL_RUN, STATUS_OF_ALL, KEPT, NEW, STOP, AGAIN, THR
 
 _PATIENCE_S = 1800.0
 _CLIENTS = 8
-#: So that a busy machine costs nobody its membership.
+#: So that workers keep their group membership on a busy machine.
 _CALM = {"session.timeout.ms": "120000", "heartbeat.interval.ms": "3000", "rebalance.timeout.ms": "300000"}
 
 
@@ -82,7 +82,7 @@ _WORKERS: dict[str, tuple[type[WorkerProcess], str]] = {
 
 
 class Memory:
-    """Watches how much memory a process holds at most, its children included."""
+    """Measures the peak memory of a process with its children."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -101,7 +101,7 @@ class Memory:
             self.peak_bytes = max(self.peak_bytes, now)
 
     def stop(self) -> int:
-        """The most, in bytes."""
+        """Peak in bytes."""
         self._ended.set()
         self._thread.join()
         return self.peak_bytes
@@ -118,7 +118,7 @@ class Measured:
         self._http = httpx.Client(base_url=worker.rest.url, timeout=_PATIENCE_S, trust_env=False)
 
     def run(self) -> dict[str, float]:
-        """All figures. Raises BenchFailed when something does not come about, with the end of the worker's log."""
+        """All figures. Raises BenchFailed with the end of the worker's log after a timeout."""
         found: dict[str, float] = {}
         self._worker.launch()
         memory = Memory(self._worker.pid)
@@ -130,12 +130,12 @@ class Measured:
         self._await_all()
         found[ALL_RUN.name] = time.monotonic() - began
         found[STATUS_OF_ALL.name] = _median_ms(self._running, range(10))
-        found[KEPT.name] = _median_ms(lambda name: _ask(self._http, name), self._names)
-        found[NEW.name] = _median_ms(self._ask_anew, self._names)
+        found[KEPT.name] = _median_ms(lambda name: _get_status(self._http, name), self._names)
+        found[NEW.name] = _median_ms(self._get_status_on_new_connection, self._names)
         found[THREADS.name] = psutil.Process(self._worker.pid).num_threads()
         found[STOP.name] = _timed(lambda: self._worker.stop(_PATIENCE_S))
         found[MEMORY.name] = memory.stop() / 1e6
-        # Once more: a worker that comes back to all its connectors.
+        # Again: a restarted worker resumes all its connectors.
         found[AGAIN.name] = _timed(self._start_again)
         self._worker.stop(_PATIENCE_S)
         return found
@@ -147,15 +147,15 @@ class Measured:
         self._worker.rest.http.close()
 
     def _create(self, name: str) -> None:
-        """Until it is there: rebalances refuse it, and a request that took a worker too long may have been heard all the same."""
+        """Repeat until the connector exists: rebalances reject the request, and one that timed out may still have succeeded."""
         deadline = time.monotonic() + _PATIENCE_S
         body = {"name": name, "config": {"name": name, **self._config}}
-        while self._asked("POST", "/connectors", json=body) != 201:
-            if self._asked("GET", f"/connectors/{name}") == 200:
+        while self._request("POST", "/connectors", json=body) != 201:
+            if self._request("GET", f"/connectors/{name}") == 200:
                 return
             self._go_on(deadline, f"{name} cannot be created")
 
-    def _asked(self, method: str, path: str, **how: Any) -> int:
+    def _request(self, method: str, path: str, **how: Any) -> int:
         try:
             return self._http.request(method, path, **how).status_code
         except httpx.TransportError:
@@ -188,8 +188,8 @@ class Measured:
         tasks = sum(task["state"] == "RUNNING" for status in states for task in status["tasks"])
         return sum(status["connector"]["state"] == "RUNNING" for status in states), tasks
 
-    def _ask_anew(self, name: str) -> None:
-        # Not httpx, whose clients take longer to make than the answer.
+    def _get_status_on_new_connection(self, name: str) -> None:
+        # Not httpx: creating its client takes longer than the response.
         connection = http.client.HTTPConnection("127.0.0.1", self._worker.port, timeout=_PATIENCE_S)
         connection.request("GET", f"/connectors/{name}/status")
         answer = connection.getresponse()
@@ -199,7 +199,7 @@ class Measured:
             raise BenchFailed(f"{name} has no status: {answer.status}")
 
 
-def _ask(client: httpx.Client, name: str) -> None:
+def _get_status(client: httpx.Client, name: str) -> None:
     client.get(f"/connectors/{name}/status").raise_for_status()
 
 
@@ -229,7 +229,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connectors", type=int, default=100)
     parser.add_argument("--tasks", type=int, default=10)
-    parser.add_argument("--only", choices=list(KINDS), help="leave the other one out")
+    parser.add_argument("--only", choices=list(KINDS), help="measure only this worker")
     parser.add_argument("--results", type=Path, default=RESULTS, help="appended to")
     options = parser.parse_args()
     section = Section(

@@ -1,4 +1,4 @@
-"""Who is compared: this project and Java's MirrorMaker 2, each started as its users start it, on the same file."""
+"""The contenders: this project and Java's MirrorMaker 2, each started as users start it, with the same file."""
 
 import os
 import subprocess

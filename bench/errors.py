@@ -2,4 +2,4 @@
 
 
 class BenchFailed(Exception):
-    """The bench cannot go on; the message says why."""
+    """The benchmark cannot continue; the message contains the reason."""

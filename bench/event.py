@@ -68,7 +68,7 @@ class Event:
 
     @property
     def compared(self) -> tuple[Figure, ...]:
-        """Those whose ratios are told, whether there is a goal for them or not."""
+        """Figures whose ratios are reported, with or without a goal."""
         if isinstance(self.task, Traffic):
             return latency.P50, latency.P99, latency.P999, latency.LONGEST, latency.CPU_SHARE
         if isinstance(self.task, Idleness):

@@ -4,7 +4,7 @@
 
 What counts is the time from the first record, or byte, to the last, so neither the worker's start nor the group's. The broker
 has a topic of one partition for each run; its logs and all files lie in memory if that has room. Best on a machine that does
-nothing else; CPU time per record is the worker's own, and says most on one that does.
+nothing else; CPU time per record is the worker's own, and is most meaningful on such a machine.
 """
 
 from __future__ import annotations

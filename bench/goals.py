@@ -116,7 +116,7 @@ GOALS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one goal came to against one peer. Without `ours` and `theirs`, `why` says what is missing."""
+    """What one goal came to against one peer. Without `ours` and `theirs`, `why` is what is missing."""
 
     goal: Goal
     peer: Contender

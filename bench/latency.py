@@ -123,10 +123,10 @@ class Line:
                 time.sleep(0.5)
         finally:
             end(watcher)
-        told = output.read_text()
+        printed = output.read_text()
         with suppress(ValueError, IndexError):
-            return dict(json.loads(told.splitlines()[-1]))
-        raise BenchFailed(f"the watcher of the bench failed: {told[-500:]}")
+            return dict(json.loads(printed.splitlines()[-1]))
+        raise BenchFailed(f"the watcher of the benchmark failed: {printed[-500:]}")
 
 
 def _both_running(process: Popen[bytes], producer: Popen[bytes]) -> Callable[[], None]:
@@ -145,11 +145,11 @@ def _python(script: str, *arguments: object, to: Path) -> Popen[bytes]:
 
 
 def _worst_seconds(seen: dict[str, Any], watched_from_s: float) -> str:
-    """The longest delays and when they were, so that a hand-over between two micro-batches can be told from noise."""
+    """The longest delays and when they were, so that a hand-off between two micro-batches can be distinguished from noise."""
     source, target = seen["source"]["seconds"], seen["target"]["seconds"]
     worst = sorted(range(len(target)), key=lambda second: target[second], reverse=True)[:_TOLD_SECONDS]
-    told = ", ".join(
+    delays = ", ".join(
         f"{target[second]:.1f} ms at {watched_from_s + second:.0f} s (source {source[second]:.1f})"
         for second in sorted(worst)
     )
-    return f"longest, in seconds since copying began: {told}"
+    return f"longest, in seconds since copying began: {delays}"

@@ -1,4 +1,4 @@
-"""The physical line: what is left when everything but the bytes is taken away. No Spark, no commits, no replicator.
+"""The physical line: copying of bytes alone, without Spark, commits and replicator.
 
     python -P bench/line.py brokers SOURCE TARGET TOPIC REMOTE_TOPIC PARTITIONS [TRUSTED_PEM]
     python -P bench/line.py bare GIGABYTES

@@ -1,4 +1,4 @@
-"""Memory that the machine has touched before: without it, the first who needs it pays for it. And memory for the logs."""
+"""Touch free memory before a measurement, so that the first contender does not pay for it; and memory for the logs."""
 
 import mmap
 import shutil
@@ -13,7 +13,7 @@ _CHUNK_BYTES = 64 << 20
 
 
 def touch_free_memory() -> int:
-    """Writes to nearly all free memory once and gives it back; returns how many bytes that were.
+    """Write to nearly all free memory once and release it; return the number of bytes.
 
     On a fresh virtual machine the host maps a page when the guest first touches it, which doubles the brokers' system
     time.
@@ -30,7 +30,7 @@ def touch_free_memory() -> int:
 def folder() -> Path | None:
     """Where files lie in memory, when there is room for the largest shape; None otherwise.
 
-    A disk that is slower than the contenders would be what is measured: writing back, Linux stops whoever writes.
+    A disk that is slower than the contenders would limit the measurement: Linux blocks writers during write-back.
     """
     try:
         room = min(shutil.disk_usage(_SHARED).free, psutil.virtual_memory().available)

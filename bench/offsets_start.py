@@ -1,10 +1,10 @@
-"""How long a worker's offsets topic keeps it from starting: ours and Java's, on the same broker, one after another.
+"""How long a worker needs to read its offsets topic at the start: ours and Java's, on the same broker, one after another.
 
     python -m bench.offsets_start [--records 2000000] [--keys 1000] [--record-bytes 100] [--runs 3] [--per-batch 100]
 
 Each worker is started with an empty offsets topic and with a full one; what counts is the difference of the times until its
 ``/health`` answers 200, which issue 5 of the project wants to be at most a third of Java's. Best on a machine that does nothing
-else; whoever is slow is waited for.
+else; slow starts are awaited.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def start(kind: type[WorkerProcess], bootstrap: str, folder: Path, offsets_topic
     """One start and stop. Raises BenchFailed."""
     props = distributed_props(bootstrap, f"bench-{secrets.token_hex(3)}")
     props |= {"offset.storage.topic": offsets_topic, "offset.storage.partitions": str(PARTITIONS)}
-    # So that a busy machine costs nobody its membership.
+    # So that workers keep their group membership on a busy machine.
     props |= {"session.timeout.ms": "120000", "heartbeat.interval.ms": "3000"}
     worker = kind(folder, props)
     began = time.monotonic()
@@ -141,7 +141,7 @@ def main() -> int:
         ("per-batch", 100),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--only", choices=list(KINDS), help="leave the other one out")
+    parser.add_argument("--only", choices=list(KINDS), help="measure only this worker")
     parser.add_argument("--results", type=Path, default=RESULTS, help="appended to")
     options = parser.parse_args()
     section = Section(

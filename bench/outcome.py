@@ -1,4 +1,4 @@
-"""What one run of one contender came to, whatever was measured."""
+"""The result of one run of one contender."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`contender` is its short name; `figures` are by the name of the Figure. A `failure` says why there are none."""
+    """`contender` is its short name; `figures` are by the name of the Figure. A `failure` is the reason why there are none."""
 
     contender: str
     figures: Mapping[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Carries events out: brokers, data, warming up, rounds. Who fails is left out from then on and the others go on."""
+"""Run an event: brokers, data, warm-up, rounds. A contender that fails is excluded from further rounds."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ WarmUps = Sequence[tuple[str, Callable[[], Outcome]]]
 
 @dataclass(frozen=True)
 class Hall:
-    """What every event needs: a terminal, a folder that is the bench's own, and the repository that is measured."""
+    """What every event needs: a terminal, a working folder, and the measured repository."""
 
     console: Console
     folder: Path
@@ -49,7 +49,7 @@ class Hall:
 
 
 def perform(hall: Hall, event: Event, watch: Watch = lambda _pid: nullcontext()) -> Result:
-    """Raises BenchFailed, SandboxError or KafkaFailure when there is nothing to compare on."""
+    """Raises BenchFailed, SandboxError or KafkaFailure when the brokers cannot be prepared."""
     folder = hall.folder / event.name
     folder.mkdir()
     facts = ["The brokers' logs lie in memory." if hall.in_memory else "The brokers' logs lie on disk."]
@@ -95,8 +95,8 @@ def _prepare(
         waiting.prepare()
         return partial(waiting.run, idleness=event.task, folder=folder), []
     if isinstance(event.task, Many):
-        told = ", ".join(f"{key}={value}" for key, value in INTERVALS.items())
-        facts.append(f"All have {told}.")
+        settings = ", ".join(f"{key}={value}" for key, value in INTERVALS.items())
+        facts.append(f"All have {settings}.")
         with hall.console.status(f"Creating {event.task.topics:,} topics"):
             crowd = Crowd(venue, event.task)
             crowd.prepare()
@@ -105,9 +105,9 @@ def _prepare(
     facts.append(
         f"On the source {stored.records_per_batch:.0f} records and {stored.bytes_per_batch / 1024:.1f} KiB per batch."
     )
-    # The brokers' compiler has to see the requests of either side, or who comes first pays for it; it takes its time: over
-    # seven runs of 2 GB in a row what they spend on a GB fell from 11 CPU seconds to 1.7. Far away that would take minutes,
-    # and there the brokers are not the limit.
+    # The brokers' JIT compiler must see the requests of all contenders, otherwise the first one pays for it. Over seven runs
+    # of 2 GB the brokers' cost per GB fell from 11 CPU seconds to 1.7. With high latency this would take minutes, and there
+    # the brokers are not the limit.
     wanted = (OURS,) if event.conditions.rtt_ms else (*[OURS] * _WARM_UP_RUNS, JAVA_DEFAULT)
     warming = [one for one in wanted if one in event.contenders] or event.contenders[:1]
     run = partial(Course(venue, topic).run, shape=event.task, folder=folder, watch=watch)
@@ -124,9 +124,9 @@ def _rounds(hall: Hall, event: Event, run: Run, warming: WarmUps) -> list[Outcom
             continue
         with hall.console.status(f"{event.name}: run {number} of {len(runs)}: {name}"):
             outcome = _attempt(hall, name, measure)
-        said = outcome.failure or _line(event.figures, outcome)
+        result = outcome.failure or _line(event.figures, outcome)
         for text in (
-            f"{name:<11} {said}{'   discarded' if discarded else ''}",
+            f"{name:<11} {result}{'   discarded' if discarded else ''}",
             *(f"{'':<11} {one}" for one in outcome.notes),
         ):
             hall.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -141,12 +141,12 @@ def _attempt(hall: Hall, name: str, measure: Callable[[], Outcome]) -> Outcome:
     try:
         return measure()
     except _FAILURES as exc:
-        # It goes into a file that others read, and places on this machine mean nothing to them.
+        # The text goes into a published file, where paths of this machine have no meaning.
         return Outcome(name, failure=str(exc).replace(str(hall.folder), "…") or type(exc).__name__)
 
 
 def _order(chosen: Sequence[Contender], runs: int) -> list[Contender]:
-    """Alternating, and beginning with another one each round, so that nobody always follows the same one."""
+    """Alternate the contenders and start with another one each round, so that none always follows the same one."""
     rounds = ([*chosen[index % len(chosen) :], *chosen[: index % len(chosen)]] for index in range(runs))
     return [contender for one_round in rounds for contender in one_round]
 

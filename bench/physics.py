@@ -1,4 +1,4 @@
-"""Runs `line.py` and says what the machine allows: the figures that every other one has to be compared with."""
+"""Run `line.py` and report the limits of the machine, with which all other figures are compared."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ _BARE_GIGABYTES = 4.0
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Printed:
     """What one process printed."""
 
     begin: float
@@ -36,8 +36,8 @@ class _Told:
 
 def bare(folder: Path) -> Outcome:
     """One receive, one CRC-32C pass and one send for each byte, without brokers. GB are bytes moved."""
-    told = _run(folder, ["bare", str(_BARE_GIGABYTES)])
-    return Outcome("bare line", _figures(told, told[0].bytes / 1e9, CpuTime()))
+    printed = _run(folder, ["bare", str(_BARE_GIGABYTES)])
+    return Outcome("bare line", _figures(printed, printed[0].bytes / 1e9, CpuTime()))
 
 
 def between_brokers(venue: Venue, topic: str, shape: Shape, processes: int, folder: Path) -> Outcome:
@@ -49,7 +49,7 @@ def between_brokers(venue: Venue, topic: str, shape: Shape, processes: int, fold
     shares = [",".join(map(str, range(first, shape.partitions, processes))) for first in range(processes)]
     before = venue.broker_cpu_time()
     try:
-        told = _run(
+        printed = _run(
             folder,
             *(
                 ["brokers", *venue.bootstraps, topic, remote, share, *([trusted] if trusted else [])]
@@ -61,17 +61,17 @@ def between_brokers(venue: Venue, topic: str, shape: Shape, processes: int, fold
         clean_up(venue, keep={topic})
     return Outcome(
         f"line, {processes} process{'es' if processes > 1 else ''}",
-        _figures(told, shape.payload_bytes / 1e9, brokers),
+        _figures(printed, shape.payload_bytes / 1e9, brokers),
     )
 
 
-def _figures(told: Sequence[_Told], gigabytes: float, brokers: CpuTime) -> dict[str, float]:
-    elapsed_s = max(one.end for one in told) - min(one.begin for one in told)
-    own_s = sum(one.user + one.system for one in told)
+def _figures(printed: Sequence[_Printed], gigabytes: float, brokers: CpuTime) -> dict[str, float]:
+    elapsed_s = max(one.end for one in printed) - min(one.begin for one in printed)
+    own_s = sum(one.user + one.system for one in printed)
     figures = {
         THROUGHPUT: gigabytes * 1000 / elapsed_s,
         CPU: own_s / gigabytes,
-        SYSTEM: sum(one.system for one in told) / gigabytes,
+        SYSTEM: sum(one.system for one in printed) / gigabytes,
     }
     if brokers.total_s:
         figures[BROKER_SYSTEM] = brokers.system_s / gigabytes
@@ -80,7 +80,7 @@ def _figures(told: Sequence[_Told], gigabytes: float, brokers: CpuTime) -> dict[
     return {figure.name: value for figure, value in figures.items()}
 
 
-def _run(folder: Path, *orders: Sequence[str]) -> list[_Told]:
+def _run(folder: Path, *orders: Sequence[str]) -> list[_Printed]:
     folder.mkdir(parents=True, exist_ok=True)
     outputs = [folder / f"line-{index}.json" for index in range(len(orders))]
     for output in outputs:
@@ -95,4 +95,4 @@ def _run(folder: Path, *orders: Sequence[str]) -> list[_Told]:
             end(process)
     if any(codes):
         raise BenchFailed(f"the line failed: {outputs[0].read_text(errors='replace')[-500:]}")
-    return [_Told(**json.loads(output.read_text().splitlines()[-1])) for output in outputs]
+    return [_Printed(**json.loads(output.read_text().splitlines()[-1])) for output in outputs]

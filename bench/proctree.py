@@ -44,13 +44,13 @@ def session_members(session: int) -> list[psutil.Process]:
 
 
 def cpu_time(process: psutil.Process) -> CpuTime:
-    """Of a process and the children it has reaped. Raises psutil.Error when it is gone."""
+    """CPU time of a process and the children it has reaped. Raises psutil.Error when it has ended."""
     times = process.cpu_times()
     return CpuTime(times.user + times.children_user, times.system + times.children_system)
 
 
 def tree_cpu_time(session: int) -> CpuTime:
-    """Of everything that runs or ran in the session. Exact while its leader lives: who dies is counted by who reaps."""
+    """Of everything that runs or ran in the session. Exact while its leader runs: a dead process is counted by its parent."""
     total = CpuTime()
     for process in session_members(session):
         with suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""Where the time of a copy goes: Python lines by a sampler in the workers, native code by perf where there is one."""
+"""Profile a copy: Python lines by a sampler in the workers, native code by perf if it is available."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def profiled(folder: Path, repository: Path) -> Contender:
 
 @contextmanager
 def perf(folder: Path, pid: int) -> Iterator[None]:
-    """Records all processes of the session of `pid` into `folder`, when there is a perf."""
+    """Record all processes of the session of `pid` into `folder`, if perf is available."""
     found = shutil.which("perf")
     if found is None:
         yield
@@ -44,7 +44,7 @@ def perf(folder: Path, pid: int) -> Iterator[None]:
 
 
 def report(folder: Path) -> str:
-    """What the samples say, most first."""
+    """Report of the samples, the most frequent first."""
     lines: Counter[str] = Counter()
     functions: Counter[str] = Counter()
     for file in folder.glob("*.json"):
@@ -72,6 +72,6 @@ def _native(folder: Path) -> str:
     if not data.exists():
         return "-- no perf on this machine, so nothing of native code"
     command = ["perf", "report", "-i", str(data), "--stdio", "--no-children", "--sort", "comm,dso,symbol"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    rows = [line.rstrip() for line in told.splitlines() if line.strip() and not line.startswith("#")]
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    rows = [line.rstrip() for line in output.splitlines() if line.strip() and not line.startswith("#")]
     return "\n".join(("-- native code by process, library and symbol", *rows[:_LINES]))

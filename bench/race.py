@@ -56,7 +56,7 @@ Watch = Callable[[int], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class _Clock:
-    """All that is counted, at one moment."""
+    """All counters at one time."""
 
     replicator: CpuTime
     brokers: CpuTime
@@ -148,16 +148,16 @@ def create_topic(cluster: Cluster, name: str, partitions: int) -> None:
 
 
 def clean_up(venue: Venue, keep: Iterable[str], *, patience_s: float = _CLEAN_UP_S) -> None:
-    """Deletes what a run left, and waits until neither the brokers nor the disk are busy with it any more."""
+    """Delete the topics of a run and wait until the brokers and the disk have finished the deletion."""
     source, target = venue.clusters
     _delete_topics(target, (), patience_s)
     _delete_topics(source, keep, patience_s)
-    os.sync()  # or the next run shares the disk with this one's dirty pages
+    os.sync()  # otherwise the next run shares the disk with dirty pages of this one
     time.sleep(_SETTLE_S)
 
 
 def log_tail(place: Path) -> str:
-    """The last lines that the contender in that folder said."""
+    """The last log lines of the contender in that folder."""
     return "\n".join(log_file(place).read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
 
 

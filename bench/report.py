@@ -33,7 +33,7 @@ def show(console: Console, event: Event, result: Result) -> None:
 
 
 def append(file: Path, event: Event, result: Result) -> None:
-    """Adds a section. It names the machine by what it is, never by name or place."""
+    """Adds a section. It describes the machine without its name or paths."""
     figures, present = event.figures, _present(event, result)
     notes = [f"{run.contender}: {note}" for run in result.outcomes for note in run.notes]
     _write(
@@ -86,7 +86,7 @@ def append_table(file: Path, results: Mapping[str, Result], at: str) -> None:
 
 
 def show_lines(console: Console, figures: Sequence[Figure], outcomes: Sequence[Outcome]) -> None:
-    """Outcomes that are nobody's: the physical lines."""
+    """Outcomes without a contender: the physical lines."""
     table = Table("the physical line", *(figure.name for figure in figures))
     for one in outcomes:
         table.add_row(one.contender, *(figure.text(one.figures.get(figure.name)) for figure in figures))
@@ -107,36 +107,36 @@ def append_lines(file: Path, title: str, figures: Sequence[Figure], outcomes: Se
 
 
 def ratio_lines(event: Event, result: Result) -> list[str]:
-    """This project against each other one, figure by figure, as `ours` and `theirs` with the quotient."""
+    """This project compared with each other contender, figure by figure, with the ratio."""
     lines = []
     for peer in _present(event, result):
         if peer is OURS:
             continue
-        told = []
+        ratios = []
         for figure in event.compared:
             ours, theirs = median(result, OURS, figure), median(result, peer, figure)
             if ours is not None and theirs:
-                told.append(f"{figure.name} {ours / theirs:.2f}x ({figure.text(ours)} : {figure.text(theirs)})")
-        if told:
-            lines.append(f"mm2 : {peer.name} = " + ", ".join(told))
+                ratios.append(f"{figure.name} {ours / theirs:.2f}x ({figure.text(ours)} : {figure.text(theirs)})")
+        if ratios:
+            lines.append(f"mm2 : {peer.name} = " + ", ".join(ratios))
     return lines
 
 
 def failure_lines(event: Event, result: Result) -> list[str]:
-    """Who failed and why."""
+    """Failed contenders with their reasons."""
     failed = ((contender, result.failure_of(contender.name)) for contender in event.contenders)
     return [f"FAILED: {contender.name}: {why}" for contender, why in failed if why]
 
 
 def commit(repository: Path) -> str:
     """Short name of the checked-out commit, marked when the files differ from it."""
-    told = [
+    results = [
         subprocess.run(["git", "-C", str(repository), *command], capture_output=True, text=True, check=False)
         for command in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--untracked-files=no", "mm2"))
     ]
-    if told[0].returncode != 0:
+    if results[0].returncode != 0:
         return "unknown"
-    return told[0].stdout.strip() + (" with changes" if told[1].stdout.strip() else "")
+    return results[0].stdout.strip() + (" with changes" if results[1].stdout.strip() else "")
 
 
 def machine() -> str:

@@ -1,4 +1,4 @@
-"""Spark's Python daemon with a sampler in every copying worker: the product itself knows nothing of it.
+"""Spark's Python daemon with a sampler in every copying worker; the product itself is unchanged.
 
 The bench names this module as `spark.python.daemon.module`. A timer that counts the process's CPU time interrupts it
 every millisecond, and the stack at that moment is counted; Python runs the handler when a call into C returns, so what C

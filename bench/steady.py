@@ -1,4 +1,4 @@
-"""A process that writes to a topic at a steady rate; each record says when it was made.
+"""A process that writes to a topic at a steady rate; each record contains its creation time.
 
     python -P bench/steady.py HOST:PORT TOPIC PARTITIONS RATE
 
@@ -40,7 +40,7 @@ class Template:
         self._places = [match.start(1) for match in STAMPS.finditer(self._block)]
 
     def batch(self) -> bytearray:
-        """One that says now."""
+        """A batch with the current time."""
         stamp = time.monotonic_ns()
         for place in self._places:
             STAMP.pack_into(self._block, place, stamp)

@@ -1,4 +1,4 @@
-"""Where a comparison takes place: two brokers that stay up, reached the way the conditions say."""
+"""The brokers of a comparison, connected as the conditions require."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,34 +17,34 @@ from tests.support import certificates
 from tests.support.proxy import Proxy
 
 _NEAR, _CONTENDERS, _FAR = "PLAINTEXT", "CONTENDERS", "PROXIED"
-#: What Kafka's own script starts a broker with: another collector's pauses would be taken for somebody's latency.
+#: The JVM options of Kafka's own script: pauses of another garbage collector would be measured as latency.
 _KAFKAS_OWN = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 _BROKER_SETTINGS = {
-    # Replicas of earlier runs are to be gone before the next run begins.
+    # Replicas of earlier runs must be deleted before the next run starts.
     "log.segment.delete.delay.ms": "500",
-    # Nothing of the source may go while it is being read.
+    # No record of the source may be deleted while it is being read.
     "log.retention.ms": "-1",
 }
 
 
 @dataclass(frozen=True)
 class Venue:
-    """Source and target. `clusters` are the bench's own clients: always near, never encrypted."""
+    """Source and target. `clusters` are the benchmark's own clients: without latency and encryption."""
 
     brokers: tuple[LocalKafka, LocalKafka]
     clusters: tuple[Cluster, Cluster]
     conditions: Conditions
     bootstraps: tuple[str, str]
-    """What the contenders are told."""
+    """Bootstrap servers for the contenders."""
     client: Mapping[str, str]
     """Settings that every client of a contender needs."""
 
     def flow(self, number: int, topic: str) -> Flow:
-        """Aliases that no run before had."""
+        """A flow with unused aliases."""
         return Flow(f"A{number}", f"B{number}", *self.bootstraps, topic, self.conditions, self.client)
 
     def broker_cpu_time(self) -> CpuTime:
-        """Of both, since they started."""
+        """CPU time of both brokers since their start."""
         total = CpuTime()
         for broker in self.brokers:
             total += cpu_time(psutil.Process(broker.pid))

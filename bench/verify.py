@@ -4,7 +4,7 @@
     python -m bench.verify --in-memory      the comparison itself, in CPU time; needs no brokers
 
 Counted are bytes read from both sides together, as they lie on the brokers, against the time from the command's report (without
-the start of Spark) and against the wall clock. The brokers run on the same cores; their CPU time is told apart from that of the command and
+the start of Spark) and against the wall clock. The brokers run on the same cores; their CPU time is reported separately from that of the command and
 all its processes.
 """
 

@@ -1,4 +1,4 @@
-"""A process that reads two topics, source and target, and says how long after being made the records became visible.
+"""A process that reads two topics, source and target, and prints how long after their creation the records became visible.
 
     python -P bench/watcher.py SOURCE TARGET SOURCE_TOPIC TARGET_TOPIC PARTITIONS SECONDS
 
@@ -86,7 +86,7 @@ class Side:
         return frame, time.monotonic_ns()
 
     def read(self, frame: memoryview, at_ns: int, begin_ns: int) -> None:
-        """Moves on, asks for more, and only then looks at what came. What was not made in the time does not count."""
+        """Advance, request more, and only then process the records. Records created outside the period are ignored."""
         found: list[bytes] = []
         for fetched in self._session.response(self._version, frame):
             if fetched.error_code:
@@ -109,11 +109,11 @@ class Side:
 
     @property
     def records(self) -> int:
-        """Made in the time and seen."""
+        """Number of records created in the period that were read."""
         return len(self._latencies_us)
 
     def report(self) -> dict[str, object]:
-        """As the module says."""
+        """The report that the module describes."""
         ordered = sorted(self._latencies_us)
         if not ordered:
             raise SystemExit("Nothing arrived.")
@@ -132,7 +132,7 @@ class Side:
 
 
 def main(bootstraps: tuple[str, str], topics: tuple[str, str], partitions: int, seconds: int) -> None:
-    """Reads for that long and prints what it saw."""
+    """Read for that long and print the report."""
     sides = [Side(*one, partitions, seconds) for one in zip(bootstraps, topics, strict=True)]
     by_file = {side.connection.fileno(): side for side in sides}
     poll = select.poll()
@@ -140,7 +140,7 @@ def main(bootstraps: tuple[str, str], topics: tuple[str, str], partitions: int, 
         side.ask()
         poll.register(side.connection.fileno(), select.POLLIN)
     gc.freeze()
-    gc.disable()  # a collection of ours would show as somebody else's delay
+    gc.disable()  # a garbage collection here would be measured as a delay
     begin_ns = time.monotonic_ns()
     end_ns = begin_ns + seconds * _NS_PER_S
     source, target = sides

@@ -1,4 +1,4 @@
-"""Connect workers that are measured, ours and Java's, and how their figures are told."""
+"""Measured Connect workers, ours and Java's, and the report of their figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KAFKAS_OWN = (
     *("-server", "-Xms256M", "-Xmx2G", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
 )
-#: What tests start it with instead, to have it up sooner.
+#: The settings that tests use for a faster start.
 _OF_TESTS = ("-Xmx", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel")
 
 
@@ -38,7 +38,7 @@ class JavaWorker(JavaDistributedWorker):
 
 @contextmanager
 def one_broker(folder: Path, overrides: Mapping[str, str] | None = None) -> Iterator[LocalKafka]:
-    """A broker that may take its time to start."""
+    """A broker with a long start timeout."""
     broker = LocalKafka("bench", folder, heap="1g", overrides=overrides)
     try:
         yield broker.start(_PATIENCE_S)
@@ -69,13 +69,13 @@ class Section:
     failures: list[str] = field(default_factory=list)
 
     def add(self, kind: str, found: Mapping[str, float]) -> None:
-        """One run more; told at once to who waits."""
+        """Add a run and print it immediately."""
         self.runs.append((kind, found))
-        told = ", ".join(f"{figure.name} {figure.text(found.get(figure.name))}" for figure in self.figures)
-        sys.stderr.write(f"{kind}: {told}\n")
+        text = ", ".join(f"{figure.name} {figure.text(found.get(figure.name))}" for figure in self.figures)
+        sys.stderr.write(f"{kind}: {text}\n")
 
     def fail(self, kind: str, failure: object) -> None:
-        """One run that came to nothing."""
+        """Add a failed run."""
         self.failures.append(f"{kind}: {failure}")
         sys.stderr.write(f"{kind}: FAILED: {failure}\n")
 
@@ -93,7 +93,7 @@ class Section:
         lines = [
             *_table(["median", *names], medians),
             "",
-            *(f"- ours : java = {told}" for told in self._ratios()),
+            *(f"- ours : java = {text}" for text in self._ratios()),
             *(f"- FAILED: {failure}" for failure in self.failures),
         ]
         return (
@@ -103,15 +103,15 @@ class Section:
         )
 
     def _ratios(self) -> list[str]:
-        told = []
+        ratios = []
         for figure in self.compared:
             ours, java = self.median("ours", figure), self.median("java", figure)
             if ours is not None and java:
-                told.append(f"{figure.name} {ours / java:.2f}x ({figure.text(ours)} : {figure.text(java)})")
-        return [", ".join(told)] if told else []
+                ratios.append(f"{figure.name} {ours / java:.2f}x ({figure.text(ours)} : {figure.text(java)})")
+        return [", ".join(ratios)] if ratios else []
 
     def append(self, file: Path) -> None:
-        """Add it to the results. It names the machine by what it is, never by name or place."""
+        """Add it to the results. It describes the machine without its name or paths."""
         at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
         heading = f"## {at}, commit {report.commit(_REPOSITORY)}, {self.name}"
         with file.open("a") as results:

@@ -1,15 +1,15 @@
-"""`bin/chaos`: everything that can go wrong does, and what arrived is held against what was sent.
+"""`bin/chaos`: inject faults under load and compare the copied records with the sent ones.
 
-==== mode ====================== what it does ===========================================================================
-  --minutes M [--two]            faults by lot, one or two at a time, of the --victims; --brokers 2 or 3 on each side, every one
-                                 behind a bad network; --two: two processes share the flow
-  --kills N --records R          R records wait on the source and are copied by processes that are killed N times
-  --moments N [--two]           a process is killed at N moments of its life (start-up, discovery, in the midst of a
-                                 batch, around a commit, after SIGTERM); --two: one of two processes is killed each time
+==== mode ====================== effect ==================================================================================
+  --minutes M [--two]            random faults of the --victims, one or two at a time; --brokers 2 or 3 per cluster, each behind
+                                 a fault-injecting proxy; --two: two processes share the flow
+  --kills N --records R          R records on the source are copied by processes that are killed N times
+  --moments N [--two]            a process is killed at N points of its life cycle (start-up, discovery, within a batch,
+                                 around a commit, after SIGTERM); --two: one of two processes is killed each time
 ========================================================================================================================
 
-With --exactly-once the first two run in that mode; with --age-days D their records are stamped D days in the past, so that the
-target's brokers forget the producer that wrote them. The seed decides all that is left to chance, and is printed.
+With --exactly-once the first two run in that mode; with --age-days D their record timestamps are D days in the past, so that the
+target's brokers expire the producer that wrote them. The seed determines all random choices and is printed.
 """
 
 import argparse
@@ -31,49 +31,49 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.sandbox.errors import SandboxError
 from tests.endurance.backlog import Death, backlog
 from tests.endurance.composition import ALONE, Victim, parse_victims
+from tests.endurance.environment import Environment, environment
+from tests.endurance.fault_run import Outcome, compose, fault_run
 from tests.endurance.judge import Verdict
-from tests.endurance.lives import Kill, Lives, Pair
-from tests.endurance.moments import plan
+from tests.endurance.kill_points import plan
+from tests.endurance.kill_runs import Kill, ProcessPair, SingleProcess
 from tests.endurance.product import ProductFailed
-from tests.endurance.scene import Scene, scene
 from tests.endurance.traffic import TrafficFailed
-from tests.endurance.trial import Outcome, compose, trial
 
 _SHOWN = 10
 _VICTIMS = """\
 of --minutes, separated by commas (default: all). broker: kill -9 and restart, SIGSTOP, or clean stop of a broker, 1 to 45 s;
-follower: SIGSTOP of one or more brokers for 2 to 12 s, so that the ISR of what the others lead shrinks, with two of three below
-min.insync.replicas; controller: kill -9 or SIGSTOP of the controller, up to 20 s; network: bad networks before brokers; disk-stall:
+follower: SIGSTOP of one or more brokers for 2 to 12 s, so that the ISR of the other leaders shrinks, with two of three below
+min.insync.replicas; controller: kill -9 or SIGSTOP of the controller, up to 20 s; network: faulty networks before brokers; disk-stall:
 for 15 s the threads of a broker that append to its logs are stopped with ptrace in bursts of up to 8 s, while its network threads
-and its heartbeat to the controller run on (where ptrace is not allowed: SIGSTOP of the whole broker in the same bursts);
+and its heartbeat to the controller continue (where ptrace is not allowed: SIGSTOP of the whole broker in the same bursts);
 process: our processes and Spark's JVM and Python workers killed, or frozen and resumed"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 every record is there once, whole and in order, 1 not or not to be found out, 130 interrupted."""
+    """Exit code: 0 every record was copied once, unchanged and in order, 1 otherwise or on an error, 130 interrupted."""
     parser = configargparse.ArgumentParser(
         prog="bin/chaos",
-        description="Lets things go wrong under load, by a seed, and judges what arrived.",
+        description="Injects seeded faults under load and checks the copied records.",
         auto_env_var_prefix="MM2_CHAOS_",
     )
-    parser.add_argument("--seed", type=int, default=None, help="of all that is left to chance (default: a new one)")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of faults by lot (default: %(default)g)")
-    parser.add_argument("--kills", type=int, default=0, help="instead: so many kill -9 while a backlog is copied")
+    parser.add_argument("--seed", type=int, default=None, help="of all random choices (default: a new one)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of random faults (default: %(default)g)")
+    parser.add_argument("--kills", type=int, default=0, help="instead: number of kill -9 while a backlog is copied")
     parser.add_argument("--records", type=int, default=2_000_000, help="of the backlog (default: %(default)s)")
-    parser.add_argument("--age-days", type=float, default=0.0, help="how old the records say they are (default: 0)")
+    parser.add_argument("--age-days", type=float, default=0.0, help="age of the record timestamps (default: 0)")
     parser.add_argument(
         "--brokers",
         type=int,
         choices=(1, 2, 3),
         default=None,
-        help="on each side; with 3 the target needs two in sync (default: 2, with --kills 1; not with --moments)",
+        help="per cluster; with 3 the target needs two in sync (default: 2, with --kills 1; not with --moments)",
     )
     parser.add_argument(
         "--replicas", type=int, choices=(1, 2, 3), default=None, help="of all topics (default: as many as --brokers)"
     )
     parser.add_argument("--victims", type=_victims, default=None, metavar="NAME[,NAME...]", help=_VICTIMS)
     parser.add_argument(
-        "--moments", type=int, default=0, help="instead: so many kill -9 at moments of a process's life"
+        "--moments", type=int, default=0, help="instead: number of kill -9 at points of a process's life cycle"
     )
     parser.add_argument("--two", action="store_true", help="two processes share the flow")
     parser.add_argument("--exactly-once", action="store_true", help="exactly.once.source.support=enabled")
@@ -118,7 +118,7 @@ def _victims(text: str) -> tuple[Victim, ...]:
         raise argparse.ArgumentTypeError(str(exc)) from None
 
 
-# -- faults by lot ------------------------------------------------------------------------------------------------------
+# -- random faults ------------------------------------------------------------------------------------------------------
 
 
 def _compose(console: Console, seed: int, options: Any) -> bool:
@@ -126,7 +126,7 @@ def _compose(console: Console, seed: int, options: Any) -> bool:
     how = {"replicas": options.replicas, "age_days": options.age_days, "exactly_once": options.exactly_once}
     with (
         console.status("Starting") as status,
-        trial(rate=options.rate, processes=processes, brokers=options.brokers, seed=seed, **how) as made,
+        fault_run(rate=options.rate, processes=processes, brokers=options.brokers, seed=seed, **how) as made,
     ):
         compose(
             made,
@@ -154,7 +154,7 @@ def _compose(console: Console, seed: int, options: Any) -> bool:
     _conclude(
         console,
         good=good,
-        told=f"{len(outcome.steps)} steps with seed {seed} in {mode} mode, slowest recovery {slowest:.1f} s, "
+        text=f"{len(outcome.steps)} steps with seed {seed} in {mode} mode, slowest recovery {slowest:.1f} s, "
         f"{outcome.checkpoints:,} checkpoints, {outcome.peak_bytes / 1e6:,.0f} MB at most.",
     )
     return good
@@ -167,11 +167,11 @@ def found(outcome: Outcome) -> list[str]:
         ("doubled", "doubled"),
         ("reordered", "reordered"),
         ("altered", "altered"),
-        ("passed over by a copy that resumed behind them", "holes"),
+        ("skipped by a copy that resumed after them", "holes"),
         ("unexplained by the ledger", "unexplained"),
         ("with a wrong reason in the ledger", "misexplained"),
     )
-    lines = [f"{outcome.number(what):9,}  {said}" for said, what in records]
+    lines = [f"{outcome.number(what):9,}  {name}" for name, what in records]
     lines.append(
         f"{len(outcome.positions.above):9,}  positions above the high watermark, of {outcome.sampled:,} sampled "
         f"({len(outcome.positions.uncertain):,} uncertain, {outcome.unanswered:,} without an answer)"
@@ -180,7 +180,7 @@ def found(outcome: Outcome) -> list[str]:
     return lines
 
 
-# -- a backlog and many deaths ------------------------------------------------------------------------------------------
+# -- a backlog and many kills ------------------------------------------------------------------------------------------
 
 
 def _kills(console: Console, seed: int, options: Any) -> bool:
@@ -193,11 +193,11 @@ def _kills(console: Console, seed: int, options: Any) -> bool:
             age_days=options.age_days,
             brokers=options.brokers,
             replicas=options.replicas,
-            say=status.update,
+            show=status.update,
         ) as made,
     ):
         deaths = made.kill(seed, options.kills, status.update)
-        status.update("Waiting for the rest, and reading everything back")
+        status.update("Waiting for the remaining records and reading everything back")
         judgment = made.finish(ledger=True)
         positions = made.judge_positions()
         good = judgment.exactly_once and judgment.explained and judgment.source_records == options.records
@@ -213,41 +213,43 @@ def _kills(console: Console, seed: int, options: Any) -> bool:
     minutes = (time.monotonic() - began_s) / 60
     mode = "exactly-once" if options.exactly_once else "default"
     _conclude(
-        console, good=good, told=f"{options.kills} kills in {mode} mode with seed {seed}, {minutes:.1f} minutes in all."
+        console,
+        good=good,
+        text=f"{options.kills} kills in {mode} mode with seed {seed}, {minutes:.1f} minutes in total.",
     )
     return good
 
 
 def _show_deaths(console: Console, deaths: Sequence[Death]) -> None:
-    table = Table("kill", "killed", "moment", "records there", "more came after")
+    table = Table("kill", "killed", "moment", "records copied", "recovered after")
     for number, death in enumerate(deaths, 1):
         table.add_row(str(number), death.victims, death.moment, f"{death.records:,}", f"{death.recovery_s:.1f} s")
     console.print(table)
 
 
-# -- moments of a life --------------------------------------------------------------------------------------------------
+# -- kill points --------------------------------------------------------------------------------------------------
 
 
 def _moments(console: Console, seed: int, options: Any) -> bool:
-    with scene(partitions=4, rate=options.rate, size_bytes=200, producers=2) as stage:
+    with environment(partitions=4, rate=options.rate, size_bytes=200, producers=2) as env:
         with console.status("Starting") as status:
-            lives = Pair(stage) if options.two else Lives(stage)
-            if isinstance(lives, Pair):
-                kills = lives.run(seed, options.moments, status.update)
+            runner = ProcessPair(env) if options.two else SingleProcess(env)
+            if isinstance(runner, ProcessPair):
+                kills = runner.run(seed, options.moments, status.update)
             else:
-                kills = lives.run(plan(seed, options.moments), status.update)
+                kills = runner.run(plan(seed, options.moments), status.update)
             status.update("Reading everything back")
-            stage.traffic.finish()
-            verdict = stage.judge([kill.ends for kill in kills])
-            code = lives.finish()
-        good = stage.succeeded = _show_verdict(console, stage, kills, verdict) and code == 0
+            env.traffic.finish()
+            verdict = env.judge([kill.ends for kill in kills])
+            code = runner.finish()
+        good = env.succeeded = _show_verdict(console, env, kills, verdict) and code == 0
         if code:
             console.print(f"The last process stopped with exit code {code}.")
     return good
 
 
-def _show_verdict(console: Console, stage: Scene, kills: Sequence[Kill], verdict: Verdict) -> bool:
-    """Prints the kills and what is wrong; True when nothing is."""
+def _show_verdict(console: Console, env: Environment, kills: Sequence[Kill], verdict: Verdict) -> bool:
+    """Print the kills and the errors; True without errors."""
     table = Table("kill", "moment", "killed", "note", "repeated")
     for number, kill in enumerate(kills, 1):
         table.add_row(str(number), kill.what, kill.victims, kill.note, f"{verdict.duplicates[number]:,}")
@@ -263,16 +265,16 @@ def _show_verdict(console: Console, stage: Scene, kills: Sequence[Kill], verdict
             console.print(f"{what}: and {len(sentences) - _SHOWN:,} more")
     repeated = verdict.duplicates.total()
     good = not (verdict.lost or verdict.disordered or verdict.damaged or repeated)
-    told = (
-        f"{stage.traffic.records:,} records written, {verdict.records:,} read back, {repeated:,} repeated after "
+    text = (
+        f"{env.traffic.records:,} records written, {verdict.records:,} read back, {repeated:,} repeated after "
         f"{len(kills)} kills."
     )
-    _conclude(console, good=good, told=told)
+    _conclude(console, good=good, text=text)
     return good
 
 
-def _conclude(console: Console, *, good: bool, told: str) -> None:
-    console.print(f"{'[bold green]WHOLE[/]' if good else '[bold red]NOT WHOLE[/]'}: {told}")
+def _conclude(console: Console, *, good: bool, text: str) -> None:
+    console.print(f"{'[bold green]WHOLE[/]' if good else '[bold red]NOT WHOLE[/]'}: {text}")
 
 
 if __name__ == "__main__":

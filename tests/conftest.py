@@ -1,4 +1,4 @@
-"""What every test may ask for. Brokers are real, one pair for a whole run, started when the first test wants one."""
+"""Shared fixtures. One pair of real brokers per run is started when the first test requests it."""
 
 import logging
 import re

@@ -1,7 +1,7 @@
-"""`bin/soak`: thousands of micro-batches, or hours with a fault a minute, and does the memory stay where it was?
+"""`bin/soak`: run thousands of micro-batches, or hours with one fault per minute, and check that memory does not grow.
 
-Memory after all batches is compared with that after a tenth of them: 10,000 with 1,000 by default. Both are medians
-over some time, because a heap breathes. With --faults it is the last tenth of the time with the second one.
+Memory after all batches is compared with memory after a tenth of them (by default 10,000 and 1,000). Both are medians
+over some time, because the heap size varies. With --faults the last tenth of the time is compared with the second tenth.
 """
 
 import random
@@ -20,36 +20,38 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # started with -P,
 from mm2.kafka.errors import KafkaFailure
 from mm2.sandbox.errors import SandboxError
 from tests.endurance.batches import BatchCount
+from tests.endurance.environment import Environment, environment
+from tests.endurance.fault_run import fault_run
 from tests.endurance.footprint import ROLES, Sample, sample, typical
 from tests.endurance.product import LogTail, Product, ProductFailed
-from tests.endurance.scene import Scene, scene
+from tests.endurance.steady_run import measure
 from tests.endurance.traffic import TrafficFailed
-from tests.endurance.trial import trial
-from tests.endurance.vigil import watch
 
 _ALLOWED_GROWTH = 0.05
 _SAMPLE_INTERVAL_S = 0.5
-_STANDSTILL_S = 120.0
+_STALL_S = 120.0
 _ROWS = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 memory stays and all records arrived, 1 not, 130 interrupted."""
+    """Exit code: 0 memory does not grow and all records arrived, 1 otherwise, 130 interrupted."""
     parser = configargparse.ArgumentParser(
         prog="bin/soak",
         description="Runs many short micro-batches and compares memory early and late.",
         auto_env_var_prefix="MM2_SOAK_",
     )
-    parser.add_argument("--batches", type=int, default=10_000, help="how many in all (default: %(default)s)")
+    parser.add_argument("--batches", type=int, default=10_000, help="number of micro-batches (default: %(default)s)")
     parser.add_argument("--batch-ms", type=int, default=100, help="copy.batch.duration.ms (default: %(default)s)")
     parser.add_argument(
         "--rate", type=float, default=None, help="records per second (default: 200, with --faults 5000)"
     )
-    parser.add_argument("--faults", action="store_true", help="a fault a minute instead of many short micro-batches")
+    parser.add_argument(
+        "--faults", action="store_true", help="one fault per minute instead of many short micro-batches"
+    )
     parser.add_argument("--minutes", type=float, default=60.0, help="with --faults (default: %(default)g)")
     parser.add_argument("--seed", type=int, default=None, help="of the faults (default: a new one, which is printed)")
     parser.add_argument(
-        "--java", action="store_true", help="with --faults: Java's MirrorMaker 2 beside, for its latency"
+        "--java", action="store_true", help="with --faults: measure the latency of Java's MirrorMaker 2 beside it"
     )
     options = parser.parse_args(arguments)
     console = Console(highlight=False, soft_wrap=True)
@@ -59,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rate = 5000.0 if options.rate is None else options.rate
             return 0 if _endure(console, seed, minutes=options.minutes, rate=rate, java=options.java) else 1
         options.rate = 200.0 if options.rate is None else options.rate
-        with scene(partitions=4, rate=options.rate, size_bytes=512, producers=1, look_interval_s=1.0) as stage:
-            good = stage.succeeded = _soak(console, stage, batches=options.batches, batch_ms=options.batch_ms)
+        with environment(partitions=4, rate=options.rate, size_bytes=512, producers=1, poll_interval_s=1.0) as env:
+            good = env.succeeded = _soak(console, env, batches=options.batches, batch_ms=options.batch_ms)
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
@@ -72,13 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _endure(console: Console, seed: int, *, minutes: float, rate: float, java: bool) -> bool:
-    console.print(f"Seed {seed}, {minutes:g} minutes at {rate:,.0f} records a second.")
-    # Micro-batches of the usual length: what is looked for is what an hour of production would do.
+    console.print(f"Seed {seed}, {minutes:g} minutes at {rate:,.0f} records per second.")
+    # Micro-batches of the default duration, as in production.
     with (
         console.status("Starting") as status,
-        trial(rate=rate, brokers=1, seed=seed, settings={"copy.batch.duration.ms": "60000"}, promptly=True) as made,
+        fault_run(rate=rate, brokers=1, seed=seed, settings={"copy.batch.duration.ms": "60000"}, promptly=True) as made,
     ):
-        seen = watch(made, seed, minutes, status.update, lambda line: console.print(line, markup=False), java=java)
+        seen = measure(made, seed, minutes, status.update, lambda line: console.print(line, markup=False), java=java)
         whole = made.succeeded = not seen.outcome.problems
     for problem in seen.outcome.problems:
         console.print(problem, markup=False)
@@ -97,19 +99,19 @@ def _endure(console: Console, seed: int, *, minutes: float, rate: float, java: b
                 f"Latency {when}, producer to consumer of {reader}: p50 {latency.p50_ms} ms, p99 {latency.p99_ms} ms, "
                 f"p99.9 {latency.p999_ms} ms, maximum {latency.max_ms} ms of {latency.records:,} records."
             )
-    told = (
+    verdict = (
         "[bold green]FLAT AND WHOLE[/]"
         if whole and flat
         else "[bold red]NOT FLAT[/]"
         if whole
         else "[bold red]NOT WHOLE[/]"
     )
-    console.print(f"{told}: {len(seen.outcome.steps)} faults; at most {_ALLOWED_GROWTH:.0%} more memory is allowed.")
+    console.print(f"{verdict}: {len(seen.outcome.steps)} faults; the allowed memory growth is {_ALLOWED_GROWTH:.0%}.")
     return whole and flat
 
 
 def _compare(console: Console, early: tuple[str, Sequence[Sample]], late: tuple[str, Sequence[Sample]]) -> bool:
-    """Prints what each role used in both times; True when neither the sum nor the JVM has grown much."""
+    """Print the memory of each role in both periods; True when neither the total nor the JVM exceeds the allowed growth."""
     before, after = typical(early[1]), typical(late[1])
     growth = {role: after[role] / before[role] - 1 if before[role] else 0.0 for role in before}
     table = Table("memory", early[0], late[0], "growth")
@@ -119,12 +121,12 @@ def _compare(console: Console, early: tuple[str, Sequence[Sample]], late: tuple[
     return growth["total"] <= _ALLOWED_GROWTH and growth["jvm"] <= _ALLOWED_GROWTH
 
 
-def _soak(console: Console, stage: Scene, *, batches: int, batch_ms: int) -> bool:
-    product = stage.product("soaked", {"copy.batch.duration.ms": str(batch_ms)})
+def _soak(console: Console, env: Environment, *, batches: int, batch_ms: int) -> bool:
+    product = env.product("soaked", {"copy.batch.duration.ms": str(batch_ms)})
     product.start()
     count, samples = _observe(console, product, batches)
-    stage.traffic.finish()
-    verdict = stage.judge([])
+    env.traffic.finish()
+    verdict = env.judge([])
     code = product.stop()
 
     early, late = _windows(samples, count, batches)
@@ -139,32 +141,32 @@ def _soak(console: Console, stage: Scene, *, batches: int, batch_ms: int) -> boo
     whole = not (verdict.lost or verdict.disordered or verdict.damaged or duplicates) and code == 0
     good = whole and flat
     told = "[bold green]FLAT[/]" if good else "[bold red]NOT FLAT[/]" if whole else "[bold red]NOT WHOLE[/]"
-    console.print(f"{told}: at most {_ALLOWED_GROWTH:.0%} more is allowed, in all and for the JVM.")
+    console.print(f"{told}: the allowed growth is {_ALLOWED_GROWTH:.0%}, in total and for the JVM.")
     return good
 
 
 def _observe(console: Console, product: Product, batches: int) -> tuple[BatchCount, list[Sample]]:
-    """Samples until the product has told of that many batches. Raises ProductFailed when it stands still."""
+    """Take samples until the product has logged that many batches. Raises ProductFailed when it stalls."""
     count, samples, tail = BatchCount(), list[Sample](), LogTail(product.log)
-    last_news_s = time.monotonic()
+    last_batch_s = time.monotonic()
     with console.status("Starting") as status:
         while count.total < batches:
             product.check()
             now_s = time.monotonic()
             samples.append(sample(product.pid, now_s))
-            news = [count.hear(line, now_s) for line in tail.new()]
-            if any(news):
-                last_news_s = now_s
+            new = [count.add_line(line, now_s) for line in tail.new()]
+            if any(new):
+                last_batch_s = now_s
                 rss = _mb(samples[-1].total_bytes)
                 status.update(f"{count.total:,} of {batches:,} micro-batches, {rss} MB")
-            if now_s - last_news_s > _STANDSTILL_S:
-                raise ProductFailed(f"No new micro-batch for {_STANDSTILL_S:.0f} s; {count.total:,} until then.")
+            if now_s - last_batch_s > _STALL_S:
+                raise ProductFailed(f"No new micro-batch for {_STALL_S:.0f} s after {count.total:,}.")
             time.sleep(_SAMPLE_INTERVAL_S)
     return count, samples
 
 
 def _windows(samples: Sequence[Sample], count: BatchCount, batches: int) -> tuple[list[Sample], list[Sample]]:
-    """Samples soon after a tenth of the batches and those before the last, over 5 % of the batches each."""
+    """Samples after a tenth of the batches and before the end, over 5 % of the batches each."""
     share = batches // 20
     return _slice(samples, count, batches // 10, batches // 10 + share), _slice(
         samples, count, batches - share, batches

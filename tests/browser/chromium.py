@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright; one that talks to nobody but this machine."""
+"""Debian's Chromium driven by Playwright, without network access beyond this machine."""
 
 from __future__ import annotations
 

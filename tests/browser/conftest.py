@@ -1,4 +1,4 @@
-"""One process that copies and one Chromium for all tests of a module; what a page must never do is looked at after each test."""
+"""One running flow and one Chromium for all tests of a module; forbidden requests and console messages are checked after each test."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.chromium import chromium
-from tests.browser.shop import PATIENCE_S, Shop, open_shop
+from tests.browser.dashboard_flow import PATIENCE_S, DashboardFlow, start_dashboard_flow
 
 expect.set_options(timeout=PATIENCE_S * 1000 / 3)
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardFlow]:
     """Runs, and has something to show."""
-    with open_shop(tmp_path_factory.mktemp("shop")) as shop:
+    with start_dashboard_flow(tmp_path_factory.mktemp("shop")) as shop:
         yield shop
 
 
@@ -31,8 +31,8 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext
 
 
 @pytest.fixture
-def page(context: BrowserContext, shop: Shop) -> Iterator[Page]:
-    """An empty page. Afterwards: it has asked nobody but the process, and its console has no error."""
+def page(context: BrowserContext, shop: DashboardFlow) -> Iterator[Page]:
+    """An empty page. Afterwards: it has sent requests only to the process, and its console has no error."""
     asked: list[str] = []
     errors: list[str] = []
     page = context.new_page()

@@ -2,7 +2,7 @@
 
     python -m tests.browser.pictures [--folder docs/img] [--seconds 150] [--only flows ...]
 
-What test_dashboard.py looks at (shop.py), and besides what one hopes never to see: records that retention took before they were copied,
+The flow of test_dashboard.py (dashboard_flow.py), and in addition failures: records that retention took before they were copied,
 one that the target refuses, a connector that has failed, a cluster that is gone. Two processes share the work.
 """
 
@@ -28,7 +28,7 @@ from playwright.sync_api import BrowserContext
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.ports import free_ports
 from tests.browser.chromium import chromium
-from tests.browser.shop import FLOW, PATIENCE_S, SOURCE, TARGET, Shop, open_shop
+from tests.browser.dashboard_flow import FLOW, PATIENCE_S, SOURCE, TARGET, DashboardFlow, start_dashboard_flow
 from tests.integration.copy_flow import alter, create, delete_before, producer_of
 from tests.integration.mirror_process import ROOT, MirrorProcess
 from tests.support.waiting import wait_until
@@ -70,7 +70,7 @@ def living(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
             f"{_DEPOT}->{SOURCE}.emit.heartbeats.enabled": "false",
             "tasks.max": "3",
         }
-        shop = stack.enter_context(open_shop(folder, topics=("images", "returns"), settings=settings))
+        shop = stack.enter_context(start_dashboard_flow(folder, topics=("images", "returns"), settings=settings))
         stack.callback(_second(shop, folder).clean_up)
         _write(depot, "invoices", 300)
 
@@ -94,7 +94,7 @@ def living(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
         yield shop.ui, happen
 
 
-def _second(shop: Shop, folder: Path) -> MirrorProcess:
+def _second(shop: DashboardFlow, folder: Path) -> MirrorProcess:
     """Another process with the same file, but for its port."""
     file = folder / "second.properties"
     (port,) = free_ports(1)
@@ -102,21 +102,21 @@ def _second(shop: Shop, folder: Path) -> MirrorProcess:
     return MirrorProcess(file, folder / "second.log", variables={"XDG_STATE_HOME": str(folder)})
 
 
-def _lose_records(shop: Shop) -> None:
-    """The reader is kept back, and retention goes on."""
+def _lose_records(shop: DashboardFlow) -> None:
+    """Delete records before they are copied."""
     _mm2(shop, "pause", "--topic", "returns")
     _write(shop.source, "returns", 900)
     delete_before(shop.source, "returns", 630)
     _mm2(shop, "resume", "--topic", "returns")
 
 
-def _refuse_a_record(shop: Shop) -> None:
+def _refuse_a_record(shop: DashboardFlow) -> None:
     """It is larger than its topic on the target takes."""
     alter(shop.target, ResourceType.TOPIC, f"{SOURCE}.images", "max.message.bytes", "2000")
     _write(shop.source, "images", 1, size=5_000)
 
 
-def _verify(shop: Shop) -> None:
+def _verify(shop: DashboardFlow) -> None:
     """So that it is known up to where."""
     command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "verify", str(shop.file), FLOW, "--record"]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=PATIENCE_S * 10)
@@ -129,7 +129,7 @@ def _write(broker: LocalKafka, topic: str, count: int, size: int = 100) -> None:
     assert producer.flush(PATIENCE_S) == 0
 
 
-def _mm2(shop: Shop, verb: str, *more: str) -> None:
+def _mm2(shop: DashboardFlow, verb: str, *more: str) -> None:
     subprocess.run(
         [sys.executable, "-P", "-m", "mm2.cli.mm2", verb, str(shop.file), FLOW, *more, "--timeout", str(PATIENCE_S)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -138,12 +138,12 @@ def _mm2(shop: Shop, verb: str, *more: str) -> None:
     )
 
 
-def _is_settled(shop: Shop) -> bool:
+def _is_settled(shop: DashboardFlow) -> bool:
     flows = [flow for flow in json.loads(_overview(shop))["flows"] if flow["target"] == TARGET]
     return all(len(flow["workers"]) == 2 and flow["state"] == "RUNNING" for flow in flows)
 
 
-def _overview(shop: Shop) -> str:
+def _overview(shop: DashboardFlow) -> str:
     return httpx.get(f"{shop.url}/overview", trust_env=False, timeout=PATIENCE_S).text
 
 

@@ -16,7 +16,7 @@ from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from mm2.copy.ledger import Verified
 from mm2.kafka.structs import TopicPartition
-from tests.browser.shop import FLOW, GROUP, PATIENCE_S, SECRET, Shop
+from tests.browser.dashboard_flow import FLOW, GROUP, PATIENCE_S, SECRET, DashboardFlow
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(max(240, PATIENCE_S * 4))
@@ -26,7 +26,7 @@ HEARTBEAT = "MirrorHeartbeatConnector"
 ALL = "19 partitions"  # heartbeats are copied, too
 
 
-def mapped(shop: Shop, library: str) -> bool:
+def mapped(shop: DashboardFlow, library: str) -> bool:
     """Whether a process has loaded an extension module."""
     return library in Path(f"/proc/{shop.process.pid}/maps").read_text()
 
@@ -39,7 +39,7 @@ def row(page: Page, text: str) -> Locator:
     return page.locator("tbody tr:not(.hidden)").filter(has_text=text)
 
 
-def test_nothing_of_it_is_loaded_before_somebody_asks(shop: Shop, page: Page) -> None:
+def test_the_dashboard_is_not_loaded_before_the_first_request(shop: DashboardFlow, page: Page) -> None:
     assert httpx.get(f"{shop.url}/health", trust_env=False, timeout=PATIENCE_S).is_success
     assert not mapped(shop, "multidict")  # which only NiceGUI uses
     page.goto(f"{shop.url}/ui")
@@ -48,7 +48,7 @@ def test_nothing_of_it_is_loaded_before_somebody_asks(shop: Shop, page: Page) ->
     assert mapped(shop, "multidict")
 
 
-def test_the_first_page_says_what_would_be_lost(shop: Shop, page: Page) -> None:
+def test_the_first_page_shows_what_would_be_lost(shop: DashboardFlow, page: Page) -> None:
     page.goto(shop.ui)
     flow = page.get_by_role("region", name=FLOW, exact=True)
     sentence = flow.locator(".sentence")
@@ -70,7 +70,7 @@ def test_the_first_page_says_what_would_be_lost(shop: Shop, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_drawn_stays_while_it_is_brought_up_to_date(shop: Shop, page: Page) -> None:
+def test_elements_are_kept_while_their_contents_are_updated(shop: DashboardFlow, page: Page) -> None:
     page.goto(shop.ui)
     expect(page.locator("figure svg").first).to_be_attached(timeout=PATIENCE_S * 1000)
     page.evaluate(
@@ -83,7 +83,7 @@ def test_what_is_drawn_stays_while_it_is_brought_up_to_date(shop: Shop, page: Pa
     assert page.evaluate("() => [...document.querySelectorAll('.sentence')].every((part) => part.dataset.mark)")
 
 
-def test_curves_have_the_time_that_the_log_has(shop: Shop, page: Page) -> None:
+def test_charts_show_utc_like_the_log(shop: DashboardFlow, page: Page) -> None:
     page.goto(shop.ui)
     label = page.locator("figure svg text").filter(has_text=re.compile(r"^\d\d:\d\d$")).last
     expect(label).to_be_attached(timeout=PATIENCE_S * 2000)  # a minute begins
@@ -91,7 +91,7 @@ def test_curves_have_the_time_that_the_log_has(shop: Shop, page: Page) -> None:
     assert (time.time() / 60 - hour * 60 - minute) % (24 * 60) < 20, "what it shows is at most a quarter of an hour old"
 
 
-def test_partitions_are_found_filtered_and_sorted(shop: Shop, page: Page) -> None:
+def test_partitions_are_found_filtered_and_sorted(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}partitions?flow={FLOW}")
     count = page.locator(".tools .count")
     expect(count).to_contain_text(ALL, timeout=PATIENCE_S * 1000)
@@ -109,7 +109,7 @@ def test_partitions_are_found_filtered_and_sorted(shop: Shop, page: Page) -> Non
     expect(page.locator("tbody tr").first).to_contain_text("payments-1")
 
 
-def test_on_a_phone_rows_are_put_in_order_without_a_head(shop: Shop, page: Page) -> None:
+def test_on_a_phone_rows_are_sorted_without_a_table_header(shop: DashboardFlow, page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 780})
     page.goto(f"{shop.ui}partitions?flow={FLOW}")
     expect(page.get_by_role("button", name="Position", exact=True)).not_to_be_in_viewport()
@@ -119,14 +119,14 @@ def test_on_a_phone_rows_are_put_in_order_without_a_head(shop: Shop, page: Page)
     expect(page.locator("tbody tr").first).to_contain_text("clicks-0")
 
 
-def test_groups_are_shown_on_both_sides(shop: Shop, page: Page) -> None:
+def test_groups_are_shown_for_both_clusters(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}groups")
     found = row(page, GROUP).filter(has_text="orders-1")
     expect(found.locator("td").nth(2)).to_have_text("20", timeout=PATIENCE_S * 1000)
     expect(found.locator("td").nth(3)).to_have_text(re.compile(r"\d+"), timeout=PATIENCE_S * 1000)
 
 
-def test_how_far_is_verified_is_shown_and_what_differs_is_red(shop: Shop, page: Page) -> None:
+def test_verified_offsets_are_shown_and_differences_are_red(shop: DashboardFlow, page: Page) -> None:
     place = TopicPartition("orders", 1)
     flow = page.get_by_role("region", name=FLOW, exact=True)
     for differences, up_to in (({"missing": 2}, "5"), ({}, "9")):
@@ -141,7 +141,7 @@ def test_how_far_is_verified_is_shown_and_what_differs_is_red(shop: Shop, page: 
             expect(flow.locator(".sentence")).not_to_contain_text(said, timeout=PATIENCE_S * 1000)
 
 
-def test_gaps_have_reasons(shop: Shop, page: Page) -> None:
+def test_gaps_are_shown_with_their_reasons(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}gaps")
     expect(row(page, "aborted").first).to_be_visible(timeout=PATIENCE_S * 1000)
     expect(row(page, "control").first).to_contain_text("Transaction markers")
@@ -150,7 +150,7 @@ def test_gaps_have_reasons(shop: Shop, page: Page) -> None:
     expect(page.get_by_text("No records are lost.")).to_be_visible()
 
 
-def test_workers_and_spark(shop: Shop, page: Page) -> None:
+def test_workers_and_spark_are_shown(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}workers")
     expect(row(page, FLOW)).to_contain_text("leader · this process", timeout=PATIENCE_S * 1000)
     page.goto(f"{shop.ui}spark")
@@ -160,7 +160,7 @@ def test_workers_and_spark(shop: Shop, page: Page) -> None:
     expect(lane.locator("td").nth(2)).to_have_text(re.compile(r"\d+ (ms|s|min)"), timeout=PATIENCE_S * 1000)
 
 
-def test_every_setting_has_its_origin_and_no_secret_is_shown(shop: Shop, page: Page) -> None:
+def test_every_setting_has_its_origin_and_no_secret_is_shown(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}configuration")
     page.get_by_role("searchbox").fill("isolation.level")
     found = row(page, "isolation.level").filter(has_text="read_committed").first
@@ -174,7 +174,7 @@ def test_every_setting_has_its_origin_and_no_secret_is_shown(shop: Shop, page: P
     expect(row(page, "default").first).to_be_visible()
 
 
-def test_traces_of_what_has_failed(shop: Shop, page: Page) -> None:
+def test_stack_traces_of_failed_tasks_are_shown(shop: DashboardFlow, page: Page) -> None:
     shop.break_a_connector()
     page.goto(f"{shop.ui}connectors")
     broken = connector(page, "ArchiveSink")
@@ -187,7 +187,7 @@ def test_traces_of_what_has_failed(shop: Shop, page: Page) -> None:
     expect(broken).to_be_hidden(timeout=PATIENCE_S * 500)
 
 
-def test_connectors_are_paused_resumed_restarted_and_stopped(shop: Shop, page: Page) -> None:
+def test_connectors_are_paused_resumed_restarted_and_stopped(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}connectors")
     block = connector(page, HEARTBEAT)
     expect(block.locator(".line .state")).to_have_text("RUNNING", timeout=PATIENCE_S * 1000)
@@ -210,7 +210,7 @@ def test_connectors_are_paused_resumed_restarted_and_stopped(shop: Shop, page: P
 
 
 @pytest.mark.slow
-def test_a_task_is_restarted(shop: Shop, page: Page) -> None:
+def test_a_task_is_restarted(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}connectors")
     block = connector(page, HEARTBEAT)
     before = len(shop.process.lines(subject=f"task 0 of {HEARTBEAT}"))
@@ -221,7 +221,7 @@ def test_a_task_is_restarted(shop: Shop, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_who_does_not_agree_has_done_nothing(shop: Shop, page: Page) -> None:
+def test_an_action_that_is_not_confirmed_has_no_effect(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}connectors")
     dialog = page.get_by_role("alertdialog")
     for leave in ("Escape", "Cancel"):
@@ -237,7 +237,7 @@ def test_who_does_not_agree_has_done_nothing(shop: Shop, page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_be_done_is_said(shop: Shop, page: Page) -> None:
+def test_a_failed_action_is_reported(shop: DashboardFlow, page: Page) -> None:
     shop.break_a_connector()
     page.goto(f"{shop.ui}connectors")
     connector(page, "ArchiveSink").get_by_role("button", name="Pause").click(timeout=PATIENCE_S * 1000)
@@ -248,7 +248,7 @@ def test_what_cannot_be_done_is_said(shop: Shop, page: Page) -> None:
     expect(page.locator(".message.bad")).to_contain_text("Pause ArchiveSink")
 
 
-def test_everything_is_done_by_keyboard_alone(shop: Shop, page: Page) -> None:
+def test_every_action_works_with_the_keyboard_only(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}connectors")
     expect(connector(page, HEARTBEAT)).to_be_visible(timeout=PATIENCE_S * 1000)
     page.keyboard.press("Tab")
@@ -278,7 +278,7 @@ def test_everything_is_done_by_keyboard_alone(shop: Shop, page: Page) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 820, 1110, 1280])
-def test_no_page_is_wider_than_its_window(shop: Shop, page: Page, width: int) -> None:
+def test_no_page_is_wider_than_its_window(shop: DashboardFlow, page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 780})
     for view in VIEWS:
         page.goto(f"{shop.ui}{view}")
@@ -297,7 +297,7 @@ def test_no_page_is_wider_than_its_window(shop: Shop, page: Page, width: int) ->
 
 
 @pytest.mark.slow
-def test_light_and_dark_follow_the_system_and_can_be_chosen(shop: Shop, page: Page) -> None:
+def test_light_and_dark_follow_the_system_and_can_be_chosen(shop: DashboardFlow, page: Page) -> None:
     def paper() -> str:
         return str(page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
 
@@ -322,7 +322,7 @@ def test_light_and_dark_follow_the_system_and_can_be_chosen(shop: Shop, page: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_can_be_read_on_their_paper(shop: Shop, page: Page, scheme: str) -> None:
+def test_texts_have_enough_contrast(shop: DashboardFlow, page: Page, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     page.goto(shop.ui)
     ratios = page.evaluate(
@@ -346,7 +346,7 @@ def test_words_can_be_read_on_their_paper(shop: Shop, page: Page, scheme: str) -
 
 
 @contextmanager
-def frozen(shop: Shop) -> Iterator[None]:
+def frozen(shop: DashboardFlow) -> Iterator[None]:
     os.kill(shop.process.pid, signal.SIGSTOP)
     try:
         yield
@@ -355,7 +355,7 @@ def frozen(shop: Shop) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_page_says_that_it_is_old(shop: Shop, context: BrowserContext) -> None:
+def test_a_page_reports_that_its_data_are_stale(shop: DashboardFlow, context: BrowserContext) -> None:
     page = context.new_page()  # not the fixture's: its console tells of the connection that is lost
     page.goto(shop.ui)
     expect(page.locator(".sentence").first).to_be_visible()
@@ -368,7 +368,7 @@ def test_a_page_says_that_it_is_old(shop: Shop, context: BrowserContext) -> None
     page.close()
 
 
-def test_only_its_own_pages_may_speak_to_it(shop: Shop, page: Page) -> None:
+def test_requests_of_other_origins_are_rejected(shop: DashboardFlow, page: Page) -> None:
     page.goto(shop.ui)
     host = shop.url.removeprefix("http://")
     handshake = {
@@ -395,7 +395,7 @@ def test_only_its_own_pages_may_speak_to_it(shop: Shop, page: Page) -> None:
     assert "frame-ancestors 'none'" in policy
 
 
-def test_a_flow_that_breaks_is_red_within_ten_seconds(shop: Shop, page: Page) -> None:
+def test_a_flow_that_breaks_is_red_within_ten_seconds(shop: DashboardFlow, page: Page) -> None:
     page.goto(shop.ui)
     flow = page.get_by_role("region", name=FLOW, exact=True)
     expect(flow.locator(".sentence:not(.bad):not(.critical)")).to_be_visible(timeout=PATIENCE_S * 1000)
@@ -408,7 +408,7 @@ def test_a_flow_that_breaks_is_red_within_ten_seconds(shop: Shop, page: Page) ->
     assert red > 2 * max(green, blue)
 
 
-def test_open_pages_do_not_hold_the_process_up_when_it_ends(shop: Shop, context: BrowserContext) -> None:
+def test_open_pages_do_not_delay_the_shutdown(shop: DashboardFlow, context: BrowserContext) -> None:
     """The last one: afterwards the process is gone."""
     page = context.new_page()
     page.goto(shop.ui)
@@ -422,7 +422,7 @@ def test_open_pages_do_not_hold_the_process_up_when_it_ends(shop: Shop, context:
     page.close()
 
 
-def wait_for_state(shop: Shop, name: str, state: str) -> None:
+def wait_for_state(shop: DashboardFlow, name: str, state: str) -> None:
     wait_until(lambda: shop.state(name) == state, 60.0, why=shop.process.tail)
 
 

@@ -1,1 +1,1 @@
-"""What bin/soak and bin/chaos are made of: the product under test, its traffic, and the judge of what arrived."""
+"""Parts of bin/soak and bin/chaos: the product under test, its traffic, and the check of the copied records."""

@@ -1,8 +1,7 @@
-"""What is told of a fault, and how soon: by `mm2 status`, by a page of the dashboard that is open, by /metrics, and by the alerts of
-a real Prometheus.
+"""Which faults `mm2 status`, an open page of the dashboard, /metrics and the alerts of a real Prometheus report, and how soon.
 
-Two brokers, one process, conf/prometheus as it is. A row is injected as somebody would do it by hand; then everybody is listened
-to until it is mended, and until all is well again.
+It uses two brokers, one process and conf/prometheus unchanged. The fault of a row is injected as an operator would do it by hand.
+All interfaces are observed until the fault is fixed and the flow is healthy again.
 """
 
 from __future__ import annotations
@@ -48,22 +47,22 @@ from tests.support.waiting import wait_until
 TOPICS: Final = ("orders", "audit", "invoices", "clicks")
 _SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _PASSWORD: Final = "mirror-secret"
-_LISTEN_S: Final = 60.0
-#: When somebody types `mm2 status`, which waits up to 15 s for a cluster that does not answer.
-_ASK_S: Final = 10.0
-#: For a start and a recovery on a machine that has much else to do; what is told is timed, not waited for.
+_OBSERVE_S: Final = 60.0
+#: When `mm2 status` is called, which waits up to 15 s for an unresponsive cluster.
+_STATUS_S: Final = 10.0
+#: Timeout of a start and of a recovery on a busy machine.
 _PATIENCE_S: Final = 600.0
-#: Gauges that say something by being 1, and those that say it by their number.
+#: Gauges that are 1 for a state, and gauges with a number.
 _FLAGS: Final = {"mm2_flow_state": "state", "mm2_partition_state": "state"}
 _NUMBERS: Final = ("mm2_flow_seconds_at_risk", "mm2_flow_records_at_risk", "mm2_lost_ranges_total")
-_WELL: Final = {"RUNNING", "CATCHING_UP"}
-#: Fires for an hour, since nothing makes a loss undone.
-_LASTING: Final = "Mm2RecordsLost"
+_HEALTHY: Final = {"RUNNING", "CATCHING_UP"}
+#: Fires for an hour, since a loss is permanent.
+_PERMANENT: Final = "Mm2RecordsLost"
 
 
 @dataclass
-class Heard:
-    """Of one row. Seconds count from the fault; ``alerts``: name -> (pending since, firing since), None: not by then."""
+class RowResult:
+    """Result of one row. Times are seconds after the fault; ``alerts``: name -> (pending since, firing since), None: never."""
 
     row: str
     done: str
@@ -73,16 +72,16 @@ class Heard:
     status_s: float = 0.0
     metrics: str = ""
     alerts: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)
-    well_s: float | None = None
+    healthy_s: float | None = None
 
     @property
-    def is_told(self) -> bool:
-        """An alert knows of it within 30 s, if only as pending."""
+    def is_detected(self) -> bool:
+        """Whether an alert was pending or firing within 30 s."""
         return any(at is not None and at <= 30 for times in self.alerts.values() for at in times)
 
 
 class Rig:
-    """The flow A->B and all who listen to it."""
+    """The flow A->B with Prometheus and an open dashboard."""
 
     def __init__(
         self, folder: Path, a: LocalKafka, b: LocalKafka, file: Path, url: str, server: Prometheus, page: Page
@@ -96,21 +95,21 @@ class Rig:
         self.process = self.start()
 
     def start(self) -> MirrorProcess:
-        """The process, once more."""
+        """Start the process again."""
         self._starts += 1
         self.process = MirrorProcess(self._file, self._folder / f"mirror-{self._starts}.log", "B")
         return self.process
 
-    def now(self) -> None:
-        """What follows is the fault."""
+    def mark_injected(self) -> None:
+        """Record the time of the fault, just before it is injected."""
         self.injected_s = time.time()
 
     def clean_up(self) -> None:
-        """End the process, whichever it is by now."""
+        """Kill the current process."""
         self.process.clean_up()
 
     def mm2(self, *words: str) -> tuple[int, str]:
-        """Exit code and words of the command."""
+        """Exit code and output of the command."""
         verb, *more = words
         done = subprocess.run(
             [sys.executable, "-P", "-m", "mm2.cli.mm2", verb, str(self._file), "A->B", *more],
@@ -132,7 +131,7 @@ class Rig:
         assert producer.flush(30) == 0
 
     def metrics(self) -> dict[str, float] | None:
-        """Every sample of /metrics, by its name and labels; None when nobody answers."""
+        """Every sample of /metrics by name and labels; None without a response."""
         try:
             text = httpx.get(f"{self._url}/metrics", timeout=5).text
         except httpx.HTTPError:
@@ -144,12 +143,12 @@ class Rig:
         }
 
     def open_page(self) -> None:
-        """The first page of the dashboard; from then on it is on its own, as on somebody's screen."""
+        """Open the first page of the dashboard, which is not reloaded afterwards."""
         self.page.goto(f"{self._url}/ui/")
         self.page.locator(".sentence").first.wait_for()
 
     def dashboard(self) -> str:
-        """The bar across the page when there is one, and what stands there of the flow."""
+        """The alarm bar if it is visible, and the texts about the flow."""
         alarm, flow = self.page.locator("#alarm"), self.page.get_by_role("region", name="A->B", exact=True)
         said = [alarm.inner_text()] if alarm.is_visible() else []
         said += [f"{flow.locator('.state').first.inner_text()}: {flow.locator('.sentence').inner_text()}"]
@@ -158,19 +157,19 @@ class Rig:
         said += [] if lost == "0" else [f"Lost ranges: {lost}"]
         return "<br>".join(said)
 
-    def is_well(self) -> bool:
-        """Nothing critical is pending or firing, and the flow runs. Warnings may linger for minutes."""
+    def is_healthy(self) -> bool:
+        """Whether no critical alert is pending or firing and the flow runs. Warnings may last for minutes."""
         critical = {alert.name for alert in self.server.alerts() if alert.labels["severity"] == "critical"}
-        return critical <= {_LASTING} and self.server.value('max(mm2_flow_state{state="RUNNING"})') == 1
+        return critical <= {_PERMANENT} and self.server.value('max(mm2_flow_state{state="RUNNING"})') == 1
 
     def caught_up(self, topic: str) -> bool:
-        """All of the topic is on the target."""
+        """Whether the whole topic is on the target."""
         return ends(self.a, topic) == ends(self.b, f"A.{topic}")
 
 
 @contextmanager
 def rig() -> Iterator[Rig]:
-    """Runs and is well; all of it is gone at the end."""
+    """Run a healthy flow; stop everything at the end."""
     guarded = {
         "sasl.enabled.mechanisms": "SCRAM-SHA-256",
         "listener.name.login.scram-sha-256.sasl.jaas.config": f"{_SCRAM} required;",
@@ -216,68 +215,68 @@ def rig() -> Iterator[Rig]:
         stack.callback(traffic.halt)
         for topic in TOPICS[1:]:
             made.write(topic, 30)
-        wait_until(made.is_well, _PATIENCE_S, what="a flow that is well")
+        wait_until(made.is_healthy, _PATIENCE_S, what="a healthy flow")
         made.open_page()
         yield made
 
 
-# -- what is done
+# -- faults
 
 
 def w1(made: Rig) -> tuple[str, Callable[[], object]]:
-    """Everything of the process at once, as by a power cut."""
-    made.now()
+    """Kill the process with all its children, as by a power failure."""
+    made.mark_injected()
     made.process.kill9(whole_family=True)
     return "kill -9 of the process with all it has started, under load; started again after a minute", made.start
 
 
 def b2(made: Rig) -> tuple[str, Callable[[], object]]:
-    """The target's only broker."""
-    made.now()
+    """Kill the target's only broker."""
+    made.mark_injected()
     made.b.kill9()
     return "kill -9 of the target's only broker, under load; started again after a minute", made.b.start
 
 
 def d4(made: Rig) -> tuple[str, Callable[[], object]]:
-    """The reader is kept back, and retention goes on."""
+    """Delete records before they are copied."""
     assert made.mm2("pause", "--topic", "clicks")[0] == 0
     made.write("clicks", 900)
     Topics(made.a).delete_before("clicks", {0: 630})
-    made.now()
+    made.mark_injected()
     assert made.mm2("resume", "--topic", "clicks")[0] == 0
     return "topic paused, 900 records written, 600 of them deleted by DeleteRecords, topic resumed", lambda: None
 
 
 def r3(made: Rig) -> tuple[str, Callable[[], object]]:
-    """In the second of three batches that nobody has read yet; the byte is put back at the end, as another replica would."""
+    """Corrupt the second of three uncopied batches; the byte is restored at the end, as by another replica."""
     assert made.mm2("pause", "--topic", "invoices")[0] == 0
     made.write("invoices", 30)
-    spoilt = segments.batches(made.a, "invoices")[-2]
-    spoilt.change(segments.flip_a_bit, right_crc=False)
-    made.now()
+    damaged = segments.batches(made.a, "invoices")[-2]
+    damaged.change(segments.flip_a_bit, right_crc=False)
+    made.mark_injected()
     assert made.mm2("resume", "--topic", "invoices")[0] == 0
     return (
         "one bit flipped in a batch on the source's disk",
-        lambda: spoilt.change(segments.flip_a_bit, right_crc=False),
+        lambda: damaged.change(segments.flip_a_bit, right_crc=False),
     )
 
 
 def s1(made: Rig) -> tuple[str, Callable[[], object]]:
-    """Taken away while it runs, and records come."""
+    """Revoke a permission while the flow runs and records are written."""
     admin = AdminClient({"bootstrap.servers": made.a.bootstrap, "log_level": 0})
 
     def rule(operation: AclOperation, permission: AclPermissionType) -> AclBinding:
         where = ("audit", ResourcePatternType.LITERAL, "User:mirror", "*")
         return AclBinding(ResourceType.TOPIC, *where, operation, permission)
 
-    def give_back() -> None:
-        anybody: Any = None
+    def restore() -> None:
+        any_value: Any = None
         everything = AclBindingFilter(
             ResourceType.TOPIC,
             "audit",
             ResourcePatternType.LITERAL,
-            anybody,
-            anybody,
+            any_value,
+            any_value,
             AclOperation.ANY,
             AclPermissionType.ANY,
         )
@@ -285,14 +284,14 @@ def s1(made: Rig) -> tuple[str, Callable[[], object]]:
             done.result(30)
 
     rules = [rule(AclOperation.ALL, AclPermissionType.ALLOW), rule(AclOperation.READ, AclPermissionType.DENY)]
-    made.now()
+    made.mark_injected()
     for done in admin.create_acls(rules).values():
         done.result(30)
     made.write("audit", 30)
-    return "the right to READ one topic taken away, and records written to it", give_back
+    return "READ permission of one topic revoked, and records written to it", restore
 
 
-#: Each does it and returns what it has done, and how it is mended.
+#: Each injects its fault and returns its description and the function that fixes it.
 ROWS: Final[dict[str, Callable[[Rig], tuple[str, Callable[[], object]]]]] = {
     "W1": w1,
     "B2": b2,
@@ -302,44 +301,44 @@ ROWS: Final[dict[str, Callable[[Rig], tuple[str, Callable[[], object]]]]] = {
 }
 
 
-# -- what is told
+# -- results
 
 
-def play(made: Rig, row: str) -> Heard:
-    """Injects a row, listens for a minute, mends it, and waits until all is well."""
-    ears = _Ears(made.server)
+def run_row(made: Rig, row: str) -> RowResult:
+    """Inject the fault of a row, observe it for a minute, fix it, and wait until the flow is healthy."""
+    watcher = _AlertWatcher(made.server)
     try:
-        done, mend = ROWS[row](made)
-        heard, injected_s = Heard(row, done), made.injected_s
-        ears.listen(injected_s)
-        time.sleep(max(0.0, injected_s + _ASK_S - time.time()))
-        heard.page, heard.page_s = made.dashboard(), time.time() - injected_s
+        done, fix = ROWS[row](made)
+        result, injected_s = RowResult(row, done), made.injected_s
+        watcher.observe(injected_s)
+        time.sleep(max(0.0, injected_s + _STATUS_S - time.time()))
+        result.page, result.page_s = made.dashboard(), time.time() - injected_s
         code, said = made.mm2("status")
-        heard.status, heard.status_s = f"{_told(said)} (exit code {code})", time.time() - injected_s
-        heard.metrics = _worth_telling(made.metrics())
-        time.sleep(max(0.0, injected_s + _LISTEN_S - time.time()))
-        mend()
-        mended_s = time.time()
-        wait_until(made.is_well, _PATIENCE_S, what=f"{row} to be well again; there are {made.server.alerts()}")
-        heard.well_s = time.time() - mended_s
+        result.status, result.status_s = f"{_status_lines(said)} (exit code {code})", time.time() - injected_s
+        result.metrics = _at_risk(made.metrics())
+        time.sleep(max(0.0, injected_s + _OBSERVE_S - time.time()))
+        fix()
+        fixed_s = time.time()
+        wait_until(made.is_healthy, _PATIENCE_S, what=f"recovery after {row}; alerts are {made.server.alerts()}")
+        result.healthy_s = time.time() - fixed_s
     finally:
-        ears.stop()
-    heard.alerts = ears.heard
-    return heard
+        watcher.stop()
+    result.alerts = watcher.result
+    return result
 
 
-class _Ears(threading.Thread):
-    """Asks Prometheus for alerts four times a second."""
+class _AlertWatcher(threading.Thread):
+    """Polls Prometheus for alerts four times a second."""
 
     def __init__(self, server: Prometheus) -> None:
-        super().__init__(name="ears", daemon=True)
+        super().__init__(name="watcher", daemon=True)
         self._began_s = 0.0
-        self.heard: dict[str, tuple[float | None, float | None]] = {}
+        self.result: dict[str, tuple[float | None, float | None]] = {}
         self._server = server
         self._stopping = threading.Event()
 
-    def listen(self, began_s: float) -> None:
-        """From now on; seconds count from there."""
+    def observe(self, began_s: float) -> None:
+        """Start; times are relative to `began_s`."""
         self._began_s = began_s
         self.start()
 
@@ -347,37 +346,37 @@ class _Ears(threading.Thread):
         while not self._stopping.wait(0.25):
             now_s = time.time() - self._began_s
             for alert in self._server.alerts():
-                pending, firing = self.heard.get(alert.name, (None, None))
+                pending, firing = self.result.get(alert.name, (None, None))
                 if alert.state == "firing":
-                    self.heard[alert.name] = (pending, now_s if firing is None else firing)
+                    self.result[alert.name] = (pending, now_s if firing is None else firing)
                 else:
-                    self.heard[alert.name] = (now_s if pending is None else pending, firing)
+                    self.result[alert.name] = (now_s if pending is None else pending, firing)
 
     def stop(self) -> None:
-        """And wait for it."""
+        """Stop and wait for the thread."""
         self._stopping.set()
         if self.is_alive():
             self.join(10)
 
 
-def _told(said: str) -> str:
+def _status_lines(said: str) -> str:
     """The flow's own lines without the tables."""
     lines = [line.strip() for line in said.splitlines() if re.match(r"(A->B  [A-Za-z]|mm2: )", line)]
     return "<br>".join(re.sub(r" {2,}", " ", line).replace("|", "\\|") for line in lines)
 
 
-def _worth_telling(samples: dict[str, float] | None) -> str:
+def _at_risk(samples: dict[str, float] | None) -> str:
     if samples is None:
-        return "does not answer"
-    told = []
+        return "does not respond"
+    found = []
     for key, value in sorted(samples.items()):
         name, _, labels = key.partition("{")
         label = json.loads("{" + labels)
-        if name in _FLAGS and value == 1 and (name == "mm2_flow_state" or label["state"] not in _WELL):
+        if name in _FLAGS and value == 1 and (name == "mm2_flow_state" or label["state"] not in _HEALTHY):
             where = f"{label['topic']}-{label['partition']} " if "topic" in label else ""
-            told.append(f"{name} {where}{label['state']}")
+            found.append(f"{name} {where}{label['state']}")
         elif name == "mm2_flow_cluster_up" and value == 0:
-            told.append(f"{name} {label['cluster']} 0")
+            found.append(f"{name} {label['cluster']} 0")
         elif name in _NUMBERS and value:
-            told.append(f"{name} {value:g}")
-    return "; ".join(told)
+            found.append(f"{name} {value:g}")
+    return "; ".join(found)

@@ -1,6 +1,6 @@
-"""A backlog of many records, copied by processes that are killed again and again: kill -9 at seeded moments.
+"""A backlog of many records, copied by processes that are killed repeatedly with kill -9 at seeded times.
 
-The source's network is thin enough that the copy lasts as long as there are kills to come, and each finds it at work.
+The bandwidth of the source is limited so that copying lasts until the last kill.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _LEAST_RATE = 2e5
 _LIVE_PATIENCE_S = 120.0
 _ARRIVAL_PATIENCE_S = 600.0
 _FLUSH_S = 300.0
-_LAST_OFFSETS = 1000  # behind a partition's last record there are markers
+_LAST_OFFSETS = 1000  # transaction markers follow a partition's last record
 
-#: As often as it may be: a group whose only member was killed is free again after that.
+#: The shortest session timeout: a group whose only member was killed is empty after it.
 SETTINGS = {"B.session.timeout.ms": "6000", "B.heartbeat.interval.ms": "1500", "copy.batch.duration.ms": "10000"}
 EXACTLY_ONCE = {
     "B.exactly.once.source.support": "enabled",
@@ -51,7 +51,7 @@ EXACTLY_ONCE = {
 
 @dataclass(frozen=True)
 class Death:
-    """One kill: who, when in the life of the process, how much was there, and how long until more came."""
+    """One kill: the victims, when, the number of copied records, and the time until more were copied."""
 
     victims: str
     moment: str
@@ -60,7 +60,7 @@ class Death:
 
 
 class Backlog:
-    """`records` are on the source; the product is started here."""
+    """A run with `records` on the source; it starts the product."""
 
     def __init__(
         self, source: Side, target: Side, mirror: Mirror, growth: Growth, sampler: PositionSampler, records: int
@@ -73,17 +73,19 @@ class Backlog:
         self._records = records
         self.succeeded = False
 
-    def kill(self, seed: int, count: int, say: Callable[[str], None]) -> list[Death]:
-        """So many kills; leaves a process running on a good network. Raises ProductFailed."""
+    def kill(self, seed: int, count: int, show: Callable[[str], None]) -> list[Death]:
+        """Kill `count` times; leave a process running without a bandwidth limit. Raises ProductFailed."""
         rng = random.Random(seed)
         deaths = []
-        self._thin(count)
+        self._limit_bandwidth(count)
         self._mirror.start()
         for number in range(count):
             left = count - number
-            self._thin(left)
-            say(f"Kill {number + 1} of {count}, {self._growth.latest.records:,} of {self._records:,} records are there")
-            deaths.append(self._one(rng))
+            self._limit_bandwidth(left)
+            show(
+                f"Kill {number + 1} of {count}, {self._growth.latest.records:,} of {self._records:,} records are copied"
+            )
+            deaths.append(self._kill_once(rng))
         for network in self._source.networks:
             network.heal()
         return deaths
@@ -98,18 +100,18 @@ class Backlog:
         return judge_positions(self._sampler, self._source.bootstrap, self._target.bootstrap)
 
     def finish(self, ledger: bool) -> Judgment:
-        """Waits for the rest, stops, and judges. Raises ProductFailed."""
+        """Wait for the remaining records, stop, and check the result. Raises ProductFailed."""
         source, target = self._source.bootstrap, self._target.bootstrap
         remote = self._mirror.remote(TOPIC)
-        # Aborted transactions and markers have offsets, too: so many offsets need not be all records.
+        # Aborted transactions and markers have offsets too, so the end offset alone does not prove that all records arrived.
         if not self._growth.wait(
             lambda: self._growth.latest.records >= self._records and _has_ended(target, remote),
             _ARRIVAL_PATIENCE_S,
             self._check,
         ):
             raise ProductFailed(
-                f"{self._growth.latest.records:,} offsets are there, {self._records:,} records are to come, and not all of "
-                f"their last ones can be read.\n{self._mirror.process.tail()}"
+                f"The target has {self._growth.latest.records:,} offsets for {self._records:,} records, and not every last record "
+                f"can be read.\n{self._mirror.process.tail()}"
             )
         self._mirror.stop()
         time.sleep(1.0)  # the last positions
@@ -120,10 +122,10 @@ class Backlog:
             judge_reasons(judgment, Place(source, TOPIC), found)
         return judgment
 
-    def _one(self, rng: random.Random) -> Death:
+    def _kill_once(self, rng: random.Random) -> Death:
         began_s = time.monotonic()
         if rng.random() < 0.2:
-            wait_s = rng.uniform(0, 6)  # perhaps before anything is copied
+            wait_s = rng.uniform(0, 6)  # possibly before any record is copied
             time.sleep(wait_s)
             moment = f"{wait_s:.1f} s after the last recovery"
         else:
@@ -145,7 +147,7 @@ class Backlog:
         self._await_growth(killed_s + 0.2)
         return Death(victims, moment, records, time.monotonic() - killed_s)
 
-    def _thin(self, kills_to_come: int) -> None:
+    def _limit_bandwidth(self, kills_to_come: int) -> None:
         left = max(0, self._records - self._growth.latest.records) * _STORED_BYTES
         rate = max(_LEAST_RATE, left / (_MEAN_WINDOW_S * (kills_to_come + 1)))
         for network in self._source.networks:
@@ -157,12 +159,12 @@ class Backlog:
             return now > before or now >= self._records
 
         if not self._growth.wait(grown, _LIVE_PATIENCE_S, self._check):
-            raise ProductFailed(f"Nothing is copied for {_LIVE_PATIENCE_S:.0f} s.\n{self._mirror.process.tail()}")
+            raise ProductFailed(f"Nothing was copied for {_LIVE_PATIENCE_S:.0f} s.\n{self._mirror.process.tail()}")
 
     def _check(self) -> None:
         process = self._mirror.process
         if not process.is_running:
-            raise ProductFailed(f"The process ended by itself with exit code {process.exit_code}:\n{process.tail()}")
+            raise ProductFailed(f"The process ended unexpectedly with exit code {process.exit_code}:\n{process.tail()}")
 
 
 @contextmanager
@@ -173,12 +175,12 @@ def backlog(
     age_days: float = 0.0,
     brokers: int = 1,
     replicas: int | None = None,
-    say: Callable[[str], None],
+    show: Callable[[str], None],
 ) -> Iterator[Backlog]:
-    """Brokers run and the records are written. Raises TrafficFailed.
+    """Start the brokers and write the records. Raises TrafficFailed.
 
-    `age_days`: how old the records say they are; the target forgets the producer of such ones within a second. `brokers` on each
-    side, and `replicas` of each topic, as many as there are brokers if None.
+    `age_days`: age of the record timestamps; the target expires the producer of old records within a second. `brokers` per cluster;
+    `replicas` of each topic, None: the number of brokers.
     """
     folder = Path(tempfile.mkdtemp(prefix="mm2-backlog-"))
     replicas = replicas or brokers
@@ -186,7 +188,7 @@ def backlog(
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         source, target = (start_side(stack, folder, name, brokers, replicas) for name in ("A", "B"))
         Topics(source).create(TOPIC, partitions=PARTITIONS, replicas=replicas, retention__ms="-1")
-        say(f"Writing {records:,} records to the source")
+        show(f"Writing {records:,} records to the source")
         _write(source.bootstrap, records, age_days)
         settings = {**SETTINGS, **replication_factors(replicas), **(EXACTLY_ONCE if exactly_once else {})}
         mirror = Mirror(folder / "mm2", "A", source.addresses, target.addresses, [TOPIC], settings)
@@ -241,11 +243,11 @@ def _write(bootstrap: str, records: int, age_days: float) -> None:
         if index % 1000 == 0:
             producer.poll(0)
     if producer.flush(_FLUSH_S) or failed:
-        raise TrafficFailed(f"The source did not take all records: {failed[:1]}.")
+        raise TrafficFailed(f"The source did not acknowledge all records: {failed[:1]}.")
 
 
 def _has_ended(bootstrap: str, topic: str) -> bool:
-    """Whether the last record of each partition is there for who reads committed records."""
+    """Whether the last record of each partition is visible with read_committed."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -283,4 +285,4 @@ def _keep_logs(folder: Path) -> None:
     kept = Path(tempfile.mkdtemp(prefix="mm2-backlog-logs-"))
     for log in folder.glob("mm2/*.log"):
         shutil.copyfile(log, kept / log.name)
-    print(f"The logs of the product are in {kept}.")  # noqa: T201 - the last line somebody looks for
+    print(f"The logs of the product are in {kept}.")  # noqa: T201 - for the user of the command

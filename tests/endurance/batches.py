@@ -1,4 +1,4 @@
-"""How many micro-batches there have been, as the product itself tells it in its log."""
+"""Number of micro-batches, as the product logs it."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -8,22 +8,22 @@ EVENT = "Copied so far."
 
 
 class BatchCount:
-    """Adds up the tasks' own counts, each of which starts at 0 with its task, and knows when each was told."""
+    """Sum of the tasks' counts, each of which starts at 0 with its task, with the time of each log line."""
 
     def __init__(self) -> None:
         self.total = 0
         self._latest: dict[str, int] = {}
         self._points: list[tuple[int, float]] = []
 
-    def hear(self, line: Mapping[str, Any], at_s: float) -> bool:
-        """Takes a line of the log; True when it tells of new batches."""
-        told = line.get("batches")
-        if line.get("event") != EVENT or not isinstance(told, int):
+    def add_line(self, line: Mapping[str, Any], at_s: float) -> bool:
+        """Add a log line; True when it reports new batches."""
+        count = line.get("batches")
+        if line.get("event") != EVENT or not isinstance(count, int):
             return False
         task = f"{line.get('flow')} {line.get('connector')} {line.get('task')}"
         before = self._latest.get(task, 0)
-        new = told - before if told >= before else told
-        self._latest[task] = told
+        new = count - before if count >= before else count
+        self._latest[task] = count
         if not self._points:
             self._points.append((0, at_s))
         if new <= 0:
@@ -33,9 +33,9 @@ class BatchCount:
         return True
 
     def time_s(self, batches: int) -> float:
-        """About when there had been that many, on the caller's clock: on a straight line between what was told.
+        """Approximate time of that number of batches on the caller's clock, interpolated between the log lines.
 
-        Raises IndexError while nothing has been told.
+        Raises IndexError before the first line.
         """
         index = bisect_left(self._points, (batches, 0.0))
         if index >= len(self._points):

@@ -1,6 +1,6 @@
-"""Faults that are drawn by lot, one or two at a time, while records flow: what they do, to whom, and for how long.
+"""Random faults, one or two at a time under load: what they do, their target and their duration.
 
-A fault is begun, lasts, and is ended; what it is done to is its *subject*, and no two of a subject overlap.
+A fault has a begin, a duration and an end. Its target is its *subject*; no two faults of one subject overlap.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.waiting import PATIENCE
 
 
 class Victim(StrEnum):
-    """What faults are done to."""
+    """Targets of faults."""
 
     BROKER = "broker"
     FOLLOWER = "follower"
@@ -35,7 +35,7 @@ class Victim(StrEnum):
     PROCESS = "process"
 
 
-#: How often each is drawn, beside the others.
+#: Relative frequency of each.
 _WEIGHTS = {
     Victim.PROCESS: 3,
     Victim.BROKER: 3,
@@ -46,12 +46,12 @@ _WEIGHTS = {
 }
 
 
-#: Those of a single broker.
+#: Victims that exist with a single broker.
 ALONE = frozenset({Victim.PROCESS, Victim.BROKER, Victim.NETWORK})
 
 
 def parse_victims(text: str) -> tuple[Victim, ...]:
-    """Victims by their names, separated by commas; in order, each once. ValueError names what is unknown."""
+    """Parse comma-separated names of victims; return each once, in order. Raises ValueError with unknown names."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = sorted(set(names) - {str(victim) for victim in Victim})
     choices = ", ".join(Victim)
@@ -64,7 +64,7 @@ def parse_victims(text: str) -> tuple[Victim, ...]:
 
 @dataclass(frozen=True)
 class Fault:
-    """`begin` returns at once; `end` makes everything as it was before, but for what has to recover by itself."""
+    """`begin` returns immediately; `end` undoes the fault and leaves the recovery to the product."""
 
     name: str
     subject: str
@@ -72,9 +72,9 @@ class Fault:
     begin: Callable[[], None]
     end: Callable[[], None]
     kills_process: bool = False
-    """Nobody can tell anything while it lasts."""
+    """The product cannot report anything during the fault."""
     notes: list[str] = field(default_factory=list)
-    """What turned out when it began; the seed does not decide it."""
+    """Details known at the begin that do not depend on the seed."""
 
     def __str__(self) -> str:
         said = f"{self.name}, {self.lasts_s:.1f} s" if self.lasts_s else self.name
@@ -84,8 +84,8 @@ class Fault:
 class Draw:
     """Draws faults. The same seed gives the same faults in the same order, for the same clusters and processes.
 
-    `victims`: None for all that there are; on a single broker there is no follower and no controller of its own. `gentle`: one
-    fault at a time, and none that ends the driver, so that its memory can be measured.
+    `victims`: None for all possible ones; a single broker has no follower and no separate controller. `gentle`: one fault at a time,
+    and none that ends the driver, so that its memory can be measured.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Draw:
         return _at_once(f"executors of {subject} killed", subject, lambda: kill(members(mirror.process, "worker")))
 
     def _executor_frozen(self) -> Fault:
-        """Longer than the lease of 5 s: somebody else copies, and then it wakes up."""
+        """Longer than the lease of 5 s: another executor takes over before it resumes."""
         mirror, subject = self._mirror()
         frozen: list[psutil.Process] = []
 
@@ -213,11 +213,11 @@ class Draw:
     def _broker(self) -> tuple[Side, LocalKafka, str]:
         side = self._rng.choice(self._sides)
         broker = self._rng.choice(side.brokers)
-        # One broker of a cluster at a time: with both away nothing is shown but that nothing can be done.
+        # One broker of a cluster at a time: with both down only the outage itself would be tested.
         return side, broker, f"brokers of {side.name}"
 
     def _long_s(self) -> float:
-        """1 to 45 s: half of them shorter than it takes until other leaders are elected."""
+        """1 to 45 s: half of them shorter than a leader election takes."""
         return self._rng.uniform(1, 6) if self._rng.random() < 0.5 else self._rng.uniform(6, 45)
 
     def _broker_killed(self) -> Fault:
@@ -229,14 +229,14 @@ class Draw:
         return Fault(f"broker {broker.name} frozen", subject, self._long_s(), broker.pause, broker.resume)
 
     def _followers_frozen(self) -> Fault:
-        """Some of the brokers freeze for 2 to 12 s each, up to three times: the ISR of what the others lead shrinks and grows.
+        """Freeze some brokers for 2 to 12 s each, up to three times: the ISR of the other leaders shrinks and expands.
 
-        Never all of them. With three replicas one leaves as many in sync as the minimum, two leave fewer.
+        Never all brokers. With three replicas, one frozen broker leaves min.insync.replicas, two leave fewer.
         """
         rng = self._rng
         side = rng.choices(self._sides, [1, 2])[0]
         steps: list[tuple[float, Callable[[], object]]] = []
-        told, end_s = [], 0.0
+        periods, end_s = [], 0.0
         touched: list[LocalKafka] = []
         for _ in range(rng.choice([1, 1, 2, 3])):
             begin_s = end_s + (rng.uniform(0.5, 3) if end_s else 0.0)
@@ -245,15 +245,15 @@ class Draw:
                 from_s = begin_s + rng.uniform(0, 2)
                 to_s = from_s + rng.uniform(2, 12)
                 steps += [(from_s, broker.pause), (to_s, broker.resume)]
-                told.append(f"{broker.name} from {from_s:.1f} to {to_s:.1f} s")
+                periods.append(f"{broker.name} from {from_s:.1f} to {to_s:.1f} s")
                 touched.append(broker)
                 end_s = max(end_s, to_s)
         script = Script(steps, lambda: _resume(touched))
-        name = f"followers frozen: {', '.join(told)}"
+        name = f"followers frozen: {', '.join(periods)}"
         return Fault(name, f"brokers of {side.name}", end_s + 0.2, script.start, script.finish)
 
     def _disk_stalled(self) -> Fault:
-        """Bursts in which nothing is appended to the logs of a broker; between them it works for a moment."""
+        """Bursts in which the broker appends nothing to its logs, with short pauses between them."""
         _, broker, subject = self._broker()
         rng = self._rng
         stall = DiskStall(lambda: broker.pid, broker.pause, broker.resume)
@@ -288,7 +288,7 @@ class Draw:
         return Fault(f"{subject} frozen", subject, self._rng.uniform(1, 20), controller.pause, controller.resume)
 
     def _leaders_moved(self) -> Fault:
-        """A clean stop hands its leaders over; afterwards the preferred ones are elected again."""
+        """A clean stop moves the leaders; afterwards the preferred ones are elected again."""
         side, broker, subject = self._broker()
 
         def end() -> None:
@@ -304,7 +304,7 @@ class Draw:
     def _network(self) -> Fault:
         side = self._rng.choice(self._sides)
         networks = self._rng.choice([[network] for network in side.networks] + [side.networks])
-        name, lasts_s, conditions, resets = self._weather()
+        name, lasts_s, conditions, resets = self._network_fault()
 
         def begin() -> None:
             for network in networks:
@@ -319,13 +319,13 @@ class Draw:
         which = "all brokers" if len(networks) > 1 else f"broker {side.networks.index(networks[0]) + 1}"
         return Fault(f"network before {which} of {side.name}: {name}", f"network {side.name}", lasts_s, begin, end)
 
-    def _weather(self) -> tuple[str, float, Conditions, bool]:
+    def _network_fault(self) -> tuple[str, float, Conditions, bool]:
         rng = self._rng
         hold, swallow = Conditions(up="hold", down="hold"), Conditions(up="swallow", down="swallow")  # type: ignore[arg-type]
         rtt = rng.uniform(10, 150)
         loss, jitter = rng.uniform(0.02, 0.2), rng.uniform(20, 300)
         rate = rng.uniform(3e5, 2e6)
-        # No flipped bits: outside the batches nothing of the protocol has a checksum but TCP's.
+        # No flipped bits: outside the batches the protocol has no checksum but TCP's.
         choices: list[tuple[str, float, Conditions, bool]] = [
             (
                 f"round trip {rtt:.0f} ms",
@@ -387,5 +387,5 @@ def _start(broker: LocalKafka) -> None:
 
 
 def _elect_preferred(cluster: LocalCluster) -> None:
-    with suppress(KafkaFailure):  # a leader that is not in sync yet stays where it is: nothing was promised
+    with suppress(KafkaFailure):  # a preferred leader that is not in sync yet is not elected
         cluster.elect()

@@ -1,4 +1,4 @@
-"""Memory of the product by the part each process plays."""
+"""Memory of the product by process role."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ import psutil
 
 from bench.proctree import session_members
 
-ROLES = ("driver", "jvm", "daemon", "workers")
+ROLES = ("driver", "jvm", "daemon", "worker")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Resident bytes by role at one moment (time.monotonic); `processes` counts all of them."""
+    """Resident bytes by role at one time (time.monotonic), and the number of processes."""
 
     at_s: float
     rss_bytes: Counter[str]
@@ -27,12 +27,12 @@ class Sample:
 
 
 def sample(session: int, at_s: float) -> Sample:
-    """Reads the memory of all processes of the product whose main process leads `session`."""
+    """Read the memory of all processes of the product whose main process leads `session`."""
     rss: Counter[str] = Counter()
     members = session_members(session)
     for process in members:
         with suppress(psutil.Error):
-            rss[_role(process, session)] += process.memory_info().rss
+            rss[role_of(process, session)] += process.memory_info().rss
     return Sample(at_s, rss, len(members))
 
 
@@ -42,11 +42,12 @@ def typical(samples: Sequence[Sample]) -> dict[str, float]:
     return {**table, "total": median(one.total_bytes for one in samples)}
 
 
-def _role(process: psutil.Process, session: int) -> str:
+def role_of(process: psutil.Process, session: int) -> str:
+    """`driver`, `jvm`, `daemon` or `worker` (an executor)."""
     if process.pid == session:
         return "driver"
     if process.name() == "java":
         return "jvm"
     # PySpark's daemon forks its workers, which keep its command line.
     parent = process.parent()
-    return "workers" if parent is not None and parent.name() != "java" and parent.pid != session else "daemon"
+    return "worker" if parent is not None and parent.name() != "java" and parent.pid != session else "daemon"

@@ -33,7 +33,7 @@ class Checkpoint:
 
 
 class Committing:
-    """Commits positions a little behind the end, every second, until it is stopped."""
+    """Commits offsets slightly behind the end offsets every second until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.commits = 0
@@ -55,7 +55,7 @@ class Committing:
     def _run(self) -> None:
         reached = dict.fromkeys(range(self._partitions), 0)
         while not self._stopping.wait(_INTERVAL_S):
-            with suppress(KafkaException):  # a broker that is away: the next second
+            with suppress(KafkaException):  # an unreachable broker: retried in the next second
                 for partition in reached:
                     _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=5)
                     reached[partition] = max(reached[partition], end - _BEHIND)
@@ -65,7 +65,7 @@ class Committing:
 
 
 def checkpoints(bootstrap: str, source_alias: str) -> list[Checkpoint]:
-    """All that were ever written, in order. Raises KafkaException when there is no such topic."""
+    """All checkpoints that were ever written, in order. Raises KafkaException when the topic is missing."""
     reader = Reader(bootstrap, "read_committed")
     try:
         found = []
@@ -88,7 +88,7 @@ def parse(key: bytes, value: bytes) -> Checkpoint:
 
 
 def wrong(points: list[Checkpoint], remote_topic: str, partition: int, source: Rows, target: Rows) -> list[str]:
-    """What is wrong with a partition's checkpoints, given its records on both sides, each once and in order."""
+    """Errors of a partition's checkpoints, given its records on both clusters, each once and in order."""
     problems = []
     newest, newest_upstream = -1, -1
     for point in points:
@@ -101,7 +101,7 @@ def wrong(points: list[Checkpoint], remote_topic: str, partition: int, source: R
                 f"partition {partition}: the checkpoint {point.upstream} -> {point.downstream} skips records, "
                 f"{exact} would be right"
             )
-        # A coordinator that does not know that it is deposed, or a commit that was delayed, sets the group's offset back on the source.
+        # A deposed coordinator or a delayed commit can set the group's offset back on the source.
         if point.downstream < newest and point.upstream >= newest_upstream:
             problems.append(
                 f"partition {partition}: the checkpoint {point.upstream} -> {point.downstream} comes after {newest_upstream} -> {newest}"

@@ -1,4 +1,4 @@
-"""Watches the partitions of a topic grow on the target, and remembers when each of them did."""
+"""Monitor the end offsets of a topic on the target over time."""
 
 import threading
 import time
@@ -11,8 +11,8 @@ from mm2.kafka.errors import KafkaFailure
 
 
 @dataclass(frozen=True)
-class Look:
-    """End offsets by partition at one moment (time.monotonic)."""
+class Snapshot:
+    """End offsets by partition at one time (time.monotonic)."""
 
     at_s: float
     ends: dict[int, int]
@@ -23,12 +23,12 @@ class Look:
 
 
 class Growth:
-    """Looks every `interval_s` in a thread of its own, and keeps every look."""
+    """Polls the end offsets every `interval_s` in its own thread and keeps every snapshot."""
 
     def __init__(self, arrivals: Arrivals, interval_s: float = 0.02) -> None:
         self._arrivals = arrivals
         self._interval_s = interval_s
-        self._looks: list[Look] = [Look(time.monotonic(), {})]
+        self._snapshots: list[Snapshot] = [Snapshot(time.monotonic(), {})]
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="growth", daemon=True)
 
@@ -40,26 +40,26 @@ class Growth:
         self._thread.join()
 
     @property
-    def latest(self) -> Look:
-        return self._looks[-1]
+    def latest(self) -> Snapshot:
+        return self._snapshots[-1]
 
-    def at(self, moment_s: float) -> Look:
-        """The last look not later than that."""
-        looks = self._looks
-        return looks[max(0, bisect_right(looks, moment_s, key=lambda look: look.at_s) - 1)]
+    def at(self, moment_s: float) -> Snapshot:
+        """The last snapshot not later than that."""
+        snapshots = self._snapshots
+        return snapshots[max(0, bisect_right(snapshots, moment_s, key=lambda snapshot: snapshot.at_s) - 1)]
 
     def between(self, from_s: float, to_s: float) -> int:
-        """Records that appeared in that time."""
+        """Number of records that arrived in that time."""
         return self.at(to_s).records - self.at(from_s).records
 
-    def fresh(self) -> Look:
-        """A look that began after the call."""
+    def fresh(self) -> Snapshot:
+        """A snapshot that was requested after the call."""
         called_s = time.monotonic()
         self.wait(lambda: self.latest.at_s > called_s + self._interval_s, 30.0)
         return self.latest
 
     def wait(self, until: Callable[[], bool], patience_s: float, check: Callable[[], None] = lambda: None) -> bool:
-        """Waits until the condition holds; False when that takes longer. `check` raises when waiting is in vain."""
+        """Wait until the condition is true; False after the timeout. `check` raises to end the wait early."""
         deadline = time.monotonic() + patience_s
         while not until():
             check()
@@ -69,22 +69,22 @@ class Growth:
         return True
 
     def pauses_s(self, from_s: float) -> dict[int, float]:
-        """For each partition the longest time without growth since then, the present one included."""
-        looks = [look for look in list(self._looks) if look.at_s >= from_s]
+        """For each partition the longest time without new records since `from_s`, including the current one."""
+        snapshots = [snapshot for snapshot in list(self._snapshots) if snapshot.at_s >= from_s]
         longest: dict[int, float] = {}
         grown_s: dict[int, float] = {}
         ends: dict[int, int] = {}
-        for look in looks:
-            for partition, end in look.ends.items():
+        for snapshot in snapshots:
+            for partition, end in snapshot.ends.items():
                 since_s = grown_s.setdefault(partition, from_s)
-                longest[partition] = max(longest.get(partition, 0.0), look.at_s - since_s)
+                longest[partition] = max(longest.get(partition, 0.0), snapshot.at_s - since_s)
                 if end > ends.setdefault(partition, end):
-                    grown_s[partition] = look.at_s
+                    grown_s[partition] = snapshot.at_s
                     ends[partition] = end
         return longest
 
     def all_grown_since(self, from_s: float) -> bool:
-        """Every partition is longer than it was then."""
+        """Whether every partition has new records since `from_s`."""
         before, now = self.at(from_s).ends, self.latest.ends
         return bool(now) and all(end > before.get(partition, 0) for partition, end in now.items())
 
@@ -93,5 +93,5 @@ class Growth:
             try:
                 ends = self._arrivals.ends()
             except KafkaFailure:
-                continue  # a broker that does not answer is seen as one on which nothing grows
-            self._looks.append(Look(time.monotonic(), ends))
+                continue  # without a response no new records are visible
+            self._snapshots.append(Snapshot(time.monotonic(), ends))

@@ -1,7 +1,7 @@
-"""Is everything there that was sent, in order, and how often: judged from the records alone.
+"""Check from the records alone whether all sent records have arrived, in order and how often.
 
-Whatever arrived first of each sequence has to be in order; a second arrival is a duplicate and blamed on the kill
-after which it was written (found by its offset on the target).
+The first arrivals of all sequences must be in order. A second arrival is a duplicate and attributed to the kill after
+which it was written, which is determined by its offset on the target.
 """
 
 from collections import Counter
@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.endurance.traffic import SEQUENCE_HEADER, Identity, decode
+from tests.faults.oracle import contiguous_ranges
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """A record as the target holds it."""
+    """A record on the target."""
 
     partition: int
     offset: int
@@ -25,18 +26,18 @@ class Arrived:
 
 @dataclass
 class Verdict:
-    """What is wrong, by kind; `duplicates` counts by the number of the kill, 0 for those before the first."""
+    """Errors by kind; `duplicates` counts by the number of the kill, 0 for those before the first."""
 
     records: int = 0
     lost: list[str] = field(default_factory=list)
-    """A sentence for each run of sequences that never came."""
+    """One message for each range of missing sequences."""
     disordered: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     duplicates: Counter[int] = field(default_factory=Counter)
 
 
 class Judge:
-    """`sent` says how many records each producer wrote to each partition, sentinels included."""
+    """`sent`: number of records that each producer wrote to each partition, including sentinels."""
 
     def __init__(self, run: bytes, sent: Mapping[tuple[int, int], int]) -> None:
         self._run = run
@@ -49,11 +50,11 @@ class Judge:
 
     @property
     def is_complete(self) -> bool:
-        """Every sentinel has been seen and nothing before them is missing."""
+        """Whether every sentinel has arrived and no record before them is missing."""
         return not self._open and not any(self._skipped.values())
 
-    def see(self, record: Arrived) -> None:
-        """To be called in the order of the partition's offsets."""
+    def add(self, record: Arrived) -> None:
+        """Add a record. Call it in the order of the partition's offsets."""
         self._verdict.records += 1
         identity = decode(record.value or b"")
         wrong = "its value is damaged" if identity is None else self._difference(record, identity)
@@ -76,12 +77,12 @@ class Judge:
             self._open.discard(stream)
 
     def verdict(self, boundaries: Sequence[Mapping[int, int]]) -> Verdict:
-        """`boundaries`: for each kill the end offset of each target partition when it had happened, in order."""
+        """`boundaries`: for each kill, in order, the end offset of each target partition after it."""
         for stream, count in self._sent.items():
             missing = sorted(self._skipped[stream] | set(range(self._next[stream], count)))
             self._verdict.lost += [
                 f"producer {stream[0]}, partition {stream[1]}: sequences {first} to {last}"
-                for first, last in _runs(missing)
+                for first, last in contiguous_ranges(missing)
             ]
         for partition, offset in self._duplicates:
             self._verdict.duplicates[sum(1 for ends in boundaries if ends.get(partition, 0) <= offset)] += 1
@@ -96,18 +97,7 @@ class Judge:
             ("timestamp", identity.time_ms, record.timestamp_ms),
         )
         if (identity.producer, identity.partition) not in self._sent:
-            return f"nobody is producer {identity.producer}"
+            return f"there is no producer {identity.producer}"
         return next(
             (f"its {what} is {there!r}, not {right!r}" for what, right, there in expected if there != right), None
         )
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as (first, last) of each unbroken run."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], number)
-        else:
-            runs.append((number, number))
-    return runs

@@ -1,12 +1,12 @@
-"""Samples the committed positions of a flow, and whether the target's high watermark covers what each of them claims.
+"""Sample the committed positions of a flow and compare each with the target's high watermark.
 
-A position in ``mm2-offsets.<source>.internal`` claims that every record below it is on the target and will stay there, which
-holds for records below the high watermark only (acks=all). As soon as a position can be read, ListOffsets asks the leader of the
+A position in ``mm2-offsets.<source>.internal`` claims that every record below it is on the target permanently, which is true
+only for records below the high watermark (acks=all). As soon as a position can be read, ListOffsets asks the leader of the
 remote partition for its high watermark. It never falls, so the position was too high when it was written if it is too high now.
 
-A former leader that does not know that it is deposed may answer with an old high watermark, also for seconds. Its answer names an
-older leader epoch than later answers do, or than the records have that the position claims; such a sample is not certain and is
-counted by itself (KIP-207 and KIP-320 keep other old answers out).
+A deposed leader may return an old high watermark for seconds. Its response has an older leader epoch than later responses, or
+than the records that the position claims; such a sample is uncertain and counted separately (KIP-207 and KIP-320 exclude other
+old responses).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LATER_S = 2.0
 
 
 class Position(NamedTuple):
-    """What a record of the offsets topic says: the next source offset of a partition."""
+    """A record of the offsets topic: the next source offset of a partition."""
 
     topic: str
     partition: int
@@ -45,7 +45,7 @@ class Position(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A position that was read, and the high watermark of the remote partition that was answered after that."""
+    """A position, and the high watermark of the remote partition that was read after it."""
 
     at_s: float
     topic: str
@@ -53,28 +53,28 @@ class Claim(NamedTuple):
     position: int
     high_watermark: int
     epoch: int
-    """Of the leader that answered."""
+    """Leader epoch of the response."""
 
 
-class _Question(NamedTuple):
-    """How often the high watermark has been asked for, and when at last."""
+class _Request(NamedTuple):
+    """A request for the high watermark: the last time and the number of attempts."""
 
     position: Position
-    asked_s: float
+    requested_s: float
     times: int
 
 
 @dataclass
 class Verdict:
-    """What is wrong with the positions of a partition, one sentence each."""
+    """Errors of the positions of a partition, one message each."""
 
     above: list[str] = field(default_factory=list)
     uncertain: list[str] = field(default_factory=list)
-    """Above an answer that may have been a former leader's."""
+    """Above a high watermark that may be a deposed leader's."""
 
 
 def parse(key: bytes | None, value: bytes | None) -> Position | None:
-    """A record of Connect's offsets topic; None for a tombstone and for what is not a position of MirrorSourceConnector."""
+    """Parse a record of Connect's offsets topic; None for tombstones and other connectors."""
     try:
         connector, where = json.loads(key or b"")
         offset = json.loads(value or b"")["offset"]
@@ -90,8 +90,8 @@ def above(
 ) -> Verdict:
     """Positions of one partition that claim a record at or above the high watermark.
 
-    `source` and `target` are the records as they were at the end, `epochs` the leader epochs of the batches of `target`. A record that
-    is not on the target at all is lost, which the oracle reports; of one that is there more than once the first counts.
+    `source` and `target` are the records at the end, `epochs` the leader epochs of the batches of `target`. A record that is missing
+    on the target is lost, which the oracle reports; of duplicates the first one counts.
     """
     places: dict[int, deque[int]] = {}
     for offset, digest in zip(target.offsets, target.digests, strict=True):
@@ -114,13 +114,13 @@ def above(
         later = (other for other in claims[number + 1 :] if other.at_s >= claim.at_s + _LATER_S)
         is_certain = any(other.epoch == claim.epoch for other in later)
         if epochs is not None and epochs[bisect_left(target.offsets, needed[claimed - 1])] > claim.epoch:
-            is_certain = False  # written under a later leader: the one that answered was deposed
+            is_certain = False  # written under a later leader: the response came from a deposed one
         (verdict.above if is_certain else verdict.uncertain).append(sentence)
     return verdict
 
 
 def judge_positions(sampler: PositionSampler, source: str, target: str) -> Verdict:
-    """`above` of all partitions; `source` and `target` are where to connect. Raises KafkaException."""
+    """`above` of all partitions; `source` and `target` are bootstrap servers. Raises KafkaException."""
     verdict = Verdict()
     readers = Reader(source, "read_committed"), Reader(target, "read_committed")
     try:
@@ -138,7 +138,7 @@ def judge_positions(sampler: PositionSampler, source: str, target: str) -> Verdi
 
 
 def _with_epochs(messages: Iterable[Message], epochs: array[int]) -> Iterator[Message]:
-    """Adds the leader epoch of each message's batch to `epochs`; -1 where there is none."""
+    """Append the leader epoch of each message's batch to `epochs`; -1 for none."""
     for message in messages:
         epoch = message.leader_epoch()
         epochs.append(-1 if epoch is None else epoch)
@@ -146,17 +146,17 @@ def _with_epochs(messages: Iterable[Message], epochs: array[int]) -> Iterator[Me
 
 
 class PositionSampler:
-    """Follows the offsets topic of a flow and takes a claim of each position, in a thread of its own."""
+    """Follows the offsets topic of a flow and samples each position in its own thread."""
 
     def __init__(self, bootstrap: str, source_alias: str) -> None:
         self.claims: dict[tuple[str, int], list[Claim]] = {}
         self.latest: dict[tuple[str, int], int] = {}
-        """The valid position by source topic and partition; one with a smaller lease than another landed late."""
+        """The valid position by source topic and partition; one with a smaller lease was written late."""
         self.sampled = 0
         self.unanswered = 0
-        """Positions for which no leader answered in time."""
+        """Positions without a response of a leader in time."""
         self.back: list[str] = []
-        """Positions below the one before, as sentences: no error by themselves."""
+        """Messages about positions below their predecessor; not an error by themselves."""
         self.failures: Counter[str] = Counter()
         self._leases: dict[tuple[str, int], tuple[int, ...]] = {}
         self._topic = f"mm2-offsets.{source_alias}.internal"
@@ -165,7 +165,7 @@ class PositionSampler:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
-                "group.id": "positions",  # demanded by the client, never used
+                "group.id": "positions",  # required by the client, never used
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
@@ -175,7 +175,7 @@ class PositionSampler:
                 "log_level": 0,
             }
         )
-        self._waiting: list[tuple[_Question, Future[ListOffsetsResultInfo]]] = []
+        self._waiting: list[tuple[_Request, Future[ListOffsetsResultInfo]]] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="positions", daemon=True)
 
@@ -198,7 +198,7 @@ class PositionSampler:
                     continue
                 while not self._stopping.is_set():
                     self._once()
-            except KafkaException as exc:  # an offsets topic without a leader: read on later
+            except KafkaException as exc:  # an offsets topic without a leader: retried later
                 self.failures[str(exc)] += 1
         with suppress(KafkaException, RuntimeError):
             self._consumer.close()
@@ -226,7 +226,7 @@ class PositionSampler:
                 self._note(position, _lease(message))
                 newest[position.topic, position.partition] = position
         for position in newest.values():
-            self._ask(position)
+            self._request(position)
         self._collect()
 
     def _note(self, position: Position, lease: tuple[int, ...]) -> None:
@@ -238,47 +238,47 @@ class PositionSampler:
                 f"lease {lease} after {self._leases.get(where, ())}"
             )
         if lease and lease < self._leases.get(where, ()):
-            return  # it landed late
+            return  # it was written late
         self._leases[where] = lease or self._leases.get(where, ())
         self.latest[where] = position.offset
 
-    def _ask(self, position: Position, times: int = 1) -> None:
+    def _request(self, position: Position, times: int = 1) -> None:
         remote = TopicPartition(self.remote(position.topic), position.partition)
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         answers = self._admin.list_offsets(
             {remote: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_ANSWER_S
         )
-        self._waiting += [(_Question(position, time.time(), times), answer) for answer in answers.values()]
+        self._waiting += [(_Request(position, time.time(), times), answer) for answer in answers.values()]
 
     def _collect(self) -> None:
         done = [row for row in self._waiting if row[1].done()]
         self._waiting = [row for row in self._waiting if not row[1].done()]
-        for question, answer in done:
-            position = question.position
+        for request, answer in done:
+            position = request.position
             try:
                 found = answer.result()
             except KafkaException as exc:
                 self.failures[str(exc)] += 1
-                self._ask_again(question)
+                self._retry(request)
                 continue
-            if found.offset < 0:  # an error that librdkafka passes over
+            if found.offset < 0:  # an error that librdkafka does not raise
                 self.failures["no offset"] += 1
-                self._ask_again(question)
+                self._retry(request)
                 continue
             self.sampled += 1
             epoch = -1 if found.leader_epoch is None else int(found.leader_epoch)
-            claim = Claim(question.asked_s, *position, int(found.offset), epoch)
+            claim = Claim(request.requested_s, *position, int(found.offset), epoch)
             self.claims.setdefault((position.topic, position.partition), []).append(claim)
 
-    def _ask_again(self, question: _Question) -> None:
-        """A later answer holds as well: the high watermark of then was not higher."""
-        if question.times >= _TIMES or self._stopping.is_set():
+    def _retry(self, request: _Request) -> None:
+        """Request again: the high watermark never decreases, so a later response is valid too."""
+        if request.times >= _TIMES or self._stopping.is_set():
             self.unanswered += 1
             return
-        # The admin client keeps an epoch that was refused (FENCED_LEADER_EPOCH) until metadata are asked for.
+        # The admin client keeps a rejected epoch (FENCED_LEADER_EPOCH) until it requests metadata.
         with suppress(KafkaException):
-            self._admin.list_topics(self.remote(question.position.topic), timeout=1)
-        self._ask(question.position, question.times + 1)
+            self._admin.list_topics(self.remote(request.position.topic), timeout=1)
+        self._request(request.position, request.times + 1)
 
 
 def _lease(message: Message) -> tuple[int, ...]:

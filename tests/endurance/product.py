@@ -1,4 +1,4 @@
-"""The product as its users run it: processes of connect-mirror-maker on one file, started again after each death."""
+"""The product as users run it: connect-mirror-maker processes on one file, restarted after each kill."""
 
 import json
 import os
@@ -22,7 +22,7 @@ _LOG_TAIL_LINES = 20
 
 
 class ProductFailed(Exception):
-    """The product ended or stood still when nobody had touched it."""
+    """The product ended or stalled unexpectedly."""
 
 
 class Product:
@@ -39,28 +39,28 @@ class Product:
 
     @property
     def pid(self) -> int:
-        """Also the number of the session in which all of its processes are."""
+        """Also the id of the session of all its processes."""
         return self._running().pid
 
     @property
     def log(self) -> Path:
-        """Of the latest start."""
-        return log_file(self._place)
+        """Log of the latest start."""
+        return log_file(self._run_folder)
 
     def start(self) -> None:
         self._starts += 1
-        self._process = self._contender.launch(self._flow, self._place)
+        self._process = self._contender.launch(self._flow, self._run_folder)
         self._sessions.append(self._process.pid)
 
     def check(self) -> None:
-        """Raises ProductFailed with the end of the log when it is gone."""
+        """Raise ProductFailed with the end of the log when it has ended."""
         process = self._running()
         if process.poll() is not None:
             tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
-            raise ProductFailed(f"{self.name} ended by itself with exit code {process.returncode}:\n{tail}")
+            raise ProductFailed(f"{self.name} ended unexpectedly with exit code {process.returncode}:\n{tail}")
 
     def terminate(self) -> None:
-        """Asks it to stop, without waiting."""
+        """Send SIGTERM without waiting."""
         self._running().terminate()
 
     def kill9(self, *, whole_tree: bool) -> bool:
@@ -75,16 +75,16 @@ class Product:
         return alive
 
     def stop(self) -> int:
-        """Stops it cleanly, by force when that takes too long; the exit code."""
+        """Stop it cleanly, or kill it after a timeout; return the exit code."""
         return end(self._running(), patience_s=_STOP_PATIENCE_S)
 
     def orphans(self) -> list[psutil.Process]:
-        """Processes of dead main processes that still live."""
+        """Running child processes of dead main processes."""
         alive = self._process.pid if self._process is not None and self._process.poll() is None else None
         return [member for session in self._sessions if session != alive for member in session_members(session)]
 
     def wait_for_orphans(self, patience_s: float) -> bool:
-        """Waits until what dead main processes left is gone; False when it is not in time."""
+        """Wait until no orphans are left; False after the timeout."""
         deadline = time.monotonic() + patience_s
         while self.orphans():
             if time.monotonic() > deadline:
@@ -93,7 +93,7 @@ class Product:
         return True
 
     def clean_up(self) -> None:
-        """Ends everything that it has ever started and that still lives."""
+        """Kill all processes that it has started and that still run."""
         if self._process is not None:
             end(self._process, patience_s=_STOP_PATIENCE_S)
         for orphan in self.orphans():
@@ -101,7 +101,7 @@ class Product:
                 orphan.kill()
 
     @property
-    def _place(self) -> Path:
+    def _run_folder(self) -> Path:
         return self._folder / f"{self.name}-{self._starts}"
 
     def _running(self) -> Popen[bytes]:
@@ -118,7 +118,7 @@ class LogTail:
         self._read_bytes = 0
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Whole lines since the last call; what is not a JSON object (a JVM's warning) is passed over."""
+        """Complete lines since the last call; lines that are not a JSON object (warnings of a JVM) are skipped."""
         if not self._file.exists():
             return
         with self._file.open("rb") as log:

@@ -1,4 +1,4 @@
-"""Reads a whole topic with confluent-kafka, an implementation that shares nothing with what is tested."""
+"""Read a whole topic with confluent-kafka, which shares no code with the tested client."""
 
 import time
 
@@ -10,26 +10,28 @@ _QUIET_S = 3.0
 
 
 def read_to_judge(bootstrap: str, topic: str, partitions: int, judge: Judge, patience_s: float) -> None:
-    """Shows all records to the judge, until it has seen all it waits for and nothing more comes, or nothing comes for
-    `patience_s`. Raises KafkaException."""
+    """Pass all records to the judge until it is complete and no more arrive, or none arrive for `patience_s`.
+
+    Raises KafkaException.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "readback",  # demanded by the client, never used
+            "group.id": "readback",  # required by the client, never used
             "enable.auto.commit": False,
             "check.crcs": True,
         }
     )
     try:
         consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
-        last_news = time.monotonic()
-        while time.monotonic() - last_news < (_QUIET_S if judge.is_complete else patience_s):
+        last_record = time.monotonic()
+        while time.monotonic() - last_record < (_QUIET_S if judge.is_complete else patience_s):
             for message in consumer.consume(1000, 0.2):
                 error = message.error()
                 if error is not None:
                     raise KafkaException(error)
-                last_news = time.monotonic()
-                judge.see(
+                last_record = time.monotonic()
+                judge.add(
                     Arrived(
                         partition=message.partition() or 0,
                         offset=message.offset() or 0,

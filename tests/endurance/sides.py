@@ -1,4 +1,4 @@
-"""The clusters of both sides, each broker behind a network that can be a bad one, and how what is on them is replicated."""
+"""Source and target cluster with a fault-injecting proxy before each broker, and their replication settings."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tests.support.cluster import LocalCluster
 from tests.support.proxy import Proxy
 from tests.support.waiting import PATIENCE
 
-#: From so many brokers on each side a record counts on the target when two have it.
+#: With this number of brokers the target requires two in-sync replicas.
 _REPLICATED = 3
 _START_S = 240.0 * PATIENCE
 _TOPICS = ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic", "ledger.topic")
 _STORES = ("offset", "status", "config")
-#: Leaders return to the preferred brokers soon, so that no broker ends up with all of them.
+#: Preferred leaders are elected soon, so that no broker keeps all leaders.
 _BALANCED = {"auto.leader.rebalance.enable": "true", "leader.imbalance.check.interval.seconds": "20"}
-#: Eight JVMs on few processors: with 3 s, brokers lose their sessions without any fault, and with 60 s some do not start.
+#: Eight JVMs on few CPUs: with 3 s brokers lose their sessions without a fault, and with 60 s some do not start.
 _BUSY = {"broker.session.timeout.ms": "6000", "initial.broker.registration.timeout.ms": "600000"}
-#: The second compiler takes longer than it saves at some hundred records a second.
+#: The C2 compiler costs more than it saves at a few hundred records per second.
 _JVM = ("-XX:TieredStopAtLevel=1",)
 _SAFE = {"min.insync.replicas": "2", "transaction.state.log.min.isr": "2"}
 
 
 @dataclass(frozen=True)
 class Side:
-    """One cluster, and the network before each of its brokers. `cluster` is None where there is one broker only."""
+    """One cluster with a proxy before each broker. `cluster` is None for a single broker."""
 
     name: str
     brokers: list[LocalKafka]
@@ -39,27 +39,26 @@ class Side:
 
     @property
     def bootstrap(self) -> str:
-        """Where everybody but the product connects."""
+        """Bootstrap servers of all clients except the product."""
         return ",".join(broker.bootstrap for broker in self.brokers)
 
     @property
     def addresses(self) -> str:
-        """What the product is told."""
+        """Bootstrap servers of the product: the proxies."""
         return ",".join(network.address for network in self.networks)
 
 
 def replication_factors(replicas: int) -> dict[str, str]:
-    """Settings of a flow whose topics, remote and internal, have so many replicas."""
+    """Settings of a flow whose remote and internal topics have this number of replicas."""
     names = [f"{name}.replication.factor" for name in _TOPICS]
     names += [f"{name}.storage.replication.factor" for name in _STORES]
     return dict.fromkeys(["replication.factor", *names], str(replicas))
 
 
 def broker_settings(name: str, brokers: int, replicas: int) -> dict[str, str]:
-    """Settings of the brokers of a side; A is the source, B the target.
+    """Broker settings of a cluster; A is the source, B the target.
 
-    No record is deleted, however old. The target looks every second for producers that have expired, whose newest record is older than
-    a day.
+    No record is deleted by age. The target checks every second for expired producers, whose newest record is older than a day.
     """
     found = {"log.retention.ms": "-1"}
     if name == "B":
@@ -73,7 +72,7 @@ def broker_settings(name: str, brokers: int, replicas: int) -> dict[str, str]:
 
 
 def start_side(stack: ExitStack, folder: Path, name: str, brokers: int, replicas: int) -> Side:
-    """Starts the clusters and their networks, which the stack stops. Raises SandboxError."""
+    """Start a cluster and its proxies; the stack stops them. Raises SandboxError."""
     settings: Mapping[str, str] = broker_settings(name, brokers, replicas)
     how: dict[str, Any] = {"listeners": LISTENERS, "proxied": ["PROXIED"], "overrides": settings}
     cluster = None

@@ -1,8 +1,8 @@
-"""Stalls the disk of a broker: its threads that write to the log stop, all others run on.
+"""Stall the disk of a broker: the threads that write to the log are stopped, all others continue.
 
-A request handler or a replica fetcher that appends to a log on a stalled disk blocks in write(2), while network threads answer
-nothing and the heartbeat to the controller goes on, so that the broker is not fenced. Stopping those threads with ptrace(2) looks
-the same from outside and needs no right but to trace one's own child processes.
+A request handler or a replica fetcher that appends to a log on a stalled disk blocks in write(2), while network threads send no
+responses and the heartbeat to the controller continues, so that the broker is not fenced. Stopping those threads with ptrace(2)
+has the same effect and needs only the permission to trace child processes.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c
 _DATA_PLANE = "data-plane-kafk"
 _FETCHER = "ReplicaFetcherT"
 _EPOLL = frozenset({"232", "281"})  # epoll_wait, epoll_pwait on x86-64
-_GLANCES, _GLANCE_S = 10, 0.01
+_CHECKS, _CHECK_S = 10, 0.01
 
 
 def writers(pid: int) -> list[int]:
-    """Ids of the threads of a broker that append to logs. OSError when there is no such process."""
+    """Ids of the broker threads that append to logs. Raises OSError when there is no such process."""
     tasks = list(Path(f"/proc/{pid}/task").iterdir())
     polling: set[int] = set()
-    for _ in range(_GLANCES):  # a network thread that is at work this time is not at work each time
+    for _ in range(_CHECKS):  # a network thread that is busy in one check is idle in another
         polling.update(int(task.name) for task in tasks if _read(task / "syscall").partition(" ")[0] in _EPOLL)
-        time.sleep(_GLANCE_S)
+        time.sleep(_CHECK_S)
     return sorted(
         int(task.name)
         for task in tasks
@@ -49,9 +49,9 @@ def _read(file: Path) -> str:
 
 
 def stop_threads(threads: Sequence[int]) -> list[int]:
-    """Stops them until `resume_threads`, from the same thread, or until the caller's thread ends; those that were stopped.
+    """Stop threads until `resume_threads` is called by the same thread or the calling thread ends; return the stopped ones.
 
-    OSError when the kernel does not allow it.
+    Raises OSError when the kernel does not allow it.
     """
     stopped: list[int] = []
     for thread in threads:
@@ -69,13 +69,13 @@ def stop_threads(threads: Sequence[int]) -> list[int]:
 
 
 def resume_threads(threads: Sequence[int]) -> None:
-    """Ends `stop_threads`; a thread that has died meanwhile is no error."""
+    """Resume stopped threads; a thread that has died is not an error."""
     for thread in threads:
         _LIBC.ptrace(_PTRACE_DETACH, thread, None, None)
 
 
 class Script:
-    """Plays actions at times after `start` in a thread of its own; `finish` lets none of them follow and then calls `undo`."""
+    """Runs actions at times after `start` in its own thread; `finish` skips the remaining ones and then calls `undo`."""
 
     def __init__(self, steps: Sequence[tuple[float, Callable[[], object]]], undo: Callable[[], object]) -> None:
         self._steps = sorted(steps, key=lambda step: step[0])
@@ -89,7 +89,7 @@ class Script:
         self._thread.start()
 
     def finish(self) -> None:
-        """Raises what an action has raised."""
+        """End the script. Raises the exception of an action."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()
@@ -106,15 +106,15 @@ class Script:
         except Exception as exc:  # noqa: BLE001 - raised by `finish`
             self._failure = exc
         finally:
-            # All of ptrace(2) has to come from the thread that has stopped them, so the last action is here.
+            # ptrace(2) must be called by the thread that stopped the others, so `undo` is called here.
             self._ending.wait()
             self._undo()
 
 
 class DiskStall:
-    """Stops the writers of a broker and resumes them; all methods have to be called from one thread.
+    """Stops and resumes the writer threads of a broker; call all methods from one thread.
 
-    `pause` and `resume` stop all of the process, where the kernel does not allow more.
+    `pause` and `resume` are used for the whole process where the kernel does not allow ptrace(2).
     """
 
     def __init__(self, pid: Callable[[], int], pause: Callable[[], None], resume: Callable[[], None]) -> None:

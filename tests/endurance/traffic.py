@@ -1,7 +1,7 @@
-"""Records that say who they are, and steady streams of them.
+"""Records that contain their identity, and steady streams of them.
 
 A value is: run 8 | producer 2 | partition 2 | sequence 8 | time in ms 8 | last 1 | padding | crc32c 4, big-endian. The
-key, one header and the timestamp repeat sequence and time, so that a record whose parts were mixed up does not pass.
+key, one header and the timestamp repeat sequence and time, so that a record with mixed-up parts is detected.
 """
 
 import random
@@ -26,7 +26,7 @@ class TrafficFailed(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a record is. `is_last`: the sentinel that ends the partition for that producer."""
+    """Identity of a record. `is_last`: the sentinel that ends the partition for that producer."""
 
     run: bytes
     producer: int
@@ -36,7 +36,7 @@ class Identity:
     is_last: bool
 
     def encode(self, size_bytes: int) -> bytes:
-        """A value of that size, padded with bytes that depend on the identity."""
+        """A value of that size, padded with bytes that are derived from the identity."""
         head = _HEAD.pack(self.run, self.producer, self.partition, self.sequence, self.time_ms, self.is_last)
         padding = random.Random(self.sequence).randbytes(max(0, size_bytes - _HEAD.size - _CRC.size))
         return head + padding + _CRC.pack(crc32c.crc32c(head + padding))
@@ -58,7 +58,7 @@ def decode(value: bytes) -> Identity | None:
 
 @dataclass(frozen=True)
 class Pace:
-    """How many producers; each writes all that is due every `tick_ms`, which waits up to `linger_ms` to be sent."""
+    """Number of producers; each writes all due records every `tick_ms` and lingers up to `linger_ms`."""
 
     producers: int
     tick_ms: float = 20.0
@@ -80,14 +80,14 @@ class Traffic:
         pace: Pace,
         age_ms: int = 0,
     ) -> None:
-        """`age_ms`: how old the records say they are."""
+        """`age_ms`: age of the record timestamps."""
         self.run = run
         self.rate = rate
         self.partitions = partitions
         self.sent: dict[tuple[int, int], int] = {
             (producer, partition): 0 for producer in range(pace.producers) for partition in range(partitions)
         }
-        """How many records, by producer and partition; their sequences count from 0."""
+        """Number of records by producer and partition; sequences start at 0."""
         self._topic = topic
         self._size_bytes = size_bytes
         self._tick_s = pace.tick_ms / 1000
@@ -98,12 +98,12 @@ class Traffic:
             Producer(
                 {
                     "bootstrap.servers": bootstrap,
-                    "enable.idempotence": True,  # or a retry could reorder or double what the source holds
+                    "enable.idempotence": True,  # a retry could reorder or duplicate records otherwise
                     "linger.ms": pace.linger_ms,
-                    # A source that has forgotten the producer of old records takes any sequence, and would let a second batch in
-                    # before the first one is sent again.
+                    # A source that has expired the producer of old records accepts any sequence, and so a second batch before
+                    # the first one is retried.
                     **({"max.in.flight": 1} if age_ms else {}),
-                    "log_level": 2,  # the source goes away before its clients do; failed records are counted below
+                    "log_level": 2,  # the source stops before its clients; failed records are counted below
                     "on_delivery": self._delivered,
                 }
             )
@@ -123,18 +123,18 @@ class Traffic:
             thread.start()
 
     def finish(self) -> None:
-        """Stops, ends each partition with a sentinel per producer, and waits until all is written. Raises TrafficFailed."""
+        """Stop, write one sentinel per producer to each partition, and wait for all acknowledgements. Raises TrafficFailed."""
         self.halt()
         for index, client in enumerate(self._clients):
             for partition in range(self.partitions):
                 self._send(index, partition, is_last=True)
             if client.flush(_FLUSH_S):
-                raise TrafficFailed("The source did not take all records.")
+                raise TrafficFailed("The source did not acknowledge all records.")
         if self._errors:
-            raise TrafficFailed(f"The source refused {len(self._errors)} records: {self._errors[0]}.")
+            raise TrafficFailed(f"The source rejected {len(self._errors)} records: {self._errors[0]}.")
 
     def halt(self) -> None:
-        """Stops without an ending."""
+        """Stop without sentinels."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()
@@ -174,10 +174,10 @@ class Traffic:
 
 
 class Transactions:
-    """Transactions of some records each to all partitions of a topic, a third of them aborted, until it is stopped.
+    """Writes transactions to all partitions of a topic and aborts a third of them, until it is stopped.
 
-    It counts nothing: what a reader of committed records sees on the source is what has to be on the target. A producer
-    that broker failures have spoilt is replaced; its open transaction is aborted by that.
+    It counts no records: the committed records on the source must be on the target. A producer with a fatal error is
+    replaced, which aborts its open transaction.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Transactions:
             "bootstrap.servers": bootstrap,
             "transactional.id": f"{topic}-{run.hex()}",
             "transaction.timeout.ms": 60_000,
-            "message.timeout.ms": 50_000,  # has to be shorter
+            "message.timeout.ms": 50_000,  # must be shorter
             "linger.ms": 5,
             "log_level": 0,
         }
@@ -207,7 +207,7 @@ class Transactions:
         self._thread.start()
 
     def halt(self) -> None:
-        """Ends after the transaction that is open."""
+        """Stop after the open transaction."""
         self._stopping.set()
         self._thread.join(180)
 
@@ -217,7 +217,7 @@ class Transactions:
                 self._produce()
 
     def _produce(self) -> None:
-        """Until it is stopped, or until the producer is of no more use: raises KafkaException."""
+        """Produce until it is stopped. Raises KafkaException when the producer has failed."""
         producer = Producer(self._settings)
         producer.init_transactions(60)
         while not self._stopping.wait(self._pause_s):
@@ -230,7 +230,7 @@ class Transactions:
                     )
                     self._sequence += 1
             if self._random.random() < 1 / 3:
-                producer.flush(30)  # or the records might never leave
+                producer.flush(30)  # otherwise the records might never be sent
                 producer.abort_transaction(60)
                 self.aborted += 1
             else:

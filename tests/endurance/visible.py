@@ -1,8 +1,8 @@
-"""How long records take from their producer to a consumer, of the replica or of the source.
+"""Measure the latency from the producer to a consumer of a topic.
 
-A process of its own, so that nobody's lock is waited for, and both ends read the same clock.
+It runs in a separate process, so that it waits for no lock, and uses the same clock as the producer.
 
-Each second a line of JSON: when (epoch seconds) and how many records arrived after how many milliseconds.
+It writes one line of JSON per second: the time (epoch seconds) and the number of records by latency in milliseconds.
 """
 
 import json
@@ -21,7 +21,7 @@ from mm2.sandbox.process import end, spawn
 
 ROOT = Path(__file__).parents[2]
 _LONGEST_LINE = 1 << 16
-"""And some more of them: a second has at most some thousand different latencies, of a dozen characters each."""
+"""Upper bound in bytes: a second has at most some thousand different latencies, of a dozen characters each."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Latency:
 
 
 class Watch:
-    """The watching process. `latency` may be asked while it runs."""
+    """The measuring process. `latency` can be called while it runs."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, file: Path) -> None:
         self._file = file
@@ -48,7 +48,7 @@ class Watch:
         end(self._process)
 
     def last(self) -> tuple[float, Latency]:
-        """The last second that is over: when it began (epoch seconds; 0 before the first) and what was seen in it."""
+        """The last completed second: its begin (epoch seconds; 0 before the first) and its latency."""
         if not self._file.exists():
             return 0.0, summary([])
         with self._file.open("rb") as file:
@@ -60,14 +60,14 @@ class Watch:
         return float(row["at"]), summary([row["ms"]])
 
     def latency(self, excluded: Sequence[tuple[float, float]]) -> Latency:
-        """Of all seconds that are in none of the excluded times (epoch seconds)."""
+        """Latency over all seconds outside the excluded times (epoch seconds)."""
         lines = _whole_lines(self._file.read_bytes()) if self._file.exists() else []
         rows = [json.loads(line) for line in lines]
         return summary(row["ms"] for row in rows if not any(begin <= row["at"] <= after for begin, after in excluded))
 
 
 def _whole_lines(text: bytes) -> list[bytes]:
-    """Without the last one while it is being written."""
+    """All lines except an incomplete last one."""
     return text.rpartition(b"\n")[0].splitlines()
 
 
@@ -92,7 +92,7 @@ def summary(rows: Iterable[Mapping[str, int]]) -> Latency:
 
 
 def _rounded(ms: int) -> int:
-    """Milliseconds, from a second on tenths of one: lines stay short while a backlog arrives."""
+    """Milliseconds, in steps of 100 from one second on: lines stay short while a backlog arrives."""
     return max(0, ms) if ms < 1000 else ms // 100 * 100
 
 
@@ -100,7 +100,7 @@ def main(bootstrap: str, topic: str, partitions: int, file: Path) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "visible",  # demanded by the client, never used
+            "group.id": "visible",  # required by the client, never used
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "fetch.wait.max.ms": 100,
@@ -116,7 +116,7 @@ def main(bootstrap: str, topic: str, partitions: int, file: Path) -> None:
     with file.open("w") as out:
         while True:
             first = consumer.poll(0.1)
-            # What has come with it, and not until so many have: a wait here would be measured as latency.
+            # Only records that have already arrived: a wait here would be measured as latency.
             for message in () if first is None else (first, *consumer.consume(500, 0)):
                 if message.error() is None:
                     counts[_rounded(int(time.time() * 1000) - message.timestamp()[1])] += 1

@@ -342,7 +342,7 @@ def compare_reasons(judgment: Judgment, partition: int, true: Mapping[int, str],
         judgment.numbers["misexplained"] += len(offsets)
         judgment.misexplained += [
             f"partition {partition}, source offsets {first} to {last}: {reason} in the ledger, {really} on the source"
-            for first, last in _runs(offsets)
+            for first, last in contiguous_ranges(offsets)
         ]
 
 
@@ -373,7 +373,7 @@ def compare(
         if candidates is None:
             judgment.altered.append(f"{where}: the source has no such record")
             continue
-        # Records that are equal in everything are told apart by their order only: the first not seen yet is meant.
+        # Equal records are distinguished by their order only: the first unseen one is used.
         at = bisect_left(candidates, newest + 1)
         index = next((place for place in (*candidates[at:], *candidates[:at]) if not seen[place]), -1)
         if index < 0:
@@ -398,7 +398,7 @@ def compare(
         for index, there in enumerate(seen)
         if not there and wanted.offsets[index] not in reasons and (end is None or wanted.offsets[index] < end)
     )
-    for first, last in _runs(missing):
+    for first, last in contiguous_ranges(missing):
         judgment.numbers["lost"] += last - first + 1
         judgment.lost.append(
             f"partition {partition}, source offsets {wanted.offsets[first]} to {wanted.offsets[last]}, "
@@ -422,7 +422,7 @@ def explain(
         after = max(after, end + 1)
     misexplained = [offset for offset in copied if offset in reasons] if reasons else []
     for what, found in ((judgment.unexplained, unexplained), (judgment.misexplained, misexplained)):
-        what += [f"partition {partition}, source offsets {first} to {last}" for first, last in _runs(found)]
+        what += [f"partition {partition}, source offsets {first} to {last}" for first, last in contiguous_ranges(found)]
     judgment.numbers["unexplained"] += len(unexplained)
     judgment.numbers["misexplained"] += len(misexplained)
 
@@ -459,8 +459,8 @@ def gaps_of(data: Mapping[str, Any]) -> list[tuple[int, int, str]]:
     return found
 
 
-def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as (first, last) of each unbroken run."""
+def contiguous_ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as (first, last) of each contiguous range."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""What the rows are played on: two brokers behind bad networks, the product between them, records that say who they are.
+"""Environment of the fault tests: two brokers behind fault-injecting proxies, the product, and records with their identity.
 
 Clients of the tests talk to the brokers directly; only the product goes through the proxies.
 """
@@ -24,6 +24,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka, start_pair
+from tests.endurance.footprint import role_of
 from tests.endurance.growth import Growth
 from tests.endurance.traffic import Pace, Traffic
 from tests.faults.oracle import Judgment, Ledger, Place, Snapshot, judge
@@ -170,7 +171,7 @@ def mirror(
     settings: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[Mirror]:
-    """A running product and so many topics for it, on both sides. `through`: where it is told that the clusters are."""
+    """A running product with `topics` topics on both clusters. `through`: the bootstrap servers of the product."""
     names = [f"{alias}-{number}" for number in range(topics)]
     Topics(source).create(*names, partitions=partitions, replicas=replicas)
     addresses = through or (source.bootstrap, target.bootstrap)
@@ -187,16 +188,6 @@ def mirror(
         flow.stop()
     finally:
         flow.clean_up()
-
-
-def role_of(process: psutil.Process, leader: int) -> str:
-    """`driver`, `jvm`, `daemon` or `worker` (an executor)."""
-    if process.pid == leader:
-        return "driver"
-    if process.name() == "java":
-        return "jvm"
-    parent = process.parent()
-    return "worker" if parent is not None and parent.name() != "java" and parent.pid != leader else "daemon"
 
 
 def members(process: MirrorProcess, role: str) -> list[psutil.Process]:
@@ -335,7 +326,7 @@ class Play:
         traffic.finish()
 
     def ends(self) -> dict[int, int]:
-        """End offset of each partition of the replica, as far as somebody can tell."""
+        """Last known end offset of each partition of the remote topic."""
         with suppress(KafkaFailure):
             self._ends.update(self._arrivals.ends())
         return dict(self._ends)
@@ -383,7 +374,7 @@ class Play:
         settle_s: float = 0.0,
         source: Snapshot | None = None,
     ) -> Judgment:
-        """Waits until everything has arrived, then judges. `settle_s`: how long somebody might still write too much.
+        """Waits until everything has arrived, then judges. `settle_s`: how long to wait for late duplicates.
 
         `source`: what was there, if it is not any more. With `ledger` what is missing may have a reason.
         """

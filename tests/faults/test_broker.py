@@ -28,7 +28,9 @@ def mirror(shared_stage: Stage) -> Iterator[Mirror]:
 
 
 @pytest.mark.parametrize("side", ["b1-source", "b2-target"])
-def test_b1_b2_a_broker_that_is_killed_and_comes_back(play: Play, mirror: Mirror, stage: Stage, side: str) -> None:
+def test_b1_b2_copying_resumes_after_a_broker_is_killed_and_restarted(
+    play: Play, mirror: Mirror, stage: Stage, side: str
+) -> None:
     broker = stage.a if side == "b1-source" else stage.b
     with play.load():
         play.await_flow()
@@ -40,13 +42,13 @@ def test_b1_b2_a_broker_that_is_killed_and_comes_back(play: Play, mirror: Mirror
     play.judge().assert_exactly_once()
 
 
-def test_b3_a_frozen_target_is_told_and_copying_goes_on_when_it_wakes(play: Play, mirror: Mirror, stage: Stage) -> None:
+def test_b3_a_frozen_target_is_reported_and_copying_resumes_with_it(play: Play, mirror: Mirror, stage: Stage) -> None:
     _freeze(play, mirror, stage, 8)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_b3_a_target_frozen_for_a_minute(play: Play, mirror: Mirror, stage: Stage) -> None:
+def test_b3_copying_resumes_after_the_target_was_frozen_for_a_minute(play: Play, mirror: Mirror, stage: Stage) -> None:
     _freeze(play, mirror, stage, 60)
 
 
@@ -71,7 +73,7 @@ def _freeze(play: Play, mirror: Mirror, stage: Stage, seconds: float) -> None:
 
 
 def _green(mirror: Mirror) -> int:
-    """How often it was said that copying goes on: by the task that was held up, or by one that took its place."""
+    """How often the blocked task or its successor has logged that copying continues."""
     return len(mirror.lines(GOES_ON)) + len(mirror.lines("Copying starts."))
 
 
@@ -106,7 +108,7 @@ def test_b4_a_broker_that_moves_to_another_port_is_found_by_another_bootstrap_ad
 
 
 @pytest.mark.timeout(180)
-def test_b5_a_source_that_is_away_at_the_start_is_told_and_copied_when_it_comes(stage: Stage) -> None:
+def test_b5_a_source_that_is_unreachable_at_the_start_is_reported_and_copied_once_reachable(stage: Stage) -> None:
     Topics(stage.a).create("late-0", partitions=2)
     stage.a.kill9()
     flow = Mirror(stage.folder / "late", "late", stage.a.bootstrap, stage.b.bootstrap, ["late-0"], SHORT)

@@ -43,7 +43,7 @@ def mirror(shared_stage: Stage, clock: Path) -> Iterator[Mirror]:
         yield flow
 
 
-def test_c1_a_clock_that_jumps_by_hours_moves_nothing_but_timestamps(play: Play, mirror: Mirror, clock: Path) -> None:
+def test_c1_a_clock_jump_of_hours_changes_only_timestamps(play: Play, mirror: Mirror, clock: Path) -> None:
     lost = len(mirror.lines("micro-batch lost"))
     with play.load():
         play.await_flow()
@@ -58,9 +58,7 @@ def test_c1_a_clock_that_jumps_by_hours_moves_nothing_but_timestamps(play: Play,
         assert all(0 <= value < HOUR_S * 1000 * 1.1 for value in line["latency_ms"]), line
 
 
-def test_c2_records_of_a_broker_or_producer_whose_clock_is_minutes_off_are_copied_as_they_are(
-    play: Play, mirror: Mirror, stage: Stage
-) -> None:
+def test_c2_records_with_a_clock_skew_of_minutes_are_copied_unchanged(play: Play, mirror: Mirror, stage: Stage) -> None:
     producer = producer_of(stage.a)
     now_ms = int(time.time() * 1000)
     for number in range(200):

@@ -53,7 +53,7 @@ def values(broker: Addressed, topic: str, partition: int = 0) -> list[bytes | No
 
 
 def one_topic_after_another(before: Snapshot, play: Play, stage: Stage) -> Judgment:
-    """What the replica of a topic that was made anew has to be: all of the first one, then all of the second."""
+    """The remote topic of a recreated topic: all records of the first one, then all of the second."""
     judgment = Judgment()
     after = Snapshot.of(Place(stage.a.bootstrap, play.topic))
     reader = Reader(stage.b.bootstrap, "read_committed")
@@ -72,7 +72,7 @@ def lost_ranges(stage: Stage, mirror: Mirror, play: Play, partition: int) -> lis
     return [(first, after, reason) for first, after, reason, _ in entry["lost"]]
 
 
-def test_d1_a_deleted_source_topic_is_told_once_and_its_replica_stays(
+def test_d1_a_deleted_source_topic_is_reported_once_and_its_remote_topic_is_kept(
     play: Play, other: Play, mirror: Mirror, stage: Stage
 ) -> None:
     with play.load(), other.load():
@@ -95,7 +95,7 @@ def test_d1_a_deleted_source_topic_is_told_once_and_its_replica_stays(
     assert len(mirror.lines(HELD_UP)) - told <= 2 * play.partitions, mirror.lines(HELD_UP)[told:]
 
 
-def test_d2_a_topic_that_is_deleted_and_made_anew_is_copied_from_its_beginning(
+def test_d2_a_topic_that_is_deleted_and_recreated_is_copied_from_its_start(
     play: Play, mirror: Mirror, stage: Stage
 ) -> None:
     with play.load(1000):
@@ -119,10 +119,10 @@ def test_d2_a_topic_that_is_deleted_and_made_anew_is_copied_from_its_beginning(
     assert mirror.lines("source topic recreated", partition=play.topic)
 
 
-def test_d3_d5_what_happened_while_nobody_copied_is_found_out_at_the_start(
+def test_d3_d5_changes_while_no_process_copied_are_detected_at_the_start(
     play: Play, other: Play, mirror: Mirror, stage: Stage
 ) -> None:
-    """Two topics, one restart: `play` is deleted and made anew, `other` loses records before they were copied."""
+    """Two topics, one restart: `play` is deleted and recreated, `other` loses records before they were copied."""
     with play.load(1000), other.load(1000):
         play.await_flow(records=500)
     for each in (play, other):
@@ -159,7 +159,7 @@ def test_d3_d5_what_happened_while_nobody_copied_is_found_out_at_the_start(
     }
 
 
-def test_d4_retention_that_overtakes_the_reader_is_told_and_written_down(
+def test_d4_records_deleted_by_retention_before_they_were_copied_are_reported_and_recorded(
     play: Play, mirror: Mirror, stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with play.load():
@@ -183,7 +183,7 @@ def test_d4_retention_that_overtakes_the_reader_is_told_and_written_down(
         assert first >= copied[partition]
         assert (after, reason) == (copied[partition] + 1500, "retention")
     assert mirror.lines("records lost to retention", partition=play.topic)
-    # It goes on as if nothing had been, so the first sentence has to say it, and a script has to hear of it.
+    # Copying continues, so the first sentence and the exit code must report it.
     code, status, _ = asked(capsys, "status", mirror.file, "--timeout", "60")
     said = re.search(r"D->B  [A-Z_]+  .* Permanently lost within the last day: (.*); see mm2 gaps\.\n", status)
     assert code == 1
@@ -218,9 +218,7 @@ def test_d6_new_partitions_are_copied_from_their_first_record_within_30_s(
     play.judge().assert_exactly_once()
 
 
-def test_d7_partitions_added_on_the_target_only_leave_keys_where_they_were(
-    play: Play, mirror: Mirror, stage: Stage
-) -> None:
+def test_d7_partitions_added_on_the_target_only_do_not_move_keys(play: Play, mirror: Mirror, stage: Stage) -> None:
     with play.load():
         play.await_flow()
         Topics(stage.b).grow(play.remote, 4)
@@ -231,7 +229,7 @@ def test_d7_partitions_added_on_the_target_only_leave_keys_where_they_were(
     assert mirror.lines(f"Topic {play.remote} on cluster B has 4 partitions and its source 2", level="warning")
 
 
-def test_d8_a_deleted_remote_topic_is_not_made_again_in_silence(
+def test_d8_a_deleted_remote_topic_is_not_recreated_silently(
     play: Play, other: Play, mirror: Mirror, stage: Stage
 ) -> None:
     with play.load(), other.load():
@@ -252,7 +250,7 @@ def test_d8_a_deleted_remote_topic_is_not_made_again_in_silence(
     other.judge().assert_exactly_once()
 
 
-def test_d9_records_of_somebody_else_on_the_remote_topic_are_told_and_spoil_nothing(
+def test_d9_records_of_another_producer_on_the_remote_topic_are_reported_and_harmless(
     play: Play, mirror: Mirror, stage: Stage
 ) -> None:
     with play.load():
@@ -276,7 +274,7 @@ def _foreign(stage: Stage, mirror: Mirror, play: Play) -> int:
     return int(Ledger.read(stage.b.bootstrap, mirror.alias).entries[play.topic, 0]["foreign"])
 
 
-def test_d8_a_deleted_ledger_costs_exactness_at_the_next_crash_and_no_record(
+def test_d8_a_deleted_ledger_loses_no_record_but_exactness_at_the_next_crash(
     play: Play, mirror: Mirror, stage: Stage
 ) -> None:
     ledger = f"mm2-ledger.{mirror.alias}.internal"

@@ -34,13 +34,13 @@ def mirror(shared_stage: Stage) -> Iterator[Mirror]:
         yield flow
 
 
-def test_w2_killed_between_the_commit_and_its_answer_the_transaction_counts_once(
+def test_w2_a_transaction_counts_once_when_the_process_is_killed_before_the_commit_response(
     play: Play, mirror: Mirror, stage: Stage
 ) -> None:
     with play.load():
         for wait_s in (0.2, 0.5, 1.0):
             play.await_flow()
-            stage.network_b.half_open()  # what is asked for is done, and nobody hears of it
+            stage.network_b.half_open()  # requests are executed and their responses are lost
             time.sleep(wait_s)
             kill(members(mirror.process, "worker"))
             stage.network_b.reset()
@@ -51,7 +51,7 @@ def test_w2_killed_between_the_commit_and_its_answer_the_transaction_counts_once
     assert all(batch.is_transactional for batch in written), "this was to be shown in exactly-once mode"
 
 
-def test_t5_a_clone_with_our_transactional_id_fences_us_and_nothing_is_there_twice(
+def test_t5_a_second_process_with_the_same_transactional_id_fences_the_first_without_duplicates(
     play: Play, mirror: Mirror, stage: Stage
 ) -> None:
     with play.load():
@@ -77,7 +77,7 @@ def test_t5_a_clone_with_our_transactional_id_fences_us_and_nothing_is_there_twi
     play.judge().assert_exactly_once()
 
 
-def test_t6_a_transaction_that_times_out_while_the_target_is_slow_is_done_again_once(
+def test_t6_a_transaction_that_times_out_on_a_slow_target_is_repeated_once(
     play: Play, mirror: Mirror, stage: Stage
 ) -> None:
     with play.load():

@@ -96,7 +96,7 @@ def rows(broker: Addressed, topic: str) -> Rows:
     return Snapshot.of(Place(broker.bootstrap, topic)).partitions[0][0]
 
 
-def test_l1_clean_elections_lose_and_double_nothing(cluster: LocalCluster, stage: Stage, tmp_path: Path) -> None:
+def test_l1_clean_elections_cause_no_loss_or_duplicate(cluster: LocalCluster, stage: Stage, tmp_path: Path) -> None:
     Topics(cluster).create("L1-0", assignment=[[1, 2]])
     with running_mirror(
         tmp_path, "L1", source=cluster, target=stage.b, topics=1, partitions=1, settings=settings("L1", 1)
@@ -117,7 +117,7 @@ def test_l1_clean_elections_lose_and_double_nothing(cluster: LocalCluster, stage
 
 
 @pytest.mark.parametrize("meanwhile", ["running", "down"])
-def test_l2_an_unclean_election_on_the_source_is_told_with_the_range_that_has_gone(
+def test_l2_an_unclean_election_on_the_source_is_reported_with_the_lost_range(
     cluster: LocalCluster, stage: Stage, tmp_path: Path, meanwhile: str
 ) -> None:
     alias = f"L2{meanwhile}"
@@ -191,7 +191,7 @@ def test_l3_records_that_the_target_lost_in_an_unclean_election_are_sent_again(
         play.judge(patience_s=120).assert_exactly_once()
 
 
-def test_l4_a_source_that_was_set_back_to_an_older_state_is_told_with_the_range(stage: Stage, tmp_path: Path) -> None:
+def test_l4_a_source_restored_to_an_older_state_is_reported_with_the_lost_range(stage: Stage, tmp_path: Path) -> None:
     """Records that are on the target were never written, as far as the source knows, and no epoch tells."""
     with (
         LocalKafka("O", tmp_path / "o", heap="384m") as old,

@@ -18,7 +18,6 @@ from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
-from mm2.sandbox.old_kafka import OldKafka
 from tests.faults.test_data import write
 from tests.faults.test_source_history import (
     NEVER_MS,
@@ -30,6 +29,7 @@ from tests.faults.test_source_history import (
     values,
 )
 from tests.integration.copy_flow import Flow, admin_of, alter, batches, producer_of, rows_of
+from tests.support.old_kafka import OldKafka
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

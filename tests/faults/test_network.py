@@ -43,13 +43,13 @@ def network(request: pytest.FixtureRequest, stage: Stage) -> Proxy:
 
 # Bytes that are gone make the connection to the target wait for its request.timeout.ms: half a minute.
 @pytest.mark.parametrize("network", ["source", pytest.param("target", marks=pytest.mark.slow)], indirect=True)
-def test_n1_a_network_that_drops_everything_is_told_and_outlived(play: Play, mirror: Mirror, network: Proxy) -> None:
+def test_n1_copying_recovers_from_a_reported_network_outage(play: Play, mirror: Mirror, network: Proxy) -> None:
     _drop_everything(play, mirror, network, 8)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_n1_for_two_minutes(play: Play, mirror: Mirror, network: Proxy) -> None:
+def test_n1_copying_recovers_from_a_network_outage_of_two_minutes(play: Play, mirror: Mirror, network: Proxy) -> None:
     _drop_everything(play, mirror, network, 120)
 
 
@@ -70,7 +70,7 @@ def _drop_everything(play: Play, mirror: Mirror, network: Proxy, seconds: float)
     play.judge().assert_exactly_once()
 
 
-def test_n2_resets_in_the_midst_of_answers_lose_and_double_nothing(play: Play, network: Proxy) -> None:
+def test_n2_connection_resets_within_responses_cause_no_loss_or_duplicate(play: Play, network: Proxy) -> None:
     with play.load(1000):
         play.await_flow()
         for size in (6, 30, 1000):
@@ -86,7 +86,7 @@ def test_n2_resets_in_the_midst_of_answers_lose_and_double_nothing(play: Play, n
     play.judge().assert_exactly_once()
 
 
-def test_n3_answers_that_end_early_or_come_in_slices_are_read_right(play: Play, network: Proxy) -> None:
+def test_n3_truncated_and_fragmented_responses_are_read_correctly(play: Play, network: Proxy) -> None:
     before = network.look()["cut"]
     with play.load(1000):
         play.await_flow()
@@ -98,7 +98,7 @@ def test_n3_answers_that_end_early_or_come_in_slices_are_read_right(play: Play, 
     play.judge().assert_exactly_once()
 
 
-def test_n3_flipped_bits_on_the_way_are_never_copied(play: Play, stage: Stage) -> None:
+def test_n3_bits_flipped_in_transit_are_never_copied(play: Play, stage: Stage) -> None:
     with play.load(1000):
         play.await_flow()
         stage.network_a.corrupt(every_bytes=200_000)
@@ -108,7 +108,7 @@ def test_n3_flipped_bits_on_the_way_are_never_copied(play: Play, stage: Stage) -
     play.judge().assert_exactly_once()
 
 
-def test_n4_what_was_written_and_not_acknowledged_is_not_written_again(play: Play, stage: Stage) -> None:
+def test_n4_batches_written_without_an_acknowledgement_are_not_written_again(play: Play, stage: Stage) -> None:
     with play.load():
         play.await_flow()
         stage.network_b.half_open()
@@ -124,7 +124,7 @@ def test_n4_what_was_written_and_not_acknowledged_is_not_written_again(play: Pla
 
 
 @pytest.mark.slow
-def test_n5_a_bad_line_slows_copying_and_is_no_trouble(play: Play, mirror: Mirror, stage: Stage) -> None:
+def test_n5_a_lossy_network_slows_copying_and_is_not_an_error(play: Play, mirror: Mirror, stage: Stage) -> None:
     with play.load():
         play.await_flow()
         told = len(mirror.lines(HELD_UP))
@@ -137,7 +137,9 @@ def test_n5_a_bad_line_slows_copying_and_is_no_trouble(play: Play, mirror: Mirro
     play.judge().assert_exactly_once()
 
 
-def test_n6_a_thin_line_bounds_memory_and_the_backlog_arrives(play: Play, mirror: Mirror, network: Proxy) -> None:
+def test_n6_a_low_bandwidth_does_not_exhaust_memory_and_the_backlog_is_copied(
+    play: Play, mirror: Mirror, network: Proxy
+) -> None:
     with play.load(3000, size_bytes=2000):
         play.await_flow()
         before = sample(mirror.process.pid, 0).total_bytes
@@ -151,7 +153,7 @@ def test_n6_a_thin_line_bounds_memory_and_the_backlog_arrives(play: Play, mirror
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_n7_a_process_cut_off_from_its_groups_coordinator_only_copies_nothing_twice(
+def test_n7_a_process_that_cannot_reach_its_group_coordinator_writes_no_duplicates(
     stage: Stage, tmp_path: Path
 ) -> None:
     """It could go on writing, as the leader of its partitions answers; another process is given its work meanwhile."""
@@ -191,7 +193,7 @@ def test_n7_a_process_cut_off_from_its_groups_coordinator_only_copies_nothing_tw
                 second.clean_up()
 
 
-def test_n8_answers_that_come_twice_are_not_taken_for_others(play: Play, network: Proxy) -> None:
+def test_n8_repeated_responses_are_not_matched_to_other_requests(play: Play, network: Proxy) -> None:
     before = network.look()["repeated"]
     with play.load():
         play.await_flow()

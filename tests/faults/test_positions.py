@@ -1,4 +1,4 @@
-"""A position above the high watermark is seen on real brokers: the sampler of bin/chaos is worth what this shows."""
+"""The position sampler of bin/chaos detects a position above the high watermark on real brokers."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_r1_a_record_too_large_for_the_target_stops_its_partition_or_goes_to_the
         assert (rows_of(job)[bad].position, rows_of(job)[bad].offset) == (3, 3)
         write(flow.source, topic, numbered(5, 5), partition=1)
         wait_until(lambda: rows_of(job)[good].position == 10, why=job.status)
-        job.wait(0)  # the task goes on
+        job.wait(0)  # the task continues
     with flow.copying(replace(spec, partition_error="fail")) as job:
         wait_until(lambda: failure(job), why=job.status)
         assert "MESSAGE_TOO_LARGE" in failure(job)
@@ -90,7 +90,7 @@ def test_r1_a_record_too_large_for_the_target_stops_its_partition_or_goes_to_the
 
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["default", "exactly-once"])
-def test_r1_r3_dead_letters_that_cannot_be_written_are_told_and_hold_up_no_other_partition(
+def test_r1_r3_dead_letters_that_cannot_be_written_are_reported_and_block_no_other_partition(
     flow: Flow, *, exactly_once: bool
 ) -> None:
     """Partition 0 has a corrupt batch, 1 a record that is too large, and their dead-letter topic is not there yet."""
@@ -124,7 +124,7 @@ def test_r1_r3_dead_letters_that_cannot_be_written_are_told_and_hold_up_no_other
         assert [record.key for record in got] == [b"k%d" % index for index in kept]
 
 
-def test_r2_a_batch_larger_than_the_target_takes_is_cut(flow: Flow) -> None:
+def test_r2_a_batch_larger_than_the_target_accepts_is_split(flow: Flow) -> None:
     topic = flow.topic(target={"max__message__bytes": "50000"})
     write(flow.source, topic, numbered(0, 2), numbered(2, 100, size=2_000), numbered(102, 2), codec="none")
     spec = flow.spec(topic)
@@ -133,7 +133,7 @@ def test_r2_a_batch_larger_than_the_target_takes_is_cut(flow: Flow) -> None:
     judged(flow, topic).assert_exactly_once()
 
 
-def test_r3_a_batch_whose_checksum_is_wrong_stops_its_partition_only_and_there(flow: Flow) -> None:
+def test_r3_a_batch_with_a_wrong_checksum_stops_only_its_partition_at_that_offset(flow: Flow) -> None:
     topic = flow.topic(partitions=2)
     bad = TopicPartition(topic, 0)
     write(flow.source, topic, *(numbered(i * 10, 10) for i in range(3)), partition=0)
@@ -167,7 +167,7 @@ def test_r3_a_batch_whose_checksum_is_wrong_stops_its_partition_only_and_there(f
 @pytest.mark.parametrize(
     "spoil", [segments.wrong_record_length, segments.unknown_codec], ids=["r4-inner-record", "r5-unknown-codec"]
 )
-def test_r4_r5_what_is_wrong_inside_a_right_checksum_stops_its_partition_only(
+def test_r4_r5_a_malformed_batch_with_a_valid_checksum_stops_only_its_partition(
     flow: Flow, spoil: Callable[[bytearray], None]
 ) -> None:
     topic = flow.topic(partitions=2)
@@ -191,7 +191,7 @@ def test_r4_r5_what_is_wrong_inside_a_right_checksum_stops_its_partition_only(
 @pytest.mark.parametrize(
     "spoil", [segments.wrong_record_length, segments.unknown_codec], ids=["r4-inner-record", "r5-unknown-codec"]
 )
-def test_r4_r5_what_is_wrong_inside_a_right_checksum_goes_to_the_dead_letters(
+def test_r4_r5_a_malformed_batch_with_a_valid_checksum_goes_to_the_dead_letters(
     flow: Flow, spoil: Callable[[bytearray], None], *, exactly_once: bool
 ) -> None:
     """Batches before it and behind it are under way when the target refuses it."""
@@ -233,7 +233,7 @@ def test_r5_messages_of_an_old_format_in_an_old_segment_are_copied(flow: Flow, t
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_r6_odd_records_are_the_same_to_the_byte(flow: Flow, codec: str) -> None:
+def test_r6_unusual_records_are_copied_byte_for_byte(flow: Flow, codec: str) -> None:
     topic = flow.topic(source={"max__message__bytes": "2000000"}, target={"max__message__bytes": "2000000"})
     headers = (("a", b"1"), ("b", None), ("a", b"2"), ("a", b"1"), ("", b""), ("ü書", b"\xff\x00"))
     odd = [
@@ -258,7 +258,7 @@ def test_r6_odd_records_are_the_same_to_the_byte(flow: Flow, codec: str) -> None
     assert non_utf8.records == len(odd)
 
 
-def test_r6_a_header_key_that_is_no_utf8_is_passed_on(flow: Flow) -> None:
+def test_r6_a_header_key_that_is_not_utf8_is_copied(flow: Flow) -> None:
     topic = flow.topic()
     write(flow.source, topic, [Record(b"k", b"v", (("abc", b"1"),), 1)])
 
@@ -290,7 +290,7 @@ def test_r7_log_append_time_on_either_side(flow: Flow, side: str) -> None:
     judged(flow, topic, same_time=side == "source").assert_exactly_once()
 
 
-def test_r7_times_that_nobody_expects_are_kept(flow: Flow) -> None:
+def test_r7_unusual_timestamps_are_kept(flow: Flow) -> None:
     limits = {"message__timestamp__after__max__ms": FOREVER}
     topic = flow.topic(source=limits, target=limits)
     now_ms = int(time.time() * 1000)
@@ -303,7 +303,7 @@ def test_r7_times_that_nobody_expects_are_kept(flow: Flow) -> None:
     judged(flow, topic).assert_exactly_once()
 
 
-def test_r7_times_out_of_the_targets_bounds_are_told_and_stop_their_partition_only(flow: Flow) -> None:
+def test_r7_timestamps_outside_the_targets_bounds_are_reported_and_stop_only_their_partition(flow: Flow) -> None:
     source = {"message__timestamp__after__max__ms": FOREVER}
     topic = flow.topic(partitions=2, source=source, target={"message__timestamp__after__max__ms": "3600000"})
     bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)

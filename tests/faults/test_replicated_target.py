@@ -222,7 +222,7 @@ def crash(flow: Mirror) -> None:
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
-def test_batches_that_were_refused_for_too_few_replicas_are_copied_once_and_in_order(
+def test_batches_rejected_for_too_few_in_sync_replicas_are_copied_once_and_in_order(
     source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror, replicas: int
 ) -> None:
     """NOT_ENOUGH_REPLICAS for the first of five batches in flight, no error for the others: the producer is unknown."""
@@ -275,7 +275,7 @@ def test_batches_in_flight_while_leaders_move_are_copied_once_and_in_order(
         replica.assert_whole()
 
 
-def test_a_leader_that_hangs_and_resumes_after_another_was_elected_costs_nothing(
+def test_a_leader_that_resumes_after_another_was_elected_causes_no_loss_or_duplicate(
     source: LocalKafka, target: LocalCluster, flow: Mirror
 ) -> None:
     """When it resumes it still takes itself for the leader, and handles the requests in its socket buffers."""
@@ -363,7 +363,7 @@ def test_a_successor_counts_only_what_is_below_the_high_watermark(
 
 
 @pytest.mark.parametrize("overtaken_by", ["crash", "retry"])
-def test_a_position_that_is_written_late_is_not_taken_for_a_reset(
+def test_a_position_that_is_written_late_is_not_treated_as_a_reset(
     source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror, overtaken_by: str
 ) -> None:
     """A broker that did not respond delivers a Produce request to the offsets topic after newer positions were written,
@@ -389,7 +389,7 @@ def test_a_position_that_is_written_late_is_not_taken_for_a_reset(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_mixed_faults_in_a_seeded_order_cost_nothing(
+def test_mixed_faults_in_a_seeded_order_cause_no_loss_or_duplicate(
     source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror, seed: int
 ) -> None:
     """Brokers, the process and its executors are stopped and killed while old records are copied."""

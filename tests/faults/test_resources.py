@@ -76,7 +76,9 @@ def full(disk: SmallDisk) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_k1_a_target_whose_disk_is_full_is_told_and_goes_on_when_there_is_room(stage: Stage, tmp_path: Path) -> None:
+def test_k1_a_full_target_disk_is_reported_and_copying_resumes_when_space_is_freed(
+    stage: Stage, tmp_path: Path
+) -> None:
     with SmallDisk(tmp_path / "disk", 60) as disk:
         target = LocalKafka("F", disk.folder / "f", heap="384m")
         with (
@@ -96,7 +98,7 @@ def test_k1_a_target_whose_disk_is_full_is_told_and_goes_on_when_there_is_room(s
             play.judge().assert_exactly_once()
 
 
-def test_k2_a_worker_without_a_byte_of_disk_copies_on_and_tells_when_it_cannot_begin_anew(
+def test_k2_a_worker_with_a_full_disk_continues_to_copy_and_reports_a_failed_restart(
     stage: Stage, tmp_path: Path
 ) -> None:
     """Its log, its temporary files and Spark's are all on that disk. A Spark job needs a file to begin."""
@@ -121,7 +123,7 @@ def test_k2_a_worker_without_a_byte_of_disk_copies_on_and_tells_when_it_cannot_b
             play.judge().assert_exactly_once()
 
 
-def test_k2_a_log_that_cannot_be_written_holds_up_nothing(stage: Stage, tmp_path: Path) -> None:
+def test_k2_a_log_file_that_cannot_be_written_blocks_nothing(stage: Stage, tmp_path: Path) -> None:
     with (
         SmallDisk(tmp_path / "disk", 30) as disk,
         running_mirror(disk.folder / "K4", "K4", source=stage.a, target=stage.b, topics=1) as flow,
@@ -135,7 +137,7 @@ def test_k2_a_log_that_cannot_be_written_holds_up_nothing(stage: Stage, tmp_path
         play.judge().assert_exactly_once()
 
 
-def test_k3_a_slow_target_bounds_memory_and_the_backlog_arrives(stage: Stage, tmp_path: Path) -> None:
+def test_k3_a_slow_target_does_not_exhaust_memory_and_the_backlog_is_copied(stage: Stage, tmp_path: Path) -> None:
     through = (stage.a.bootstrap, stage.network_b.address)
     with running_mirror(tmp_path / "K3", "K3", source=stage.a, target=stage.b, through=through, topics=1) as flow:
         play = Play(stage.a, stage.b, flow, "K3-0", 2)

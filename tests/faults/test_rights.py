@@ -140,7 +140,7 @@ def other(stage: Stage, guarded: Guarded, mirror: Mirror) -> Play:
 def denied(guarded: Guarded, kind: ResourceType, name: str, operations: Sequence[AclOperation]) -> Iterator[None]:
     """User:mirror has not these rights inside the `with` block, and all others."""
     admin = AdminClient({"bootstrap.servers": guarded.bootstrap, "log_level": 0})
-    rights = [(AclOperation.ALL, AclPermissionType.ALLOW)]  # the first rule about a topic ends everybody's freedom
+    rights = [(AclOperation.ALL, AclPermissionType.ALLOW)]  # the first ACL of a topic denies all other principals
     rights += [(operation, AclPermissionType.DENY) for operation in operations]
     bindings = [
         AclBinding(kind, name, ResourcePatternType.LITERAL, "User:mirror", "*", operation, permission)
@@ -159,7 +159,7 @@ def denied(guarded: Guarded, kind: ResourceType, name: str, operations: Sequence
             done.result(30)
 
 
-def test_s1_a_topic_that_may_not_be_read_any_more_is_told_and_the_others_flow(
+def test_s1_a_topic_without_read_permission_is_reported_and_the_others_continue(
     play: Play, other: Play, mirror: Mirror, guarded: Guarded
 ) -> None:
     with play.load(), other.load():
@@ -181,7 +181,7 @@ def test_s1_a_topic_that_may_not_be_read_any_more_is_told_and_the_others_flow(
         each.judge().assert_exactly_once()
 
 
-def test_s1_without_the_right_to_read_the_copy_it_is_at_least_once_and_says_so_before_any_crash(
+def test_s1_without_read_permission_on_the_target_at_least_once_is_reported_before_any_crash(
     engine: CopyEngine, stage: Stage, guarded: Guarded, unique: str
 ) -> None:
     flow = Flow(engine, stage.a, guarded.broker, unique)
@@ -224,7 +224,7 @@ def test_s1_without_the_right_to_read_the_copy_it_is_at_least_once_and_says_so_b
         assert job.status()["troubles"] == []
 
 
-def test_s2_a_group_that_may_not_be_described_is_named_and_records_flow(
+def test_s2_a_group_without_describe_permission_is_reported_and_records_are_copied(
     play: Play, mirror: Mirror, guarded: Guarded
 ) -> None:
     consumer = Consumer({"bootstrap.servers": guarded.bootstrap, "group.id": GROUP, "enable.auto.commit": False})
@@ -263,7 +263,7 @@ def committed(consumer: Consumer, offset: TopicPartition) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_s3_certificates_that_expire_or_change_their_authority_are_told_and_read_again(
+def test_s3_certificates_that_expire_or_change_their_authority_are_reported_and_reloaded(
     guarded: Guarded, stage: Stage, tmp_path: Path
 ) -> None:
     first = certificates.issue("Another First Authority")
@@ -298,9 +298,7 @@ def test_s3_certificates_that_expire_or_change_their_authority_are_told_and_read
         play.judge().assert_exactly_once()
 
 
-def test_s4_a_password_that_does_not_hold_any_more_is_told_and_tried_again(
-    play: Play, mirror: Mirror, guarded: Guarded
-) -> None:
+def test_s4_a_password_that_was_changed_is_reported_and_retried(play: Play, mirror: Mirror, guarded: Guarded) -> None:
     with play.load():
         play.await_flow()
         guarded.set_password(WRONG)
@@ -325,7 +323,7 @@ def test_s4_a_password_that_does_not_hold_any_more_is_told_and_tried_again(
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_s4_a_wrong_password_at_the_start_is_told_in_a_sentence_and_mended_without_a_restart(
+def test_s4_a_wrong_password_at_the_start_is_reported_and_fixed_without_a_restart(
     guarded: Guarded, stage: Stage, tmp_path: Path
 ) -> None:
     Topics(guarded).create("V-0", partitions=2)
@@ -348,7 +346,7 @@ def test_s4_a_wrong_password_at_the_start_is_told_in_a_sentence_and_mended_witho
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_s5_quotas_slow_copying_down_and_are_no_trouble(
+def test_s5_quotas_slow_copying_and_are_not_an_error(
     play: Play, mirror: Mirror, guarded: Guarded, stage: Stage, side: str
 ) -> None:
     told = len(mirror.lines(HELD_UP))

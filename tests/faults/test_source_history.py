@@ -146,7 +146,7 @@ def test_a_crash_and_an_unclean_election_before_the_next_commit_lose_no_new_reco
 
 
 @pytest.mark.parametrize(("starts", "new"), [(1, 150), (2, 350)], ids=["same epoch", "older epoch and more records"])
-def test_a_source_that_was_set_back_and_written_to_before_it_is_read_again_loses_no_new_record(
+def test_a_source_restored_to_an_older_state_and_written_to_before_it_is_read_loses_no_new_record(
     within: Flow, tmp_path: Path, starts: int, new: int
 ) -> None:
     """Each start is a leader epoch. The log of the backup has other records; where it ends by now says nothing.
@@ -185,7 +185,7 @@ def test_a_source_that_was_set_back_and_written_to_before_it_is_read_again_loses
 
 
 @pytest.mark.parametrize("then_committed", [True, False], ids=["to read_committed", "to read_uncommitted"])
-def test_an_isolation_level_that_is_changed_across_a_crash_loses_and_doubles_nothing(
+def test_an_isolation_level_changed_across_a_crash_causes_no_loss_or_duplicate(
     within: Flow, then_committed: bool
 ) -> None:
     """What the predecessor copied was counted under the old level."""

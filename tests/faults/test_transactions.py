@@ -60,7 +60,7 @@ def await_blocked(job: CopyJob, tp: TopicPartition, at: int) -> None:
     assert row.lag > 0
 
 
-def test_t1_an_open_transaction_holds_its_partition_visibly_and_no_other(flow: Flow) -> None:
+def test_t1_an_open_transaction_blocks_only_its_partition_and_is_reported(flow: Flow) -> None:
     held, free = flow.topic("held"), flow.topic("free")
     write(flow.source, held, numbered(0, 10))
     producer = transactional(flow.source, flow.name)
@@ -82,7 +82,7 @@ def test_t1_an_open_transaction_holds_its_partition_visibly_and_no_other(flow: F
         judged(flow, topic).assert_exactly_once()
 
 
-def test_t2_aborted_transactions_between_committed_ones_never_appear(flow: Flow) -> None:
+def test_t2_aborted_transactions_between_committed_ones_are_never_copied(flow: Flow) -> None:
     topic = flow.topic()
     one, two = transactional(flow.source, f"{flow.name}-1"), transactional(flow.source, f"{flow.name}-2")
     for number in range(6):  # they overlap, and every third is aborted
@@ -103,8 +103,8 @@ def test_t2_aborted_transactions_between_committed_ones_never_appear(flow: Flow)
     assert gaps == {"control": 12, "aborted": 2 * 5 + 2 * 3}
 
 
-def test_t3_a_transaction_over_two_topics_that_was_cut_is_whole_on_both_in_the_end(flow: Flow) -> None:
-    """In between its parts are visible one after the other: nobody but the source knows that they belong together."""
+def test_t3_an_interrupted_transaction_over_two_topics_is_complete_on_both_in_the_end(flow: Flow) -> None:
+    """In between its parts become visible one after the other: only the source knows that they belong together."""
     topics = [flow.topic("one"), flow.topic("two")]
     producer = transactional(flow.source, flow.name)
     spec = flow.spec(*topics, read_committed=True)
@@ -125,7 +125,7 @@ def test_t3_a_transaction_over_two_topics_that_was_cut_is_whole_on_both_in_the_e
         assert judgment.source_records == 4 * 200
 
 
-def test_t4_a_hanging_transaction_that_an_admin_aborts_lets_the_rest_go_on(flow: Flow) -> None:
+def test_t4_copying_continues_once_a_hanging_transaction_is_aborted_by_an_admin(flow: Flow) -> None:
     topic = flow.topic()
     tp = TopicPartition(topic, 0)
     write(flow.source, topic, numbered(0, 10))
@@ -143,7 +143,7 @@ def test_t4_a_hanging_transaction_that_an_admin_aborts_lets_the_rest_go_on(flow:
 
 
 def abort_by_admin(broker: LocalKafka, tp: TopicPartition) -> None:
-    """What `kafka-transactions abort` sends: an ABORT marker for whoever has a transaction open there."""
+    """What `kafka-transactions abort` sends: an ABORT marker for the producer of the open transaction."""
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="A")
     try:
         found = Admin(cluster).describe_producers([tp])[tp]

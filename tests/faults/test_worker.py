@@ -37,7 +37,7 @@ def flow(mirror: Mirror) -> Mirror:
     return mirror
 
 
-def test_w1_an_executor_killed_in_the_midst_of_a_batch_is_replaced_exactly(play: Play, flow: Mirror) -> None:
+def test_w1_an_executor_killed_within_a_batch_is_replaced_without_loss_or_duplicate(play: Play, flow: Mirror) -> None:
     rng = random.Random(SEED)
     with play.load(1000):
         play.await_flow()
@@ -49,7 +49,7 @@ def test_w1_an_executor_killed_in_the_midst_of_a_batch_is_replaced_exactly(play:
     play.judge().assert_exactly_once()
 
 
-def test_w1_a_process_killed_in_the_midst_of_a_batch_goes_on_exactly(play: Play, flow: Mirror) -> None:
+def test_w1_a_process_killed_within_a_batch_continues_without_loss_or_duplicate(play: Play, flow: Mirror) -> None:
     rng = random.Random(SEED)
     with play.load(1000):
         for whole_tree in (True, False):
@@ -61,7 +61,7 @@ def test_w1_a_process_killed_in_the_midst_of_a_batch_goes_on_exactly(play: Play,
     play.judge().assert_exactly_once()
 
 
-def test_w3_a_frozen_executor_that_wakes_up_writes_nothing_twice(play: Play, flow: Mirror) -> None:
+def test_w3_a_frozen_executor_writes_no_duplicates_after_it_resumes(play: Play, flow: Mirror) -> None:
     with play.load():
         play.await_flow()
         with stopped(*members(flow.process, "worker")):
@@ -78,7 +78,7 @@ def test_w3_a_frozen_executor_that_wakes_up_writes_nothing_twice(play: Play, flo
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_w3_a_process_frozen_for_90_s_wakes_up_when_another_has_taken_over(play: Play, flow: Mirror) -> None:
+def test_w3_a_process_frozen_for_90_s_resumes_after_another_took_over(play: Play, flow: Mirror) -> None:
     with play.load():
         play.await_flow()
         frozen = flow.process
@@ -97,7 +97,7 @@ def test_w3_a_process_frozen_for_90_s_wakes_up_when_another_has_taken_over(play:
     judgment.assert_exactly_once()
 
 
-def test_w4_executors_killed_again_and_again_leave_no_gap_of_ten_seconds(play: Play, flow: Mirror) -> None:
+def test_w4_repeated_kills_of_executors_cause_no_pause_of_ten_seconds(play: Play, flow: Mirror) -> None:
     with play.load(), play.watched() as growth:
         play.await_flow()
         began_s = time.monotonic()
@@ -112,7 +112,7 @@ def test_w4_executors_killed_again_and_again_leave_no_gap_of_ten_seconds(play: P
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_w4_w5_one_of_two_processes_is_killed_and_the_other_carries_on(play: Play, flow: Mirror) -> None:
+def test_w4_w5_one_of_two_processes_is_killed_and_the_other_takes_over(play: Play, flow: Mirror) -> None:
     with play.load(), play.watched() as growth:
         play.await_flow()
         for _ in range(3):
@@ -129,7 +129,7 @@ def test_w4_w5_one_of_two_processes_is_killed_and_the_other_carries_on(play: Pla
     play.judge().assert_exactly_once()
 
 
-def test_w6_sigterm_under_load_drains_and_a_restart_goes_on_at_the_exact_record(play: Play, flow: Mirror) -> None:
+def test_w6_sigterm_under_load_drains_and_a_restart_continues_at_the_next_record(play: Play, flow: Mirror) -> None:
     with play.load(1000):
         play.await_flow()
         flow.stop()

@@ -1,1 +1,1 @@
-"""Bytes that nobody would send: seeds, how they are damaged, what reads them, and the loop that looks for surprises."""
+"""Fuzzing with damaged bytes: seeds, mutations, parsers under test, and the loop that searches for unexpected exceptions."""

@@ -69,7 +69,7 @@ def examples(target: Target, seed: int) -> Iterator[bytearray]:
 
 
 def fuzz(target: Target, count: int, seed: int, shelf: mmap.mmap | None = None) -> Tally:
-    """Run so many examples; the one under way lies on the ``shelf``, for whoever finds this process dead."""
+    """Run so many examples; the current one is stored on the ``shelf`` in case this process dies."""
     tally = Tally(target.name)
     source = examples(target, seed)
     with _clock():

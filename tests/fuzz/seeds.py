@@ -1,4 +1,4 @@
-"""Right bytes of every kind, small, since what is wrong with large ones is wrong with small ones too."""
+"""Small valid inputs of every kind; large inputs have no additional errors."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def seal(data: bytearray, fields: dict[str, int]) -> BatchView:
 
 
 @given(groups, codecs, bases, st.booleans(), st.integers(0, (1 << 62)), st.integers(0, (1 << 31) - 1))
-def test_patching_touches_no_record(
+def test_patching_changes_no_record(
     group: list[Record], codec: int, base: int, transactional: bool, producer: int, sequence: int
 ) -> None:
     data = encode_batch(group, codec=codec, base_offset=base, producer=(9, 9, 9), attributes=0x50)
@@ -121,7 +121,7 @@ def test_merging_is_concatenating(many: list[list[Record]], codec: int, base: in
 
 
 @given(groups, st.data(), codecs, bases, st.booleans())
-def test_rewriting_closes_holes_and_nothing_else(
+def test_rewriting_only_removes_holes(
     group: list[Record], data: st.DataObject, codec: int, base: int, append_time: bool
 ) -> None:
     gaps = data.draw(st.lists(st.integers(0, 200), min_size=len(group), max_size=len(group)))
@@ -146,7 +146,7 @@ def test_rewriting_closes_holes_and_nothing_else(
 
 
 @given(groups, codecs, bases, st.integers(1, 7))
-def test_splitting_loses_and_doubles_nothing(group: list[Record], codec: int, base: int, parts: int) -> None:
+def test_splitting_causes_no_loss_or_duplicate(group: list[Record], codec: int, base: int, parts: int) -> None:
     view = view_of(encode_batch(group, codec=codec, base_offset=base))
     pieces = split(view, parts)
     assert [offset for piece in pieces for offset in piece.offsets] == list(range(base, base + len(group)))

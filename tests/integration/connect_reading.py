@@ -1,4 +1,4 @@
-"""Reading topics back with another client, and waiting for what is to come."""
+"""Reading topics with another client, and waiting for records."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from mm2.config.configdef import ConfigDef, Importance, Type
@@ -18,6 +19,7 @@ from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import Headers, RetriableError, SourceConnector, SourceRecord, SourceTask, Task
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
+from mm2.sandbox.kafka import LocalKafka
 
 MODULE = "tests.integration.connect_toy"
 CONNECTOR = f"{MODULE}.CountingConnector"
@@ -153,3 +155,15 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+@contextmanager
+def running_worker(kafka: LocalKafka, name: str, worker_id: str = "w1:1", **overrides: str) -> Iterator[Node]:
+    """A worker that is ready, with `worker_props`."""
+    started = node(worker_props(kafka.bootstrap, name, **overrides), worker_id)
+    started.herder.start()
+    try:
+        assert started.herder.await_ready(30), started.herder.status()
+        yield started
+    finally:
+        started.stop()

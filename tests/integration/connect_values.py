@@ -102,7 +102,7 @@ class Values:
         return schema
 
     def related(self, schema: Schema) -> Schema:
-        """A schema that some values of this one can be told in."""
+        """A schema to which some values of this one can be projected."""
         type_ = schema.type
         if type_ in WIDER and schema.name is None and self.chance(0.4):
             type_ = self.one_of(*WIDER[WIDER.index(type_) :])

@@ -125,7 +125,7 @@ def _reader(bootstrap: str, isolation: str) -> Consumer:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": isolation,
-            "fetch.wait.max.ms": 10,  # the end is told by an empty answer
+            "fetch.wait.max.ms": 10,  # an empty response marks the end
             "fetch.error.backoff.ms": 10,
             "log_level": 2,
         }
@@ -286,7 +286,7 @@ def rows_of(job: CopyJob) -> dict[Place, PartitionProgress]:
 
 
 class Traffic:
-    """A producer that goes on until it is told to stop; values are numbered, one partition after the other."""
+    """A producer that runs until it is stopped; values are numbered, one partition after the other."""
 
     def __init__(self, broker: LocalKafka, topic: str, partitions: int = 1, per_second: int = 500) -> None:
         self._producer = producer_of(broker, enable__idempotence=True, acks="all")

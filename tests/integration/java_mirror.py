@@ -1,4 +1,4 @@
-"""Java's MirrorMaker 2 and its client, for comparison: what it leaves on the clusters, and what it reads of ours."""
+"""Java's MirrorMaker 2 and its client, for comparison: what it writes to the clusters, and how it reads our topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Java source files that say what Kafka's own classes do, run by `java File.java`."""
+"""Java source files that print the results of Kafka's own classes, run by `java File.java`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import yaml
 
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
+from tests.support.waiting import wait_until
 
 CONF = Path(__file__).parents[2] / "conf" / "prometheus"
 _START_S = 60.0
@@ -99,11 +99,12 @@ def prometheus(folder: Path, targets: Sequence[str], interval: str | None = None
     process = spawn(command, output=log, folder=folder)
     try:
         made = Prometheus(f"http://127.0.0.1:{port}")
-        deadline = time.monotonic() + _START_S
-        while not _is_ready(made.url):
+
+        def is_ready() -> bool:
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+            return _is_ready(made.url)
+
+        wait_until(is_ready, _START_S, what="the start of Prometheus", why=log.read_text)
         yield made
     finally:
         end(process, patience_s=5)

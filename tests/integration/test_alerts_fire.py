@@ -1,4 +1,4 @@
-"""Alerts on a real flow: Prometheus scrapes a process that copies between two brokers, and says what is done to it.
+"""Alerts on a real flow: Prometheus scrapes a process between two brokers while faults are injected.
 
 Silent is a flow of which nothing fires. What was held up for a minute has a latency of a minute, which is right, and may keep
 Mm2LatencyHigh pending for the five minutes over which it looks.
@@ -45,7 +45,7 @@ NOTHING_TO_SHOW = frozenset(
         "partitions: Not verified yet, the ten longest: A",
         "partitions: Records compared by verify: A",
         "groups: Without a place, by reason: A",
-        "groups: Where each group is, the fifty that are furthest behind: D",  # nobody writes it (sync.group.offsets.enabled)
+        "groups: Where each group is, the fifty that are furthest behind: D",  # not exported without sync.group.offsets.enabled
         "workers: Certificates: A",
     }
 )
@@ -133,7 +133,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield made
 
 
-def test_a_healthy_flow_is_silent_and_every_panel_can_ask(watched: Watched) -> None:
+def test_a_healthy_flow_fires_no_alert_and_every_panel_query_works(watched: Watched) -> None:
     watched.eventually(lambda: not watched.prometheus.alerts())  # nor is anything pending, once it has started
     asked = {place: expression for file in BOARDS for place, expression in queries(file)}
     # Matching of labels is tried, too; a panel that never has anything to show shows nothing on the worst day either.
@@ -148,7 +148,7 @@ def test_a_healthy_flow_is_silent_and_every_panel_can_ask(watched: Watched) -> N
     watched.eventually(lambda: watched.seconds_at_risk() == 0)
 
 
-def test_a_record_that_is_too_large_is_told_by_topic_until_the_limit_is_raised(watched: Watched) -> None:
+def test_a_record_that_is_too_large_fires_an_alert_by_topic_until_the_limit_is_raised(watched: Watched) -> None:
     alter(watched.b, ResourceType.TOPIC, "A.large", "max.message.bytes", "2000")
     watched.write("large", size=5000)
     watched.await_firing("Mm2RecordTooLarge", topic="large", **_FLOW)
@@ -158,7 +158,7 @@ def test_a_record_that_is_too_large_is_told_by_topic_until_the_limit_is_raised(w
     watched.await_silence()
 
 
-def test_a_target_that_does_not_answer_is_told_and_so_is_what_would_be_lost(watched: Watched) -> None:
+def test_an_unresponsive_target_fires_an_alert_and_so_does_the_possible_loss(watched: Watched) -> None:
     watched.b.pause()
     try:
         watched.write("orders", 10)
@@ -173,7 +173,7 @@ def test_a_target_that_does_not_answer_is_told_and_so_is_what_would_be_lost(watc
     watched.eventually(lambda: watched.seconds_at_risk() == 0)
 
 
-def test_z_a_process_that_is_gone_is_told_though_nothing_is_left_to_look_at(watched: Watched) -> None:
+def test_z_a_dead_process_fires_an_alert_without_any_series(watched: Watched) -> None:
     watched.process.kill9(whole_family=True)
     watched.await_firing("Mm2Down")
     watched.await_firing("Mm2Absent")

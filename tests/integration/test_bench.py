@@ -38,7 +38,7 @@ def check(code: int | None, output: Path) -> None:
     assert code is None, output.read_text()
 
 
-def test_steady_traffic_is_timed_on_both_sides(
+def test_steady_traffic_is_timed_on_both_clusters(
     kafka_b: LocalKafka, target: Cluster, unique: str, tmp_path: Path
 ) -> None:
     create_topic(target, unique, 4)
@@ -87,7 +87,9 @@ def test_with_exactly_once_the_end_is_the_last_record_not_the_last_offset(
     assert arrivals.count() == 8
 
 
-def test_the_line_moves_every_byte(kafka_pair: tuple[LocalKafka, LocalKafka], target: Cluster, unique: str) -> None:
+def test_the_simulated_network_passes_every_byte(
+    kafka_pair: tuple[LocalKafka, LocalKafka], target: Cluster, unique: str
+) -> None:
     producer = Producer({"bootstrap.servers": kafka_pair[0].bootstrap, "batch.num.messages": 100, "linger.ms": 50})
     source = Cluster(ClientSettings.from_props({"bootstrap.servers": kafka_pair[0].bootstrap}), name="A")
     create_topic(source, unique, 3)

@@ -41,7 +41,7 @@ def _cluster(broker: LocalKafka) -> Cluster:
     return Cluster(settings, name=broker.name)
 
 
-def test_equal_topics_are_equal_whatever_the_codec(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+def test_equal_topics_compare_equal_with_any_codec(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     _write(kafka_a, unique, _ROWS, codec="zstd")
     _write(kafka_b, unique, _ROWS, codec="none")
     result = compare_topics(_cluster(kafka_a), _cluster(kafka_b), unique, unique)
@@ -58,14 +58,14 @@ def test_equal_topics_are_equal_whatever_the_codec(kafka_a: LocalKafka, kafka_b:
     ],
     ids=["missing", "twice", "order", "timestamp"],
 )
-def test_difference_is_found(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, change, told: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_difference_is_found(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, change, told: str) -> None:  # type: ignore[no-untyped-def]
     _write(kafka_a, unique, _ROWS, codec="lz4")
     _write(kafka_b, unique, change(list(_ROWS)), codec="lz4")
     result = compare_topics(_cluster(kafka_a), _cluster(kafka_b), unique, unique)
     assert told in str(result.difference)
 
 
-def test_missing_partition_and_missing_topic(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+def test_missing_partitions_and_topics_are_found(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     _write(kafka_a, unique, [], codec="none", partitions=3)
     _write(kafka_b, unique, [], codec="none", partitions=2)
     result = compare_topics(_cluster(kafka_a), _cluster(kafka_b), unique, unique)

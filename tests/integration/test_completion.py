@@ -45,7 +45,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 class Terminal:
-    """A shell that believes somebody sits there."""
+    """An interactive shell on a pseudo-terminal."""
 
     def __init__(self, master: int) -> None:
         self._master = master
@@ -87,7 +87,7 @@ def found(shell: str) -> str:
 
 
 @pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.slow)])
-def test_tab_completes_verbs_and_flows(shell: str, folder: Path) -> None:
+def test_tab_completion_offers_verbs_and_flows(shell: str, folder: Path) -> None:
     with terminal(shell, folder) as there:
         # Quotes, so that the word is not found where it is typed.
         there.type(f"{_BEFORE[shell]}; eval \"$(mm2 completion {shell})\"; echo rea''dy\n")
@@ -102,7 +102,7 @@ def test_tab_completes_verbs_and_flows(shell: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_fish_offers_verbs_and_flows(folder: Path) -> None:
+def test_fish_completion_offers_verbs_and_flows(folder: Path) -> None:
     script = 'mm2 completion fish | source; complete -C "mm2 heartb"; complete -C "mm2 status mm2.properties A"'
     done = subprocess.run(
         [found("fish"), "--no-config", "-c", script], cwd=folder, env=environment(folder), capture_output=True, text=True,

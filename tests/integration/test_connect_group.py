@@ -95,7 +95,7 @@ def values(kafka: LocalKafka, topic: str) -> dict[str, list[int]]:
     return found
 
 
-def test_two_workers_share_the_tasks_and_the_survivor_carries_on(
+def test_two_workers_share_the_tasks_and_the_survivor_takes_all_over(
     kafka_b: LocalKafka, unique: str, tmp_path: Path
 ) -> None:
     create_topic(kafka_b.bootstrap, unique)
@@ -122,7 +122,7 @@ def test_two_workers_share_the_tasks_and_the_survivor_carries_on(
         assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
 
 
-def test_a_joining_worker_gets_its_share_while_the_rest_keeps_running(
+def test_a_joining_worker_gets_its_share_while_other_tasks_keep_running(
     kafka_b: LocalKafka, unique: str, tmp_path: Path
 ) -> None:
     create_topic(kafka_b.bootstrap, unique)
@@ -145,7 +145,7 @@ def test_a_joining_worker_gets_its_share_while_the_rest_keeps_running(
             assert all(first.herder.worker._tasks[task] is before[task] for task in kept)
             wait_until(lambda: {w for _, s, w in states(second) if s == "RUNNING"} == {"w0:1", "w1:1"})
             assert second.end(signal.SIGTERM) == 0
-            # It said good-bye, so nobody waits for its session to end.
+            # It left the group, so no session timeout is awaited.
             wait_until(lambda: len(first.herder.status()["assigned_tasks"]) == 4, timeout_s=4.0)
         finally:
             second.end(signal.SIGKILL)
@@ -176,7 +176,7 @@ def test_eager_workers_share_the_tasks(kafka_b: LocalKafka, unique: str, tmp_pat
 
 
 @pytest.mark.slow
-def test_work_is_given_up_when_the_group_is_lost_and_taken_up_again(unique: str, tmp_path: Path) -> None:
+def test_work_stops_when_the_group_is_lost_and_resumes_afterwards(unique: str, tmp_path: Path) -> None:
     with LocalKafka("lost", tmp_path / "kafka") as kafka:
         create_topic(kafka.bootstrap, unique)
         running = node(worker_props(kafka.bootstrap, unique), "w0:1")

@@ -85,7 +85,7 @@ def test_every_group_is_compared(answered: Answered) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_java_and_we_agree(answered: Answered, group: str) -> None:
+def test_group_types_are_read_like_java(answered: Answered, group: str) -> None:
     both = answered[group]
     different = [
         {"asked": case.asked, "ours": case.ours, "java": java}

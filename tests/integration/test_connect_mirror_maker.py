@@ -150,9 +150,9 @@ def mirror(
 # -- copying ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_record_of_every_codec_is_the_same_on_the_target(mirror: Mirror, unique: str) -> None:
+def test_every_record_of_every_codec_is_identical_on_the_target(mirror: Mirror, unique: str) -> None:
     topic = f"life-{unique}"
-    # Kafka has the target hold records from the future only if the topic says so: the setting has to come along.
+    # The target accepts future timestamps only with a topic setting, which must be copied.
     create(mirror.east, topic, len(CODECS), message__timestamp__after__max__ms=FOREVER, max__message__bytes="3000000")
     headers: list[tuple[str, Any]] = [("a", b"1"), ("b", None), ("a", b"2"), ("", b""), ("ü", b"\xff")]
     for partition, codec in enumerate(CODECS):
@@ -200,7 +200,7 @@ def test_new_topics_and_partitions_are_found_and_none_of_their_first_records_is_
     record_property("topic_s", round(topic_s, 1))
     record_property("partitions_s", round(partitions_s, 1))
     print(f"a new topic took {topic_s:.1f} s, new partitions {partitions_s:.1f} s, refreshed every 2 s")  # noqa: T201
-    # Looking every two seconds, and then the tasks are dealt out anew, on a machine that may be busy.
+    # Topics are refreshed every two seconds and then the tasks are reassigned, on a machine that may be busy.
     assert topic_s < 12
     assert partitions_s < 12
 
@@ -208,7 +208,7 @@ def test_new_topics_and_partitions_are_found_and_none_of_their_first_records_is_
 # -- what MirrorMaker writes itself ------------------------------------------------------------------------------------
 
 
-def test_all_connectors_run_and_write_what_java_would(mirror: Mirror) -> None:
+def test_all_connectors_run_and_write_like_java(mirror: Mirror) -> None:
     process = mirror.running()
     mirror.wait_until_copied("life-plain")
 
@@ -249,7 +249,7 @@ def test_all_connectors_run_and_write_what_java_would(mirror: Mirror) -> None:
     assert not [name for name in topics_of(mirror.west) if name.startswith(("east.mm2-", "east.__", "east.west."))]
 
 
-def test_positions_have_javas_bytes_in_javas_partition(mirror: Mirror, unique: str) -> None:
+def test_positions_have_javas_bytes_and_partition(mirror: Mirror, unique: str) -> None:
     process = mirror.running()
     key = b'["MirrorSourceConnector",{"cluster":"east","partition":1,"topic":"life-plain"}]'
     offsets = "mm2-offsets.east.internal"
@@ -278,7 +278,7 @@ def javas_partition(broker: LocalKafka, scratch: str, key: bytes, count: int) ->
 # -- Spark --------------------------------------------------------------------------------------------------------------
 
 
-def test_sparks_rest_shows_the_copying_and_the_settings_of_the_file(mirror: Mirror) -> None:
+def test_sparks_rest_shows_the_streaming_query_and_the_settings_of_the_file(mirror: Mirror) -> None:
     process = mirror.running()
     with httpx.Client(base_url=mirror.ui, follow_redirects=True, timeout=30) as rest:
         (application,) = rest.get("applications").json()
@@ -303,7 +303,7 @@ def test_sparks_rest_shows_the_copying_and_the_settings_of_the_file(mirror: Mirr
 # -- a source that comes late ------------------------------------------------------------------------------------------
 
 
-def test_a_source_that_is_away_at_the_start_is_said_and_copied_when_it_appears(
+def test_a_source_unreachable_at_the_start_is_reported_and_copied_once_reachable(
     mirror: Mirror, third: LocalKafka, unique: str, record_property: Any
 ) -> None:
     if third.is_running:
@@ -331,7 +331,7 @@ def test_a_source_that_is_away_at_the_start_is_said_and_copied_when_it_appears(
 # -- stop, kill, share -------------------------------------------------------------------------------------------------
 
 
-def test_a_clean_restart_under_load_goes_on_at_the_exact_record(mirror: Mirror, record_property: Any) -> None:
+def test_a_clean_restart_under_load_continues_at_the_next_record(mirror: Mirror, record_property: Any) -> None:
     topic = "life-restart"
     process = mirror.running()
     with Traffic(mirror.east, topic, 2, PER_SECOND):
@@ -354,12 +354,14 @@ def test_a_clean_restart_under_load_goes_on_at_the_exact_record(mirror: Mirror, 
     print(f"stopped in {seconds:.1f} s")  # noqa: T201
 
 
-def test_after_kill_9_under_load_nothing_is_lost_and_little_comes_twice(mirror: Mirror, record_property: Any) -> None:
+def test_after_kill_9_under_load_nothing_is_lost_and_few_records_are_duplicated(
+    mirror: Mirror, record_property: Any
+) -> None:
     topic = "life-kill"
     process = mirror.running()
     with Traffic(mirror.east, topic, 2, PER_SECOND) as traffic:
         process.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > 300)
-        process.kill9(whole_family=True)  # nobody is left who could write down how far it came
+        process.kill9(whole_family=True)  # no process is left to commit its position
         killed = time.monotonic()
         at_death = sum(ends(mirror.west, f"east.{topic}"))
         again = mirror.start()
@@ -375,7 +377,7 @@ def test_after_kill_9_under_load_nothing_is_lost_and_little_comes_twice(mirror: 
     assert twice <= 2 * PER_SECOND
 
 
-def test_two_processes_share_the_tasks_and_the_survivor_carries_all_on(mirror: Mirror, record_property: Any) -> None:
+def test_two_processes_share_the_tasks_and_the_survivor_takes_all_over(mirror: Mirror, record_property: Any) -> None:
     topic = "life-share"
     first = mirror.running()
     second = mirror.start()
@@ -419,7 +421,7 @@ def workers_of_tasks(mirror: Mirror) -> set[str]:
 # -- three clusters, and rights ----------------------------------------------------------------------------------------
 
 
-def test_three_clusters_in_a_ring_one_spark_no_loops_and_a_missing_right_hurts_one_topic_only(
+def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_acl_affects_one_topic(
     kafka_a: LocalKafka, kafka_b: LocalKafka, third: LocalKafka, mirror: Mirror, tmp_path: Path, record_property: Any
 ) -> None:
     for process in mirror.started:

@@ -12,7 +12,7 @@ from mm2.sandbox.kafka import LocalKafka
 from tests.support.waiting import wait_until
 
 
-def test_a_trace_that_is_too_long_takes_no_other_status_down(kafka_b: LocalKafka, unique: str) -> None:
+def test_a_stack_trace_that_is_too_long_does_not_lose_other_statuses(kafka_b: LocalKafka, unique: str) -> None:
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": kafka_b.bootstrap}), name="B")
     topic = InternalTopic(unique, "status.storage.", 1, 1)
     store = KafkaStatusStore(cluster, topic, start_timeout_s=60)

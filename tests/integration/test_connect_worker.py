@@ -1,12 +1,11 @@
-"""One worker on a real broker: what it writes to its topics, byte by byte, and how connectors and tasks live."""
+"""One worker on a real broker: the bytes of its internal topics, and the life cycle of connectors and tasks."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,11 +15,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import AlreadyExists, NotFound
 from mm2.connect.herder.distributed import DistributedHerder
-from mm2.connect.node import Node
 from mm2.connect.stores.config_state import RestartRequest
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, pairs, read_all
-from tests.integration.connect_toy import CONNECTOR, MODULE, connector_props, node, worker_props
+from tests.integration.connect_toy import CONNECTOR, MODULE, connector_props, node, running_worker, worker_props
 from tests.support.waiting import wait_until
 
 
@@ -43,27 +41,16 @@ def counts(bootstrap: str, topic: str, task: int) -> list[int]:
     return [int(m.value()) for m in read_all(bootstrap, topic) if m.key() == f"task-{task}".encode()]
 
 
-@contextmanager
-def worker(kafka: LocalKafka, name: str, **overrides: str) -> Iterator[Node]:
-    started = node(worker_props(kafka.bootstrap, name, **overrides), "w1:1")
-    started.herder.start()
-    try:
-        assert started.herder.await_ready(30), started.herder.status()
-        yield started
-    finally:
-        started.stop()
-
-
 @pytest.fixture
 def topic(kafka_b: LocalKafka, unique: str) -> str:
     create_topic(kafka_b.bootstrap, unique)
     return unique
 
 
-def test_records_arrive_and_the_topics_hold_the_bytes_of_java(kafka_b: LocalKafka, topic: str) -> None:
+def test_records_arrive_and_the_internal_topics_have_java_s_bytes(kafka_b: LocalKafka, topic: str) -> None:
     b = kafka_b.bootstrap
     props = connector_props("toy", topic, **{"tasks.max": "2", "umlaut": "ü"})
-    with worker(kafka_b, topic) as w:
+    with running_worker(kafka_b, topic) as w:
         assert w.herder.put_connector_config("toy", props, allow_replace=False).result(20)
         wait_until(running(w.herder, "toy", 2))
         wait_until(lambda: len(counts(b, topic, 1)) > 30)
@@ -109,7 +96,9 @@ def _status(state: str, generation: int) -> str:
 
 
 def test_internal_topics_are_compacted_with_their_partitions_and_settings(kafka_b: LocalKafka, unique: str) -> None:
-    with worker(kafka_b, unique, **{"config.storage.segment.ms": "7200000", "offset.storage.cleanup.policy": "delete"}):
+    with running_worker(
+        kafka_b, unique, **{"config.storage.segment.ms": "7200000", "offset.storage.cleanup.policy": "delete"}
+    ):
         admin = AdminClient({"bootstrap.servers": kafka_b.bootstrap})
         topics = admin.list_topics(timeout=10).topics
         assert {n: len(topics[f"{unique}-{n}"].partitions) for n in ("configs", "offsets", "status")} == {
@@ -127,23 +116,23 @@ def test_internal_topics_are_compacted_with_their_partitions_and_settings(kafka_
             admin.describe_consumer_groups([group])[group].result(10)
 
 
-def test_clean_stop_leaves_the_group_at_once(kafka_b: LocalKafka, unique: str) -> None:
-    with worker(kafka_b, unique) as w:
+def test_a_clean_stop_leaves_the_group_immediately(kafka_b: LocalKafka, unique: str) -> None:
+    with running_worker(kafka_b, unique) as w:
         group = w.herder.group_id
         assert w.herder.is_leader
-    with worker(kafka_b, unique, **{"session.timeout.ms": "30000"}) as again:
+    with running_worker(kafka_b, unique, **{"session.timeout.ms": "30000"}) as again:
         # A former member still there would hold up the join until its session ends.
         assert again.herder.generation > 1
         assert again.herder.group_id == group
 
 
-def test_tasks_resume_behind_their_committed_offset(kafka_b: LocalKafka, topic: str) -> None:
+def test_tasks_resume_at_their_committed_offset(kafka_b: LocalKafka, topic: str) -> None:
     b = kafka_b.bootstrap
-    with worker(kafka_b, topic) as w:
+    with running_worker(kafka_b, topic) as w:
         w.herder.put_connector_config("toy", connector_props("toy", topic), allow_replace=True).result(20)
         wait_until(lambda: len(counts(b, topic, 0)) > 10)
     before = counts(b, topic, 0)
-    with worker(kafka_b, topic) as w:
+    with running_worker(kafka_b, topic) as w:
         wait_until(running(w.herder, "toy", 1))
         wait_until(lambda: len(counts(b, topic, 0)) > len(before) + 5)
         assert w.herder.status()["connectors"]["toy"]["tasks"][0]["detail"] == {"resumed_at": before[-1]}
@@ -153,7 +142,7 @@ def test_tasks_resume_behind_their_committed_offset(kafka_b: LocalKafka, topic: 
 
 def test_a_failed_task_stays_failed_until_it_is_restarted(kafka_b: LocalKafka, topic: str) -> None:
     props = connector_props("toy", topic, **{"fail.at": "5"})
-    with worker(kafka_b, topic) as w:
+    with running_worker(kafka_b, topic) as w:
         w.herder.put_connector_config("toy", props, allow_replace=True).result(20)
         wait_until(lambda: task_states(w.herder, "toy") == ["FAILED"])
         (task,) = w.herder.status()["connectors"]["toy"]["tasks"]
@@ -180,7 +169,7 @@ def _states(kafka: LocalKafka, name: str) -> list[tuple[str, str]]:
 
 
 def test_a_failing_connector_is_shown_and_can_be_repaired(kafka_b: LocalKafka, topic: str) -> None:
-    with worker(kafka_b, topic) as w:
+    with running_worker(kafka_b, topic) as w:
         bad = connector_props("toy", topic, **{"fail.connector": "yes"})
         w.herder.put_connector_config("toy", bad, allow_replace=True).result(20)
         wait_until(lambda: connector_state(w.herder, "toy") == "FAILED")
@@ -191,7 +180,7 @@ def test_a_failing_connector_is_shown_and_can_be_repaired(kafka_b: LocalKafka, t
 
 def test_pause_resume_stop_delete(kafka_b: LocalKafka, topic: str) -> None:
     b = kafka_b.bootstrap
-    with worker(kafka_b, topic) as w:
+    with running_worker(kafka_b, topic) as w:
         herder = w.herder
         props = connector_props("toy", topic, **{"tasks.max": "2"})
         herder.put_connector_config("toy", props, allow_replace=True).result(20)
@@ -227,7 +216,7 @@ def test_pause_resume_stop_delete(kafka_b: LocalKafka, topic: str) -> None:
 def test_changed_configs_restart_connector_and_tasks_with_another_number_of_tasks(
     kafka_b: LocalKafka, topic: str
 ) -> None:
-    with worker(kafka_b, topic) as w:
+    with running_worker(kafka_b, topic) as w:
         herder = w.herder
         for tasks in (1, 3, 2):
             props = connector_props("toy", topic, **{"tasks.max": str(tasks)})
@@ -238,7 +227,7 @@ def test_changed_configs_restart_connector_and_tasks_with_another_number_of_task
 
 
 def test_too_many_tasks_fail_the_connector(kafka_b: LocalKafka, topic: str) -> None:
-    with worker(kafka_b, topic) as w:
+    with running_worker(kafka_b, topic) as w:
         props = connector_props("toy", topic, **{"tasks": "4", "tasks.max": "2"})
         w.herder.put_connector_config("toy", props, allow_replace=True).result(20)
         wait_until(lambda: connector_state(w.herder, "toy") == "FAILED")
@@ -247,7 +236,7 @@ def test_too_many_tasks_fail_the_connector(kafka_b: LocalKafka, topic: str) -> N
 
 
 def test_bad_connector_configs_are_refused_with_class_and_key(kafka_b: LocalKafka, unique: str) -> None:
-    with worker(kafka_b, unique) as w:
+    with running_worker(kafka_b, unique) as w:
         props = {**connector_props("toy", unique), "connector.class": "Nowhere"}
         with pytest.raises(ConnectError, match=r"Nowhere.*connector\.class"):
             w.herder.put_connector_config("toy", props, allow_replace=True).result(20)
@@ -258,8 +247,8 @@ def test_bad_connector_configs_are_refused_with_class_and_key(kafka_b: LocalKafk
         assert w.herder.status()["connectors"] == {}
 
 
-def test_a_blocking_poll_does_not_hold_up_stopping(kafka_b: LocalKafka, topic: str) -> None:
-    with worker(kafka_b, topic) as w:
+def test_a_blocking_poll_does_not_delay_the_stop(kafka_b: LocalKafka, topic: str) -> None:
+    with running_worker(kafka_b, topic) as w:
         w.herder.put_connector_config("toy", connector_props("toy", topic, block="true"), allow_replace=True).result(20)
         wait_until(running(w.herder, "toy", 1))
         began = time.monotonic()
@@ -322,8 +311,8 @@ def test_the_leader_hook_runs_once_and_sees_the_stored_configs(kafka_b: LocalKaf
     assert written.count("connector-toy") == 1
 
 
-def test_a_retriable_failure_of_poll_is_tried_again(kafka_b: LocalKafka, topic: str) -> None:
-    with worker(kafka_b, topic) as w:
+def test_a_retriable_error_of_poll_is_retried(kafka_b: LocalKafka, topic: str) -> None:
+    with running_worker(kafka_b, topic) as w:
         w.herder.put_connector_config("toy", connector_props("toy", topic, moody="true"), allow_replace=True).result(20)
         wait_until(lambda: counts(kafka_b.bootstrap, topic, 0)[:2] == [1, 2])
         assert task_states(w.herder, "toy") == ["RUNNING"]
@@ -332,7 +321,7 @@ def test_a_retriable_failure_of_poll_is_tried_again(kafka_b: LocalKafka, topic: 
 def test_a_record_that_cannot_be_converted_is_skipped_only_when_errors_are_tolerated(
     kafka_b: LocalKafka, topic: str
 ) -> None:
-    with worker(kafka_b, topic) as w:
+    with running_worker(kafka_b, topic) as w:
         bad = connector_props("toy", topic, **{"bad.at": "2"})
         w.herder.put_connector_config("toy", bad, allow_replace=True).result(20)
         wait_until(lambda: task_states(w.herder, "toy") == ["FAILED"])
@@ -350,7 +339,7 @@ def test_secrets_of_config_providers_reach_the_task_but_not_the_topic(
         "config.providers": "env",
         "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
     }
-    with worker(kafka_b, topic, **providers) as w:
+    with running_worker(kafka_b, topic, **providers) as w:
         props = connector_props("toy", topic, secret="${env:TOY_SECRET}")
         w.herder.put_connector_config("toy", props, allow_replace=True).result(20)
         wait_until(running(w.herder, "toy", 1))

@@ -1,4 +1,4 @@
-"""The copy engine between two real brokers: what arrives, what is dropped and why, and what faults do to it."""
+"""The copy engine between two real brokers: copied records, dropped records with their reasons, and faults."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def numbered(first: int, count: int, size: int = 10) -> list[Record]:
 # -- records ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_record_of_every_codec_arrives_identical(flow: Flow) -> None:
+def test_every_record_of_every_codec_is_copied_unchanged(flow: Flow) -> None:
     limits = {"message__timestamp__after__max__ms": FOREVER, "max__message__bytes": "2000000"}
     topic = flow.topic(partitions=5, source=limits, target=limits)
     headers: list[tuple[str, Any]] = [("a", b"1"), ("b", None), ("a", b"2"), ("", b""), ("ü", b"\xff")]
@@ -103,7 +103,7 @@ def test_every_record_of_every_codec_arrives_identical(flow: Flow) -> None:
     assert job.status()["gaps"] == {}
 
 
-def test_a_target_that_compresses_by_its_own_gets_the_same_records(flow: Flow) -> None:
+def test_a_target_with_its_own_compression_gets_the_same_records(flow: Flow) -> None:
     topic = flow.topic(target={"compression__type": "zstd"})
     for codec in ("none", "lz4"):
         write(flow.source, topic, numbered(0, 50, size=200), codec=codec)
@@ -114,7 +114,7 @@ def test_a_target_that_compresses_by_its_own_gets_the_same_records(flow: Flow) -
     assert {header.codec for header, _ in batches(flow.target, flow.remote(topic))} == {4}
 
 
-def test_offset_syncs_and_positions_are_mm2s(flow: Flow) -> None:
+def test_offset_syncs_and_positions_have_mm2s_format(flow: Flow) -> None:
     topic = flow.topic()
     write(flow.source, topic, numbered(0, 10), numbered(10, 5))
     spec = flow.spec(topic)
@@ -142,7 +142,7 @@ def test_log_append_time_of_the_source_becomes_the_records_time(flow: Flow) -> N
     assert [(h.codec, h.is_log_append_time) for h, _ in batches(flow.target, flow.remote(topic))] == [(3, False)] * 2
 
 
-def test_compacted_holes_are_closed_and_counted(flow: Flow) -> None:
+def test_compacted_holes_are_removed_and_counted(flow: Flow) -> None:
     alter(flow.source, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
     compact = {
         "cleanup__policy": "compact",
@@ -176,7 +176,7 @@ def test_compacted_holes_are_closed_and_counted(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_transactions(flow: Flow, isolation: str) -> None:
+def test_transactions_are_copied_as_configured(flow: Flow, isolation: str) -> None:
     topic = flow.topic()
     producer = producer_of(flow.source, transactional__id=flow.name, transaction__timeout__ms=60_000)
     producer.init_transactions(30)
@@ -205,7 +205,7 @@ def test_transactions(flow: Flow, isolation: str) -> None:
 # -- limits and losses --------------------------------------------------------------------------------------------------
 
 
-def test_batches_larger_than_what_is_asked_for_come_all_the_same(flow: Flow) -> None:
+def test_batches_larger_than_the_fetch_limit_are_copied(flow: Flow) -> None:
     topic = flow.topic(partitions=3)
     for partition in range(3):
         write(flow.source, topic, *(numbered(i * 5, 5, size=20_000) for i in range(10)), partition=partition)
@@ -216,7 +216,7 @@ def test_batches_larger_than_what_is_asked_for_come_all_the_same(flow: Flow) -> 
         flow.assert_equal(topic, partition)
 
 
-def test_batches_larger_than_the_target_takes_are_cut(flow: Flow) -> None:
+def test_batches_larger_than_the_target_accepts_are_split(flow: Flow) -> None:
     topic = flow.topic(target={"max__message__bytes": "100000"})
     write(flow.source, topic, numbered(0, 3), numbered(3, 40, size=20_000), numbered(43, 3))
     spec = flow.spec(topic)
@@ -253,7 +253,7 @@ def test_a_record_too_large_for_the_target_stops_its_partition_only(flow: Flow) 
 
 
 @pytest.mark.slow
-def test_a_refused_partition_goes_on_when_the_limit_is_raised(flow: Flow) -> None:
+def test_a_rejected_partition_resumes_when_the_limit_is_raised(flow: Flow) -> None:
     topic = flow.topic(target={"max__message__bytes": "100000"})
     write(flow.source, topic, numbered(0, 3), numbered(3, 1, size=150_000), numbered(4, 3))
     spec = flow.spec(topic)
@@ -280,7 +280,7 @@ def test_records_deleted_before_they_were_copied_are_counted_as_lost(flow: Flow)
     assert flow.committed(spec) == {TopicPartition(topic, 0): 100}
 
 
-def test_lost_records_fail_the_partition_when_the_policy_says_so(flow: Flow) -> None:
+def test_lost_records_fail_the_partition_when_configured(flow: Flow) -> None:
     topic = flow.topic()
     write(flow.source, topic, numbered(0, 20))
     delete_before(flow.source, topic, 10)
@@ -310,7 +310,7 @@ def test_a_failed_partition_is_not_copied_again_by_later_batches(flow: Flow) -> 
         wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].position == 50, why=job.status)
         write(flow.source, topic, numbered(50, 5), partition=0)
         wait_until(lambda: rows_of(job)[bad].position == 55, why=job.status)
-    # While nobody copies, records go: the next job fails at once, and keeps failing at the same place.
+    # Records are deleted while no process copies: the next job fails immediately, and again at the same offset.
     write(flow.source, topic, numbered(55, 10), partition=0)
     delete_before(flow.source, topic, 60)
     with flow.copying(spec) as job:
@@ -324,7 +324,7 @@ def test_a_failed_partition_is_not_copied_again_by_later_batches(flow: Flow) -> 
 # -- limits -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_limit_holds_leaves_the_tail_its_place_and_is_lifted_while_it_copies(flow: Flow) -> None:
+def test_a_limit_is_enforced_leaves_room_for_new_records_and_can_be_removed(flow: Flow) -> None:
     limit, size, count = 500_000, 1_000, 20_000
     backlog, tail = flow.topic("backlog"), flow.topic("tail")
     producer = producer_of(flow.source)
@@ -365,7 +365,7 @@ def test_a_limit_holds_leaves_the_tail_its_place_and_is_lifted_while_it_copies(f
 # -- going on -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_job_goes_on_where_its_positions_say(flow: Flow) -> None:
+def test_a_stopped_job_resumes_at_its_positions(flow: Flow) -> None:
     topic = flow.topic(partitions=2)
     spec = flow.spec(topic, partitions=2)
     with Traffic(flow.source, topic, 2) as traffic:
@@ -381,7 +381,7 @@ def test_a_stopped_job_goes_on_where_its_positions_say(flow: Flow) -> None:
         flow.assert_equal(topic, partition)
 
 
-def test_hand_overs_lose_nothing_and_double_nothing(flow: Flow) -> None:
+def test_hand_offs_cause_no_loss_or_duplicate(flow: Flow) -> None:
     topic = flow.topic(partitions=3)
     spec = flow.spec(topic, partitions=3, batch_duration_ms=300, commit_interval_ms=100)
     with Traffic(flow.source, topic, 3, per_second=1000) as traffic, flow.copying(spec) as job:
@@ -428,7 +428,7 @@ def assert_complete(flow: Flow, topic: str, *, most_doubled: int = 0) -> int:
     return doubled
 
 
-def test_a_killed_worker_is_replaced_and_nothing_is_copied_twice(flow: Flow) -> None:
+def test_a_killed_worker_is_replaced_without_duplicates(flow: Flow) -> None:
     topic = flow.topic()
     spec = flow.spec(topic)
     with Traffic(flow.source, topic) as traffic, flow.copying(spec) as job, capture_logs() as logs:
@@ -458,7 +458,7 @@ def own_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKa
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("side", ["target", "source"])
 @pytest.mark.parametrize("fault", ["restarted", "paused"])
-def test_a_broker_that_goes_and_comes_back(
+def test_copying_continues_after_a_broker_restart(
     engine: CopyEngine, own_pair: tuple[LocalKafka, LocalKafka], unique: str, fault: str, side: str
 ) -> None:
     flow = Flow(engine, *own_pair, unique)
@@ -486,7 +486,7 @@ def test_a_broker_that_goes_and_comes_back(
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_hand_overs_while_the_target_restarts(
+def test_hand_offs_work_while_the_target_restarts(
     engine: CopyEngine, own_pair: tuple[LocalKafka, LocalKafka], unique: str
 ) -> None:
     flow = Flow(engine, *own_pair, unique)

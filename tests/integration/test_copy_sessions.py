@@ -1,4 +1,4 @@
-"""Copy sessions on real brokers: whoever dies, and whenever, nothing is lost and nothing is there twice."""
+"""Copy sessions on real brokers: no data loss and no duplicates after any crash."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def kill_workers() -> None:
         worker.send_signal(signal.SIGKILL)
 
 
-def test_killed_again_and_again_nothing_is_lost_or_doubled(flow: Flow) -> None:
+def test_repeated_kills_cause_no_loss_or_duplicate(flow: Flow) -> None:
     topic = flow.topic(partitions=3)
     spec = flow.spec(topic, partitions=3)
     random.seed(4)
@@ -66,7 +66,7 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(flow: Flow) -> None:
     assert len(producers) == 1, "one session all the way"
 
 
-def test_a_frozen_executor_that_wakes_up_doubles_nothing(flow: Flow) -> None:
+def test_a_frozen_executor_that_resumes_writes_no_duplicates(flow: Flow) -> None:
     topic = flow.topic()
     spec = flow.spec(topic)
     with Traffic(flow.source, topic, per_second=2000) as traffic, flow.copying(spec) as job:
@@ -85,7 +85,7 @@ def test_a_frozen_executor_that_wakes_up_doubles_nothing(flow: Flow) -> None:
     flow.assert_equal(topic)
 
 
-def test_somebody_else_writes_to_the_remote_topic_and_the_count_holds(flow: Flow) -> None:
+def test_records_of_another_producer_on_the_remote_topic_do_not_change_the_count(flow: Flow) -> None:
     topic = flow.topic()
     spec = flow.spec(topic)
     with Traffic(flow.source, topic) as traffic, flow.copying(spec) as job:
@@ -107,7 +107,7 @@ def test_somebody_else_writes_to_the_remote_topic_and_the_count_holds(flow: Flow
     assert entry.foreign in {7, 8}, "all but those behind our last record are seen"
 
 
-def test_what_compaction_took_away_between_crash_and_restart_costs_nothing(flow: Flow) -> None:
+def test_compaction_between_crash_and_restart_causes_no_loss_or_duplicate(flow: Flow) -> None:
     """The records are on the target, uncommitted, and gone from the source when the successor counts."""
     alter(flow.source, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
     compact = {
@@ -142,14 +142,14 @@ def test_what_compaction_took_away_between_crash_and_restart_costs_nothing(flow:
     assert len(got) == on_target + 5
 
 
-def test_records_that_go_between_crash_and_restart_are_a_gap_and_nothing_else(flow: Flow) -> None:
+def test_records_deleted_between_crash_and_restart_are_a_gap(flow: Flow) -> None:
     topic = flow.topic()
     tp = TopicPartition(topic, 0)
     spec = flow.spec(topic, commit_interval_ms=3_600_000)
     write(flow.source, topic, numbered(0, 50), numbered(50, 50))
     with flow.copying(spec) as job:
         wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].position == 100, why=job.status)
-        delete_before(flow.source, topic, 60)  # all copied, and nobody has committed it
+        delete_before(flow.source, topic, 60)  # all records are copied but not committed
         kill_workers()
         wait_until(lambda: job.status()["batches"] >= 2, why=job.status)
         write(flow.source, topic, numbered(100, 10))
@@ -167,7 +167,7 @@ class _Content:
         self.content = (record.timestamp, record.key, record.value, ())
 
 
-def test_without_the_ledger_it_is_at_least_once_and_says_so(flow: Flow) -> None:
+def test_without_the_ledger_delivery_is_at_least_once_and_reported(flow: Flow) -> None:
     topic = flow.topic()
     spec = flow.spec(topic)
     write(flow.source, topic, numbered(0, 10))
@@ -183,7 +183,7 @@ def test_without_the_ledger_it_is_at_least_once_and_says_so(flow: Flow) -> None:
     flow.assert_equal(topic)
 
 
-def test_a_position_that_somebody_moved_is_obeyed(flow: Flow) -> None:
+def test_a_position_changed_by_a_user_is_used(flow: Flow) -> None:
     topic = flow.topic()
     tp = TopicPartition(topic, 0)
     spec = flow.spec(topic)
@@ -208,10 +208,10 @@ def own_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKa
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_target_that_forgot_the_producer_of_old_records_takes_none_twice(
+def test_a_target_that_forgot_the_producer_of_old_records_gets_no_duplicates(
     engine: CopyEngine, own_pair: tuple[LocalKafka, LocalKafka], unique: str
 ) -> None:
-    """Brokers forget producers by the time of their records: after a restart nobody remembers a backfill's."""
+    """Brokers expire producers by record timestamps: after a restart the producer of a backfill is unknown."""
     flow = Flow(engine, *own_pair, unique)
     topic = flow.topic()
     spec = flow.spec(topic, commit_interval_ms=3_600_000)
@@ -231,7 +231,7 @@ def test_a_target_that_forgot_the_producer_of_old_records_takes_none_twice(
     flow.assert_equal(topic)
 
 
-def test_a_remote_topic_created_anew_gets_nothing_more(flow: Flow) -> None:
+def test_a_recreated_remote_topic_gets_no_further_records(flow: Flow) -> None:
     topic = flow.topic(partitions=2)
     tp = TopicPartition(topic, 0)
     spec = flow.spec(topic, partitions=2)
@@ -253,7 +253,7 @@ def test_a_remote_topic_created_anew_gets_nothing_more(flow: Flow) -> None:
     flow.assert_equal(topic)
 
 
-def test_a_source_topic_created_anew_while_nobody_copies_is_copied_from_its_start(flow: Flow) -> None:
+def test_a_source_topic_recreated_while_no_process_copies_is_copied_from_its_start(flow: Flow) -> None:
     topic = flow.topic()
     tp = TopicPartition(topic, 0)
     spec = flow.spec(topic)
@@ -264,7 +264,7 @@ def test_a_source_topic_created_anew_while_nobody_copies_is_copied_from_its_star
         done.result(30)
     wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
     create(flow.source, topic, 1, retention__ms="-1")
-    write(flow.source, topic, numbered(100, 30))  # beyond the old end, where MM2 goes on without a word
+    write(flow.source, topic, numbered(100, 30))  # beyond the old end, where MM2 continues silently
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
         wait_until(lambda: flow.committed(spec) == {tp: 30}, why=job.status)

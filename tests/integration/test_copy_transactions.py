@@ -1,4 +1,4 @@
-"""Exactly-once mode of the copy engine on real brokers: what a read_committed consumer of the target sees."""
+"""Exactly-once mode of the copy engine on real brokers, as seen by a read_committed consumer of the target."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def transactional(flow: Flow, topic: str, partitions: int = 1, *, interval_ms: i
     return flow.spec(topic, partitions=partitions, read_committed=True, transactions=transactions)
 
 
-def test_killed_again_and_again_a_committed_reader_sees_every_record_once(flow: Flow) -> None:
+def test_after_repeated_kills_a_committed_reader_sees_every_record_once(flow: Flow) -> None:
     topic = flow.topic(partitions=3)
     spec = transactional(flow, topic, 3)
     random.seed(5)
@@ -94,7 +94,7 @@ def test_syncs_name_true_target_offsets_behind_markers(flow: Flow) -> None:
     assert pairs[-1] == (49, 53), "one marker for each transaction before the last"
 
 
-def test_an_interval_makes_few_transactions(flow: Flow) -> None:
+def test_an_interval_reduces_the_number_of_transactions(flow: Flow) -> None:
     topic = flow.topic()
     spec = transactional(flow, topic, interval_ms=1500)
     with Traffic(flow.source, topic, per_second=500) as traffic, flow.copying(spec) as job:
@@ -107,7 +107,7 @@ def test_an_interval_makes_few_transactions(flow: Flow) -> None:
     assert 2 <= len(markers) <= 8
 
 
-def test_hand_overs_between_micro_batches_keep_the_count(flow: Flow) -> None:
+def test_hand_offs_between_micro_batches_keep_the_count(flow: Flow) -> None:
     topic = flow.topic(partitions=2)
     spec = replace(transactional(flow, topic, 2), batch_duration_ms=500)
     with Traffic(flow.source, topic, 2, per_second=1000) as traffic, flow.copying(spec) as job:
@@ -119,9 +119,7 @@ def test_hand_overs_between_micro_batches_keep_the_count(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("exactly_once", [True, False])
-def test_what_is_held_is_said_though_nothing_moves_and_all_that_was_known_is_kept(
-    flow: Flow, exactly_once: bool
-) -> None:
+def test_a_blocked_partition_is_reported_while_idle_and_its_state_is_kept(flow: Flow, exactly_once: bool) -> None:
     topic = flow.topic(partitions=2)
     spec = transactional(flow, topic, 2) if exactly_once else flow.spec(topic, partitions=2)
     spec = replace(spec, batch_duration_ms=500)
@@ -161,7 +159,7 @@ def test_what_is_held_is_said_though_nothing_moves_and_all_that_was_known_is_kep
         assert (entry.mark.source, entry.mark.records, entry.foreign) == (20, 20, 0)
 
 
-def test_the_end_of_an_empty_partition_is_kept_though_there_is_no_offset_to_commit(flow: Flow) -> None:
+def test_the_end_offset_of_an_empty_partition_is_kept_without_an_offset_to_commit(flow: Flow) -> None:
     topic = flow.topic()
     spec = replace(transactional(flow, topic), auto_offset_reset="latest")
     tp = TopicPartition(topic, 0)
@@ -173,7 +171,7 @@ def test_the_end_of_an_empty_partition_is_kept_though_there_is_no_offset_to_comm
     flow.assert_equal(topic, isolation=COMMITTED)
 
 
-def test_whoever_takes_the_transactional_id_fences_us(flow: Flow) -> None:
+def test_another_producer_with_the_transactional_id_fences_ours(flow: Flow) -> None:
     """Java's task with the same id, or our own successor elsewhere."""
     topic = flow.topic()
     spec = transactional(flow, topic)
@@ -197,7 +195,7 @@ def test_whoever_takes_the_transactional_id_fences_us(flow: Flow) -> None:
     flow.assert_equal(topic, isolation=COMMITTED)
 
 
-def test_a_record_that_is_too_large_holds_up_its_partition_only(flow: Flow) -> None:
+def test_a_record_that_is_too_large_blocks_only_its_partition(flow: Flow) -> None:
     topic = flow.topic(partitions=2, target={"max__message__bytes": "100000"})
     spec = transactional(flow, topic, 2)
     bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)

@@ -58,7 +58,7 @@ def manifests() -> dict[str, Manifest]:
 # -- the image
 
 
-def test_the_dockerfile_pleases_its_linter() -> None:
+def test_the_dockerfile_passes_its_linter() -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("hadolint"), DOCKERFILE],
         capture_output=True,
@@ -78,7 +78,7 @@ def test_every_script_of_the_image_is_a_shell_script_that_stops_at_the_first_err
         subprocess.run(["sh", "-n", str(script)], check=True, timeout=20)
 
 
-def test_all_that_the_image_gets_is_pinned_and_nothing_of_it_is_for_tests() -> None:
+def test_image_dependencies_are_pinned_and_contain_no_test_packages() -> None:
     pinned = {
         canonicalize_name(line.partition("==")[0])
         for line in (ROOT / "constraints.txt").read_text().splitlines()
@@ -115,13 +115,13 @@ def test_no_secret_can_get_into_a_layer() -> None:
 # -- compose
 
 
-def test_the_compose_file_is_one() -> None:
+def test_the_compose_file_is_valid() -> None:
     services = PyCompose.from_yaml((COMPOSE / "compose.yaml").read_text()).services
     assert services is not None
     assert set(services) == {"kafka-a", "kafka-b", "mm2", "prometheus", "grafana"}
 
 
-def test_what_compose_mounts_is_there_and_nothing_is_published_beyond_loopback() -> None:
+def test_compose_mounts_exist_and_ports_are_published_on_loopback_only() -> None:
     wanted = compose()
     for name, service in wanted["services"].items():
         for volume in service.get("volumes", []):
@@ -132,7 +132,7 @@ def test_what_compose_mounts_is_there_and_nothing_is_published_beyond_loopback()
         assert name == "mm2" or re.fullmatch(r"[a-z]+/[a-z]+:v?\d+\.\d+\.\d+", service["image"]), name
 
 
-def test_the_files_for_compose_and_pods_have_no_key_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_for_compose_and_pods_have_no_unknown_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAME", "mm2-0")
     monkeypatch.setenv("POD_NAMESPACE", "mm2")
     for file in (COMPOSE / "mm2.properties", KUBERNETES / "mm2.properties"):
@@ -143,7 +143,7 @@ def test_the_files_for_compose_and_pods_have_no_key_that_nobody_reads(monkeypatc
         assert [str(pair) for pair in config.cluster_pairs()] == ["A->B", "B->A"]
 
 
-def test_prometheus_of_compose_is_the_sample_at_another_address() -> None:
+def test_the_compose_prometheus_file_is_the_sample_with_another_address() -> None:
     sample = yaml.safe_load((ROOT / "conf" / "prometheus" / "prometheus.yml").read_text())
     ours = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())
     assert ours["scrape_configs"][0]["static_configs"] == [{"targets": ["mm2:8083"]}]
@@ -155,7 +155,7 @@ def test_prometheus_of_compose_is_the_sample_at_another_address() -> None:
 
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-def test_the_manifests_are_what_kubernetes_takes(version: str) -> None:
+def test_the_manifests_are_valid_for_kubernetes(version: str) -> None:
     kinds = manifests()
     # Of the operator of Prometheus, not of Kubernetes.
     assert kinds.pop("PodMonitor")["apiVersion"] == "monitoring.coreos.com/v1"
@@ -176,7 +176,7 @@ def container() -> Manifest:
     return found
 
 
-def test_everything_selects_the_pods_and_names_their_port() -> None:
+def test_every_selector_matches_the_pods_and_names_their_port() -> None:
     kinds = manifests()
     labels = kinds["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
     assert labels
@@ -218,7 +218,7 @@ def _mounted(mounts: Mapping[str, str], name: str) -> str:
     return next(path for path, volume in mounts.items() if volume == name)
 
 
-def test_the_pods_fulfil_the_restricted_standard() -> None:
+def test_the_pods_meet_the_restricted_standard() -> None:
     whole, own = pod()["securityContext"], container()["securityContext"]
     assert whole["runAsNonRoot"] is True
     assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -229,7 +229,7 @@ def test_the_pods_fulfil_the_restricted_standard() -> None:
     assert user == [(str(whole["runAsUser"]), str(whole["runAsGroup"]))]
 
 
-def test_the_probes_ask_what_the_properties_open_and_a_stop_has_its_time() -> None:
+def test_the_probes_use_the_configured_listeners_and_a_stop_has_enough_time() -> None:
     props = load_properties(KUBERNETES / "mm2.properties")
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         program, *arguments = container()[probe]["exec"]["command"]
@@ -247,7 +247,7 @@ def test_the_probes_ask_what_the_properties_open_and_a_stop_has_its_time() -> No
         assert seconds > connect_mirror_maker._LAST_RESORT_S
 
 
-def test_a_pod_opens_what_the_manifests_say_to_those_who_have_a_certificate(
+def test_a_pod_serves_the_manifest_ports_to_clients_with_a_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POD_NAME", "mm2-1")
@@ -285,7 +285,7 @@ def test_a_pod_opens_what_the_manifests_say_to_those_who_have_a_certificate(
 
 
 def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str:
-    """What comes of it, by the words of whoever refuses."""
+    """The result, with the text of the rejection."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server, server_hostname=name),
@@ -329,13 +329,13 @@ def _systemd(*words: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_unit_is_one_and_hardened(unit: Path) -> None:
+def test_the_systemd_unit_is_valid_and_hardened(unit: Path) -> None:
     assert not _systemd("verify", "--man=no", str(unit))
     # Its measure goes from 0 to 10, and up to 2.0 it is "OK"; without hardening it is 9.6.
     assert "exposure level" in _systemd("security", "--offline=true", "--threshold=20", "--no-pager", str(unit))
 
 
-def test_the_unit_treats_the_exit_codes_as_the_program_means_them() -> None:
+def test_the_systemd_unit_handles_the_exit_codes_of_the_program() -> None:
     settings = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
     assert settings["Restart"] == "on-failure"
     # Nothing but the wrong command line, or a file that is not there, is left to a human at once.

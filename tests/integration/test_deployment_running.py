@@ -99,7 +99,7 @@ def _serves(port: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_brokers_start_with_the_settings_of_compose_and_records_are_copied(tmp_path: Path) -> None:
+def test_brokers_start_with_the_compose_settings_and_records_are_copied(tmp_path: Path) -> None:
     with brokers_of_compose(tmp_path) as ports:
         for name, outside in (("kafka-a", "19092"), ("kafka-b", "29092")):
             for number in ("9092", outside):  # each listener leads back to itself

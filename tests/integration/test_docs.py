@@ -1,4 +1,4 @@
-"""The documentation does what it says: links lead somewhere, blocks are what they claim to be, commands run as printed.
+"""The documentation is correct: links resolve, code blocks parse, commands run as printed.
 
 Commands of all pages run beside one flow, which is started by the command that docs/DEPLOYMENT.md starts it with.
 """
@@ -64,7 +64,7 @@ TOPICS = ("orders", "payments")
 ANSWERS = {0, 1}
 
 
-def test_links_lead_to_files_that_are_there() -> None:
+def test_links_refer_to_existing_files() -> None:
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in PAGES
@@ -74,7 +74,7 @@ def test_links_lead_to_files_that_are_there() -> None:
     assert not broken
 
 
-def test_every_block_says_what_it_is() -> None:
+def test_every_block_has_a_language() -> None:
     for block in blocks():
         assert block.marks <= MARKS, block
         assert block.language in {*LANGUAGES, ""}, block
@@ -83,7 +83,7 @@ def test_every_block_says_what_it_is() -> None:
             assert not re.search(r"^(\$ )?bin/", block.text, re.MULTILINE) or block.language == "text", block
 
 
-def test_shell_blocks_are_shell() -> None:
+def test_shell_blocks_parse() -> None:
     wanted = [block for block in blocks() if block.is_shell]
     assert wanted
     for block in wanted:
@@ -93,7 +93,7 @@ def test_shell_blocks_are_shell() -> None:
         assert done.returncode == 0, f"{block}: {done.stderr}"
 
 
-def test_every_mm2_command_of_every_page_is_one_that_mm2_knows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_documented_mm2_command_parses(capsys: pytest.CaptureFixture[str]) -> None:
     commands = [(block, command) for block in blocks() if block.is_shell for command in block.commands()]
     typed = [(block, words) for block, command in commands for words in _programs(command)]
     ours = [(block, words[1:]) for block, words in typed if words[0].removeprefix("bin/") == "mm2"]
@@ -125,7 +125,7 @@ def _programs(command: str) -> list[list[str]]:
     return [words for words in found if words]
 
 
-def test_every_verb_that_the_text_names_is_one() -> None:
+def test_every_verb_in_the_text_exists() -> None:
     verbs = _verbs()
     for page in PAGES:
         named = set(re.findall(r"`(?:bin/)?mm2 ([a-z]+)", page.read_text()))
@@ -137,7 +137,7 @@ def _verbs() -> set[str]:
     return set(action.choices)
 
 
-def test_units_and_containers_have_the_names_that_they_were_given() -> None:
+def test_units_and_containers_have_the_defined_names() -> None:
     """Commands that cannot run here."""
     typed = [command for block in blocks() if block.is_shell for command in block.commands()]
     said = [word for page in PAGES for word in re.findall(r"`(systemctl [^`]+)`", page.read_text())]
@@ -156,7 +156,7 @@ def test_units_and_containers_have_the_names_that_they_were_given() -> None:
     assert killed <= containers
 
 
-def test_properties_have_no_key_that_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_properties_blocks_have_no_unknown_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for block in blocks():
         if block.language == "properties":
@@ -165,7 +165,7 @@ def test_properties_have_no_key_that_nobody_reads(tmp_path: Path, monkeypatch: p
             assert not MirrorMakerConfig(load_properties(file)).unread_keys(), block
 
 
-def test_yaml_and_json_can_be_read() -> None:
+def test_yaml_and_json_blocks_parse() -> None:
     for block in blocks():
         if block.language == "yaml":
             assert list(yaml.safe_load_all(block.text)), block
@@ -275,7 +275,7 @@ def test_every_command_runs_as_printed(stage: Stage) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_drill_of_the_readme_runs_as_printed(stage: Stage) -> None:
+def test_the_readme_drill_runs_as_printed(stage: Stage) -> None:
     """Last, since it takes the flow's topics away, and gives them back."""
     drill = [
         command

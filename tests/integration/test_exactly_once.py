@@ -1,4 +1,4 @@
-"""Source tasks under exactly-once: what a read_committed consumer sees, whoever dies, freezes or is fenced."""
+"""Source tasks with exactly-once: what a read_committed consumer sees after a crash, a freeze or fencing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from mm2.kafka.settings import ClientSettings
 from mm2.kafka.transactions import TransactionalProducer
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_committed
-from tests.integration.connect_toy import connector_props, node, worker_props
+from tests.integration.connect_toy import connector_props, running_worker, worker_props
 from tests.integration.test_connect_group import WorkerProcess, put_connector
 from tests.support.waiting import wait_until
 
@@ -35,15 +35,8 @@ def topic(kafka_b: LocalKafka, unique: str) -> str:
     return unique
 
 
-@contextmanager
-def worker(kafka: LocalKafka, name: str, worker_id: str = "w1:1", **overrides: str) -> Iterator[Node]:
-    started = node(worker_props(kafka.bootstrap, name, **{**ENABLED, **overrides}), worker_id)
-    started.herder.start()
-    try:
-        assert started.herder.await_ready(30), started.herder.status()
-        yield started
-    finally:
-        started.stop()
+def worker(kafka: LocalKafka, name: str, worker_id: str = "w1:1", **overrides: str) -> AbstractContextManager[Node]:
+    return running_worker(kafka, name, worker_id, **{**ENABLED, **overrides})
 
 
 def put(herder: DistributedHerder, topic: str, **props: str) -> None:
@@ -89,7 +82,7 @@ def shortest(kafka: LocalKafka, topic: str, tasks: int) -> int:
 
 
 @pytest.mark.parametrize(("boundary", "fate"), [("poll", signal.SIGKILL), ("interval", signal.SIGSTOP)])
-def test_a_worker_that_dies_or_freezes_leaves_neither_gaps_nor_duplicates(
+def test_a_worker_that_dies_or_freezes_causes_no_loss_or_duplicate(
     kafka_b: LocalKafka, topic: str, boundary: str, fate: signal.Signals, tmp_path: Path
 ) -> None:
     """Given a worker that ends in the middle of its work, when another one takes over, then nothing shows of it; not
@@ -167,9 +160,7 @@ def counts(*numbers: int) -> list[str]:
     return [f'{{"task-count":{number}}}' for number in numbers]
 
 
-def test_a_transaction_left_open_by_a_dead_worker_does_not_keep_the_next_from_starting(
-    kafka_b: LocalKafka, topic: str
-) -> None:
+def test_an_open_transaction_of_a_dead_worker_does_not_block_its_successor(kafka_b: LocalKafka, topic: str) -> None:
     """It would not time out for a minute; the next producer of the task aborts it."""
     with worker(kafka_b, topic) as w:
         put(w.herder, topic)
@@ -200,7 +191,7 @@ def test_followers_without_rest_wait_for_the_leader_to_fence(kafka_b: LocalKafka
     assert_exact(kafka_b, topic, 2, 1)
 
 
-def test_a_pause_ends_the_open_transaction_and_a_failure_takes_it_back(kafka_b: LocalKafka, topic: str) -> None:
+def test_a_pause_commits_the_open_transaction_and_a_failure_aborts_it(kafka_b: LocalKafka, topic: str) -> None:
     never = {"transaction.boundary": "interval", "transaction.boundary.interval.ms": "50000", "pause.s": "0.005"}
     with worker(kafka_b, topic) as w:
         put(w.herder, topic, **never)

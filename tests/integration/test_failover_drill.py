@@ -70,7 +70,7 @@ class Group:
     committed: dict[int, float] = field(default_factory=dict)
 
     def consume(self, broker: LocalKafka, topics: list[str], stop: threading.Event) -> None:
-        """Commit behind each handful, until told to stop, to rest, or the broker is gone."""
+        """Commit after every few records until the stop, the pause, or the failure of the broker."""
         consumer = self._consumer(broker, 15_000)
         consumer.subscribe(topics)
         until = time.monotonic() + self.rests_after_s
@@ -214,7 +214,7 @@ def changeable(broker: LocalKafka, names: list[str], remote: str) -> tuple[Any, 
         key: value
         for key, (value, _) in table(broker, ledger_topic("A")).items()
         if key.startswith((b'{"note"', b'{"pause"', b'{"throttle"'))
-        and key != b'{"note":["provenance"]}'  # until when the claims count: told again and again
+        and key != b'{"note":["provenance"]}'  # the expiry of the claims, which is written repeatedly
     }
     tables = [table(broker, topic) for topic in ("mm2-configs.A.internal", "mm2-offsets.A.internal")]
     return words, tables, offsets_of(broker, names, remote), ends(broker, remote)
@@ -227,7 +227,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[LocalKafka, LocalKafka]]:
 
 
 @pytest.mark.parametrize("identity", [False, True], ids=["default", "identity"])
-def test_twenty_groups_go_over_and_come_home(
+def test_twenty_groups_fail_over_and_fail_back(
     pair: tuple[LocalKafka, LocalKafka], identity: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a, b = pair

@@ -1,4 +1,4 @@
-"""`mm2 failover`, `promote` and `failback` on a flow whose ledger, checkpoints and groups were left by nobody who still runs."""
+"""`mm2 failover`, `promote` and `failback` on a flow without running processes, from its ledger, checkpoints and groups."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUMBER = b"1"
 
 
 def properties(tmp_path: Path, unique: str, source: str, target: str, **more: str) -> Path:
-    """Of a flow whose source has an alias of its own, so that its topics are nobody else's."""
+    """A flow whose source has a unique alias, so that its topics are not shared."""
     props = {"clusters": f"{unique},B", f"{unique}.bootstrap.servers": source, "B.bootstrap.servers": target}
     return write_config(tmp_path / "mm2.properties", {**props, "topics": "t-.*", **more})
 
@@ -66,7 +66,7 @@ def outcomes(out: str) -> dict[tuple[str, int], tuple[int | None, str, str]]:
     }
 
 
-def test_groups_of_a_source_that_is_gone_go_on_where_the_ledger_knows(
+def test_groups_of_an_unreachable_source_continue_where_the_ledger_has_an_offset(
     kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic, flow = "t-" + unique, f"{unique}->B"
@@ -125,7 +125,7 @@ def test_groups_of_a_source_that_is_gone_go_on_where_the_ledger_knows(
     assert "done: 5 offsets unchanged: already committed, or the group is ahead" in lines
 
 
-def test_a_group_in_use_is_named_and_left_alone_and_the_others_are_moved(
+def test_a_group_in_use_is_reported_and_skipped_and_the_others_are_moved(
     kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic, flow = "t-" + unique, f"{unique}->B"
@@ -151,7 +151,7 @@ def test_a_group_in_use_is_named_and_left_alone_and_the_others_are_moved(
         consumer.close()
 
 
-def test_a_source_that_answers_is_not_left_with_records_of_its_own_by_accident(
+def test_a_reachable_source_with_uncopied_records_is_not_abandoned_by_accident(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic, flow = "t-" + unique, f"{unique}->B"
@@ -192,7 +192,7 @@ def test_a_source_that_answers_is_not_left_with_records_of_its_own_by_accident(
     assert (code, outcomes(out)) == (0, {(group, 0): (500, "segments", "written")})
     assert json.loads(out)["groups"][0]["told_by"] == "source"
 
-    # Somebody writes the promoted topic; the source has ten records that nobody else has.
+    # The promoted topic is written to; the source has ten records that were not copied.
     write(kafka_b, remote, [(None, NUMBER)] * 7, 0)
     code, out, _ = asked(capsys, "failback", file, flow, "--json")
     told = json.loads(out)
@@ -208,7 +208,7 @@ def test_a_source_that_answers_is_not_left_with_records_of_its_own_by_accident(
     assert not any(b'"promoted"' in key for key, (value, _) in table(kafka_b, ledger_topic(unique)).items() if value)
 
 
-def test_what_a_forgotten_writer_adds_at_the_last_moment_is_told(
+def test_records_of_a_writer_that_was_not_stopped_are_reported(
     kafka_a: LocalKafka,
     kafka_b: LocalKafka,
     unique: str,
@@ -238,7 +238,7 @@ def test_what_a_forgotten_writer_adds_at_the_last_moment_is_told(
     assert "no selected group has committed offsets of these topics" in told["done"]
 
 
-def test_what_is_wrong_is_said_in_a_sentence_and_changes_nothing(
+def test_an_error_is_reported_in_one_sentence_and_changes_nothing(
     kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flow = f"{unique}->B"
@@ -277,7 +277,7 @@ def test_what_is_wrong_is_said_in_a_sentence_and_changes_nothing(
     assert table(kafka_b, ledger_topic(unique)) == known
 
 
-def test_under_identity_naming_the_flow_the_other_way_begins_behind_what_came_from_the_source(
+def test_under_identity_naming_the_reverse_flow_starts_after_the_copied_records(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic, a, b = "t-" + unique, f"{unique}-a", f"{unique}-b"

@@ -47,7 +47,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         name: value for name, value in os.environ.items() if name.startswith(("PIP_", "http", "HTTP", "SSL_CERT"))
     }
     ambient.pop("PIP_FIND_LINKS", None)
-    # A registry that is reached through somebody's proxy is trusted for the time of the build as this machine trusts it.
+    # A registry behind a proxy is trusted during the build like on this machine.
     bundle = Path("/etc/ssl/certs/ca-certificates.crt")
     (base / "var" / "tmp" / "trusted.crt").write_bytes(bundle.read_bytes())
     ambient |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), "/var/tmp/trusted.crt")  # noqa: S108 - in the new root
@@ -58,7 +58,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 class TestImage:
-    def test_it_holds_what_the_tests_ran_with_and_nothing_for_tests(self, image: Image) -> None:
+    def test_the_image_has_the_tested_versions_and_no_test_packages(self, image: Image) -> None:
         told = image.run(
             "python",
             "-c",
@@ -75,7 +75,7 @@ class TestImage:
         assert image.run("java", "-version").returncode == 0
         assert image.run("sh", "-c", "command -v gcc pip").returncode != 0
 
-    def test_it_runs_as_nobody_special_and_can_write_nowhere_but_home(self, image: Image) -> None:
+    def test_the_image_runs_unprivileged_and_writes_only_to_its_home(self, image: Image) -> None:
         assert image.user == "10001:10001"
         assert image.run("id", "-u").stdout == "10001\n"
         assert image.run("sh", "-c", "touch /opt/mm2/x || touch /usr/x || touch /etc/x").returncode != 0

@@ -54,7 +54,7 @@ def code_of(outcome: object) -> int:
     return outcome.code
 
 
-def test_topics_are_created_described_grown_and_deleted_each_for_itself(
+def test_topics_are_created_described_extended_and_deleted_independently(
     admin: Admin, kafka_a: LocalKafka, unique: str
 ) -> None:
     good, bad, other = f"{unique}-good", f"{unique}/bad", f"{unique}-other"
@@ -86,7 +86,7 @@ def test_topics_are_created_described_grown_and_deleted_each_for_itself(
     assert admin.describe_cluster().cluster_id == kafka_a.cluster_id
 
 
-def test_configs_of_a_missing_topic_are_a_failure_never_empty(admin: Admin, unique: str) -> None:
+def test_configs_of_a_missing_topic_are_an_error_and_not_empty(admin: Admin, unique: str) -> None:
     admin.create_topics([NewTopic(unique, 1, 1, {"retention.ms": "60000"})])
     configs = admin.describe_configs([unique, "no-such-topic"])
     assert code_of(configs["no-such-topic"]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -132,9 +132,7 @@ def test_offsets_of_logs_by_position_and_by_time(admin: Admin, kafka_a: LocalKaf
     assert late.offset == -1
 
 
-def test_cached_partition_count_is_not_believed_when_it_is_too_small(
-    admin: Admin, cluster: Cluster, unique: str
-) -> None:
+def test_a_cached_partition_count_that_is_too_small_is_refreshed(admin: Admin, cluster: Cluster, unique: str) -> None:
     admin.create_topics([NewTopic(unique, 1)])
     assert cluster.leader(unique, 0) == 1
     other = Cluster(cluster.settings, name="A")
@@ -207,9 +205,12 @@ def test_group_with_members_is_described_and_cannot_be_altered(
         {"bootstrap.servers": kafka_a.bootstrap, "group.id": unique, "group.protocol": protocol}
     )
     consumer.subscribe([unique])
-    deadline = time.monotonic() + 20
-    while not consumer.assignment() and time.monotonic() < deadline:
+
+    def is_assigned() -> bool:
         consumer.poll(0.1)
+        return bool(consumer.assignment())
+
+    wait_until(is_assigned, 20, what="the assignment")
     group = admin.describe_groups([unique])[unique]
     assert isinstance(group, GroupDescription)
     assert (group.state, group.group_type) == ("Stable", protocol)
@@ -250,13 +251,13 @@ def test_fencing_raises_the_epoch_and_partitions_remember_producers(
         producer.commit_transaction(10)
 
 
-def test_acl_calls_on_a_cluster_without_authorizer_say_so(admin: Admin) -> None:
+def test_acl_calls_on_a_cluster_without_an_authorizer_report_it(admin: Admin) -> None:
     with pytest.raises(BrokerFailure) as raised:
         admin.describe_acls()
     assert raised.value.code == ErrorCode.SECURITY_DISABLED
 
 
-def test_unreachable_cluster_is_told_at_once_for_each_item() -> None:
+def test_an_unreachable_cluster_is_reported_immediately_for_each_item() -> None:
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="nowhere")
     admin = Admin(cluster)
     start = time.monotonic()

@@ -27,7 +27,7 @@ class Silent:
         return
 
 
-def test_a_commit_that_is_waited_for_is_not_overtaken_by_an_older_one(kafka_b: LocalKafka, unique: str) -> None:
+def test_a_synchronous_commit_is_not_overtaken_by_an_older_one(kafka_b: LocalKafka, unique: str) -> None:
     create_topic(kafka_b.bootstrap, unique)
     props = {"bootstrap.servers": kafka_b.bootstrap, "group.id": unique, "client.id": unique}
     consumer = Consumer(ConsumerSettings.from_props(props), name="B")

@@ -35,7 +35,7 @@ def cluster(kafka_b: LocalKafka) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_everything_is_read_at_the_start_and_tailed_then(cluster: Cluster, kafka_b: LocalKafka, unique: str) -> None:
+def test_a_reader_reads_to_the_end_and_then_follows(cluster: Cluster, kafka_b: LocalKafka, unique: str) -> None:
     create(kafka_b, unique, 3)
     for partition, codec in enumerate(["none", "zstd", "lz4"]):
         producer = producer_of(kafka_b, compression__type=codec)
@@ -61,7 +61,7 @@ def test_everything_is_read_at_the_start_and_tailed_then(cluster: Cluster, kafka
         log.stop()
 
 
-def test_markers_at_the_end_do_not_keep_a_reader_waiting(cluster: Cluster, kafka_b: LocalKafka, unique: str) -> None:
+def test_markers_at_the_end_do_not_block_a_reader(cluster: Cluster, kafka_b: LocalKafka, unique: str) -> None:
     create(kafka_b, unique)
     producer = producer_of(kafka_b, transactional__id=unique)
     producer.init_transactions(30)
@@ -81,9 +81,7 @@ def test_markers_at_the_end_do_not_keep_a_reader_waiting(cluster: Cluster, kafka
         assert [record.value for record in seen] == expected
 
 
-def test_an_open_transaction_keeps_a_committed_reader_waiting(
-    cluster: Cluster, kafka_b: LocalKafka, unique: str
-) -> None:
+def test_an_open_transaction_blocks_a_committed_reader(cluster: Cluster, kafka_b: LocalKafka, unique: str) -> None:
     create(kafka_b, unique)
     producer = producer_of(kafka_b, transactional__id=unique)
     producer.init_transactions(30)
@@ -102,7 +100,7 @@ def test_an_open_transaction_keeps_a_committed_reader_waiting(
     undeterred.stop()
 
 
-def test_a_record_that_is_not_understood_does_not_end_the_log(
+def test_a_record_that_cannot_be_decoded_does_not_stop_the_log(
     cluster: Cluster, kafka_b: LocalKafka, unique: str
 ) -> None:
     create(kafka_b, unique)
@@ -121,7 +119,7 @@ def test_a_record_that_is_not_understood_does_not_end_the_log(
     assert seen == [b"one", b"two"]
 
 
-def test_reading_goes_on_where_it_ended_before(cluster: Cluster, kafka_b: LocalKafka, unique: str) -> None:
+def test_reading_continues_at_the_previous_position(cluster: Cluster, kafka_b: LocalKafka, unique: str) -> None:
     create(kafka_b, unique, 2)
     producer = Producer(cluster)
     first: list[bytes | None] = []
@@ -139,7 +137,7 @@ def test_reading_goes_on_where_it_ended_before(cluster: Cluster, kafka_b: LocalK
     assert (sorted(map(str, later)), again.positions) == (["b'c'", "b'd'"], {0: 3, 1: 1})
 
 
-def test_a_topic_that_was_made_anew_is_read_from_its_start_also_when_it_is_longer_already(
+def test_a_recreated_topic_is_read_from_its_start_even_when_it_is_longer(
     cluster: Cluster, kafka_b: LocalKafka, unique: str
 ) -> None:
     create(kafka_b, unique)
@@ -175,7 +173,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_start_also_when_it_is_longe
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_the_producer_writes_is_read_by_others(
+def test_other_readers_read_what_the_producer_writes(
     cluster: Cluster, kafka_b: LocalKafka, unique: str, codec: str
 ) -> None:
     create(kafka_b, unique, 4, retention__ms="-1")

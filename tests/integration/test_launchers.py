@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import wait_until
+
 _REPOSITORY = Path(__file__).parents[2]
 
 
@@ -36,7 +38,7 @@ def _fake(folder: Path, name: str, script: str) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
 
-def test_second_setup_has_nothing_to_do_and_is_fast() -> None:
+def test_a_second_setup_does_nothing_and_is_fast() -> None:
     _run(_REPOSITORY / "bin" / "setup")
     begin = time.monotonic()
     done = _run(_REPOSITORY / "bin" / "setup", "--quiet")
@@ -44,7 +46,7 @@ def test_second_setup_has_nothing_to_do_and_is_fast() -> None:
     assert time.monotonic() - begin < 2
 
 
-def test_missing_java_is_named(clone: Path, tmp_path: Path) -> None:
+def test_missing_java_is_reported(clone: Path, tmp_path: Path) -> None:
     done = _run(clone / "bin" / "setup", JAVA_HOME=str(tmp_path / "nowhere"))
     assert done.returncode == 1
     assert done.stderr.startswith("bin/setup: Java is missing")
@@ -52,19 +54,19 @@ def test_missing_java_is_named(clone: Path, tmp_path: Path) -> None:
     assert not (clone / ".venv").exists()
 
 
-def test_old_java_is_named(clone: Path, tmp_path: Path) -> None:
+def test_old_java_is_reported(clone: Path, tmp_path: Path) -> None:
     path = _fake(tmp_path / "fake", "java", "echo 'openjdk version \"11.0.2\"' >&2")
     done = _run("env", "-u", "JAVA_HOME", clone / "bin" / "setup", PATH=path)
     assert done.returncode == 1
     assert "java is Java 11, too old: install Java 17 or newer" in done.stderr
 
 
-def test_old_python_is_named(clone: Path) -> None:
+def test_old_python_is_reported(clone: Path) -> None:
     done = _run(clone / "bin" / "setup", PYTHON="/bin/false")
     assert (done.returncode, done.stderr) == (1, "bin/setup: PYTHON=/bin/false is not Python 3.11 or newer.\n")
 
 
-def test_setup_that_failed_is_done_again(clone: Path, tmp_path: Path) -> None:
+def test_a_failed_setup_is_repeated(clone: Path, tmp_path: Path) -> None:
     (clone / "constraints.txt").write_text("no-such-package-of-ours==1\n")
     nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
     first = _run(clone / "bin" / "setup", **nowhere)
@@ -75,12 +77,9 @@ def test_setup_that_failed_is_done_again(clone: Path, tmp_path: Path) -> None:
     assert not (clone / ".venv" / "torn").exists(), "it began from nothing"
 
 
-def test_daemon_says_nothing_and_leaves_its_output_in_the_log_folder(tmp_path: Path) -> None:
+def test_daemon_prints_nothing_and_logs_to_the_log_folder(tmp_path: Path) -> None:
     missing = tmp_path / "missing.properties"
     done = _run(_REPOSITORY / "bin" / "connect-mirror-maker", "-daemon", missing, LOG_DIR=str(tmp_path / "logs"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     output = tmp_path / "logs" / "connect-mirror-maker.out"
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and not (output.exists() and "missing.properties" in output.read_text()):
-        time.sleep(0.1)
-    assert "missing.properties" in output.read_text()
+    wait_until(lambda: output.exists() and "missing.properties" in output.read_text(), 20, what="the error in the log")

@@ -1,10 +1,9 @@
-"""The sandbox itself: what tests of faults rely on."""
+"""The sandbox itself, on which the fault tests rely."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka
 from tests.support.cluster import LocalCluster
 from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
 
 
 def _topics(broker: LocalKafka) -> set[str]:
@@ -34,12 +34,12 @@ def test_topics_survive_kill9_and_restart(tmp_path: Path) -> None:
         assert admin.list_topics(timeout=10).cluster_id == broker.cluster_id
 
 
-def test_death_is_told_with_the_end_of_the_log(tmp_path: Path) -> None:
+def test_a_dead_broker_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match=r"Kafka bad died with exit code 1(.|\n)*Invalid value abc"):
         LocalKafka("bad", tmp_path, overrides={"log.segment.bytes": "abc"}).start()
 
 
-def test_broker_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_a_broker_dies_with_its_killed_parent(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from mm2.sandbox.kafka import LocalKafka;"
         "b = LocalKafka('orphan', Path(sys.argv[1])).start(); print(b.pid, flush=True); time.sleep(60)"
@@ -50,10 +50,7 @@ def test_broker_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while _alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _alive(pid)
+    wait_until(lambda: not _alive(pid), 10, what="the end of the broker")
 
 
 def _alive(pid: int) -> bool:
@@ -64,7 +61,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_clients_of_a_proxied_listener_are_led_back_to_the_proxy(tmp_path: Path) -> None:
+def test_clients_of_a_proxied_listener_stay_with_the_proxy(tmp_path: Path) -> None:
     listeners = {"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}
     with (
         LocalKafka("P", tmp_path, listeners=listeners, proxied=["PROXIED"]) as broker,
@@ -84,13 +81,11 @@ def test_a_cluster_of_two_elects_the_other_broker(tmp_path: Path) -> None:
             done.result()
 
         def await_state(leader: int, in_sync: set[int]) -> None:
-            deadline = time.monotonic() + 20
-            while True:
+            def state() -> tuple[int, set[int]] | None:
                 found = admin.list_topics("t", timeout=10).topics["t"].partitions.get(0)
-                if found is not None and (found.leader, set(found.isrs)) == (leader, in_sync):
-                    return
-                assert time.monotonic() < deadline, found
-                time.sleep(0.1)
+                return None if found is None else (found.leader, set(found.isrs))
+
+            wait_until(lambda: state() == (leader, in_sync), 20, what=f"leader {leader}, ISR {in_sync}", why=state)
 
         for victim, heir in ((1, 2), (2, 1)):
             await_state(victim, {1, 2})

@@ -26,7 +26,7 @@ def far(tmp_path: Path) -> Iterator[tuple[LocalKafka, Proxy]]:
         yield broker, proxy
 
 
-def test_partitions_have_connections_of_their_own_to_a_broker_far_away(
+def test_partitions_have_separate_connections_to_a_broker_with_high_latency(
     kafka_a: LocalKafka, far: tuple[LocalKafka, Proxy], unique: str
 ) -> None:
     target, proxy = far

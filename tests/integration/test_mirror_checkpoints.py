@@ -101,7 +101,7 @@ def codes(task: MirrorCheckpointTask) -> dict[str, dict[Place, OffsetReasonCode]
     return {group: {place: why.code for place, why in found.items()} for group, found in task.reasons.items()}
 
 
-def test_groups_are_found_and_shared_out(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+def test_groups_are_found_and_assigned(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     create(kafka_a, unique, 2)
     create(kafka_a, f"other-{unique}")
     commit(kafka_a, f"{unique}-1", {(unique, 0): 0})
@@ -124,7 +124,7 @@ def test_groups_are_found_and_shared_out(kafka_a: LocalKafka, kafka_b: LocalKafk
         wait_until(lambda: groups(2) == [f"{unique}-1", f"{unique}-2"], 30, what="discovery of a new group")
 
 
-def test_a_group_whose_id_is_the_empty_text_is_left_out_and_that_is_said(
+def test_a_group_with_an_empty_id_is_skipped_and_reported(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     create(kafka_a, unique)
@@ -144,7 +144,7 @@ def test_a_group_whose_id_is_the_empty_text_is_left_out_and_that_is_said(
         cluster.close()
 
 
-def test_committed_offsets_are_translated_conservatively_and_only_news_is_emitted(
+def test_committed_offsets_are_translated_conservatively_and_only_changes_are_emitted(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     config = task_props(kafka_a, kafka_b, unique)
@@ -166,9 +166,7 @@ def test_committed_offsets_are_translated_conservatively_and_only_news_is_emitte
         assert (rewound.upstream_offset, rewound.downstream_offset) == (120, 58), "a group that went back goes back"
 
 
-def test_records_have_the_key_and_partition_that_java_gives_them(
-    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
-) -> None:
+def test_records_have_java_s_key_and_partition(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     config = task_props(kafka_a, kafka_b, unique)
     mirrored(kafka_a, kafka_b, config, unique, 3)
     write_sync(kafka_a, config, 3, 2)
@@ -201,7 +199,7 @@ def test_after_a_restart_stored_checkpoints_keep_groups_from_going_back(
         assert after.downstream_offset == 376
 
 
-def test_a_group_that_went_back_before_all_that_is_known_begins_where_the_copy_does(
+def test_a_group_reset_to_before_the_known_offsets_starts_at_the_start_of_the_copy(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     config = task_props(kafka_a, kafka_b, unique)
@@ -221,7 +219,7 @@ def test_a_group_that_went_back_before_all_that_is_known_begins_where_the_copy_d
         assert known.downstream_offset == 175
 
 
-def test_a_group_in_the_midst_of_a_transaction_holds_up_nobody_and_counts_as_before_it(
+def test_a_group_within_a_transaction_blocks_no_other_and_keeps_its_previous_offset(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     config = task_props(kafka_a, kafka_b, unique, unique, f"{unique}-other")
@@ -246,7 +244,7 @@ def test_a_group_in_the_midst_of_a_transaction_holds_up_nobody_and_counts_as_bef
         member.close()
 
 
-def test_a_missing_syncs_topic_is_waited_for(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+def test_a_missing_offset_syncs_topic_is_awaited(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     config = task_props(kafka_a, kafka_b, unique)
     create(kafka_a, unique)
     create(kafka_b, f"{unique}.checkpoints.internal")
@@ -260,7 +258,7 @@ def test_a_missing_syncs_topic_is_waited_for(kafka_a: LocalKafka, kafka_b: Local
         assert found.downstream_offset == 4
 
 
-def test_idle_groups_of_the_target_follow_and_never_go_back(
+def test_idle_groups_on_the_target_follow_and_never_go_back(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     fresh, ahead, busy = (f"{unique}-{name}" for name in ("fresh", "ahead", "busy"))
@@ -303,10 +301,10 @@ def _polling(task: SourceTask, condition: Callable[[], bool]) -> Callable[[], bo
     return step
 
 
-def test_offset_syncs_of_a_copy_that_is_gone_put_nobody_behind_the_end(
+def test_offset_syncs_of_a_deleted_copy_move_no_group_past_the_end(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
-    # The target has been built anew. The source has the offset syncs of the old one still, and a group far along.
+    # The target was rebuilt. The source still has the offset syncs of the old one, and a group with a high offset.
     config = task_props(kafka_a, kafka_b, unique, **SYNCING)
     remote = f"{unique}.{unique}"
     mirrored(kafka_a, kafka_b, config, unique, 3)
@@ -329,10 +327,10 @@ def test_offset_syncs_of_a_copy_that_is_gone_put_nobody_behind_the_end(
         assert task.reasons == {}
 
 
-def test_a_stored_checkpoint_behind_the_end_of_the_copy_is_not_written(
+def test_a_stored_checkpoint_past_the_end_of_the_copy_is_not_written(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
-    # The remote topic was made anew while nobody looked, and the ledger knows nothing of it: Java has copied.
+    # The remote topic was recreated unnoticed and is not in the ledger: Java has copied it.
     config = task_props(kafka_a, kafka_b, unique, **SYNCING)
     remote = f"{unique}.{unique}"
     mirrored(kafka_a, kafka_b, config, unique, 3)
@@ -347,7 +345,9 @@ def test_a_stored_checkpoint_behind_the_end_of_the_copy_is_not_written(
         assert committed(kafka_b, unique, remote) == -1001
 
 
-def test_what_was_said_of_a_remote_topic_ends_with_it(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+def test_checkpoints_of_a_deleted_remote_topic_are_discarded(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
     witness, other = f"{unique}-witness", f"{unique}-other"
     config = task_props(kafka_a, kafka_b, unique, unique, witness, **SYNCING)
     remote = f"{unique}.{unique}"
@@ -372,7 +372,7 @@ def test_what_was_said_of_a_remote_topic_ends_with_it(kafka_a: LocalKafka, kafka
         assert committed(kafka_b, unique, remote) == -1001
 
 
-def test_19_offset_syncs_may_be_kept_on_the_target(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+def test_19_offset_syncs_can_be_kept_on_the_target(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     config = task_props(kafka_a, kafka_b, unique) | {"offset-syncs.topic.location": "target"}
     create(kafka_a, unique)
     create(kafka_b, syncs_topic(config))
@@ -385,7 +385,7 @@ def test_19_offset_syncs_may_be_kept_on_the_target(kafka_a: LocalKafka, kafka_b:
         assert found.downstream_offset == 4
 
 
-def test_a_group_of_the_new_protocol_is_a_group(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+def test_a_group_of_the_new_protocol_is_replicated(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     config = task_props(kafka_a, kafka_b, unique)
     mirrored(kafka_a, kafka_b, config, unique, 3)
     write(kafka_a, unique, [(None, b"x")] * 3, 0)
@@ -418,7 +418,9 @@ def test_a_group_of_the_new_protocol_is_a_group(kafka_a: LocalKafka, kafka_b: Lo
         consumer.close()
 
 
-def test_share_groups_are_dealt_apart_and_followed(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+def test_share_groups_are_assigned_separately_and_replicated(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
     create(kafka_a, unique)
     create(kafka_b, f"{unique}.checkpoints.internal")
     copied(kafka_b, unique, 3)
@@ -460,7 +462,9 @@ def test_share_groups_are_dealt_apart_and_followed(kafka_a: LocalKafka, kafka_b:
     target.close()
 
 
-def test_more_than_a_thousand_groups_are_asked_together(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+def test_the_offsets_of_more_than_a_thousand_groups_are_requested_together(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
     create(kafka_a, unique)
     create(kafka_b, f"{unique}.checkpoints.internal")
     copied(kafka_b, unique, 1)

@@ -57,7 +57,7 @@ def config_file(folder: Path, props: Mapping[str, str], *, source: str = NOBODY,
 
 
 @pytest.mark.parametrize(("option", "text"), [("--help", "--clusters ALIAS"), ("--version", "connect-mirror-maker ")])
-def test_help_and_version_are_0(option: str, text: str) -> None:
+def test_help_and_version_exit_with_0(option: str, text: str) -> None:
     code, said = run(option)
     assert code == 0
     assert text in said
@@ -70,7 +70,7 @@ def test_help_and_version_are_0(option: str, text: str) -> None:
         (("no-such-file.properties",), "Cannot read no-such-file.properties: No such file or directory."),
     ],
 )
-def test_bad_usage_is_255(arguments: tuple[str, ...], sentence: str) -> None:
+def test_bad_usage_exits_with_255(arguments: tuple[str, ...], sentence: str) -> None:
     code, said = run(*arguments)
     assert code == 255
     assert sentence in said
@@ -130,9 +130,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str]]:
 @pytest.mark.parametrize(
     "case", range(len(BAD_CONFIGS)), ids=[" ".join((*bad[0], *bad[1])) or "-" for bad in BAD_CONFIGS]
 )
-def test_a_bad_configuration_is_2_and_one_sentence_says_what_is_wrong(
-    refusals: list[tuple[int, str]], case: int
-) -> None:
+def test_a_bad_configuration_exits_with_2_and_one_sentence(refusals: list[tuple[int, str]], case: int) -> None:
     code, said = refusals[case]
     assert code == 2, said
     errors = [json.loads(line) for line in said.splitlines() if '"level": "error"' in line]
@@ -143,7 +141,7 @@ def test_a_bad_configuration_is_2_and_one_sentence_says_what_is_wrong(
     assert "hush" not in said
 
 
-def test_a_port_that_is_taken_is_2_and_the_sentence_says_how_to_have_another(tmp_path: Path) -> None:
+def test_a_port_in_use_exits_with_2_and_names_the_key_to_change(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ((code, said),) = refused([[str(config_file(tmp_path, {"listeners": f"http://127.0.0.1:{port}"}))]])
@@ -162,7 +160,7 @@ def test_nothing_is_created_for_a_bad_configuration(tmp_path: Path, kafka_a: Loc
     assert before == after
 
 
-def test_an_unreachable_target_is_2(tmp_path: Path) -> None:
+def test_an_unreachable_target_exits_with_2(tmp_path: Path) -> None:
     started = time.monotonic()
     code, said = run(config_file(tmp_path, {}), "--clusters", "B")
     assert code == 2
@@ -171,7 +169,7 @@ def test_an_unreachable_target_is_2(tmp_path: Path) -> None:
     assert time.monotonic() - started < 15
 
 
-def test_a_wrong_password_is_said_as_such_at_once(tmp_path: Path) -> None:
+def test_a_wrong_password_is_reported_immediately(tmp_path: Path) -> None:
     login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     listener = "listener.name.login.plain.sasl.jaas.config"
     overrides = {
@@ -199,7 +197,7 @@ def test_a_wrong_password_is_said_as_such_at_once(tmp_path: Path) -> None:
         assert not [topic for topic in admin(broker).list_topics(timeout=10).topics if topic.startswith("mm2")]
 
 
-def test_a_key_that_nothing_reads_is_told_with_the_nearest_one(tmp_path: Path) -> None:
+def test_an_unknown_key_is_reported_with_the_closest_known_key(tmp_path: Path) -> None:
     file = config_file(tmp_path, {"refresh.topic.interval.seconds": "5"})
     _, said = run(file, "--clusters", "B")
     (warning,) = [line for line in said.splitlines() if "Unknown key" in line]

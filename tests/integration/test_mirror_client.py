@@ -1,4 +1,4 @@
-"""The client library on topics as they may be found: several hops, tombstones, foreign records, topics made anew."""
+"""The client library on topics as they may be found: several hops, tombstones, foreign records, recreated topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.integration.mirror_flow import admin, create, partitions_of, write
 from tests.support.waiting import wait_until
 
 
-def test_the_newest_checkpoint_counts_and_a_tombstone_takes_it_away(kafka_b: LocalKafka) -> None:
+def test_the_newest_checkpoint_counts_and_a_tombstone_deletes_it(kafka_b: LocalKafka) -> None:
     create(kafka_b, "pts.checkpoints.internal")
     one, two = (Checkpoint("g.1", "pts.t", partition, 10, 9) for partition in range(2))
     later = Checkpoint("g.1", "pts.t", 0, 20, 19, "said")
@@ -46,7 +46,7 @@ def test_the_newest_checkpoint_counts_and_a_tombstone_takes_it_away(kafka_b: Loc
         RemoteClusterUtils.translate_offsets(props, "pts", "g.1", timeout_s=0)  # a part of them is no answer
 
 
-def test_freshness_over_several_hops_follows_what_comes(kafka_b: LocalKafka) -> None:
+def test_freshness_over_several_hops_follows_new_heartbeats(kafka_b: LocalKafka) -> None:
     topics = ("fb.fa.heartbeats", "fb.heartbeats")
     now_ms = int(time.time() * 1000)
 
@@ -78,7 +78,7 @@ def test_freshness_over_several_hops_follows_what_comes(kafka_b: LocalKafka) -> 
         beat("fb.fa.heartbeats", "fx", "fa", 2_000)
         assert looked()["fb.fa.heartbeats"][2] == 2_000
         assert [one.flow for one in late.look() if one.topic in topics] == ["fx->fa"]
-        # The topic is deleted and made anew: what is in it is seen, though its offsets were read already.
+        # The topic is deleted and recreated: its records are read although their offsets were read before.
         for done in admin(kafka_b).delete_topics(["fb.heartbeats"]).values():
             done.result(30)
         wait_until(lambda: not partitions_of(kafka_b, "fb.heartbeats"), 30, what="deletion")
@@ -88,7 +88,7 @@ def test_freshness_over_several_hops_follows_what_comes(kafka_b: LocalKafka) -> 
         assert looked()["fb.heartbeats"][2] == 500
 
 
-def test_client_settings_are_kept_also_those_of_one_kind(kafka_b: LocalKafka) -> None:
+def test_client_settings_are_kept_including_those_of_one_client_type(kafka_b: LocalKafka) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # which takes connections and never answers
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         props = {"bootstrap.servers": address, "request.timeout.ms": "1500", "client.id": "mine"}

@@ -24,7 +24,7 @@ def size(broker: LocalKafka, topic: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_killed_again_and_again_a_committed_reader_sees_every_record_once(
+def test_after_repeated_kills_a_committed_reader_sees_every_record_once(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, target = f"{unique}-a", f"{unique}-b"

@@ -8,7 +8,7 @@ from tests.integration.mirror_flow import config_of, flow_props, partitions_of, 
 from tests.support.waiting import wait_until
 
 
-def test_a_heartbeat_arrives_in_javas_bytes(kafka_a: LocalKafka, kafka_b: LocalKafka) -> None:
+def test_a_heartbeat_has_javas_bytes(kafka_a: LocalKafka, kafka_b: LocalKafka) -> None:
     props = flow_props("MirrorHeartbeatConnector", kafka_a, kafka_b, enabled="false")
     with running(MirrorHeartbeatConnector(), props) as (connector, _):
         wait_until(lambda: partitions_of(kafka_b, "heartbeats") == 1, 30, what="creation of the heartbeats topic")

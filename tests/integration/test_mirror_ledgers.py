@@ -28,7 +28,7 @@ def ledgers(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> Iterator[L
         cluster.close()
 
 
-def test_own_ledger_is_as_it_is_now_and_only_what_is_new_is_read(
+def test_the_own_ledger_is_current_and_only_new_records_are_read(
     ledgers: Ledgers, kafka_b: LocalKafka, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = f"mm2-ledger.{unique}.internal"

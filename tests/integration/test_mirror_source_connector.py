@@ -40,7 +40,7 @@ def assigned(connector: MirrorSourceConnector, tasks: int = 1) -> list[str]:
         return ["not loaded"]
 
 
-def test_topics_are_found_and_created_with_their_configs_before_a_task_gets_them(
+def test_topics_are_created_with_their_configs_before_a_task_is_assigned_them(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     create(
@@ -84,7 +84,7 @@ def test_topics_are_found_and_created_with_their_configs_before_a_task_gets_them
 OWN = ("mm2-ledger.{0}.internal", "mm2-dead-letters.{0}.internal")
 
 
-def test_the_ledger_is_made_and_the_dead_letters_when_they_are_wanted(
+def test_the_ledger_is_created_and_so_is_the_dead_letter_topic_if_enabled(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     ledger, letters = (name.format(unique) for name in OWN)
@@ -102,7 +102,7 @@ def test_the_ledger_is_made_and_the_dead_letters_when_they_are_wanted(
     assert int(config_of(kafka_b, letters, "max.message.bytes")) == 100 << 20
 
 
-def test_what_is_wrong_with_topics_of_our_own_is_said(
+def test_errors_of_internal_topics_are_reported(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said: list[str] = []
@@ -150,7 +150,7 @@ def test_partitions_move_to_another_task_when_one_task_has_far_more_to_copy(
         context.reconfigured.clear()
         assert not context.reconfigured.wait(3), "an even load stays as it is"
         stored = connector.task_configs(2)
-    # A new leader goes on from there, not from Java's deal.
+    # A new leader continues with this assignment, not with Java's.
     with running(MirrorSourceConnector(), two_tasks) as (connector, context):
         context.stored = stored
         wait_until(lambda: len(assigned(connector, 2)) == 2, 30, what="the assignment of the next leader")
@@ -164,7 +164,7 @@ def write_rates(broker: LocalKafka, topic: str, name: str, rates: tuple[int, ...
     write(broker, topic, [(row.key, row.value) for row in rows], 0)
 
 
-def test_a_deleted_remote_topic_is_made_again(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+def test_a_deleted_remote_topic_is_recreated(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     create(kafka_a, unique)
     with running(MirrorSourceConnector(), props(kafka_a, kafka_b, unique)) as (connector, context):
         assert context.reconfigured.wait(30)
@@ -194,7 +194,7 @@ def test_configs_follow_the_source_and_excluded_ones_do_not(
         assert config_of(kafka_b, remote, "delete.retention.ms") == "2000"
 
 
-def test_a_replication_factor_that_does_not_fit_is_said_and_the_topic_waits(
+def test_an_invalid_replication_factor_is_reported_and_the_topic_waits(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     create(kafka_a, unique)
@@ -231,7 +231,7 @@ def relay(port: int, destination: str) -> None:
     threading.Thread(target=serve, daemon=True).start()
 
 
-def test_an_unreachable_source_is_said_soon_and_the_connector_goes_on_when_it_appears(
+def test_an_unreachable_source_is_reported_soon_and_the_connector_continues_once_reachable(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     create(kafka_a, unique)
@@ -252,7 +252,7 @@ def test_an_unreachable_source_is_said_soon_and_the_connector_goes_on_when_it_ap
         assert assigned(connector) == [f"{unique}-0"]
 
 
-def test_acls_without_an_authorizer_are_mentioned_once(
+def test_a_missing_authorizer_is_logged_once(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     create(kafka_a, unique)

@@ -25,7 +25,7 @@ FOUND_MS = 1_700_000_000_000
 
 @pytest.fixture
 def file(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path) -> Path:
-    """A flow whose source has an alias of its own, so that its ledger is nobody else's."""
+    """A flow whose source has a unique alias, so that its ledger is not shared."""
     props = {
         "clusters": f"{unique}, B",
         f"{unique}.bootstrap.servers": kafka_a.bootstrap,
@@ -62,7 +62,7 @@ CHUNKS = [
 ]
 
 
-def test_gaps_are_told_by_reason_with_the_ranges_that_are_known(
+def test_gaps_are_listed_by_reason_with_the_known_ranges(
     kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_ledger(kafka_b, unique, orders(unique), CHUNKS)
@@ -94,7 +94,7 @@ def test_gaps_are_told_by_reason_with_the_ranges_that_are_known(
     assert (second["partition"], second["gaps"], second["ranges"]) == (1, {}, [])
 
 
-def test_gaps_that_are_meant_to_be_are_no_loss_but_what_went_with_its_topic_is(
+def test_intended_gaps_are_no_loss_but_records_of_a_deleted_topic_are(
     kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entry = orders(unique)[0].replace(gaps={"compacted": 5, "aborted": 1}, lost=(), lost_before=0)
@@ -102,7 +102,7 @@ def test_gaps_that_are_meant_to_be_are_no_loss_but_what_went_with_its_topic_is(
     code, out, _ = asked(capsys, "gaps", file, f"{unique}->B")
     assert code == 0
     assert out.splitlines()[-1] == f"1 partition of {unique}->B: aborted 1, compacted 5"
-    # A topic that was created anew takes its end with it; its offsets are used again, so there is no hole.
+    # A recreated topic reuses its offsets, so there is no hole.
     anew = entry.replace(gaps={}, lost=(Lost(5, 9, "recreated", FOUND_MS),))
     write(kafka_b, ledger_topic(unique), [(row.key, row.value) for row in [entry_record(anew)]], 0)
     code, out, _ = asked(capsys, "gaps", file, f"{unique}->B")
@@ -112,7 +112,7 @@ def test_gaps_that_are_meant_to_be_are_no_loss_but_what_went_with_its_topic_is(
     assert (code, out, err) == (2, "", f"mm2: The ledger of {unique}->B has no topic other.\n")
 
 
-def test_status_of_a_flow_that_nobody_runs_is_what_its_ledger_says(
+def test_status_of_a_stopped_flow_comes_from_its_ledger(
     kafka_a: LocalKafka, kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     create(kafka_a, unique, 2)
@@ -140,7 +140,7 @@ def test_status_of_a_flow_that_nobody_runs_is_what_its_ledger_says(
     assert (second["target_offset"], second["lag_records"]) == (None, 0)
 
 
-def test_of_a_flow_that_never_ran_nobody_claims_that_nothing_would_be_lost(
+def test_a_flow_that_never_ran_does_not_claim_zero_loss(
     kafka_a: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     create(kafka_a, unique)
@@ -156,7 +156,7 @@ def test_of_a_flow_that_never_ran_nobody_claims_that_nothing_would_be_lost(
     assert out == f"{unique}->B: 0 partitions, - records, - bytes, - seconds behind\n"
 
 
-def test_heartbeats_of_the_cluster_that_answers_are_told_though_the_other_is_gone(
+def test_heartbeats_of_the_reachable_cluster_are_listed_while_the_other_is_unreachable(
     file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with file.open("a") as appended:
@@ -173,7 +173,7 @@ def test_heartbeats_of_the_cluster_that_answers_are_told_though_the_other_is_gon
     assert (code, set(told["clusters"]), set(told["troubles"])) == (2, {"B"}, {unique})
 
 
-def test_status_without_the_source_tells_what_the_ledger_knows(
+def test_status_without_the_source_shows_what_the_ledger_contains(
     kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_ledger(kafka_b, unique, orders(unique), [])
@@ -186,7 +186,7 @@ def test_status_without_the_source_tells_what_the_ledger_knows(
     assert "127.0.0.1:1" in out
 
 
-def test_of_a_group_that_nobody_knows_nothing_is_claimed(
+def test_nothing_is_claimed_about_an_unknown_group(
     kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_ledger(kafka_b, unique, orders(unique), [])
@@ -208,7 +208,7 @@ def test_of_a_group_that_nobody_knows_nothing_is_claimed(
 
 
 @pytest.mark.parametrize("verb", ["gaps", "groups"])
-def test_what_cannot_be_answered_is_said_in_one_sentence(
+def test_an_unanswerable_request_fails_with_one_sentence(
     file: Path, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
     def sentence(*arguments: str | Path) -> str:
@@ -233,7 +233,7 @@ def test_ranges_are_joined_within_their_reason() -> None:
     assert merged(gaps) == [Gap(0, 12, "a"), Gap(3, 4, "b"), Gap(13, 14, "a")]
 
 
-def test_status_tells_what_holds_a_partition_up(
+def test_status_shows_what_blocks_a_partition(
     kafka_a: LocalKafka, kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     create(kafka_a, unique, 2)
@@ -248,7 +248,7 @@ def test_status_tells_what_holds_a_partition_up(
     assert f"{unique}-1  at least once\n" in out
 
 
-def test_throttle_sets_shows_and_takes_back_limits(
+def test_throttle_sets_shows_and_removes_limits(
     kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flow = f"{unique}->B"

@@ -73,7 +73,7 @@ def test_all_keys_are_listed_with_age_and_connector(
     )
 
 
-def test_old_keys_are_deleted_and_those_in_use_are_not(
+def test_old_keys_are_deleted_and_keys_in_use_are_kept(
     kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = f"{unique}-offsets"
@@ -106,7 +106,7 @@ def test_old_keys_are_deleted_and_those_in_use_are_not(
         (["--connector", "c", "--topic", "no-such-topic"], "There is no topic no-such-topic at"),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_a_failed_action_is_reported(
     file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], why: str
 ) -> None:
     code, out, err = asked(capsys, "offsets", "delete", file, *arguments)
@@ -114,7 +114,7 @@ def test_what_cannot_be_done_is_said(
     assert why in err
 
 
-def test_a_flow_s_offsets_are_found_by_its_name(
+def test_offsets_of_a_flow_are_found_by_its_name(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alias = unique.replace("-", "")

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from tests.integration.asking import asked
 from tests.integration.mirror_flow import admin, alter, config_of, create, write
 from tests.integration.mirror_process import ROOT, MirrorProcess, grow, has_all, partitions_of, topics_of, write_config
 from tests.integration.test_failover_verbs import left_behind
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 PATIENCE_S = 30.0 * PATIENCE
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -135,13 +135,6 @@ def told(answer: tuple[int, str, str]) -> tuple[int, Any]:
     return answer[0], json.loads(answer[1])
 
 
-def soon(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 # -- plan: before anything runs
 
 
@@ -149,7 +142,7 @@ def steps(document: Any) -> dict[tuple[str, str], dict[str, Any]]:
     return {(step["action"], step["subject"]): step for step in document["flows"][0]["steps"]}
 
 
-def test_plan_tells_what_a_start_would_do_and_does_nothing(
+def test_plan_prints_what_a_start_would_do_and_does_nothing(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path, sync__topic__acls__enabled="true", topic__replication__factor="1")
@@ -216,11 +209,11 @@ def take_away(broker: LocalKafka, acl: AclBinding) -> None:
         done.result(30)
 
 
-def test_plan_tells_what_would_go_wrong(pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys) -> None:
+def test_plan_prints_what_would_fail(pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys) -> None:
     scene = Scene.of(pair, tmp_path, replication__factor="3", config__storage__replication__factor="2")
     create(scene.b, scene.remote("wide"), 4)
     create(scene.a, scene.topic("wide"), 1)
-    # The first ACL of a topic takes everything from everybody else.
+    # The first ACL of a topic denies all other principals.
     put(scene.a, scene.topic("quiet"), AclOperation.DESCRIBE, ME)
     put(scene.a, scene.topic("quiet"), AclOperation.DESCRIBE_CONFIGS, ME)
     with scene.file.open("a") as file:
@@ -249,7 +242,7 @@ def test_plan_tells_what_would_go_wrong(pair: tuple[LocalKafka, LocalKafka], tmp
     assert "2 rights missing" in out
 
 
-def test_plan_tells_of_the_cluster_that_answers_when_the_other_does_not(
+def test_plan_covers_the_reachable_cluster_when_the_other_is_unreachable(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path)
@@ -291,7 +284,7 @@ def left_orders(scene: Scene, records: int) -> str:
     return topic
 
 
-def test_promote_gives_the_rights_to_write_that_the_source_gives_and_no_others(
+def test_promote_grants_the_write_permissions_of_the_source_and_no_others(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path)
@@ -302,10 +295,10 @@ def test_promote_gives_the_rights_to_write_that_the_source_gives_and_no_others(
     grant(scene.a, AclBinding(Kind.TOPIC, f"{scene.alias}-", prefix, "User:mallory", "*", AclOperation.WRITE, deny))
     grant(scene.a, AclBinding(Kind.TOPIC, topic, literal, "User:ann", "10.0.0.1", AclOperation.WRITE, allow))
     grant(scene.a, AclBinding(Kind.TOPIC, topic, literal, "User:reader", "*", AclOperation.READ, allow))
-    # As MirrorMaker copies the one to all, and as somebody has given it to ann by hand.
+    # MirrorMaker copied the ACL for all; an administrator created the one for ann.
     grant(scene.b, AclBinding(Kind.TOPIC, f"{scene.alias}.", prefix, ME, "*", AclOperation.READ, allow))
     grant(scene.b, AclBinding(Kind.TOPIC, f"{scene.alias}.", prefix, "User:ann", "10.0.0.1", AclOperation.ALL, allow))
-    soon(lambda: written_by_the_flow(scene, remote) == "TOPIC_AUTHORIZATION_FAILED")
+    wait_until(lambda: written_by_the_flow(scene, remote) == "TOPIC_AUTHORIZATION_FAILED")
     wanted = [
         f"DENY User:mallory WRITE topic {remote} from host *",
         f"ALLOW {ME} WRITE topic {remote} from host *",
@@ -329,12 +322,12 @@ def test_promote_gives_the_rights_to_write_that_the_source_gives_and_no_others(
     code, document = told(scene.ask(capsys, "promote", "--create-acls", "--json"))
     assert (code, document["acls"], document["problems"]) == (0, wanted, [])
     assert "2 ACLs created and verified" in document["done"]
-    soon(lambda: written_by_the_flow(scene, remote) == "")
+    wait_until(lambda: written_by_the_flow(scene, remote) == "")
     code, document = told(scene.ask(capsys, "promote", "--create-acls", "--json"))
     assert (code, document["acls"]) == (0, [])
 
 
-def test_a_source_that_does_not_say_where_its_partitions_end_is_not_left_by_accident(
+def test_a_source_without_known_end_offsets_is_not_abandoned_by_accident(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path)
@@ -342,7 +335,7 @@ def test_a_source_that_does_not_say_where_its_partitions_end_is_not_left_by_acci
     hidden = ResourcePatternType.LITERAL, ME, "*", AclOperation.DESCRIBE, AclPermissionType.DENY
     grant(scene.a, AclBinding(Kind.TOPIC, topic, *hidden))
     said = f"Cluster {scene.alias} answers but does not return the end offsets of 2 partitions (first {topic}-0: "
-    soon(lambda: said in scene.ask(capsys, "failover", "--dry-run")[1])
+    wait_until(lambda: said in scene.ask(capsys, "failover", "--dry-run")[1])
     for arguments in (("failover",), ("failover", "--wait", "1"), ("promote",)):
         code, out, err = scene.ask(capsys, *arguments)
         assert (code, out) == (2, ""), arguments
@@ -357,7 +350,7 @@ def test_a_source_that_does_not_say_where_its_partitions_end_is_not_left_by_acci
     take_away(scene.a, AclBinding(Kind.TOPIC, topic, *hidden))
 
 
-def test_a_flow_whose_workers_cannot_be_seen_is_not_told_to_run(
+def test_a_flow_with_unknown_workers_is_not_reported_as_running(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path)
@@ -368,7 +361,7 @@ def test_a_flow_whose_workers_cannot_be_seen_is_not_told_to_run(
     literal, deny = ResourcePatternType.LITERAL, AclPermissionType.DENY
     hidden = AclBinding(Kind.TOPIC, configs, literal, ME, "*", AclOperation.READ, deny)
     grant(scene.b, hidden)
-    soon(lambda: "its workers are not known: " in scene.ask(capsys, "status")[1])
+    wait_until(lambda: "its workers are not known: " in scene.ask(capsys, "status")[1])
     code, out, _ = scene.ask(capsys, "status")
     assert (code, out.split()[:2]) == (1, [scene.flow, "DEGRADED"])
     assert "TOPIC_AUTHORIZATION_FAILED" in out
@@ -378,8 +371,8 @@ def test_a_flow_whose_workers_cannot_be_seen_is_not_told_to_run(
 # -- a running flow
 
 
-def test_a_running_flow_has_nothing_left_to_do(running: Scene, capsys: Capsys) -> None:
-    soon(lambda: running.ask(capsys, "plan")[1].splitlines()[1] == "  nothing to create or change")
+def test_plan_of_a_running_flow_is_empty(running: Scene, capsys: Capsys) -> None:
+    wait_until(lambda: running.ask(capsys, "plan")[1].splitlines()[1] == "  nothing to create or change")
     assert running.ask(capsys, "plan")[0] == 0
     alter(running.a, running.topic("quiet"), "retention.ms", "777")
     code, document = told(running.ask(capsys, "plan", "--json"))
@@ -393,9 +386,9 @@ def test_a_running_flow_has_nothing_left_to_do(running: Scene, capsys: Capsys) -
     assert "the secret" not in out
 
 
-def test_status_is_one_sentence_and_what_it_rests_on(running: Scene, capsys: Capsys) -> None:
+def test_status_is_one_sentence_with_its_evidence(running: Scene, capsys: Capsys) -> None:
     answers: list[tuple[int, str, str]] = []
-    soon(lambda: answers.append(running.ask(capsys, "status")) or answers[-1][0] == 0)  # type: ignore[func-returns-value]
+    wait_until(lambda: answers.append(running.ask(capsys, "status")) or answers[-1][0] == 0)  # type: ignore[func-returns-value]
     _, out, err = answers[-1]
     assert err == ""
     assert out.splitlines()[0] == f"{running.flow}  RUNNING  If {running.alias} dies now you lose nothing."
@@ -414,7 +407,7 @@ def test_status_is_one_sentence_and_what_it_rests_on(running: Scene, capsys: Cap
     assert {one["name"] for one in flow["connectors"]} == {*CONNECTORS}
 
 
-def test_status_is_watched_in_a_pipe_until_it_is_interrupted(running: Scene) -> None:
+def test_status_watch_in_a_pipe_runs_until_it_is_interrupted(running: Scene) -> None:
     command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "status", str(running.file), running.flow, "--watch", "0.2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
@@ -432,7 +425,7 @@ def test_status_is_watched_in_a_pipe_until_it_is_interrupted(running: Scene) -> 
         watching.kill()
 
 
-def test_status_is_a_view_that_stays_where_it_is_on_a_terminal(running: Scene) -> None:
+def test_status_watch_on_a_terminal_updates_in_place(running: Scene) -> None:
     master, slave = pty.openpty()
     command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "status", str(running.file), running.flow, "--watch", "0.2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40"}
@@ -462,8 +455,8 @@ def test_status_is_a_view_that_stays_where_it_is_on_a_terminal(running: Scene) -
         os.close(master)
 
 
-def test_lag_is_told_worst_first_and_judged_by_a_threshold(running: Scene, capsys: Capsys) -> None:
-    soon(lambda: running.ask(capsys, "lag", "--threshold", "0")[0] == 0)
+def test_lag_is_sorted_worst_first_and_compared_with_a_threshold(running: Scene, capsys: Capsys) -> None:
+    wait_until(lambda: running.ask(capsys, "lag", "--threshold", "0")[0] == 0)
     code, out, err = running.ask(capsys, "lag", "--top", "1")
     assert (code, err, len(out.splitlines())) == (0, "", 3)
     assert out.splitlines()[-1].startswith(f"{running.flow}: 3 partitions (2 more: --top 0), 0 records, ")
@@ -477,12 +470,12 @@ def test_lag_is_told_worst_first_and_judged_by_a_threshold(running: Scene, capsy
         assert (first["topic"], first["records"], first["state"]) == (running.topic("quiet"), 4, "PAUSED")
     finally:
         assert running.ask(capsys, "resume", "--topic", running.topic("quiet"))[0] == 0
-    soon(lambda: running.copied("quiet"))
+    wait_until(lambda: running.copied("quiet"))
 
 
-def test_a_paused_topic_stays_where_it_is_and_others_go_on_and_nothing_is_lost(running: Scene, capsys: Capsys) -> None:
+def test_a_paused_topic_stops_the_others_continue_and_no_record_is_lost(running: Scene, capsys: Capsys) -> None:
     orders, quiet = running.topic("orders"), running.topic("quiet")
-    soon(lambda: running.copied("orders"))
+    wait_until(lambda: running.copied("orders"))
     code, out, err = running.ask(capsys, "pause", "--topic", orders, "--partition", "1", "--reason", "ticket 4711")
     assert (code, err) == (0, "")
     assert out.startswith(f"{orders}-1: paused by ")
@@ -490,14 +483,14 @@ def test_a_paused_topic_stays_where_it_is_and_others_go_on_and_nothing_is_lost(r
     for partition in (0, 1):
         running.put("orders", partition, 20)
     running.put("quiet", 0, 5)
-    soon(lambda: running.copied("quiet"))
+    wait_until(lambda: running.copied("quiet"))
 
     def ends() -> list[int]:
         _, document = told(running.ask(capsys, "status", "--json"))
         return [one["position"] for one in document["flows"][0]["partitions"] if one["topic"] == orders]
 
     stopped_at = ends()[1]
-    soon(lambda: ends()[0] == stopped_at - 7 + 5 + 20)
+    wait_until(lambda: ends()[0] == stopped_at - 7 + 5 + 20)
     code, document = told(running.ask(capsys, "status", "--json"))
     (paused,) = [one for one in document["flows"][0]["partitions"] if one["state"] == "PAUSED"]
     assert (paused["topic"], paused["partition"], paused["position"]) == (orders, 1, stopped_at)
@@ -505,7 +498,7 @@ def test_a_paused_topic_stays_where_it_is_and_others_go_on_and_nothing_is_lost(r
     # A restart of everything that copies finds the pause before it reads.
     assert running.ask(capsys, "restart", "--connector", "source")[0] == 0
     running.put("orders", 0, 1)
-    soon(lambda: ends()[0] == stopped_at - 7 + 5 + 21)
+    wait_until(lambda: ends()[0] == stopped_at - 7 + 5 + 21)
     assert ends()[1] == stopped_at
     code, out, err = running.ask(capsys, "pause", "--topic", orders, "--json")
     assert (code, [one["partition"] for one in json.loads(out)["paused"]]) == (0, [None, 1])
@@ -514,7 +507,7 @@ def test_a_paused_topic_stays_where_it_is_and_others_go_on_and_nothing_is_lost(r
     assert f"All of {orders} is paused" in err
     code, out, err = running.ask(capsys, "resume", "--topic", orders)
     assert (code, sorted(out.splitlines())) == (0, [f"{orders}-1: resumed", f"{orders}: resumed"])
-    soon(lambda: running.copied("orders"))
+    wait_until(lambda: running.copied("orders"))
     assert running.ask(capsys, "resume", "--topic", quiet) == (0, f"{quiet}: was not paused\n", "")
 
 
@@ -537,7 +530,7 @@ def test_connectors_are_paused_resumed_stopped_and_restarted_through_the_process
     code, out, _ = asked(capsys, "processes", "--json")
     (process,) = json.loads(out)["processes"]
     assert running.ask(capsys, "restart", "--url", process["url"])[0] == 0
-    soon(lambda: running.ask(capsys, "status")[0] == 0)
+    wait_until(lambda: running.ask(capsys, "status")[0] == 0)
     # Somebody else's flow of that name is not for this file to stop.
     other = running.file.with_suffix(".other")
     other.write_text(f"{running.file.read_text()}B.bootstrap.servers = elsewhere:9092\n")
@@ -548,7 +541,7 @@ def test_connectors_are_paused_resumed_stopped_and_restarted_through_the_process
     )
 
 
-def test_what_stays_paused_is_named_when_the_flow_is_resumed(running: Scene, capsys: Capsys) -> None:
+def test_paused_topics_are_named_when_the_flow_is_resumed(running: Scene, capsys: Capsys) -> None:
     quiet = running.topic("quiet")
     assert running.ask(capsys, "pause", "--topic", quiet)[0] == 0
     code, _, err = running.ask(capsys, "resume")
@@ -556,7 +549,7 @@ def test_what_stays_paused_is_named_when_the_flow_is_resumed(running: Scene, cap
     assert running.ask(capsys, "resume", "--topic", quiet)[0] == 0
 
 
-def test_what_nobody_follows_is_told(running: Scene, capsys: Capsys) -> None:
+def test_a_pause_without_a_running_process_is_reported(running: Scene, capsys: Capsys) -> None:
     assert running.ask(capsys, "stop", "--connector", "source")[0] == 0
     try:
         code, out, err = running.ask(capsys, "pause", "--topic", running.topic("quiet"), "--timeout", "0.5")
@@ -592,7 +585,7 @@ def test_what_nobody_follows_is_told(running: Scene, capsys: Capsys) -> None:
         (["lag", "--top", "-1"], "--top -1: write how many partitions, or 0 for all."),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(
+def test_an_impossible_request_is_rejected_in_one_sentence(
     running: Scene, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
 ) -> None:
     monkeypatch.delenv("MM2_REST_PASSWORD", raising=False)
@@ -602,9 +595,7 @@ def test_what_cannot_be_done_is_one_sentence(
 
 
 @pytest.mark.parametrize("verb", ["status", "plan", "lag", "config", "pause", "resume", "restart", "stop"])
-def test_a_flow_or_a_file_that_is_not_there_is_told_by_every_verb(
-    running: Scene, capsys: Capsys, tmp_path: Path, verb: str
-) -> None:
+def test_every_verb_reports_a_missing_flow_or_file(running: Scene, capsys: Capsys, tmp_path: Path, verb: str) -> None:
     code, out, err = asked(capsys, verb, running.file, "B->C")
     assert (code, out) == (2, "")
     assert f"has no flow B->C; its flows are {running.flow}" in err
@@ -616,7 +607,7 @@ def test_a_flow_or_a_file_that_is_not_there_is_told_by_every_verb(
 
 
 @pytest.mark.usefixtures("_own_processes")
-def test_a_flow_that_no_process_runs_cannot_be_controlled_but_looked_at(
+def test_a_flow_without_a_process_can_be_shown_but_not_controlled(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path)
@@ -635,8 +626,8 @@ def test_a_flow_that_no_process_runs_cannot_be_controlled_but_looked_at(
     assert (code, "127.0.0.1:1" in err) == (2, True)
 
 
-def test_a_partition_that_is_added_is_planned_first_and_copied_then(running: Scene, capsys: Capsys) -> None:
+def test_an_added_partition_is_planned_and_then_copied(running: Scene, capsys: Capsys) -> None:
     grow(running.a, running.topic("quiet"), 2)
     running.put("quiet", 1, 2)
-    soon(lambda: running.copied("quiet"))
-    soon(lambda: running.ask(capsys, "status")[0] == 0)
+    wait_until(lambda: running.copied("quiet"))
+    wait_until(lambda: running.ask(capsys, "status")[0] == 0)

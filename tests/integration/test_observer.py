@@ -1,4 +1,4 @@
-"""What is said of a real flow: metrics, overview, and a look from outside, while all is well and while it is not.
+"""Reports about a real flow: metrics, overview, and an observer in another process, with and without faults.
 
 One process copies between two brokers of its own, which are frozen in turn.
 """
@@ -36,7 +36,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
-#: Within so many seconds what is said has to be right again.
+#: Seconds within which the reports must be correct again.
 SAID_WITHIN_S = 10.0
 HOUR_S = 3_600.0
 Samples = list[tuple[str, dict[str, str], float]]
@@ -145,7 +145,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_nothing_is_lost_while_all_is_well(scene: Scene) -> None:
+def test_a_healthy_flow_has_nothing_at_risk(scene: Scene) -> None:
     flow = scene.says("If A dies now you lose nothing.", 30)
     assert (flow["state"], flow["risk"]) == ("RUNNING", {"seconds": 0.0, "records": 0, "bytes": 0})
     assert (flow["source_error"], flow["target_error"], flow["troubles"]) == ("", "", [])
@@ -173,7 +173,7 @@ def test_nothing_is_lost_while_all_is_well(scene: Scene) -> None:
     ]
 
 
-def test_a_scrape_is_what_prometheus_takes_and_all_of_it_is_described(scene: Scene) -> None:
+def test_a_scrape_is_valid_and_every_metric_is_described(scene: Scene) -> None:
     described = {metric.name: metric for metric in (*FLOW_METRICS, *MIRROR_METRICS, *CONNECT_METRICS)}
     known = {
         name + suffix
@@ -197,7 +197,7 @@ def test_a_scrape_is_what_prometheus_takes_and_all_of_it_is_described(scene: Sce
     assert {family.name for family in families} >= {"mm2_flow_state", "mm2_copied_records"}
 
 
-def test_latency_is_counted_for_what_is_new_and_not_for_what_lay_there(scene: Scene) -> None:
+def test_latency_is_measured_for_new_records_and_not_for_old_ones(scene: Scene) -> None:
     def visible() -> float:
         return scene.value("mm2_copy_latency_seconds_count", stage="visible") or 0.0
 
@@ -214,7 +214,7 @@ def test_latency_is_counted_for_what_is_new_and_not_for_what_lay_there(scene: Sc
     assert (scene.value("mm2_record_batches_total", path="passthrough") or 0) > 0
 
 
-def test_every_metric_that_strimzis_dashboard_asks_for_and_that_we_claim_is_there(scene: Scene) -> None:
+def test_every_claimed_metric_of_strimzis_dashboard_exists(scene: Scene) -> None:
     # Latencies are those of records that came while it copied: there were some in the test before.
     claimed = {name for panel in PANELS if panel.is_claimed for name in panel.metrics}
     assert claimed
@@ -228,7 +228,7 @@ def test_every_metric_that_strimzis_dashboard_asks_for_and_that_we_claim_is_ther
     wait_until(is_there, 20, why=lambda: sorted(missing))
 
 
-def test_a_source_that_is_frozen_is_said_within_ten_seconds(scene: Scene) -> None:
+def test_a_frozen_source_is_reported_within_ten_seconds(scene: Scene) -> None:
     with frozen(scene.source) as since:
         flow = scene.says("A has not answered since", SAID_WITHIN_S)
         assert time.monotonic() - since < SAID_WITHIN_S
@@ -237,12 +237,12 @@ def test_a_source_that_is_frozen_is_said_within_ten_seconds(scene: Scene) -> Non
         assert flow["source_error"]
         assert scene.value("mm2_flow_cluster_up", cluster="A") == 0
         assert scene.value("mm2_flow_cluster_up", cluster="B") == 1
-        # What is known from the target is told all the same.
+        # Values known from the target are still reported.
         assert len(scene.rows("partitions", search="orders")) == 2
     scene.says("If A dies now you lose nothing.", 45)
 
 
-def test_a_target_that_is_frozen_lets_the_seconds_at_risk_grow(scene: Scene) -> None:
+def test_a_frozen_target_increases_the_seconds_at_risk(scene: Scene) -> None:
     with frozen(scene.target) as since:
         scene.write("orders", 40)
         written = time.monotonic()
@@ -260,7 +260,7 @@ def test_a_target_that_is_frozen_lets_the_seconds_at_risk_grow(scene: Scene) -> 
     scene.says("If A dies now you lose nothing.", 60)
 
 
-def test_a_look_from_outside_says_the_same(scene: Scene) -> None:
+def test_an_observer_outside_the_process_reports_the_same(scene: Scene) -> None:
     config = MirrorMakerConfig(load_properties(scene.file))
     snapshot = observe_once(config)
     (flow,) = snapshot.flows
@@ -276,7 +276,7 @@ def test_a_look_from_outside_says_the_same(scene: Scene) -> None:
         observe_once(config, ["A->C"])
 
 
-def test_a_task_that_fails_is_zero_and_not_gone(scene: Scene) -> None:
+def test_the_series_of_a_failed_task_is_zero_and_not_missing(scene: Scene) -> None:
     base = f"{scene.url}/A/B/connectors/MirrorSourceConnector"
     copied = scene.value("mm2_copied_records_total", topic="orders", partition="0")
     httpx.put(f"{base}/pause", timeout=10)

@@ -55,7 +55,7 @@ class Gate:
         return True
 
 
-def test_a_record_without_a_key_for_a_compacted_topic_does_not_take_others_down(
+def test_a_record_without_a_key_for_a_compacted_topic_does_not_fail_others(
     kafka_b: LocalKafka, cluster: Cluster, unique: str
 ) -> None:
     create_topic(kafka_b.bootstrap, unique, 1, **{"cleanup.policy": "compact"})
@@ -71,7 +71,7 @@ def test_a_record_without_a_key_for_a_compacted_topic_does_not_take_others_down(
     assert [message.value() for message in read_all(kafka_b.bootstrap, unique)] == sent.arrived
 
 
-def test_a_record_too_large_for_its_topic_does_not_take_others_down(
+def test_a_record_too_large_for_its_topic_does_not_fail_others(
     kafka_b: LocalKafka, cluster: Cluster, unique: str
 ) -> None:
     create_topic(kafka_b.bootstrap, unique, 1, **{"max.message.bytes": "20000"})
@@ -87,7 +87,7 @@ def test_a_record_too_large_for_its_topic_does_not_take_others_down(
     assert len(sent.arrived) == 39
 
 
-def test_a_transaction_goes_on_in_smaller_batches_when_the_topic_takes_no_larger(
+def test_a_transaction_continues_in_smaller_batches_when_the_topic_rejects_larger_ones(
     kafka_b: LocalKafka, cluster: Cluster, unique: str
 ) -> None:
     create_topic(kafka_b.bootstrap, unique, 1, **{"max.message.bytes": "20000"})

@@ -57,7 +57,7 @@ def read(broker: LocalKafka, topic: str, count: int) -> list[tuple[int, bytes | 
 
 
 @pytest.mark.parametrize("codec", [codec.name for codec in CODECS])
-def test_merged_batches_are_taken_and_read(kafka_a: LocalKafka, unique: str, codec: str) -> None:
+def test_merged_batches_are_accepted_and_read(kafka_a: LocalKafka, unique: str, codec: str) -> None:
     # GIVEN a topic of tiny batches: of one record, and of several
     groups = [[Record(b"k%d" % i, b"v" * (i % 200), (("h", b"x"),), NOON + i)] * (1 + i % 3) for i in range(400)]
     fetched, base = bytearray(), 0
@@ -80,7 +80,7 @@ def test_merged_batches_are_taken_and_read(kafka_a: LocalKafka, unique: str, cod
     assert read(kafka_a, unique, len(wanted)) == wanted
 
 
-def test_old_message_sets_are_taken_once_rewritten(kafka_a: LocalKafka, unique: str) -> None:
+def test_old_message_sets_are_accepted_once_rewritten(kafka_a: LocalKafka, unique: str) -> None:
     batches, wanted = [], []
     for row in ROWS:
         for view in iter_batches(memoryview(bytes.fromhex(row[3]))):

@@ -73,7 +73,7 @@ def in_base64(secret: str) -> Iterator[bytes]:
 
 @dataclass
 class Site:
-    """The broker, the process, and what nobody may see. ``answers`` are all bodies that REST has given, by what was asked."""
+    """The broker, the process and the secrets. ``answers`` are all REST response bodies by request."""
 
     folder: Path
     port: int
@@ -97,7 +97,7 @@ class Site:
             self.folder / "S",
             listeners={"OPEN": "PLAINTEXT", "LOGIN": "SASL_PLAINTEXT", "MUTUAL": "SSL"},
             overrides={
-                # The second one so that whoever wants to log in with it gets as far as asking for a token.
+                # The second one so that a login with it gets as far as the token request.
                 "listener.name.login.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
                 "listener.name.login.oauthbearer.sasl.jaas.config": f'{OAUTH} unsecuredLoginStringClaim_sub="broker";',
                 "listener.name.login.plain.sasl.jaas.config": f"{PLAIN} {users};",
@@ -307,13 +307,13 @@ def ask_everything(site: Site) -> None:
                 site.ask("GET", f"{flow}/connectors/{name}{part}")
 
 
-def test_none_is_in_the_log(site: Site) -> None:
+def test_no_secret_is_in_the_log(site: Site) -> None:
     said = site.process.log.read_bytes()
     assert len(site.process.lines(level="debug")) > 10
     assert site.hush.found_in(said) == {}
 
 
-def test_none_is_in_an_answer_a_page_or_the_metrics(site: Site) -> None:
+def test_no_secret_is_in_a_response_a_page_or_the_metrics(site: Site) -> None:
     assert len(site.answers) > 60
     for asked, told in site.answers.items():
         assert site.hush.found_in(told) == {}, asked
@@ -323,7 +323,7 @@ def test_none_is_in_an_answer_a_page_or_the_metrics(site: Site) -> None:
     assert shown["source.cluster.bootstrap.servers"] == site.broker.address("LOGIN")
 
 
-def test_none_is_in_a_topic_but_those_that_the_file_has_itself_in_the_config_topic(site: Site) -> None:
+def test_no_secret_is_in_a_topic_except_plain_ones_in_the_config_topic(site: Site) -> None:
     seen = 0
     # What was written in the file or sent to REST stands there as it was written, as Java has it.
     written = frozenset(
@@ -340,7 +340,7 @@ def test_none_is_in_a_topic_but_those_that_the_file_has_itself_in_the_config_top
     assert seen > 20
 
 
-def test_none_is_on_a_command_line_in_an_environment_or_in_a_file_that_is_left(site: Site) -> None:
+def test_no_secret_is_in_a_command_line_an_environment_or_a_remaining_file(site: Site) -> None:
     given = frozenset({"key"})  # to the main process in its environment, which its children have from it
     for process in site.process.family():
         with process.oneshot():
@@ -356,7 +356,7 @@ def test_none_is_on_a_command_line_in_an_environment_or_in_a_file_that_is_left(s
             assert site.hush.found_in(file.read_bytes()) == {}, file
 
 
-def test_none_is_in_the_words_of_a_process_that_is_refused(site: Site, tmp_path: Path) -> None:
+def test_no_secret_is_in_the_output_of_a_process_that_fails_to_start(site: Site, tmp_path: Path) -> None:
     hush = site.hush
     good = {"clusters": "here, there", "here.bootstrap.servers": "127.0.0.1:1", "here->there.enabled": "true"}
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}

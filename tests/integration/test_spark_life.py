@@ -50,7 +50,7 @@ def stops_within(engine: CopyEngine, seconds: float) -> None:
     assert not psutil.pid_exists(pid)
 
 
-def test_spark_comes_up_silently_and_goes_without_a_trace(capfd: pytest.CaptureFixture[str]) -> None:
+def test_spark_starts_silently_and_leaves_nothing_behind(capfd: pytest.CaptureFixture[str]) -> None:
     with engine_of() as engine:
         context = engine.spark.context(60)
         pid = pid_of(engine)
@@ -68,7 +68,7 @@ def test_spark_comes_up_silently_and_goes_without_a_trace(capfd: pytest.CaptureF
     assert [line for line in out.splitlines() if "Spark is up" not in line] == []
 
 
-def test_a_killed_jvm_is_replaced_and_copying_goes_on(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+def test_a_killed_jvm_is_replaced_and_copying_continues(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     with engine_of() as engine, capture_logs() as logs:
         flow = Flow(engine, kafka_a, kafka_b, unique)
         topic = flow.topic()
@@ -86,7 +86,7 @@ def test_a_killed_jvm_is_replaced_and_copying_goes_on(kafka_a: LocalKafka, kafka
     assert [line["reason"] for line in lost] == ["its JVM has died"]
 
 
-def test_a_frozen_jvm_holds_up_neither_copying_nor_the_stop(
+def test_a_frozen_jvm_blocks_neither_copying_nor_the_stop(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     with engine_of() as engine:
@@ -104,7 +104,7 @@ def test_a_frozen_jvm_holds_up_neither_copying_nor_the_stop(
 
 
 @pytest.mark.slow
-def test_a_jvm_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresponsive_jvm_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.driver.spark._ANSWER_TIMEOUT_S", 0.5)
     with engine_of() as engine, capture_logs() as logs:
         context = engine.spark.context(60)
@@ -116,7 +116,7 @@ def test_a_jvm_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch)
     assert any("not responded" in line.get("reason", "") for line in logs)
 
 
-def test_a_python_worker_is_used_again_unless_an_error_of_ours_may_have_spoiled_it() -> None:
+def test_a_python_worker_is_reused_unless_an_internal_error_occurred_in_it() -> None:
     def copied(sound: bool | None) -> Callable[[Iterable[str]], Iterator[tuple[int, str]]]:
         def job(assignments: Iterable[str]) -> Iterator[tuple[int, str]]:
             from mm2.copy.executor import task  # noqa: PLC0415
@@ -147,7 +147,7 @@ def test_a_python_worker_is_used_again_unless_an_error_of_ours_may_have_spoiled_
             assert (pid in later) is bool(sound)
 
 
-def test_a_python_worker_keeps_nothing_of_the_micro_batches_that_are_over(
+def test_a_python_worker_keeps_no_memory_of_finished_micro_batches(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     def left(_: int) -> tuple[int, int, int]:
@@ -182,7 +182,7 @@ def test_a_frozen_jvm_is_stopped_at_any_time(when: str) -> None:
     stops_within(engine, 6.0)
 
 
-def test_without_java_the_job_says_so_and_begins_when_there_is_one(
+def test_without_java_the_job_reports_it_and_starts_once_java_is_available(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     home = os.environ.get("JAVA_HOME")
@@ -210,9 +210,7 @@ def test_without_java_the_job_says_so_and_begins_when_there_is_one(
         ("local[none]", "Could not parse Master URL: 'local[none]'"),
     ],
 )
-def test_a_master_that_spark_does_not_know_is_named(
-    master: str, sentence: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_spark_master_is_reported(master: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
     with capture_logs() as logs, engine_of(spark__master=master) as engine:
         wait_until(lambda: engine.spark.unavailable_reason, 30)
         assert engine.spark.unavailable_reason == f"Spark does not start: {sentence}"

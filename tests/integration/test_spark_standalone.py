@@ -102,7 +102,7 @@ def assert_equal(source: LocalKafka, target: LocalKafka, topic: str, remote: str
 
 
 @pytest.mark.parametrize("victim", ["executor", "python worker"])
-def test_an_executor_is_killed_on_the_way_and_everything_arrives_once(
+def test_every_record_arrives_once_when_an_executor_is_killed(
     cluster: LocalSpark, engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, victim: str
 ) -> None:
     flow = Flow(engine, kafka_a, kafka_b, unique)
@@ -141,7 +141,7 @@ def command_lines(pid: int) -> list[str]:
     return found
 
 
-def test_more_lanes_than_slots_take_turns(
+def test_lanes_take_turns_when_there_are_fewer_slots(
     engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mm2.copy.driver.slots.TURN_S", 1.0)
@@ -164,7 +164,9 @@ def test_more_lanes_than_slots_take_turns(
     assert [line["slots"] for line in logs if "take turns" in line["event"]] == [4]
 
 
-def test_the_whole_program_on_a_cluster(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path) -> None:
+def test_the_whole_program_runs_on_a_cluster(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path
+) -> None:
     topic = f"{unique}-t"
     create(kafka_a, topic, PARTITIONS)
     with LocalSpark(tmp_path / "spark", workers=2, cores=2) as cluster:

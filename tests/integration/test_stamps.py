@@ -1,4 +1,4 @@
-"""How old what is missing is, where only the record itself can tell."""
+"""Age of uncopied records that can only be determined from their timestamps."""
 
 from contextlib import closing
 
@@ -8,9 +8,7 @@ from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import create, producer_of
 
 
-def test_a_timestamp_is_kept_as_long_as_it_is_asked_for_and_no_longer(
-    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
-) -> None:
+def test_timestamps_are_kept_only_while_requested(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     create(kafka_a, unique, 1)
     producer = producer_of(kafka_a)
     producer.produce(unique, b"long ago", timestamp=1_600_000_000_000)

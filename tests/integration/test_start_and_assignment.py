@@ -19,6 +19,7 @@ from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
 from tests.integration.copy_flow import create, producer_of
 from tests.integration.mirror_process import MirrorProcess, ends, is_running, records, table, write_config
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -118,7 +119,7 @@ def values(*ages: int) -> list[bytes]:
 EVERYTHING = [values(*ages) for ages in AGES.values()]
 
 
-def test_a_flow_begins_where_it_is_told_to(scene: Scene, running: MirrorProcess) -> None:
+def test_a_flow_starts_where_it_is_configured_to(scene: Scene, running: MirrorProcess) -> None:
     # From a time: at the first record that is not older; a partition that has none begins at its end.
     running.eventually(lambda: ends(scene.target, f"time.{TOPIC}") == [10, 0], 90)
     running.eventually(lambda: ends(scene.target, f"recent.{TOPIC}") == [10, 0])
@@ -156,7 +157,7 @@ def test_partitions_keep_their_task_when_a_topic_is_added(scene: Scene, running:
     running.eventually(lambda: ends(scene.target, "recent.start-a") == [0, PER_AGE])
 
 
-def test_beside_a_running_process_the_ledger_tells_how_far_it_is(
+def test_the_ledger_shows_the_progress_of_a_running_process(
     scene: Scene, running: MirrorProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def answer(verb: str) -> tuple[int, dict[tuple[str, int], dict[str, Any]]]:
@@ -174,7 +175,7 @@ def test_beside_a_running_process_the_ledger_tells_how_far_it_is(
     assert (code, partitions[TOPIC, 0]["gaps"], partitions[TOPIC, 1]["gaps"]) == (0, {}, {})
 
 
-def test_a_partition_that_has_a_position_goes_on_from_there(scene: Scene, running: MirrorProcess) -> None:
+def test_a_partition_with_a_position_continues_there(scene: Scene, running: MirrorProcess) -> None:
     before = {alias: ends(scene.target, f"{alias}.{TOPIC}") for alias in ("time", "file")}
     assert running.stop()[0] == 0
     offsets = scene.folder / "offsets.csv"
@@ -199,13 +200,10 @@ def test_a_partition_that_has_a_position_goes_on_from_there(scene: Scene, runnin
         ("file:{folder}/bad.csv", "line 2 of {folder}/bad.csv: 'seven' is not an offset"),
     ],
 )
-def test_a_start_that_cannot_be_had_ends_the_process_with_a_sentence(scene: Scene, value: str, reason: str) -> None:
+def test_an_invalid_start_position_ends_the_process_with_one_sentence(scene: Scene, value: str, reason: str) -> None:
     (scene.folder / "bad.csv").write_text(f"{TOPIC},0,7\n{TOPIC},1,seven\n")
     process = scene.start(time=value.format(folder=scene.folder))
-    deadline = time.monotonic() + 30
-    while process.is_running:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not process.is_running, 30, what="the end of the process", why=process.tail)
     assert process.exit_code == 2
     (line,) = process.lines(level="error")
     assert line["event"].startswith("Flow time->B: Invalid value")

@@ -1,4 +1,4 @@
-"""The transactional producer on real brokers, in both protocols: what another client sees of it."""
+"""The transactional producer on real brokers, in both protocols, as another client sees it."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def use(kafka: LocalKafka, cluster: Cluster, topic: str) -> None:
 
 @PROTOCOLS
 @pytest.mark.usefixtures("_protocol")
-def test_what_is_committed_is_seen_and_what_is_aborted_is_not(
+def test_committed_records_are_visible_and_aborted_ones_are_not(
     kafka_b: LocalKafka, cluster: Cluster, topic: str, implicit: bool
 ) -> None:
     use(kafka_b, cluster, topic)
 
 
 @pytest.mark.slow
-def test_a_broker_without_the_new_protocol_is_spoken_to_in_the_old(
+def test_a_broker_without_the_new_protocol_gets_the_old_one(
     tmp_path_factory: pytest.TempPathFactory, unique: str
 ) -> None:
     folder = tmp_path_factory.mktemp("old")
@@ -108,7 +108,7 @@ def test_a_broker_without_the_new_protocol_is_spoken_to_in_the_old(
 
 @PROTOCOLS
 @pytest.mark.usefixtures("_protocol")
-def test_a_newer_producer_fences_an_older_one_for_good(
+def test_a_newer_producer_fences_an_older_one_permanently(
     kafka_b: LocalKafka, cluster: Cluster, topic: str, implicit: bool
 ) -> None:
     older = producer(cluster, topic)
@@ -131,7 +131,9 @@ def test_a_newer_producer_fences_an_older_one_for_good(
 
 @PROTOCOLS
 @pytest.mark.usefixtures("_protocol")
-def test_commit_of_a_fenced_producer_says_so(kafka_b: LocalKafka, cluster: Cluster, topic: str, implicit: bool) -> None:
+def test_commit_of_a_fenced_producer_raises_fenced(
+    kafka_b: LocalKafka, cluster: Cluster, topic: str, implicit: bool
+) -> None:
     older = producer(cluster, topic)
     older.begin()
     older.send(topic, numbers(1), 0)
@@ -143,7 +145,7 @@ def test_commit_of_a_fenced_producer_says_so(kafka_b: LocalKafka, cluster: Clust
 
 @PROTOCOLS
 @pytest.mark.usefixtures("_protocol")
-def test_a_batch_whose_answer_was_lost_is_there_once(
+def test_a_batch_whose_response_was_lost_is_written_once(
     kafka_b: LocalKafka, cluster: Cluster, topic: str, implicit: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = producer(cluster, topic)
@@ -178,7 +180,7 @@ def test_after_a_failed_write_the_transaction_can_only_be_aborted_and_the_next_i
     assert seen(kafka_b, topic) == [2]
 
 
-def test_partitions_that_do_not_exist_are_an_error_of_their_own(cluster: Cluster, topic: str) -> None:
+def test_missing_partitions_have_a_separate_error(cluster: Cluster, topic: str) -> None:
     client = TransactionCoordinatorClient(cluster, topic, patience_s=0.5)
     identity = client.init_producer_id(60_000)
     client._implicit = False

@@ -64,10 +64,10 @@ def test_every_seeded_difference_is_found_and_named(
             verification.run(asked)
 
 
-def test_without_a_ledger_content_tells_and_offset_syncs_say_where(
+def test_without_a_ledger_content_is_compared_from_offset_syncs(
     verifier: Verifier, kafka_a: LocalKafka, kafka_b: LocalKafka, file: Path, unique: str
 ) -> None:
-    """As Java's MirrorMaker leaves it: begun in the midst, still under way, and somebody has altered a record."""
+    """A copy by Java's MirrorMaker that started late, is incomplete, and has an altered record."""
     topic = f"{unique}.t"
     create(kafka_a, topic, 2, retention__ms="-1")
     create(kafka_b, f"{unique}-a.{topic}", 2, retention__ms="-1")

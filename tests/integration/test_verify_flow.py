@@ -145,7 +145,7 @@ def is_copied(flow: ConfiguredFlow, target: LocalKafka, ends: Mapping[TopicParti
 
 
 @pytest.mark.parametrize("exactly_once", ["disabled", "enabled"])
-def test_a_living_flow_is_equal_and_whoever_writes_to_its_target_is_found_out(
+def test_a_running_flow_is_equal_and_foreign_records_on_its_target_are_found(
     verifier: Verifier,
     kafka_a: LocalKafka,
     kafka_b: LocalKafka,
@@ -214,7 +214,7 @@ def test_a_living_flow_is_equal_and_whoever_writes_to_its_target_is_found_out(
         process.clean_up()
 
 
-def test_what_java_has_copied_is_compared_by_its_offset_syncs_and_content(
+def test_copies_by_java_are_compared_by_offset_syncs_and_content(
     verifier: Verifier, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path
 ) -> None:
     fill(kafka_a, unique)
@@ -358,7 +358,7 @@ class Watched:
         }
 
 
-def test_continuous_goes_on_through_faults_and_back_with_a_flow_that_is_sent_back(
+def test_continuous_verification_survives_faults_and_follows_a_rewound_flow(
     kafka_a: LocalKafka, frail: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     create(kafka_a, f"{unique}.t", 2, retention__ms="-1")
@@ -381,7 +381,7 @@ def test_continuous_goes_on_through_faults_and_back_with_a_flow_that_is_sent_bac
         (told,) = json.loads(out)["flows"]
         assert [row["verified_offset"] for row in told["partitions"]] == [100, 100], (code, err)
 
-        # Nobody copies: nothing is verified, and nothing is wrong. Then somebody does, and dies.
+        # Without a process nothing is verified and nothing is wrong. Then a process copies and dies.
         watched.process.stop()
         watched.write(50)
         time.sleep(3)
@@ -411,7 +411,7 @@ def test_continuous_goes_on_through_faults_and_back_with_a_flow_that_is_sent_bac
         assert (back.offset, back.records, back.differences) == (210, 390, {})
         assert (other.offset, other.records) == (210, 210)
 
-        # The remote topic is deleted and made anew: nothing of it is verified, until it has been copied again.
+        # The remote topic is deleted and recreated: nothing is verified until it has been copied again.
         for done in admin_of(frail).delete_topics([watched.remote]).values():
             done.result(30)
         wait_until(lambda: partitions_of(frail, watched.remote) == 0 or watched.verified() == [None, None], 60)
@@ -433,7 +433,7 @@ def test_continuous_goes_on_through_faults_and_back_with_a_flow_that_is_sent_bac
 # -- the command line, and a broker that hangs --------------------------------------------------------------------------
 
 
-def test_the_command_names_every_difference_as_json_and_as_a_page(
+def test_the_command_reports_every_difference_as_json_and_html(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path
 ) -> None:
     topic = seed(kafka_a, kafka_b, unique, range(9))
@@ -456,7 +456,7 @@ def test_the_command_names_every_difference_as_json_and_as_a_page(
     assert "://" not in told, "a page that needs nothing else"
 
 
-def test_a_broker_that_hangs_midway_is_trouble_and_no_hang(
+def test_a_broker_that_hangs_is_reported_without_hanging_the_command(
     verifier: Verifier, kafka_a: LocalKafka, frail: LocalKafka, tmp_path: Path, unique: str
 ) -> None:
     file = file_of(kafka_a, frail, unique, tmp_path)

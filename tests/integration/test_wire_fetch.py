@@ -1,4 +1,4 @@
-"""What only a real broker can say to a hand-written Fetch: that the log is another one now."""
+"""Fetch responses that need a real broker: a diverging log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ask(cluster: Cluster, position: Position, max_version: int) -> Fetched:
     return fetched
 
 
-def test_a_consumer_is_told_where_its_log_and_the_brokers_part(tmp_path: Path) -> None:
+def test_a_consumer_learns_where_its_log_diverges_from_the_brokers(tmp_path: Path) -> None:
     # GIVEN ten records of one leader epoch and five of a later one (a restarted leader begins an epoch)
     with LocalKafka("A", tmp_path) as broker:
         settings = ClientSettings.from_props({"bootstrap.servers": broker.bootstrap})

@@ -1,4 +1,4 @@
-"""Flows to be verified: files of their own, records on both sides, and differences that somebody has sown."""
+"""Flows to be verified: configuration files, records on both clusters, and seeded differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def file_of(a: LocalKafka, b: LocalKafka, unique: str, folder: Path, **more: str) -> Path:
-    """A flow whose clusters have aliases of their own, so that its ledger is nobody else's; `__` in a key stands for `.`."""
+    """A flow whose clusters have unique aliases, so that its ledger is not shared; `__` in a key stands for `.`."""
     source, target = f"{unique}-a", f"{unique}-b"
     props = {
         "clusters": f"{source}, {target}",

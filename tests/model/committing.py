@@ -289,7 +289,7 @@ class Committing:
     @staticmethod
     def _compare(entry: Record | None, shown: Record | None) -> tuple[Record | None, int]:
         if entry is None or shown is None:
-            # Without a position a session goes on only as long as it never had one.
+            # Without a position a session continues only if it never had one.
             return (entry, -1) if entry is None or entry.previous < 0 else (entry, 0)
         return entry, -1 if shown.source in {entry.source, entry.previous} else shown.source
 

@@ -126,7 +126,7 @@ def stop_while_frozen(scenario: Scenario) -> None:
     world.run(world.now + 3.0)
 
 
-# -- clean although the ledger is to be told
+# -- clean hand-off while the ledger must be written
 
 
 def moved_without_entry(scenario: Scenario) -> None:
@@ -476,7 +476,7 @@ def late_position_of_before_a_hand_over(scenario: Scenario) -> None:
 
 
 def alarm_ends_by_itself(scenario: Scenario) -> None:
-    """Records of the session are appended twice. The partition stops as INCONSISTENT, and the next micro-batch goes on."""
+    """Records of the session are appended twice. The partition stops as INCONSISTENT, and the next micro-batch continues."""
     world, target = scenario.world, scenario.target
     scenario.oracle.excuses.target_cut.add(0)
     scenario.oracle.excuses.stops[0] = {"INCONSISTENT"}
@@ -497,7 +497,7 @@ def alarm_ends_by_itself(scenario: Scenario) -> None:
 
 
 def lost_range_ends_by_itself(scenario: Scenario) -> None:
-    """An unclean election of the target takes acknowledged records away: the partition stops as LOST_RANGE, and then goes on."""
+    """An unclean election of the target loses acknowledged records: the partition stops as LOST_RANGE and then continues."""
     world, target = scenario.world, scenario.target
     scenario.oracle.excuses.target_cut.add(0)
     scenario.oracle.excuses.stops[0] = {"LOST_RANGE", "INCONSISTENT", "note"}

@@ -408,7 +408,7 @@ class Scenario:
     # -- faults of processes
 
     def freeze_holder(self) -> None:
-        """A copier process is stopped between two callbacks and goes on later."""
+        """A copier process is stopped between two callbacks and resumes later."""
         random = self.world.random
         process = self._some_process()
         if process is not None and process.strike is None:

@@ -39,7 +39,7 @@ def test_invariants_hold_in_random_schedules() -> None:
     assert " 0 violations" in simulation("--seeds", "6", "--seconds", "15")
 
 
-def test_schedules_that_once_broke_the_protocol_hold() -> None:
+def test_invariants_hold_in_schedules_that_once_broke_the_protocol() -> None:
     """Elections of a source, deposed leaders, late writes, leases: see `tests.simulation.directed` and `directed_target`."""
     printed = simulation("--directed", "--seeds", "2")
     assert printed.count(": 0 of 2 seeds") == len(printed.splitlines()) == len(DIRECTED) + len(TARGET)

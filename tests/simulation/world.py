@@ -1,4 +1,4 @@
-"""Virtual time. One thread: what the product runs on threads runs on greenlets, in an order that the seed decides."""
+"""Virtual time in one thread: threads of the product are greenlets, scheduled in an order determined by the seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for a condition that some other thread or process brings about.
+"""Waiting for a condition that another thread or process fulfils.
 
 `MM2_TEST_PATIENCE` (a number, 1 unless set) multiplies every timeout: how many times as long as on a quiet machine something may take.
 """

@@ -15,7 +15,7 @@ from tests.systems.workers import DistributedWorker, distributed_props
 
 @pytest.fixture(scope="module")
 def broker(kafka_pair: tuple[LocalKafka, LocalKafka]) -> LocalKafka:
-    """Shared with all other tests: whoever stops it starts one of its own."""
+    """Shared with all other tests: a test that stops a broker starts its own."""
     kafka_pair[1].check()
     return kafka_pair[1]
 

@@ -45,7 +45,7 @@ class StateExtension(ConnectRestExtension):
 
 
 class NoTea:
-    """A filter: whoever asks for tea gets none."""
+    """A filter that rejects requests for tea."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

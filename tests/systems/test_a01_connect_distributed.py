@@ -41,7 +41,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("program", ["connect_distributed", "connect_standalone"])
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("worker.properties", "--help"), ("-h",)])
-def test_a01_without_arguments_it_says_how_it_is_used_and_exits_with_1(
+def test_a01_without_arguments_the_usage_is_printed_and_the_exit_code_is_1(
     program: str, arguments: tuple[str, ...]
 ) -> None:
     ended = run(program, *arguments)
@@ -50,7 +50,7 @@ def test_a01_without_arguments_it_says_how_it_is_used_and_exits_with_1(
     assert "worker.properties" in ended.stderr
 
 
-def test_a01_what_is_wrong_with_the_settings_exits_with_2_and_one_sentence(folder: Path) -> None:
+def test_a01_invalid_settings_end_it_with_exit_code_2_and_one_sentence(folder: Path) -> None:
     file = folder / "worker.properties"
     good = distributed_props("127.0.0.1:1", "g") | {
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",
@@ -76,7 +76,7 @@ def test_a01_what_is_wrong_with_the_settings_exits_with_2_and_one_sentence(folde
     assert run("connect_distributed", str(folder / "none.properties")).returncode == 2
 
 
-def test_a06_an_unreachable_broker_ends_it_with_2(folder: Path) -> None:
+def test_a06_an_unreachable_broker_ends_it_with_exit_code_2(folder: Path) -> None:
     (port,) = free_ports(1)
     props = distributed_props(f"127.0.0.1:{port}", "g") | {"default.api.timeout.ms": "1500"}
     worker = DistributedWorker(folder, props).launch()
@@ -84,14 +84,14 @@ def test_a06_an_unreachable_broker_ends_it_with_2(folder: Path) -> None:
     assert "Failed to connect to and describe Kafka cluster" in worker.tail()
 
 
-def test_a06_the_cluster_id_is_the_broker_s(worker: DistributedWorker, broker: LocalKafka) -> None:
+def test_a06_the_cluster_id_is_that_of_the_broker(worker: DistributedWorker, broker: LocalKafka) -> None:
     with contextlib.closing(
         Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="test")
     ) as cluster:
         assert worker.rest.get("/")["kafka_cluster_id"] == cluster.metadata(()).cluster_id
 
 
-def test_a01_a_good_file_gives_version_commit_and_cluster(worker: DistributedWorker) -> None:
+def test_a01_a_valid_file_starts_a_worker_that_reports_version_commit_and_cluster(worker: DistributedWorker) -> None:
     info = worker.rest.get("/")
     assert info["version"] == KAFKA_VERSION
     assert info["commit"]
@@ -120,7 +120,7 @@ def test_a01_sigterm_leaves_the_group_with_statuses_unassigned(broker: LocalKafk
 
 
 @pytest.mark.slow  # as in Java, a topic that too few brokers can hold is tried for a minute
-def test_a01_a_herder_that_fails_ends_it_with_1_after_health_has_said_so(
+def test_a01_a_herder_that_fails_is_reported_by_health_and_ends_it_with_exit_code_1(
     broker: LocalKafka, unique: str, folder: Path
 ) -> None:
     props = distributed_props(broker.bootstrap, unique) | {"config.storage.replication.factor": "3"}
@@ -137,7 +137,7 @@ def test_a01_a_herder_that_fails_ends_it_with_1_after_health_has_said_so(
     assert seen <= {503}
 
 
-def test_a41_sigterm_while_it_starts_lets_it_end_cleanly(broker: LocalKafka, unique: str, folder: Path) -> None:
+def test_a41_sigterm_during_the_start_ends_it_cleanly(broker: LocalKafka, unique: str, folder: Path) -> None:
     # As soon as it listens, and long before it has read its topics.
     worker = DistributedWorker(folder, distributed_props(broker.bootstrap, unique)).launch()
 
@@ -152,7 +152,7 @@ def test_a41_sigterm_while_it_starts_lets_it_end_cleanly(broker: LocalKafka, uni
     assert "Stopped." in worker.tail()
 
 
-def test_a41_while_it_waits_for_a_broker_it_can_be_stopped(folder: Path) -> None:
+def test_a41_it_can_be_stopped_while_it_waits_for_a_broker(folder: Path) -> None:
     (port,) = free_ports(1)
     worker = DistributedWorker(folder, distributed_props(f"127.0.0.1:{port}", "g")).launch()
     wait_until(lambda: "does not answer yet" in worker.tail(), 60, why=worker.tail)

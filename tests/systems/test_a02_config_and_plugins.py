@@ -26,7 +26,7 @@ GZIP = 1
 
 
 def acme(version: str) -> dict[str, str]:
-    """A converter that needs the package dep in this version, and says so on the topic."""
+    """A converter that needs the package dep in this version, and writes the version to the topic."""
     manifest = entry_points("acme.convert:AcmeConverter")
     return {
         "acme/__init__.py": "",
@@ -131,7 +131,7 @@ def test_a04_the_list_has_types_and_versions(worker: DistributedWorker) -> None:
     assert "absent" in said
 
 
-def test_a05_an_alias_means_its_class(
+def test_a05_an_alias_resolves_to_its_class(
     worker: DistributedWorker, broker: LocalKafka, topic: str, file_source: dict[str, str]
 ) -> None:
     for alias in ("FileStreamSource", "FileStreamSourceConnector"):
@@ -142,7 +142,9 @@ def test_a05_an_alias_means_its_class(
 
 
 @pytest.mark.timeout(120)
-def test_a45_host_and_port_of_old_files_are_taken_with_a_warning(broker: LocalKafka, unique: str, folder: Path) -> None:
+def test_a45_host_and_port_of_old_files_are_accepted_with_a_warning(
+    broker: LocalKafka, unique: str, folder: Path
+) -> None:
     worker = DistributedWorker(folder, distributed_props(broker.bootstrap, unique))
     del worker.props["listeners"]
     worker.props |= {"rest.host.name": "127.0.0.1", "rest.port": str(worker.port)}
@@ -175,7 +177,7 @@ def test_a49_a_converter_of_the_connector_s_folder_works_for_that_connector_only
     worker.rest.delete(topic)
 
 
-def test_the_printed_example_writes_what_the_document_says(
+def test_the_documented_example_writes_the_documented_records(
     worker: DistributedWorker, broker: LocalKafka, topic: str
 ) -> None:
     worker.rest.create(topic, poem(topic))
@@ -193,7 +195,7 @@ def plugin_processes(worker: DistributedWorker) -> list[psutil.Process]:
 
 
 @pytest.mark.timeout(180)
-def test_a_plugin_s_process_that_dies_fails_its_connector_and_nothing_else(
+def test_a_plugin_process_that_dies_fails_only_its_connector(
     worker: DistributedWorker, broker: LocalKafka, topic: str, file_source: dict[str, str]
 ) -> None:
     other = f"{topic}-other"

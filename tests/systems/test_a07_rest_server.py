@@ -108,7 +108,7 @@ def test_a07_the_address_can_be_overridden(
         assert worker.rest.await_running("c", 1)["connector"]["worker_id"] == worker_id.format(port=worker.port)
 
 
-def test_a07_port_0_is_any_free_one_and_the_log_tells_which(broker: LocalKafka, folder: Path) -> None:
+def test_a07_port_0_is_a_free_port_and_the_log_contains_it(broker: LocalKafka, folder: Path) -> None:
     worker = StandaloneWorker(folder, {"bootstrap.servers": broker.bootstrap, "listeners": f"http://{HOST}:0"}).launch()
     found: list[str] = []
 
@@ -124,17 +124,17 @@ def test_a07_port_0_is_any_free_one_and_the_log_tells_which(broker: LocalKafka, 
         worker.stop()
 
 
-def test_a08_with_a_listener_of_their_own_admin_resources_are_nowhere_else(served: Served) -> None:
+def test_a08_admin_resources_with_their_own_listener_are_only_there(served: Served) -> None:
     assert get(f"http://{HOST}:{served.admin}/admin/loggers").status_code == 200
     assert get(f"http://{HOST}:{served.admin}/connectors").status_code == 404
     assert get(f"http://{HOST}:{served.worker.port}/admin/loggers").status_code == 404
 
 
-def test_a08_unset_they_are_with_the_others(worker: DistributedWorker) -> None:
+def test_a08_admin_resources_without_their_own_listener_are_with_the_others(worker: DistributedWorker) -> None:
     assert "root" in worker.rest.get("/admin/loggers")
 
 
-def test_a09_https_needs_the_right_authority_and_tls(served: Served) -> None:
+def test_a09_https_needs_the_configured_authority_and_tls(served: Served) -> None:
     url = f"https://{HOST}:{served.https}/"
     assert get(url, served.trusting()).status_code == 200
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -144,7 +144,7 @@ def test_a09_https_needs_the_right_authority_and_tls(served: Served) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PEM", "JKS"])
-def test_a09_a_required_certificate_keeps_others_out(broker: LocalKafka, folder: Path, kind: str) -> None:
+def test_a09_clients_without_the_required_certificate_are_rejected(broker: LocalKafka, folder: Path, kind: str) -> None:
     authority = issue("authority")
     own = issue(HOST, authority, address=HOST)
     client = issue("client", authority)
@@ -193,7 +193,7 @@ def test_a09_a_required_certificate_keeps_others_out(broker: LocalKafka, folder:
         assert worker.stop(10) == 0
 
 
-def test_a10_origins_are_allowed_and_headers_are_on_every_answer(served: Served) -> None:
+def test_a10_origins_are_allowed_and_headers_are_in_every_response(served: Served) -> None:
     base = f"http://{HOST}:{served.worker.port}"
     for origin in ("http://good.example", "https://a.fine.example"):
         allowed = get(f"{base}/connectors", Origin=origin)
@@ -213,11 +213,11 @@ def test_a10_origins_are_allowed_and_headers_are_on_every_answer(served: Served)
         assert headers["cache-control"] == "no-cache, no-store"
 
 
-def test_a10_without_the_key_nobody_is_allowed(worker: DistributedWorker) -> None:
+def test_a10_without_the_key_no_origin_is_allowed(worker: DistributedWorker) -> None:
     assert "access-control-allow-origin" not in worker.rest.http.get("/", headers={"Origin": "http://x"}).headers
 
 
-def test_a11_an_extension_answers_with_what_it_sees(served: Served, broker: LocalKafka, unique: str) -> None:
+def test_a11_an_extension_sees_the_cluster_state(served: Served, broker: LocalKafka, unique: str) -> None:
     create(broker, unique)
     rest = served.worker.rest
     config = counting(unique, 2, name=unique)
@@ -238,7 +238,7 @@ def test_a11_an_extension_answers_with_what_it_sees(served: Served, broker: Loca
     assert rest.http.get("/connectors", headers={"X-Tea": "yes"}).status_code == 418
 
 
-def test_a11_basic_auth_turns_requests_without_credentials_away(broker: LocalKafka, folder: Path) -> None:
+def test_a11_basic_auth_rejects_requests_without_credentials(broker: LocalKafka, folder: Path) -> None:
     credentials = folder / "credentials.properties"
     credentials.write_text("admin=s3cret-word\n")
     login = folder / "login.conf"
@@ -266,7 +266,7 @@ def test_a11_basic_auth_turns_requests_without_credentials_away(broker: LocalKaf
         assert "admin" in worker.log.read_text()  # who it was, is in the request log
 
 
-def test_a12_each_resource_answers_and_unknown_ones_in_json(worker: DistributedWorker) -> None:
+def test_a12_each_resource_responds_and_unknown_ones_return_json(worker: DistributedWorker) -> None:
     for path in ("/", "/health", "/connectors", "/connector-plugins", "/admin/loggers", "/openapi.json", "/docs"):
         assert worker.rest.http.get(path).status_code == 200
     unknown = worker.rest.http.get("/unknown")
@@ -274,7 +274,9 @@ def test_a12_each_resource_answers_and_unknown_ones_in_json(worker: DistributedW
     assert unknown.json() == {"error_code": 404, "message": "HTTP 404 Not Found"}
 
 
-def test_a51_two_hundred_at_once_are_answered_and_each_is_one_line_of_the_log(worker: DistributedWorker) -> None:
+def test_a51_two_hundred_concurrent_requests_are_answered_and_logged_in_one_line_each(
+    worker: DistributedWorker,
+) -> None:
     mark = "a51"
     with (
         httpx.Client(

@@ -39,7 +39,7 @@ def follows(worker: DistributedWorker) -> bool:
     return bool(joins) and '"leader": false' in joins[-1]
 
 
-def test_a13_a_follower_passes_on_what_the_leader_has_to_do(broker: LocalKafka, unique: str, folder: Path) -> None:
+def test_a13_a_follower_forwards_requests_to_the_leader(broker: LocalKafka, unique: str, folder: Path) -> None:
     create(broker, unique)
     with two_workers(broker, unique, folder) as (leader, follower):
         http = follower.rest.http
@@ -52,7 +52,7 @@ def test_a13_a_follower_passes_on_what_the_leader_has_to_do(broker: LocalKafka, 
         assert (again.status_code, again.json()["error_code"]) == (409, 409)
         assert "already exists" in again.json()["message"]
 
-        # one hop is what a request that says so has left; a follower cannot use it up
+        # a request marked as forwarded may not be forwarded again by a follower
         last = http.post("/connectors?forward=false", json={"name": "x", "config": config})
         assert last.status_code == 409
         assert last.json()["message"] == (
@@ -83,7 +83,7 @@ def test_a13_a_follower_passes_on_what_the_leader_has_to_do(broker: LocalKafka, 
         assert "PUT /connectors/a%20b/stop?forward=true" in leader.log.read_text()
 
 
-def test_a13_when_the_leader_is_away_it_is_409_until_there_is_another(
+def test_a13_without_a_leader_requests_return_409_until_one_is_elected(
     broker: LocalKafka, unique: str, folder: Path
 ) -> None:
     create(broker, unique)
@@ -151,7 +151,7 @@ def trust(folder: Path, authority: Issued) -> Path:
     return file
 
 
-def test_a13_the_credentials_of_the_caller_go_along(broker: LocalKafka, unique: str, folder: Path) -> None:
+def test_a13_the_credentials_of_the_client_are_forwarded(broker: LocalKafka, unique: str, folder: Path) -> None:
     create(broker, unique)
     (folder / "credentials").write_text("u=p\n")
     (folder / "login.conf").write_text(
@@ -169,7 +169,7 @@ def test_a13_the_credentials_of_the_caller_go_along(broker: LocalKafka, unique: 
         follower.rest.await_running("x", 1)
 
 
-def test_a13_a_chain_of_two_hops_ends(broker: LocalKafka, unique: str, folder: Path) -> None:
+def test_a13_a_request_is_not_forwarded_twice(broker: LocalKafka, unique: str, folder: Path) -> None:
     # Two workers that advertise each other's address send a request round in a circle, were it not counted.
     ports = free_ports(2)
     props = distributed_props(broker.bootstrap, unique)

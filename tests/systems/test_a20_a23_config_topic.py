@@ -1,4 +1,4 @@
-"""A20 to A23, A40: what is written to the config topic, by workers and by hand, and what workers make of it."""
+"""A20 to A23, A40: records of the config topic, written by workers and by hand, and their effect."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a21_task_configs_count_from_their_commit_on(
     worker.rest.delete("a21-behind")
 
 
-def test_a22_target_states_are_records_that_all_obey(
+def test_a22_all_workers_follow_the_target_states_in_the_topic(
     worker: DistributedWorker, broker: LocalKafka, group: str, topic: str
 ) -> None:
     worker.rest.create("a22", {"connector.class": CLASS, "topic": topic, "tasks.max": "2"}, state="PAUSED")

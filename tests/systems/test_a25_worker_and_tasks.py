@@ -64,7 +64,9 @@ def test_a25_a_bad_converter_fails_its_own_task_only(
         worker.rest.delete(name)
 
 
-def test_a26_a_connector_whose_start_blocks_blocks_nobody(worker: DistributedWorker, topic: str, folder: Path) -> None:
+def test_a26_a_connector_whose_start_blocks_blocks_no_other(
+    worker: DistributedWorker, topic: str, folder: Path
+) -> None:
     blocked = sink_props(f"{topic}-blocked", topic, folder / "blocked", block__start="30")
     worker.rest.create(f"{topic}-blocked", blocked)
     began = time.monotonic()
@@ -77,7 +79,7 @@ def test_a26_a_connector_whose_start_blocks_blocks_nobody(worker: DistributedWor
         worker.rest.delete(name)
 
 
-def test_a27_a_task_that_throws_is_failed_with_its_trace_and_the_others_run(
+def test_a27_a_task_that_throws_is_failed_with_its_stack_trace_and_the_others_run(
     worker: DistributedWorker, broker: LocalKafka, topic: str, folder: Path
 ) -> None:
     events = folder / "events"
@@ -90,7 +92,7 @@ def test_a27_a_task_that_throws_is_failed_with_its_trace_and_the_others_run(
     (failed,) = [task for task in worker.rest.status(topic)["tasks"] if task["state"] == "FAILED"]
     assert f"ValueError: told to fail by fail not {1 - first}" in failed["trace"]
     assert "Exiting WorkerSinkTask due to unrecoverable exception." in failed["trace"]
-    # The other one goes on, and takes over what the failed one has left.
+    # The other one continues and takes over the tasks of the failed one.
     wait_until(lambda: repr(f"fail not {1 - first}") in put(events), why=worker.tail)
     produce(broker.bootstrap, topic, ["fine"], partition=1)
     wait_until(lambda: "'fine'" in put(events), why=worker.tail)
@@ -98,7 +100,7 @@ def test_a27_a_task_that_throws_is_failed_with_its_trace_and_the_others_run(
     worker.rest.delete(topic)
 
 
-def test_a28_offsets_of_the_group_follow_put_and_nothing_comes_twice_after_a_clean_stop(
+def test_a28_group_offsets_follow_put_and_a_clean_stop_causes_no_duplicate(
     broker: LocalKafka, topic: str, folder: Path
 ) -> None:
     events, group = folder / "events", f"connect-{topic}"
@@ -121,7 +123,7 @@ def test_a28_offsets_of_the_group_follow_put_and_nothing_comes_twice_after_a_cle
 
 
 @pytest.mark.timeout(240)
-def test_a29_a_broker_that_dies_for_a_while_costs_no_record_and_offsets_are_never_ahead(
+def test_a29_a_broker_outage_loses_no_record_and_offsets_are_never_ahead(
     tmp_path_factory: pytest.TempPathFactory, unique: str, folder: Path
 ) -> None:
     # The topic comes with the first record; those of the toy are years old, and half a minute later retention would take them.
@@ -144,7 +146,7 @@ def test_a29_a_broker_that_dies_for_a_while_costs_no_record_and_offsets_are_neve
             for _ in range(3):
                 offset = worker.rest.offsets(unique)[0]["offset"]["count"]
                 assert offset <= max(counts(broker.bootstrap, unique))
-            # Between send and commit: whatever was committed is there, and the next one goes on behind it.
+            # Between send and commit: committed records exist, and the successor continues after them.
             worker.kill9()
             there = counts(broker.bootstrap, unique)
         with DistributedWorker(folder / "next", distributed_props(broker.bootstrap, unique)) as worker:
@@ -182,7 +184,7 @@ def test_a30_offsets_are_written_once_an_interval_while_data_flow_and_not_when_i
         assert written() == flowing
 
 
-def test_a43_the_same_sink_gets_what_its_converters_make_of_the_bytes(
+def test_a43_a_sink_gets_the_values_that_its_converters_return(
     worker: DistributedWorker, broker: LocalKafka, topic: str, folder: Path
 ) -> None:
     produce(broker.bootstrap, topic, ["ä text"], key=b"k", headers=[("n", b"42"), ("t", "ü".encode())])
@@ -201,7 +203,7 @@ def test_a43_the_same_sink_gets_what_its_converters_make_of_the_bytes(
         worker.rest.delete(props["name"])
 
 
-def test_a50_a_task_that_starts_again_reads_the_offset_that_rest_shows(
+def test_a50_a_restarted_task_reads_the_offset_that_rest_shows(
     worker: DistributedWorker, broker: LocalKafka, topic: str
 ) -> None:
     worker.rest.create(topic, counting(topic))

@@ -1,4 +1,4 @@
-"""A31, A32, A38 and what a herder makes of each request, through REST; what hangs or fails here touches nobody else."""
+"""A31, A32, A38 and the effect of each request, through REST; a connector that hangs or fails affects no other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def records_of(broker: LocalKafka, group: str, key: str) -> list[Any]:
     ]
 
 
-def test_a31_conflicting_writes_come_one_after_another(
+def test_a31_conflicting_writes_are_serialized(
     rest: Rest, broker: LocalKafka, group: str, beating: dict[str, str]
 ) -> None:
     name = beating["name"]
@@ -76,7 +76,7 @@ def test_a31_conflicting_writes_come_one_after_another(
     rest.delete(f"{name}2")
 
 
-def test_a38_who_writes_reads_what_was_written(rest: Rest, beating: dict[str, str]) -> None:
+def test_a38_a_read_after_a_write_returns_the_written_value(rest: Rest, beating: dict[str, str]) -> None:
     name = beating["name"]
     assert rest.http.post("/connectors", json={"name": name, "config": beating}).status_code == 201
     assert rest.get(f"/connectors/{name}")["config"] == beating
@@ -92,7 +92,7 @@ def test_a38_who_writes_reads_what_was_written(rest: Rest, beating: dict[str, st
 
 
 @pytest.mark.parametrize("where", ["validate", "start", "task.configs", "stop"])
-def test_a31_a_connector_that_hangs_holds_up_nobody(
+def test_a31_a_connector_that_hangs_blocks_no_other(
     rest: Rest, topic: str, beating: dict[str, str], folder: Path, where: str
 ) -> None:
     name, file = beating["name"], folder / "hang"
@@ -121,7 +121,7 @@ def test_a31_a_connector_that_hangs_holds_up_nobody(
         file.unlink(missing_ok=True)
 
 
-def test_what_failed_is_restarted_as_asked_for(rest: Rest, beating: dict[str, str], folder: Path) -> None:
+def test_failed_tasks_are_restarted_as_requested(rest: Rest, beating: dict[str, str], folder: Path) -> None:
     name, cure = beating["name"], folder / "cure"
     rest.create(name, {**beating, "tasks": "2", "tasks.max": "2", "task.fails.until": str(cure)})
     wait_until(lambda: rest.states(name) == [RUNNING, FAILED, FAILED], why=lambda: rest.status(name))
@@ -167,7 +167,7 @@ def test_a_connector_that_failed_to_start_can_be_stopped_resumed_and_restarted(
 
 
 @pytest.mark.parametrize("state", ["PAUSED", "STOPPED"])
-def test_a_connector_may_begin_in_another_state(rest: Rest, beating: dict[str, str], state: str) -> None:
+def test_a_connector_can_be_created_in_another_state(rest: Rest, beating: dict[str, str], state: str) -> None:
     name = beating["name"]
     rest.create(name, {**beating, "tasks": "2", "tasks.max": "2"}, state=state)
     wait_until(lambda: rest.states(name) == [state])
@@ -176,7 +176,7 @@ def test_a_connector_may_begin_in_another_state(rest: Rest, beating: dict[str, s
     rest.await_running(name, 2)
 
 
-def test_states_change_into_one_another_as_often_as_one_likes(rest: Rest, beating: dict[str, str]) -> None:
+def test_states_can_be_changed_repeatedly(rest: Rest, beating: dict[str, str]) -> None:
     name = beating["name"]
     rest.create(name, {**beating, "tasks": "1"})
     rest.await_running(name, 1)
@@ -197,7 +197,7 @@ def test_states_change_into_one_another_as_often_as_one_likes(rest: Rest, beatin
         rest.ask("PUT", f"/connectors/unknown/{verb}", expect=404)
 
 
-def test_tasks_max_is_obeyed_unless_told_otherwise(rest: Rest, beating: dict[str, str]) -> None:
+def test_tasks_max_is_enforced_unless_disabled(rest: Rest, beating: dict[str, str]) -> None:
     name = beating["name"]
     for most in (1, 4, 1, 2):
         rest.configure(name, {**beating, "tasks": str(most), "tasks.max": str(most)})
@@ -246,7 +246,7 @@ def test_offsets_of_a_stopped_source_are_shown_changed_and_removed(rest: Rest, b
         assert rest.offsets(name) == []
 
 
-def test_topics_in_use_are_told_and_forgotten(rest: Rest, topic: str, beating: dict[str, str]) -> None:
+def test_topics_in_use_are_listed_and_reset(rest: Rest, topic: str, beating: dict[str, str]) -> None:
     name = beating["name"]
     assert rest.get(f"/connectors/{name}/topics") == {name: {"topics": []}}
     rest.create(name, {**beating, "tasks": "1"})
@@ -256,7 +256,7 @@ def test_topics_in_use_are_told_and_forgotten(rest: Rest, topic: str, beating: d
     wait_until(lambda: rest.get(f"/connectors/{name}/topics") == {name: {"topics": []}})
 
 
-def test_a_bad_config_is_refused_with_all_that_is_wrong(rest: Rest, beating: dict[str, str]) -> None:
+def test_a_bad_config_is_rejected_with_all_errors(rest: Rest, beating: dict[str, str]) -> None:
     bad = {**beating, "tasks.max": "zero", "key.converter": "no.such.Converter", "transforms": "a,a"}
     del bad["topic"]
     answer = rest.http.post("/connectors", json={"name": beating["name"], "config": bad})
@@ -270,7 +270,7 @@ def test_a_bad_config_is_refused_with_all_that_is_wrong(rest: Rest, beating: dic
     assert unknown.status_code == 400
 
 
-def test_loggers_are_shown_and_set_here_and_everywhere(rest: Rest, worker: DistributedWorker) -> None:
+def test_loggers_are_shown_and_set_on_one_worker_and_on_all(rest: Rest, worker: DistributedWorker) -> None:
     name = "mm2.connect.herder.distributed"
     assert rest.ask("PUT", f"/admin/loggers/{name}", json={"level": "debug"}) == [name]
     assert rest.get(f"/admin/loggers/{name}")["level"] == "DEBUG"

@@ -100,7 +100,7 @@ def own_broker(tmp_path: Path) -> Iterator[LocalKafka]:
         yield broker
 
 
-def test_a33_the_group_is_of_type_connect_and_a_killed_worker_is_gone_after_its_session(
+def test_a33_the_group_is_of_type_connect_and_a_killed_worker_leaves_after_its_session_timeout(
     broker: LocalKafka, group: str, folder: Path
 ) -> None:
     group = f"{group}-33"
@@ -112,7 +112,9 @@ def test_a33_the_group_is_of_type_connect_and_a_killed_worker_is_gone_after_its_
         assert members(broker, group)[1] == 0, "who stops says so"
 
 
-def test_a34_the_eager_protocol_deals_all_anew_in_each_rebalance(broker: LocalKafka, group: str, folder: Path) -> None:
+def test_a34_the_eager_protocol_reassigns_everything_in_each_rebalance(
+    broker: LocalKafka, group: str, folder: Path
+) -> None:
     group = f"{group}-34"
     create_topic(broker.bootstrap, f"{group}-data")
     with group_of(2, broker, group, folder, **{"connect.protocol": "eager"}) as (first, second):
@@ -136,7 +138,7 @@ def test_a34_the_eager_protocol_deals_all_anew_in_each_rebalance(broker: LocalKa
         assert b"session-key" not in keys, "such a group does not sign its requests"
 
 
-def test_a35_only_tasks_that_move_leave_running(broker: LocalKafka, group: str, folder: Path) -> None:
+def test_a35_only_tasks_that_move_are_stopped(broker: LocalKafka, group: str, folder: Path) -> None:
     group = f"{group}-35"
     create_topic(broker.bootstrap, f"{group}-data")
     with group_of(2, broker, group, folder) as workers:
@@ -168,7 +170,7 @@ def test_a35_only_tasks_that_move_leave_running(broker: LocalKafka, group: str, 
                 assert killed[key] == joined[key], "what ran elsewhere is not touched by the death of a worker"
 
 
-def test_a36_what_brings_a_new_generation_and_what_does_not(broker: LocalKafka, group: str, folder: Path) -> None:
+def test_a36_only_some_changes_cause_a_new_generation(broker: LocalKafka, group: str, folder: Path) -> None:
     group = f"{group}-36"
     create_topic(broker.bootstrap, f"{group}-data")
     with group_of(1, broker, group, folder) as (worker,):
@@ -207,7 +209,7 @@ def test_a36_what_brings_a_new_generation_and_what_does_not(broker: LocalKafka, 
 
 
 @pytest.mark.parametrize("older", ["eager", "compatible"])
-def test_an_older_worker_downgrades_the_group_and_its_end_upgrades_it_again(
+def test_an_older_worker_downgrades_the_group_until_it_leaves(
     broker: LocalKafka, group: str, folder: Path, older: str
 ) -> None:
     group = f"{group}-{older}"
@@ -234,7 +236,7 @@ def test_an_older_worker_downgrades_the_group_and_its_end_upgrades_it_again(
         worker.rest.await_running("c", 2)
 
 
-def test_a37_without_brokers_nothing_runs_and_all_is_back_with_them(
+def test_a37_without_brokers_nothing_runs_and_everything_resumes_with_them(
     own_broker: LocalKafka, group: str, folder: Path
 ) -> None:
     group = f"{group}-37"
@@ -253,7 +255,7 @@ def test_a37_without_brokers_nothing_runs_and_all_is_back_with_them(
         wait_until(lambda: len(read_all(own_broker.bootstrap, f"{group}-data")) > count, timeout_s=20)
 
 
-def test_a32_it_is_starting_until_its_topics_are_read_and_healthy_afterwards(
+def test_a32_a_worker_is_starting_until_its_topics_are_read_and_healthy_afterwards(
     own_broker: LocalKafka, group: str, folder: Path
 ) -> None:
     worker = DistributedWorker(folder, distributed_props(own_broker.bootstrap, f"{group}-32"))

@@ -34,7 +34,7 @@ def alone(broker: LocalKafka, topic: str, tmp_path_factory: pytest.TempPathFacto
         yield worker
 
 
-def test_a42_it_runs_the_connectors_of_its_files(alone: StandaloneWorker) -> None:
+def test_a42_standalone_runs_the_connectors_of_its_files(alone: StandaloneWorker) -> None:
     rest = alone.rest
     assert rest.get("/connectors") == ["c1", "c2"]
     status = rest.await_running("c1", 2)
@@ -43,7 +43,7 @@ def test_a42_it_runs_the_connectors_of_its_files(alone: StandaloneWorker) -> Non
     assert rest.get("/health")["status"] == "healthy"
 
 
-def test_a42_its_metrics_tell_of_them(alone: StandaloneWorker) -> None:
+def test_a42_standalone_has_metrics_of_its_connectors(alone: StandaloneWorker) -> None:
     alone.rest.await_running("c1", 2)
     answer = alone.rest.http.get("/metrics")
     assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/plain")
@@ -64,7 +64,7 @@ def test_a42_its_metrics_tell_of_them(alone: StandaloneWorker) -> None:
     assert 0 < samples["kafka_connect_connector_task_running_ratio", task] <= 1
 
 
-def test_a42_everything_works_as_in_a_cluster_but_what_needs_one(alone: StandaloneWorker, topic: str) -> None:
+def test_a42_all_requests_work_except_those_that_need_a_cluster(alone: StandaloneWorker, topic: str) -> None:
     rest = alone.rest
     config = {"connector.class": CLASS, "topic": topic, "tasks.max": "2"}
     created = rest.ask("POST", "/connectors", json={"name": "c3", "config": config}, expect=201)
@@ -111,7 +111,9 @@ def _offsets(rest: Rest, name: str) -> None:
 @pytest.mark.parametrize(
     "bad", ["{", "name=bad\nconnector.class=no.such.Connector\n"], ids=["not JSON", "no such class"]
 )
-def test_a42_a_bad_second_file_ends_it_with_3(broker: LocalKafka, topic: str, folder: Path, bad: str) -> None:
+def test_a42_a_bad_second_file_ends_the_process_with_exit_code_3(
+    broker: LocalKafka, topic: str, folder: Path, bad: str
+) -> None:
     first, second = folder / "c1.properties", folder / ("c2.json" if bad == "{" else "c2.properties")
     first.write_text(f"name=c1\nconnector.class={CLASS}\ntopic={topic}\ntasks.max=1\n")
     second.write_text(bad)
@@ -120,7 +122,7 @@ def test_a42_a_bad_second_file_ends_it_with_3(broker: LocalKafka, topic: str, fo
         pass
 
 
-def test_its_secrets_are_read_again_when_they_expire(broker: LocalKafka, topic: str, folder: Path) -> None:
+def test_secrets_are_read_again_when_they_expire(broker: LocalKafka, topic: str, folder: Path) -> None:
     secret, file = folder / "secret", folder / "c.properties"
     secret.write_text("1234")
     file.write_text(

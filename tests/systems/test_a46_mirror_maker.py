@@ -1,4 +1,4 @@
-"""MirrorMaker's driver: which flows run (A46), and what its command line takes (A48)."""
+"""MirrorMaker's driver: selected flows (A46) and command-line arguments (A48)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.systems.workers import ROOT
 
 
 @pytest.mark.timeout(240)
-def test_a46_flows_are_chosen_by_target_and_heartbeats_need_none_enabled(
+def test_a46_flows_are_selected_by_target_and_heartbeats_need_none_enabled(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, folder: Path
 ) -> None:
     create(kafka_a, unique)

@@ -52,7 +52,7 @@ def letters_of(
 
 
 @pytest.mark.timeout(240)
-def test_converters_that_fail(broker: LocalKafka, unique: str, folder: Path) -> None:
+def test_failed_conversions_are_like_java_s(broker: LocalKafka, unique: str, folder: Path) -> None:
     create_topic(broker.bootstrap, unique)
     bad: list[str | bytes] = [b"\x00\x00", b"too long for an int"]
     produce(broker.bootstrap, unique, bad, key=b"k", headers=[("a", b"1"), ("a", b"2")])
@@ -61,7 +61,7 @@ def test_converters_that_fail(broker: LocalKafka, unique: str, folder: Path) -> 
 
 
 @pytest.mark.timeout(240)
-def test_transformations_that_fail(broker: LocalKafka, unique: str, folder: Path) -> None:
+def test_failed_transformations_are_like_java_s(broker: LocalKafka, unique: str, folder: Path) -> None:
     create_topic(broker.bootstrap, unique)
     produce(broker.bootstrap, unique, ["no struct", '{"f":7}'])
     json = {"value.converter": "org.apache.kafka.connect.json.JsonConverter", "value.converter.schemas.enable": "false"}

@@ -64,7 +64,9 @@ def conf(name: str) -> dict[str, str]:
 
 
 @pytest.mark.timeout(300)
-def test_distributed_with_kill_9_in_between(broker: LocalKafka, unique: str, folder: Path) -> None:
+def test_files_arrive_through_distributed_workers_that_are_killed(
+    broker: LocalKafka, unique: str, folder: Path
+) -> None:
     trip = Trip(broker, folder, unique)
     trip.source.write_text(FIRST)
     ours = distributed_props(broker.bootstrap, unique)
@@ -86,7 +88,7 @@ def test_distributed_with_kill_9_in_between(broker: LocalKafka, unique: str, fol
 
 
 @pytest.mark.timeout(300)
-def test_standalone_with_kill_9_in_between(broker: LocalKafka, unique: str, folder: Path) -> None:
+def test_files_arrive_through_standalone_workers_that_are_killed(broker: LocalKafka, unique: str, folder: Path) -> None:
     trip = Trip(broker, folder, unique)
     trip.source.write_text(FIRST)
     files = []

@@ -30,7 +30,7 @@ def writer(broker: LocalKafka, topic: str, task: int) -> int:
     return int(beats_of(broker, topic, task)[-1]["worker"])
 
 
-def test_a_frozen_worker_that_wakes_up_runs_no_task_twice_and_loses_nothing(
+def test_a_frozen_worker_that_resumes_runs_no_task_twice_and_loses_no_record(
     broker: LocalKafka, group: str, folder: Path
 ) -> None:
     group, topic = f"{group}-frozen", f"{group}-data"

@@ -34,7 +34,7 @@ def lines(file: Path) -> list[str]:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("first_kind", "second_kind"), BOTH, ids=["java-after-ours", "ours-after-java"])
-def test_the_successor_reads_the_internal_topics_as_its_own(
+def test_each_implementation_reads_the_internal_topics_of_the_other(
     broker: LocalKafka,
     unique: str,
     folder: Path,
@@ -110,7 +110,7 @@ def test_the_successor_reads_the_internal_topics_as_its_own(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("leader_kind", "follower_kind"), BOTH, ids=["ours-leads", "java-leads"])
-def test_both_share_one_group(
+def test_java_and_python_workers_share_one_group(
     broker: LocalKafka,
     unique: str,
     folder: Path,
@@ -134,7 +134,7 @@ def test_both_share_one_group(
         )
         write(broker, unique, "a", "b")
         wait_until(lambda: lines(file) == ["a", "b"], 60, why=follower.tail)
-        # Whichever has the connector, the leader has to be told what its tasks are, in a signed request if it is the other.
+        # The owner of the connector sends the task configs to the leader, in a signed request if it is another worker.
         for tasks in (6, 2):
             leader.rest.configure(snk, file_sink(file, unique, tasks))
             follower.rest.await_running(snk, tasks)

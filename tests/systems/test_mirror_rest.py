@@ -1,4 +1,4 @@
-"""REST in MirrorMaker's dedicated mode: the interface of a worker for each flow; what the processes ask of each other."""
+"""REST in MirrorMaker's dedicated mode: a worker interface for each flow, and requests between processes."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
         ):
             answer = ask("GET", url + unknown)
             assert (answer.status_code, answer.json()["error_code"]) == (404, 404), unknown
-        # nobody asks anything of other processes without the switch
+        # without the setting no process sends requests to others
         assert ask("PUT", f"{flow}/connectors/MirrorSourceConnector/fence").status_code == 404
 
         # the next process takes the next port, and the mm2 command knows both
@@ -178,7 +178,7 @@ def test_a47_without_listeners_it_opens_no_port(
 
 
 @pytest.mark.timeout(300)
-def test_processes_ask_each_other_over_internal_rest(
+def test_processes_call_each_other_over_internal_rest(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, folder: Path
 ) -> None:
     create(kafka_a, unique)
@@ -247,7 +247,7 @@ def session_key(broker: LocalKafka, source: str) -> bytes:
     return base64.b64decode(keys[-1]["key"])
 
 
-def test_a_taken_port_of_listeners_ends_it_with_2(
+def test_a_port_in_use_ends_the_process_with_exit_code_2(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, folder: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

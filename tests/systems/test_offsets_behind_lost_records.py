@@ -27,7 +27,7 @@ def topic(broker: LocalKafka, unique: str) -> str:
     return unique
 
 
-def test_a_record_that_was_being_tried_again_when_its_task_was_stopped_is_read_again(
+def test_a_record_in_retry_when_its_task_was_stopped_is_read_again(
     worker: DistributedWorker, broker: LocalKafka, topic: str, folder: Path
 ) -> None:
     events, unless = folder / "events", folder / "go on"
@@ -72,7 +72,7 @@ def dead_letters(topic: str, away: LocalKafka) -> dict[str, str]:
 
 
 @pytest.mark.timeout(240)
-def test_offsets_wait_for_dead_letters_also_of_records_that_could_not_be_converted(
+def test_offsets_wait_for_the_dead_letters_of_records_that_failed_conversion(
     broker: LocalKafka, away: LocalKafka, topic: str, folder: Path
 ) -> None:
     events, group = folder / "events", f"connect-{topic}"
@@ -96,7 +96,7 @@ def test_offsets_wait_for_dead_letters_also_of_records_that_could_not_be_convert
 
 
 @pytest.mark.timeout(240)
-def test_a_task_whose_dead_letters_cannot_be_written_ends_and_commits_nothing_behind_them(
+def test_a_task_that_cannot_write_dead_letters_fails_and_commits_no_later_offset(
     broker: LocalKafka, away: LocalKafka, topic: str, folder: Path
 ) -> None:
     events, group = folder / "events", f"connect-{topic}"
@@ -119,7 +119,7 @@ def test_a_task_whose_dead_letters_cannot_be_written_ends_and_commits_nothing_be
 
 
 @pytest.mark.timeout(240)
-def test_what_a_failed_flush_lost_is_put_again_before_anything_behind_it_is_committed(
+def test_records_of_a_failed_flush_are_put_again_before_a_later_offset_is_committed(
     broker: LocalKafka, topic: str, folder: Path
 ) -> None:
     events = folder / "events"

@@ -15,7 +15,7 @@ from tests.systems.counting import counting
 from tests.systems.workers import DistributedWorker
 
 
-def test_kafka_connect_py(worker: DistributedWorker, broker: LocalKafka, unique: str) -> None:
+def test_kafka_connect_py_works(worker: DistributedWorker, broker: LocalKafka, unique: str) -> None:
     create(broker, unique)
     config = counting(unique, 2)
     client = kafka_connect.KafkaConnect(url=worker.rest.url)
@@ -38,7 +38,7 @@ def test_kafka_connect_py(worker: DistributedWorker, broker: LocalKafka, unique:
     assert unique not in client.list_connectors()
 
 
-def test_kafka_connect_api(worker: DistributedWorker, broker: LocalKafka, unique: str) -> None:
+def test_kafka_connect_api_works(worker: DistributedWorker, broker: LocalKafka, unique: str) -> None:
     create(broker, unique)
     cluster = Cluster(Api("127.0.0.1", port=worker.port))
     assert cluster.kafka_cluster == worker.rest.get("/")["kafka_cluster_id"]

@@ -52,7 +52,7 @@ def name_of(request: Ask) -> str:
 
 
 @pytest.mark.timeout(420)
-def test_every_endpoint_answers_as_java_does(
+def test_every_endpoint_responds_like_java_s(
     broker: LocalKafka, worker: DistributedWorker, unique: str, folder: Path
 ) -> None:
     create(broker, unique)
@@ -98,7 +98,7 @@ def difference(request: Ask, theirs: Answer, ours: Answer) -> str | None:
     if ours.headers.get("content-type", "").split(";")[0] != theirs.headers.get("content-type", "").split(";")[0]:
         return "content type"
     if request.path.startswith(("/connector-plugins", "/admin/loggers")) and request.method == "GET":
-        # which plugins and loggers there are is another matter than what is said of each
+        # the sets of plugins and loggers differ; only common entries are compared
         one, other = shape(first(theirs.json)), shape(first(ours.json))
         return None if one == other else f"shape {one} {other}"
     if "/validate" in request.path:

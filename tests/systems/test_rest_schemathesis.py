@@ -32,7 +32,7 @@ NOT_CONNECT_S = ("not_a_server_error", "negative_data_rejection", "positive_data
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
-def test_no_answer_is_500_outside_the_list(worker: DistributedWorker, mode: GenerationMode) -> None:
+def test_no_response_is_500_outside_the_list(worker: DistributedWorker, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_url(f"{worker.rest.url}/openapi.json")
     asked: list[str] = []
     for found in schema.get_all_operations():

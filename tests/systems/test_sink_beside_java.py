@@ -23,7 +23,7 @@ CLIENTS = "org.apache.kafka.clients.consumer"
     [(JavaDistributedWorker, ""), (DistributedWorker, f"{CLIENTS}.CooperativeStickyAssignor")],
     ids=["java leads, range", "we lead, cooperative"],
 )
-def test_members_of_java_and_ours_share_a_group(
+def test_java_s_and_our_members_share_a_group(
     broker: LocalKafka, unique: str, folder: Path, first: type[WorkerProcess], strategy: str
 ) -> None:
     create_topic(broker.bootstrap, unique, 4)

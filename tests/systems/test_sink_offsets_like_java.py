@@ -108,7 +108,7 @@ def sink(pair: Pair, unique: str, tmp_path: Path) -> str:
 
 
 @pytest.mark.timeout(300)
-def test_every_request_has_the_answer_and_the_effect_that_it_has_with_java(pair: Pair, sink: str) -> None:
+def test_every_request_has_java_s_response_and_effect(pair: Pair, sink: str) -> None:
     path, group = f"/connectors/{sink}/offsets", f"connect-{sink}"
     found: list[dict[str, Any]] = []
     for worker, broker in pair:
@@ -130,7 +130,7 @@ def test_every_request_has_the_answer_and_the_effect_that_it_has_with_java(pair:
 
 
 @pytest.mark.timeout(300)
-def test_a_group_that_still_has_a_member_is_500_with_what_to_do(pair: Pair, sink: str) -> None:
+def test_a_group_with_a_member_returns_500_and_a_remedy(pair: Pair, sink: str) -> None:
     path, group = f"/connectors/{sink}/offsets", f"connect-{sink}"
     found = []
     for worker, broker in pair:
@@ -152,7 +152,7 @@ def test_a_group_that_still_has_a_member_is_500_with_what_to_do(pair: Pair, sink
     assert [status for status, _ in found[0]] == [500, 500, 500]
 
 
-def test_what_was_moved_is_where_the_sink_goes_on(pair: Pair, sink: str, tmp_path: Path) -> None:
+def test_a_sink_continues_at_the_altered_offsets(pair: Pair, sink: str, tmp_path: Path) -> None:
     worker, broker = pair[0]
     file = tmp_path / str(worker.port)
     worker.rest.stop(sink)

@@ -41,7 +41,7 @@ def held(events: Path) -> dict[int, set[str]]:
 
 
 def never_shared(events: Path) -> None:
-    """No partition is opened before whoever had it has closed it."""
+    """No partition is opened before its previous owner has closed it."""
     owner: dict[str, int] = {}
     for event in told(events, "open", "close"):
         for partition in event["partitions"]:
@@ -54,7 +54,7 @@ def never_shared(events: Path) -> None:
 
 @pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER], ids=["cooperative", "eager"])
 @pytest.mark.timeout(240)
-def test_partitions_move_between_two_workers_without_loss_or_repetition(
+def test_partitions_move_between_two_workers_without_loss_or_duplicate(
     broker: LocalKafka, topic: str, folder: Path, assignor: str
 ) -> None:
     events, b = folder / "events", broker.bootstrap
@@ -95,7 +95,7 @@ def test_partitions_move_between_two_workers_without_loss_or_repetition(
     assert len(opened) == 4
 
 
-def test_a_topic_that_appears_and_one_that_vanishes_change_what_a_pattern_reads(
+def test_created_and_deleted_topics_change_what_a_pattern_reads(
     worker: DistributedWorker, broker: LocalKafka, topic: str, folder: Path
 ) -> None:
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415
@@ -127,7 +127,7 @@ def test_a_topic_that_appears_and_one_that_vanishes_change_what_a_pattern_reads(
     worker.rest.delete(topic)
 
 
-def test_a_batch_that_is_refused_comes_again_and_nothing_else_meanwhile(
+def test_a_batch_with_a_retriable_error_is_put_again_before_any_other(
     worker: DistributedWorker, broker: LocalKafka, topic: str, folder: Path
 ) -> None:
     events = folder / "events"
@@ -145,7 +145,7 @@ def test_a_batch_that_is_refused_comes_again_and_nothing_else_meanwhile(
     worker.rest.delete(topic)
 
 
-def test_a_task_may_rewind_pause_resume_and_ask_for_a_commit(broker: LocalKafka, topic: str, folder: Path) -> None:
+def test_a_task_may_rewind_pause_resume_and_request_a_commit(broker: LocalKafka, topic: str, folder: Path) -> None:
     events, commands = folder / "events", folder / "commands"
     obeyed: dict[str, object] = {}
 
@@ -219,7 +219,7 @@ def test_a_worker_killed_between_put_and_commit_has_its_records_delivered_again(
     assert put(events)[10:] == put(events)[:10]
 
 
-def test_bad_records_go_to_the_dead_letters_with_what_went_wrong_and_the_others_arrive(
+def test_bad_records_go_to_the_dead_letters_with_their_error_and_the_others_arrive(
     worker: DistributedWorker, broker: LocalKafka, topic: str, folder: Path
 ) -> None:
     events, letters = folder / "events", f"{topic}-dlq"
@@ -252,7 +252,7 @@ def test_bad_records_go_to_the_dead_letters_with_what_went_wrong_and_the_others_
     worker.rest.delete(topic)
 
 
-def test_records_that_a_task_gives_back_are_in_the_dead_letters_before_their_offsets_are_committed(
+def test_records_that_a_task_reports_are_in_the_dead_letters_before_their_offsets_are_committed(
     worker: DistributedWorker, broker: LocalKafka, topic: str, folder: Path
 ) -> None:
     events, letters = folder / "events", f"{topic}-dlq"
@@ -283,7 +283,7 @@ def test_records_that_a_task_gives_back_are_in_the_dead_letters_before_their_off
     worker.rest.delete(topic)
 
 
-def test_what_a_task_gives_back_fails_it_when_nothing_is_tolerated(
+def test_a_reported_record_fails_the_task_when_no_error_is_tolerated(
     worker: DistributedWorker, broker: LocalKafka, topic: str, folder: Path
 ) -> None:
     config = sink_props(topic, topic, folder / "events") | {"errors.log.enable": "true"}

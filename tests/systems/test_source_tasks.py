@@ -51,7 +51,7 @@ def exists(broker: LocalKafka, topic: str) -> bool:
     return topic in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics
 
 
-def test_topics_are_created_as_the_group_that_matches_says(
+def test_topics_are_created_with_the_settings_of_the_matching_group(
     worker: DistributedWorker, broker: LocalKafka, unique: str, source: Path
 ) -> None:
     creation = {
@@ -78,7 +78,7 @@ def test_topics_are_created_as_the_group_that_matches_says(
         worker.rest.delete(topic)
 
 
-def test_a_connector_whose_topic_nobody_creates_can_be_deleted_and_its_task_ends(
+def test_a_connector_whose_topic_is_never_created_can_be_deleted_and_its_task_ends(
     worker: DistributedWorker, broker: LocalKafka, unique: str, source: Path
 ) -> None:
     worker.rest.create(unique, file_source(unique, source))
@@ -92,7 +92,7 @@ def test_a_connector_whose_topic_nobody_creates_can_be_deleted_and_its_task_ends
     assert not exists(broker, unique)
 
 
-def test_a03_records_are_compressed_as_the_worker_s_or_the_connector_s_producer_settings_say(
+def test_a03_records_are_compressed_by_the_producer_settings_of_worker_or_connector(
     worker: DistributedWorker, broker: LocalKafka, unique: str, source: Path
 ) -> None:
     create_topic(broker.bootstrap, unique)
@@ -110,7 +110,7 @@ def test_a03_records_are_compressed_as_the_worker_s_or_the_connector_s_producer_
     worker.rest.delete(unique)
 
 
-def test_transformations_apply_in_order_and_what_they_drop_is_not_written(
+def test_transformations_apply_in_order_and_dropped_records_are_not_written(
     worker: DistributedWorker, broker: LocalKafka, unique: str, source: Path
 ) -> None:
     target = f"{unique}-renamed"
@@ -163,7 +163,7 @@ def test_bad_records_are_left_out_when_all_errors_are_tolerated_and_end_the_task
 
 @pytest.mark.parametrize("exactly_once", ["disabled", "enabled"])
 @pytest.mark.timeout(240)
-def test_records_without_source_partition_and_offset_are_written_all_the_same(
+def test_records_without_source_partition_and_offset_are_written(
     broker: LocalKafka, unique: str, folder: Path, exactly_once: str
 ) -> None:
     create_topic(broker.bootstrap, unique)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def test_a14_another_worker_resumes_at_the_committed_offset(broker: LocalKafka, 
 
 
 @pytest.mark.timeout(180)
-def test_a14_a_connector_s_own_offsets_topic_lies_over_the_worker_s(
+def test_a14_a_connector_s_own_offsets_topic_takes_precedence_over_the_worker_s(
     worker: DistributedWorker, broker: LocalKafka, group: str, unique: str, folder: Path
 ) -> None:
     create(broker, unique)
@@ -92,7 +91,7 @@ def test_a14_a_connector_s_own_offsets_topic_lies_over_the_worker_s(
 
 
 @pytest.mark.timeout(240)
-def test_a16_a39_status_records(
+def test_a16_a39_status_records_are_written(
     worker: DistributedWorker, broker: LocalKafka, group: str, unique: str, folder: Path
 ) -> None:
     create(broker, unique)
@@ -107,10 +106,7 @@ def test_a16_a39_status_records(
 
         wait_until(is_shared, 60, why=lambda: str(worker.rest.status(unique)))
         here = worker.rest.status(unique)
-        deadline = time.monotonic() + 1
-        while other.rest.status(unique) != here:
-            assert time.monotonic() < deadline, f"{other.rest.status(unique)} is not {here}"
-            time.sleep(0.05)
+        wait_until(lambda: other.rest.status(unique) == here, 1, what=f"{here}", why=lambda: other.rest.status(unique))
         table = latest(broker, f"{group}-status")
         for task in here["tasks"]:
             found = table[f"status-task-{unique}-{task['id']}"]
@@ -134,7 +130,7 @@ def test_a16_a39_status_records(
 
 
 @pytest.mark.timeout(120)
-def test_a39_a_failure_is_told_with_its_trace(
+def test_a39_a_failure_is_reported_with_its_stack_trace(
     worker: DistributedWorker, broker: LocalKafka, group: str, unique: str, folder: Path
 ) -> None:
     create(broker, unique)
@@ -158,7 +154,7 @@ def test_a39_a_failure_is_told_with_its_trace(
 
 
 @pytest.mark.timeout(180)
-def test_a18_config_records(worker: DistributedWorker, broker: LocalKafka, group: str, unique: str) -> None:
+def test_a18_config_records_are_written(worker: DistributedWorker, broker: LocalKafka, group: str, unique: str) -> None:
     create(broker, unique)
     topic = f"{group}-configs"
     config = verifiable(unique, 2)
@@ -195,14 +191,14 @@ def test_a18_config_records(worker: DistributedWorker, broker: LocalKafka, group
     }
 
 
-def test_task_configs_that_the_topic_does_not_take_are_refused_by_name_and_none_counts(
+def test_task_configs_that_the_topic_rejects_are_reported_by_name_and_none_is_used(
     broker: LocalKafka, unique: str
 ) -> None:
     # All partitions of a task are one record, as in Java: more than some 25,000 are too large for the default.
     many = ",".join(f"a-topic-with-a-name-of-ordinary-length-{number}" for number in range(30_000))
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="B")
     store = KafkaConfigStore(cluster, InternalTopic(unique, "config.storage.", 1, 1), start_timeout_s=30)
-    nobody: Any = object()  # nothing that it would be told comes to pass
+    nobody: Any = object()  # never called
     try:
         store.start(nobody)
         wrong = rf"the task configs of connector c to the config topic {unique} of cluster B: .*MESSAGE_TOO_LARGE"
@@ -216,7 +212,9 @@ def test_task_configs_that_the_topic_does_not_take_are_refused_by_name_and_none_
 
 
 @pytest.mark.timeout(240)
-def test_a24_the_first_answer_has_everything_written_before(broker: LocalKafka, unique: str, folder: Path) -> None:
+def test_a24_the_first_response_contains_everything_written_before(
+    broker: LocalKafka, unique: str, folder: Path
+) -> None:
     create(broker, unique)
     worker = DistributedWorker(folder, distributed_props(broker.bootstrap, unique))
     with worker:

@@ -15,7 +15,7 @@ from tests.systems.workers import StandaloneWorker
 
 
 @pytest.mark.timeout(180)
-def test_a15_the_offset_file_lets_it_resume(broker: LocalKafka, unique: str, folder: Path) -> None:
+def test_a15_a_restarted_worker_resumes_at_the_offset_file(broker: LocalKafka, unique: str, folder: Path) -> None:
     create(broker, unique)
     source = folder / "source.txt"
     source.write_text("one\ntwo\n")
@@ -33,7 +33,7 @@ def test_a15_the_offset_file_lets_it_resume(broker: LocalKafka, unique: str, fol
 
 
 @pytest.mark.timeout(180)
-def test_a17_a19_nothing_but_data_is_on_kafka(broker: LocalKafka, unique: str, folder: Path) -> None:
+def test_a17_a19_standalone_writes_only_data_to_kafka(broker: LocalKafka, unique: str, folder: Path) -> None:
     create(broker, unique)
     wait_until(lambda: unique in topics_of(broker), 30, what="the topic in metadata")
     before = topics_of(broker)

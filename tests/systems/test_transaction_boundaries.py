@@ -74,7 +74,7 @@ def test_numbers_have_neither_gaps_nor_duplicates_over_restarts(
     exact.rest.delete(topic)
 
 
-def test_the_connector_s_batches_come_whole_and_aborted_ones_do_not_come_but_count(
+def test_the_connector_s_batches_are_complete_and_offsets_of_aborted_ones_are_committed(
     exact: DistributedWorker, broker: LocalKafka, topic: str
 ) -> None:
     exact.rest.create(topic, props(topic, "connector", most="300"))
@@ -87,7 +87,7 @@ def test_the_connector_s_batches_come_whole_and_aborted_ones_do_not_come_but_cou
     exact.rest.delete(topic)
 
 
-def test_transactions_end_behind_the_records_that_the_connector_names(
+def test_transactions_end_after_the_records_that_the_connector_names(
     exact: DistributedWorker, broker: LocalKafka, topic: str
 ) -> None:
     exact.rest.create(topic, props(topic, "connector", most="200", **{"per.record": "true"}))
@@ -97,7 +97,7 @@ def test_transactions_end_behind_the_records_that_the_connector_names(
     exact.rest.delete(topic)
 
 
-def test_an_interval_keeps_records_back_until_it_is_over_and_a_pause_lets_them_out(
+def test_an_interval_withholds_records_until_it_ends_or_the_connector_is_paused(
     exact: DistributedWorker, broker: LocalKafka, topic: str
 ) -> None:
     exact.rest.create(topic, props(topic, "interval", **{"transaction.boundary.interval.ms": "30000", "most": "50"}))
@@ -126,7 +126,7 @@ def test_offsets_in_a_topic_of_the_connector_s_own_are_copied_to_the_worker_s(
         return [m.value() for m in records if m.key().decode() == key]
 
     wait_until(lambda: shared()[-1:] == [b'{"next":100}'], why=exact.tail)
-    # Without its own topic it goes on where it was.
+    # Without its own topic it continues at its position.
     exact.rest.configure(topic, props(topic, "poll", most="120"))
     wait_until(lambda: seen(broker, topic) == list(range(120)), 60, why=exact.tail)
     exact.rest.delete(topic)
@@ -175,7 +175,7 @@ def end(broker: LocalKafka, topic: str, isolation: IsolationLevel) -> int:
     return int(found.offset)
 
 
-def test_a_task_that_fails_in_a_transaction_leaves_no_reader_waiting_for_its_end(
+def test_a_task_that_fails_in_a_transaction_blocks_no_reader(
     exact: DistributedWorker, broker: LocalKafka, unique: str
 ) -> None:
     create_topic(broker.bootstrap, unique, 1, **{"max.message.bytes": "4000"})

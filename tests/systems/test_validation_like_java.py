@@ -138,7 +138,7 @@ def _version(text: str | None) -> str | None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("body", BODIES)
-def test_a02_every_row_of_the_answer_is_java_s(
+def test_a02_every_row_of_the_response_equals_java_s(
     java: JavaDistributedWorker, worker: DistributedWorker, body: str
 ) -> None:
     expected_head, expected = validated(java, BODIES[body])

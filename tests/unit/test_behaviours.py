@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_each_behaviour_is_listed_with_tests_that_are_there_and_the_slow_ones_say_so() -> None:
+def test_each_behaviour_lists_existing_tests_and_marks_slow_ones() -> None:
     text = (ROOT / "docs" / "BEHAVIOURS.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| (\d+) \|", text, re.MULTILINE) == [str(number) for number in range(1, 37)]
     named = re.findall(r"`(?:(tests/\w+)/)?(test_\w+\.py)::(test_\w+)`( \(slow\))?", text)
@@ -25,6 +25,6 @@ def test_each_behaviour_is_listed_with_tests_that_are_there_and_the_slow_ones_sa
     assert wrong == []
 
 
-def test_there_is_one_decision_on_each_of_the_weaknesses() -> None:
+def test_each_weakness_has_one_decision() -> None:
     text = (ROOT / "docs" / "COMPATIBILITY.md").read_text(encoding="utf-8")
     assert sorted(map(int, re.findall(r"^\| (\d\d?) \|", text, re.MULTILINE))) == list(range(1, 33))

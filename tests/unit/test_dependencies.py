@@ -18,7 +18,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 
-#: pyjks asks for it, for a format that nobody uses here, and it has to be compiled: bin/setup leaves it out.
+#: A dependency of pyjks for an unused format that must be compiled: bin/setup omits it.
 NOT_INSTALLED = {"twofish"}
 
 #: The first version without it, by package and advisory; as known in November 2026 to who wrote this, by no means all.
@@ -91,7 +91,7 @@ def needed(requirements: list[Requirement]) -> Iterator[tuple[str, Requirement]]
                     left.append((requirement.name, further))
 
 
-def test_all_that_is_needed_is_pinned_installed_as_pinned_and_fits() -> None:
+def test_every_dependency_is_pinned_installed_as_pinned_and_within_its_bounds() -> None:
     pinned = pins()
     for who, requirement in needed(wanted("test")):
         name = canonicalize_name(requirement.name)
@@ -102,11 +102,11 @@ def test_all_that_is_needed_is_pinned_installed_as_pinned_and_fits() -> None:
 
 
 @pytest.mark.parametrize("requirement", wanted("jks", "test"), ids=str)
-def test_bounds_are_above_and_below(requirement: Requirement) -> None:
+def test_bounds_are_lower_and_upper(requirement: Requirement) -> None:
     assert {">=", "<"} <= {part.operator for part in requirement.specifier}
 
 
-def test_no_version_that_is_pinned_or_allowed_is_known_to_be_vulnerable() -> None:
+def test_no_pinned_or_allowed_version_has_a_known_vulnerability() -> None:
     pinned = pins()
     asked: dict[str, SpecifierSet] = {canonicalize_name(one.name): one.specifier for one in wanted("jks", "test")}
     for name, fixed, advisory in FIXED_IN:

@@ -20,12 +20,12 @@ def circle_of(imports: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def test_a_circle_is_found() -> None:
+def test_an_import_cycle_is_found() -> None:
     assert set(circle_of({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
     assert circle_of({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-def test_there_is_no_import_circle() -> None:
+def test_there_is_no_import_cycle() -> None:
     graph = grimp.build_graph("mm2", cache_dir=None)
     imports = {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
     for first, second in KNOWN:

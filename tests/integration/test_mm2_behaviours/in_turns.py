@@ -51,7 +51,7 @@ _JAVA_LOST_GROUPS = re.compile(r"MirrorCheckpointConnector: Found \d+ consumer g
 
 @dataclass
 class SharedFlow:
-    """Of one topic, ``source->target``. ``file`` is the same for whoever runs it."""
+    """Of one topic, ``source->target``. ``file`` is the same for all processes."""
 
     east: LocalKafka
     west: LocalKafka
@@ -84,7 +84,7 @@ class SharedFlow:
         return statuses(self.west, self.source) if self.internal("status") in topics_of(self.west) else {}
 
     def workers(self) -> set[str]:
-        """Who runs everything; nobody as long as something does not run or is not there."""
+        """The workers that run everything; empty while something is missing or does not run."""
         rows = self.rows()
         wanted = {*(f"connector-{name}" for name in CONNECTORS), *(f"task-{name}-0" for name in CONNECTORS)}
         if not wanted <= rows.keys() or any(row["state"] != "RUNNING" for row in rows.values()):
@@ -216,7 +216,7 @@ class SharedFlow:
             assert place in places, f"{group} is at {place} of {partition}, which is none of {places[-10:]}"
 
     def await_copied(self, process: MirrorProcess) -> None:
-        """Wait until the last record of each partition is on the target; nobody writes any more."""
+        """Wait until the last record of each partition is on the target, after the end of the traffic."""
         last = newest(self.east, self.topic)
         process.eventually(lambda: newest(self.west, self.remote) == last, 90)
 
@@ -275,7 +275,7 @@ def newest(broker: LocalKafka, topic: str) -> dict[int, bytes | None]:
                     value: Any = message.value()
                     found[at] = value
                     if (message.offset() or 0) + 1 >= last[at]:
-                        left.discard(at)  # where somebody writes all the time the end never comes
+                        left.discard(at)  # with continuous writes the end is never reached
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
                     left.discard(at)  # a marker may stand behind the last record
@@ -329,7 +329,7 @@ class Committing:
         try:
             while not self._stop.wait(0.4):
                 self._once()
-        except BaseException as error:  # noqa: BLE001 - told to who waits
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             self._failed.append(error)
 
     def _once(self) -> None:
@@ -365,7 +365,7 @@ def shared_flow(
         "topics": name,
         "groups": f"{name}-.*",
         "tasks.max": str(PARTITIONS),
-        # Whether there are heartbeats on the shared source yet is nobody's business here.
+        # Heartbeats on the shared source are ignored here.
         "heartbeats.replication.enabled": "false",
         "sync.group.offsets.enabled": "true",
         "sync.group.offsets.interval.seconds": "1",

@@ -1,4 +1,4 @@
-"""ACLs of the source on the target (behaviour 32, and what Java leaves undone)."""
+"""ACLs of the source on the target (behaviour 32, and extensions over Java)."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_32_acls_appear_on_the_remote_topic_through_the_custom_admin_and_only_on
     assert NotingAdmin.noted.count(("allow", "B", remote)) == 3, "what is there is not created again"
 
 
-def test_a_prefix_on_the_source_is_a_prefix_of_remote_names(a: LocalKafka, b: LocalKafka, unique: str) -> None:
+def test_a_prefix_acl_becomes_a_prefix_acl_of_remote_topics(a: LocalKafka, b: LocalKafka, unique: str) -> None:
     create(a, f"{unique}-a")
     put(a, acl(f"{unique}-", pattern=PREFIXED), acl("nothing-", pattern=PREFIXED))
     with running(MirrorSourceConnector(), flow(a, b, unique)):
@@ -136,7 +136,7 @@ def test_a_prefix_on_the_source_is_a_prefix_of_remote_names(a: LocalKafka, b: Lo
     take_away(a, acl(f"{unique}-", pattern=PREFIXED))
 
 
-def test_what_was_created_goes_with_its_source_also_after_a_restart_and_nothing_else_does(
+def test_only_created_acls_are_deleted_with_their_source_also_after_a_restart(
     a: LocalKafka, b: LocalKafka, unique: str
 ) -> None:
     create(a, unique)
@@ -163,7 +163,7 @@ def test_what_was_created_goes_with_its_source_also_after_a_restart_and_nothing_
         wait_until(lambda: found(b, remote) == left, 30, what="the end of the ACL from before the restart")
 
 
-def test_a_source_that_was_built_anew_takes_no_acls_from_the_target(a: LocalKafka, b: LocalKafka, unique: str) -> None:
+def test_a_rebuilt_source_deletes_no_acls_on_the_target(a: LocalKafka, b: LocalKafka, unique: str) -> None:
     create(a, unique)
     remote = f"S{unique}.{unique}"
     put(b, acl(remote), acl(remote, AclOperation.ALTER))
@@ -189,7 +189,9 @@ def note(operation: str, topic: str, cluster_id: str) -> Record:
 
 
 @pytest.mark.slow
-def test_more_acls_than_a_controller_takes_at_once_come_and_go(a: LocalKafka, b: LocalKafka, unique: str) -> None:
+def test_more_acls_than_a_controller_accepts_at_once_are_created_and_deleted(
+    a: LocalKafka, b: LocalKafka, unique: str
+) -> None:
     create(a, unique)
     many = [acl(unique, user=f"User:{number}") for number in range(10_050)]
     remote = f"S{unique}.{unique}"
@@ -212,7 +214,7 @@ def test_more_acls_than_a_controller_takes_at_once_come_and_go(a: LocalKafka, b:
         wait_until(lambda: users() == 1, 120, what="the end of all")
 
 
-def test_group_acls_come_and_go_when_they_are_asked_for(a: LocalKafka, b: LocalKafka, unique: str) -> None:
+def test_group_acls_are_synchronized_when_enabled(a: LocalKafka, b: LocalKafka, unique: str) -> None:
     create(a, unique)
     group = acl(unique, kind=ResourceType.GROUP)
     refused = acl(f"connect-{unique}", kind=ResourceType.GROUP)
@@ -229,7 +231,7 @@ def test_group_acls_come_and_go_when_they_are_asked_for(a: LocalKafka, b: LocalK
         wait_until(lambda: not found(b, unique, ResourceType.GROUP), 30, what="its end")
 
 
-def test_what_was_handed_over_keeps_its_acls_whatever_becomes_of_those_of_the_source(
+def test_promoted_topics_keep_their_acls_when_those_of_the_source_change(
     a: LocalKafka, b: LocalKafka, unique: str
 ) -> None:
     moved, other, ledger = f"{unique}-a", f"{unique}-b", f"mm2-ledger.S{unique}.internal"
@@ -254,7 +256,7 @@ def test_what_was_handed_over_keeps_its_acls_whatever_becomes_of_those_of_the_so
     write(b, ledger, [(handed_over.key, handed_over.value)], 0)
     with running(MirrorSourceConnector(), flow(a, b, unique, asked)) as (_, context):
         assert context.reconfigured.wait(30)
-        take_away(a, *given)  # so that nobody works on A any more
+        take_away(a, *given)  # so that no permission on A is left
         wait_until(
             lambda: (f"S{unique}.{other}", "LITERAL", "READ") not in found(b, f"S{unique}"),
             30,
@@ -268,7 +270,7 @@ def test_what_was_handed_over_keeps_its_acls_whatever_becomes_of_those_of_the_so
         wait_until(lambda: not found(b, unique, ResourceType.GROUP), 30, what="the end of the group's")
 
 
-def test_flows_in_both_directions_do_not_keep_each_others_acls_alive(a: LocalKafka, b: LocalKafka, unique: str) -> None:
+def test_flows_in_both_directions_delete_each_others_obsolete_acls(a: LocalKafka, b: LocalKafka, unique: str) -> None:
     group = acl(unique, kind=ResourceType.GROUP)
     create(a, unique)
     put(a, group)
@@ -291,7 +293,7 @@ def test_flows_in_both_directions_do_not_keep_each_others_acls_alive(a: LocalKaf
         wait_until(lambda: (unique, "LITERAL", "READ") not in found(b, unique, ResourceType.GROUP), 30, what="its end")
 
 
-def test_a_prefix_says_nothing_of_topics_that_were_handed_over(a: LocalKafka, b: LocalKafka, unique: str) -> None:
+def test_a_prefix_acl_does_not_cover_promoted_topics(a: LocalKafka, b: LocalKafka, unique: str) -> None:
     moved, other, ledger = f"{unique}-a", f"{unique}-b", f"mm2-ledger.S{unique}.internal"
     create(a, moved)
     create(a, other)
@@ -308,7 +310,7 @@ def test_a_prefix_says_nothing_of_topics_that_were_handed_over(a: LocalKafka, b:
     take_away(a, acl(f"{unique}-", pattern=PREFIXED, user="User:team"))
 
 
-def test_who_stops_all_producers_of_the_source_does_not_stop_the_copy(
+def test_denying_all_producers_on_the_source_does_not_deny_the_replication(
     a: LocalKafka, b: LocalKafka, unique: str
 ) -> None:
     create(a, unique)
@@ -335,7 +337,7 @@ def test_who_stops_all_producers_of_the_source_does_not_stop_the_copy(
     }
 
 
-def test_flows_from_two_sources_do_not_take_each_others_group_acls_away(
+def test_flows_from_two_sources_do_not_delete_each_others_group_acls(
     a: LocalKafka, b: LocalKafka, unique: str, tmp_path: Path
 ) -> None:
     group = acl(unique, kind=ResourceType.GROUP)

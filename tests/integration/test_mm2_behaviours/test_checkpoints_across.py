@@ -112,7 +112,7 @@ def scene(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.Te
 
 
 @pytest.mark.parametrize("who", FLOWS)
-def test_no_group_skips_a_record_by_the_other_s_offset_syncs(scene: Scene, who: str) -> None:
+def test_no_group_skips_a_record_because_of_the_other_flow_s_offset_syncs(scene: Scene, who: str) -> None:
     for topic, name, places in ((PLAIN, "at", list(PLACES)), (HOLES, "hole", scene.hole_places)):
         source = read(scene.east, topic, isolation="read_committed")
 
@@ -132,7 +132,7 @@ def test_no_group_skips_a_record_by_the_other_s_offset_syncs(scene: Scene, who: 
         assert read_on == [], "who is at the end has nothing left to read"
 
 
-def test_a_tombstone_keeps_java_from_the_checkpoints_and_not_us(scene: Scene) -> None:
+def test_a_tombstone_stops_java_s_checkpoints_and_not_ours(scene: Scene) -> None:
     """Why `tombstone.dead.groups.enabled` is off by default."""
     gone, early, late = "across-gone", "across-new-early", "across-new-late"
     for who in FLOWS:
@@ -170,7 +170,7 @@ def test_a_tombstone_keeps_java_from_the_checkpoints_and_not_us(scene: Scene) ->
         with MirrorClient({"bootstrap.servers": scene.west.bootstrap}) as client:
             (place,) = client.remote_consumer_offsets(f"across-at-{RECORDS}", source).values()
             assert place.offset == RECORDS
-    # So nobody of ours writes any, unless told to.
+    # So our tasks write none unless configured.
     points = table(scene.west, f"{FLOWS['ours'][0]}.checkpoints.internal")
     assert points[key_of(gone, f"{FLOWS['ours'][0]}.{PLAIN}")][0] is not None
 

@@ -101,7 +101,7 @@ def scene(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.Te
     finally:
         for process in started:
             process.clean_up()
-    # Nothing is written any more, so whoever reads reads the same.
+    # Nothing is written anymore, so all readers read the same.
     return Scene(east, west, files)
 
 
@@ -132,7 +132,7 @@ def plain(found: dict[TopicPartition, OffsetAndMetadata]) -> dict[str, list[Any]
 
 
 @pytest.mark.parametrize("who", FLOWS)
-def test_java_and_we_say_the_same_of_what_either_has_written(
+def test_java_and_python_clients_return_the_same_results(
     scene: Scene, java: dict[tuple[str, ...], Any], who: str
 ) -> None:
     source, target = FLOWS[who]
@@ -150,7 +150,7 @@ def test_java_and_we_say_the_same_of_what_either_has_written(
 
 
 @pytest.mark.parametrize("who", FLOWS)
-def test_offsets_are_translated_as_java_does_it(scene: Scene, java: dict[tuple[str, ...], Any], who: str) -> None:
+def test_offsets_are_translated_like_java(scene: Scene, java: dict[tuple[str, ...], Any], who: str) -> None:
     source, _ = FLOWS[who]
     for group, (first, _second) in GROUPS.items():
         found = RemoteClusterUtils.translate_offsets(scene.props, source, group)
@@ -165,7 +165,7 @@ def test_offsets_are_translated_as_java_does_it(scene: Scene, java: dict[tuple[s
 
 
 @pytest.mark.parametrize("who", FLOWS)
-def test_javas_formatters_print_all_three_topics_as_we_do(
+def test_javas_formatters_print_all_three_topics_like_ours(
     scene: Scene, java: dict[tuple[str, ...], Any], who: str
 ) -> None:
     source, target = FLOWS[who]
@@ -182,7 +182,7 @@ def test_javas_formatters_print_all_three_topics_as_we_do(
 
 
 @pytest.mark.parametrize("who", FLOWS)
-def test_freshness_is_measured_by_flow_and_hop(scene: Scene, who: str) -> None:
+def test_freshness_is_measured_per_flow_and_hop(scene: Scene, who: str) -> None:
     source, target = FLOWS[who]
     with MirrorClient(scene.props) as client:
         watch = FreshnessWatch(client)
@@ -206,7 +206,7 @@ def test_freshness_is_measured_by_flow_and_hop(scene: Scene, who: str) -> None:
 # -- the command line
 
 
-def test_the_command_answers_what_the_library_does(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_what_the_library_returns(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = FLOWS["ours"]
     at = ("--cluster", target)
     file = scene.files["ours"]
@@ -233,9 +233,7 @@ def test_the_command_answers_what_the_library_does(scene: Scene, capsys: pytest.
     assert (code, told) == (1, f"There is no checkpoint of client-nobody from {source}.\n")
 
 
-def test_questions_that_cannot_be_answered_end_with_2(
-    scene: Scene, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_unanswerable_requests_exit_with_2(scene: Scene, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = scene.files["ours"]
     code, _, told = asked(capsys, "client", "heartbeat-topics", file)
     assert (code, "set --cluster" in told) == (2, True)
@@ -253,7 +251,7 @@ def test_questions_that_cannot_be_answered_end_with_2(
     assert asked(capsys, "client", "heartbeat-topics", client)[0] == 0
 
 
-def test_heartbeats_that_are_old_or_missing_are_not_well(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_or_missing_heartbeats_are_not_healthy(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = FLOWS["ours"]
     code, out, _ = asked(capsys, "heartbeats", scene.files["ours"], target, "--max-age", "3600", "--json")
     rows = {(row["topic"], row["source"]): row for row in json.loads(out)["clusters"][target]}

@@ -72,14 +72,14 @@ def full(broker: LocalKafka, topic: str, partitions: int = PARTITIONS) -> bool:
     return ends(broker, topic) == [PER_PARTITION] * partitions
 
 
-def test_01_02_connects_topics_are_on_each_target_and_all_connectors_run(copying: Copying) -> None:
+def test_01_02_connects_internal_topics_are_on_each_target_and_all_connectors_run(copying: Copying) -> None:
     copying.default.eventually(lambda: is_running(copying.b, "primary") and is_running(copying.a, "backup"), 120)
     for broker, source in ((copying.a, "backup"), (copying.b, "primary")):
         wanted = {f"mm2-{kind}.{source}.internal" for kind in ("status", "offsets", "configs")}
         assert wanted <= topics_of(broker)
 
 
-def test_06_07_each_cluster_has_its_own_records_and_the_others_and_no_more(copying: Copying) -> None:
+def test_06_07_each_cluster_has_exactly_its_own_and_remote_records(copying: Copying) -> None:
     copying.default.eventually(lambda: full(copying.b, f"primary.{HERE}") and full(copying.a, f"backup.{THERE}"), 120)
     time.sleep(3)  # what went round would be here by now: topics are looked at every two seconds
     for broker, own, copy in ((copying.a, HERE, f"backup.{THERE}"), (copying.b, THERE, f"primary.{HERE}")):
@@ -91,14 +91,14 @@ def test_06_07_each_cluster_has_its_own_records_and_the_others_and_no_more(copyi
     assert {topic for topic in seen if "copying" in topic} == {HERE, THERE, f"primary.{HERE}", f"backup.{THERE}"}
 
 
-def test_14_a_topic_made_later_is_copied_with_records_in_one_partition_of_ten(copying: Copying) -> None:
+def test_14_a_new_topic_with_records_in_one_of_ten_partitions_is_copied(copying: Copying) -> None:
     create(copying.a, "copying-later", PARTITIONS)
     write(copying.a, "copying-later", [(b"k", b"v")] * PER_PARTITION, 3)
     wanted = [PER_PARTITION if partition == 3 else 0 for partition in range(PARTITIONS)]
     copying.default.eventually(lambda: ends(copying.b, "primary.copying-later") == wanted, 60)
 
 
-def test_15_an_empty_partition_is_there_and_empty(copying: Copying) -> None:
+def test_15_an_empty_partition_exists_and_stays_empty(copying: Copying) -> None:
     copying.default.eventually(lambda: ends(copying.b, "primary.copying-empty") == [0], 60)
 
 

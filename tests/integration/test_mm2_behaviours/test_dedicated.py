@@ -1,4 +1,4 @@
-"""Behaviours 33 to 36, the dedicated process, and what it has beyond Java: a file that changes is applied while it runs."""
+"""Behaviours 33 to 36, the dedicated process, and an extension over Java: a changed file is applied while it runs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Dedicated:
     def write(self, name: str = "mm2.properties", **changes: str) -> Path:
         """The file, with these settings from now on; `__` in a key stands for `.`."""
         self.props.update({key.replace("__", "."): value for key, value in changes.items()})
-        # As an editor does it, so that nobody reads half a file.
+        # Replaced atomically like by an editor, so that no partial file is read.
         return write_config(self.folder / f"{name}.new", self.props).replace(self.folder / name)
 
     def start(self, name: str = "mm2.properties", *clusters: str) -> MirrorProcess:
@@ -163,7 +163,7 @@ def test_connectors_follow_the_file_without_a_restart(single: tuple[Dedicated, M
     assert "other-test-" in made.stored("connector-MirrorSourceConnector")
 
 
-def test_an_invalid_file_is_refused_and_the_old_one_goes_on(single: tuple[Dedicated, MirrorProcess]) -> None:
+def test_an_invalid_file_is_rejected_and_the_old_one_stays_in_use(single: tuple[Dedicated, MirrorProcess]) -> None:
     made, process = single
     good, effects = dict(made.props), len(process.lines(event=IN_EFFECT))
     made.write(
@@ -195,7 +195,7 @@ def test_an_invalid_file_is_refused_and_the_old_one_goes_on(single: tuple[Dedica
     assert "secret" not in process.log.read_text()
 
 
-def test_flows_come_and_go_with_the_file(single: tuple[Dedicated, MirrorProcess]) -> None:
+def test_flows_start_and_stop_with_the_file(single: tuple[Dedicated, MirrorProcess]) -> None:
     made, process = single
     fill(made.broker_b, "back-test-1")
     said = changed(made, process, **{f"{made.back}.enabled": "true", f"{made.back}.topics": "back-test-.*"})
@@ -208,7 +208,7 @@ def test_flows_come_and_go_with_the_file(single: tuple[Dedicated, MirrorProcess]
     process.eventually(lambda: made.copies("dedicated-test-3"), 60)
 
 
-def test_what_the_worker_reads_restarts_its_flow_and_what_only_a_start_reads_is_said(
+def test_worker_keys_restart_their_flow_and_startup_keys_are_reported(
     single: tuple[Dedicated, MirrorProcess],
 ) -> None:
     made, process = single
@@ -219,7 +219,7 @@ def test_what_the_worker_reads_restarts_its_flow_and_what_only_a_start_reads_is_
     process.eventually(lambda: made.copies("dedicated-test-4"), 90)
 
 
-def test_sighup_reads_the_file_again_and_a_stop_ends_well(single: tuple[Dedicated, MirrorProcess]) -> None:
+def test_sighup_reloads_the_file_and_a_stop_ends_cleanly(single: tuple[Dedicated, MirrorProcess]) -> None:
     _, process = single
     before = len(process.lines(event=IN_EFFECT))
     os.kill(process.pid, signal.SIGHUP)
@@ -233,7 +233,7 @@ def test_sighup_reads_the_file_again_and_a_stop_ends_well(single: tuple[Dedicate
 # -- no offset syncs (34)
 
 
-def test_without_offset_syncs_there_is_no_checkpoint_connector_and_data_flow(
+def test_without_offset_syncs_data_are_copied_without_a_checkpoint_connector(
     kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path: Path
 ) -> None:
     made = deployment(kafka_pair, tmp_path, "nosyn", "nosyf")
@@ -303,7 +303,7 @@ def test_three_nodes_converge_on_a_changed_file(kafka_pair: tuple[LocalKafka, Lo
         nodes[names[0]].eventually(
             lambda: '"refresh.topics.interval.seconds":"2"' in (made.stored("task-MirrorSourceConnector-0") or ""), 90
         )
-        # And once more without a restart: whoever leads has read it as well.
+        # Again without a restart: the leader has read the file too.
         for name in names:
             write(name, "3")
         for name in names:

@@ -1,4 +1,4 @@
-"""The drill: consumers on A, A is killed under load, they go on at B, A comes back, they go home.
+"""Failover drill: consumers on A, A is killed under load, they continue on B, A restarts, they fail back.
 
 Given 20 groups that consume and commit on A as records come, some of them at rest. When A's broker is killed with SIGKILL,
 each group goes on at the offsets that `sync.group.offsets` has committed for it on B, consumes there to the end, and once A
@@ -52,7 +52,7 @@ class Group:
     consumed: dict[int, float] = field(default_factory=dict)
 
     def consume(self, broker: LocalKafka, stop: threading.Event) -> None:
-        """Commit behind each handful, until told to stop, to rest, or A is gone."""
+        """Commit after every few records until the stop, the pause, or the failure of A."""
         consumer = Consumer(
             {
                 "bootstrap.servers": broker.bootstrap,
@@ -92,7 +92,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[LocalKafka, LocalKafka]]:
         yield found
 
 
-def test_groups_go_over_and_come_home_without_skipping_a_record(
+def test_groups_fail_over_and_fail_back_without_skipping_a_record(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path
 ) -> None:
     a, b = pair

@@ -64,7 +64,7 @@ def consumer_of(broker: LocalKafka, group: str) -> Consumer:
 
 
 def first_number(broker: LocalKafka, group: str, topic: str) -> int:
-    """Of the record at which a member of KIP-848's protocol goes on."""
+    """Offset at which a member of KIP-848's protocol continues."""
     consumer = consumer_of(broker, group)
     consumer.subscribe([topic])
     try:
@@ -147,7 +147,7 @@ def checkpoints_of(target: LocalKafka, group: str) -> bool:
     return (group, REMOTE, 0) in checkpoints(target, f"{SOURCE}.checkpoints.internal")
 
 
-def test_the_broker_has_a_group_of_each_type(stage: Stage) -> None:
+def test_the_broker_supports_every_group_type(stage: Stage) -> None:
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": stage.source.bootstrap}), name="source")
     types = {listing.group_id: listing.group_type.lower() for listing in Admin(cluster).list_groups()}
     cluster.close()
@@ -159,14 +159,14 @@ def test_the_broker_has_a_group_of_each_type(stage: Stage) -> None:
     }
 
 
-def test_each_has_a_checkpoint_where_it_is_and_its_offset_on_the_target(stage: Stage) -> None:
+def test_each_group_has_a_checkpoint_and_an_offset_on_the_target(stage: Stage) -> None:
     stage.process.eventually(lambda: {g: stage.checkpoint(g) for g in PLACES} == {g: (n, n) for g, n in PLACES.items()})
     wanted = {group: PLACES[group] for group in (CLASSIC, CONSUMER, STREAMS)}
     stage.process.eventually(lambda: {group: committed(stage.target, group, REMOTE) for group in wanted} == wanted, 30)
     assert stage.checkpoint(CLASSIC, f"{SOURCE}.{QUIET}") is None, "nothing of an empty topic has a place yet"
 
 
-def test_members_of_each_type_go_on_at_their_next_record_on_the_target(
+def test_members_of_each_group_type_continue_at_the_next_record_on_the_target(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = stage.target

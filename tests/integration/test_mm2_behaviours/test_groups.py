@@ -1,4 +1,4 @@
-"""Behaviours 10 to 13, 16, 20 to 22 and what goes beyond them: where groups go on after a failover, and when they come home.
+"""Behaviours 10 to 13, 16, 20 to 22 and what goes beyond them: where groups continue after failover and failback.
 
 One process runs both flows between `geast` and `gwest`. What a checkpoint says is held against the records themselves: their
 values are their numbers, so whoever reads on from a place shows at once what was skipped and what is read again.
@@ -132,7 +132,7 @@ def values(records: list[Read], offset: int) -> list[bytes | None]:
     return [record.value for record in records if record.offset >= offset]
 
 
-def test_10_13_each_group_goes_on_at_its_next_record(scene: Scene) -> None:
+def test_10_13_each_group_continues_at_its_next_record(scene: Scene) -> None:
     places = [0, 1, 7, RECORDS // 3, RECORDS // 2, RECORDS - 1, RECORDS]
     for place in places:
         commit(scene.east, f"groups-at-{place}", {(PLAIN, 0): place})
@@ -143,7 +143,7 @@ def test_10_13_each_group_goes_on_at_its_next_record(scene: Scene) -> None:
     wait_until(lambda: committed(scene.west, f"groups-at-{places[3]}", f"{EAST}.{PLAIN}") == places[3], 30)
 
 
-def test_12_with_aborted_transactions_nothing_is_skipped_and_nothing_read_again(scene: Scene) -> None:
+def test_12_with_aborted_transactions_no_record_is_skipped_or_read_again(scene: Scene) -> None:
     source = read(scene.east, HOLES, isolation="read_committed")
     scene.process.eventually(lambda: len(read(scene.west, f"{EAST}.{HOLES}")) == len(source), 60)
     target = read(scene.west, f"{EAST}.{HOLES}")
@@ -160,7 +160,7 @@ def test_12_with_aborted_transactions_nothing_is_skipped_and_nothing_read_again(
         assert values(target, found) == values(source, place), f"a group at {place} goes on at {found}"
 
 
-def test_20_before_a_record_is_copied_there_is_no_checkpoint_but_a_reason(
+def test_20_before_a_record_is_copied_there_is_a_reason_instead_of_a_checkpoint(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commit(scene.east, "groups-early", {(QUIET, 1): 0, (QUIET, 0): 1})
@@ -184,7 +184,7 @@ def test_20_before_a_record_is_copied_there_is_no_checkpoint_but_a_reason(
     scene.process.eventually(lambda: "groups-early" not in scene.reasons(), 20)
 
 
-def test_22_a_group_that_goes_back_goes_back_and_on_the_target_it_stays(scene: Scene) -> None:
+def test_22_a_group_reset_moves_its_checkpoint_but_not_its_target_offset(scene: Scene) -> None:
     group = "groups-rewound"
     commit(scene.east, group, {(PLAIN, 0): 2_700})
     scene.process.eventually(lambda: scene.checkpoint(group) == (2_700, 2_700), 60)
@@ -196,13 +196,13 @@ def test_22_a_group_that_goes_back_goes_back_and_on_the_target_it_stays(scene: S
     assert committed(scene.west, group, f"{EAST}.{PLAIN}") == 2_700
 
 
-def test_a_group_with_commas_in_its_name_is_a_group(scene: Scene) -> None:
+def test_a_group_with_commas_in_its_name_is_replicated(scene: Scene) -> None:
     group = "groups-a, b\\,c"
     commit(scene.east, group, {(PLAIN, 0): 12})
     scene.process.eventually(lambda: scene.checkpoint(group) == (12, 12), 60)
 
 
-def test_a_group_that_consumed_the_copy_comes_home(scene: Scene) -> None:
+def test_a_group_that_consumed_the_remote_topic_fails_back(scene: Scene) -> None:
     # It has never been on the east side. Beside it one that has gone over and on.
     commit(scene.east, "groups-home", {(PLAIN, 0): 1_000})
     scene.process.eventually(lambda: scene.checkpoint("groups-home") == (1_000, 1_000), 60)
@@ -222,7 +222,7 @@ def test_a_group_that_consumed_the_copy_comes_home(scene: Scene) -> None:
     assert committed(scene.east, "groups-home", PLAIN) == 1_000, "that is for its owner to decide"
 
 
-def test_what_a_deleted_group_leaves_is_deleted(scene: Scene) -> None:
+def test_checkpoints_and_offsets_of_a_deleted_group_are_deleted(scene: Scene) -> None:
     group = "groups-dead"
     commit(scene.east, group, {(PLAIN, 0): 5})
     scene.process.eventually(lambda: scene.checkpoint(group) == (5, 5), 60)
@@ -236,7 +236,7 @@ def test_what_a_deleted_group_leaves_is_deleted(scene: Scene) -> None:
     scene.process.eventually(lambda: left() == [None], 60)
 
 
-def test_21_after_a_kill_and_a_restart_old_and_new_places_are_exact(scene: Scene) -> None:
+def test_21_after_a_kill_and_a_restart_old_and_new_offsets_are_exact(scene: Scene) -> None:
     scene.process.kill9(whole_family=True)
     produce(scene.east, PLAIN, RECORDS, 500)
     scene.start()
@@ -256,7 +256,7 @@ def test_21_after_a_kill_and_a_restart_old_and_new_places_are_exact(scene: Scene
 
 @pytest.mark.slow
 @pytest.mark.timeout(int(900 * PATIENCE))
-def test_anywhere_in_the_last_million_records_nothing_is_read_again(scene: Scene) -> None:
+def test_groups_in_the_last_million_records_read_no_record_again(scene: Scene) -> None:
     million = "groups-million"
     create(scene.east, million)
     if not scene.process.is_running:

@@ -343,14 +343,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_records_groups_and_heartbeats_pass(site: Site, way: str) -> None:
+def test_records_groups_and_heartbeats_are_replicated(site: Site, way: str) -> None:
     site.await_copied(way)
     remote = f"{way}A.{topic_of(way)}"
     site.process.eventually(lambda: committed(site.b, group_of(way), remote) == PLACE)
     site.process.eventually(lambda: site.beat(way))
 
 
-def test_tokens_are_fetched_again_and_sessions_that_end_hold_nothing_up(site: Site) -> None:
+def test_tokens_are_refreshed_and_expired_sessions_block_nothing(site: Site) -> None:
     site.await_copied("token")
 
     def held_up() -> int:
@@ -366,7 +366,7 @@ def test_tokens_are_fetched_again_and_sessions_that_end_hold_nothing_up(site: Si
 
 
 @pytest.mark.parametrize("wrong", SENTENCES)
-def test_a_source_that_does_not_let_us_in_is_told_in_a_sentence(site: Site, wrong: str) -> None:
+def test_a_source_that_rejects_the_login_is_reported_in_one_sentence(site: Site, wrong: str) -> None:
     def told() -> list[str]:
         found = []
         for line in site.process.lines(flow=f"{wrong}->plainB"):
@@ -377,12 +377,12 @@ def test_a_source_that_does_not_let_us_in_is_told_in_a_sentence(site: Site, wron
 
     site.process.eventually(lambda: any(re.search(SENTENCES[wrong], sentence) for sentence in told()))
     time.sleep(3)  # it is tried again meanwhile
-    # Not at each try. Only on a busy machine it is told again: behind a time-out, or when the worker has lost its session.
+    # Not logged at each retry. On a busy machine it is logged again after a timeout or a lost session.
     begun = 1 + len(site.process.lines(event="group session expired", flow=f"{wrong}->plainB"))
     assert max(Counter(told()).values()) <= 1 + begun
 
 
-def test_what_is_down_at_first_is_waited_for_while_the_others_go_on(site: Site) -> None:
+def test_unreachable_clusters_are_awaited_while_the_others_continue(site: Site) -> None:
     process = site.process
     process.says("cannot be reached: connection refused", flow="late->plainB")
     waiting = "Waiting flows: plainA->late."
@@ -427,7 +427,7 @@ def words(site: Site, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tup
 
 
 @pytest.mark.parametrize("wrong", EXPECTED)
-def test_a_target_that_does_not_let_us_in_ends_it_with_a_sentence(
+def test_a_target_that_rejects_the_login_ends_the_process_with_one_sentence(
     words: dict[str, tuple[int, str]], wrong: str
 ) -> None:
     code, said = words[wrong]
@@ -439,7 +439,7 @@ def test_a_target_that_does_not_let_us_in_ends_it_with_a_sentence(
     assert_no_secret(said)
 
 
-def test_certificates_that_are_replaced_are_used_without_a_restart(site: Site) -> None:
+def test_replaced_certificates_are_used_without_a_restart(site: Site) -> None:
     """The old authority is worth nothing from the brokers' restart on, the new one is known to the process a while later."""
     process = site.process
     for way in BY_FILES:
@@ -450,7 +450,7 @@ def test_certificates_that_are_replaced_are_used_without_a_restart(site: Site) -
     for seed, way in enumerate(WAYS):
         write(site.a, topic_of(way), 100 + seed)
     for way in BY_FILES:
-        # Of the target at least: without it the flow's worker gives up its work, and nobody asks the source.
+        # At least of the target: without it the worker of the flow stops its tasks, and the source is not contacted.
         site.await_word(f"of cluster {way}B is not trusted")
     # Somebody who replaces files one after the other, the first of them not in one step.
     whole = (site.folder / "trusted.pem").read_bytes()
@@ -471,7 +471,7 @@ def test_certificates_that_are_replaced_are_used_without_a_restart(site: Site) -
     assert process.lines(event="There is no ledger: delivery is at-least-once.") == []
 
 
-def test_nothing_that_is_secret_is_in_the_log_of_all_this(site: Site) -> None:
+def test_no_secret_is_in_the_logs_of_these_tests(site: Site) -> None:
     said = site.process.log.read_text(errors="replace")
     assert len(site.process.lines(level="debug")) > 10
     assert_no_secret(said)

@@ -43,7 +43,7 @@ THREE_TIMES = ("stop", "kill", "kill", "stop", "kill", "kill")
         pytest.param(THREE_TIMES, True, id="exactly-once", marks=pytest.mark.slow),
     ],
 )
-def test_each_goes_on_at_the_exact_record(
+def test_each_implementation_continues_at_the_other_s_next_record(
     kafka_pair: tuple[LocalKafka, LocalKafka],
     tmp_path: Path,
     unique: str,

@@ -69,7 +69,7 @@ def offsets(stage: Stage, connector: str) -> list[dict[str, Any]]:
     return list(stage.rest.get(f"/connectors/{connector}/offsets")["offsets"])
 
 
-def test_27_offsets_that_were_altered_are_where_copying_goes_on(stage: Stage) -> None:
+def test_27_copying_continues_at_altered_offsets(stage: Stage) -> None:
     rest, path = stage.rest, f"/connectors/{SOURCE}/offsets"
     once = {name: rows(stage, name) for name in (FIRST, SECOND)}
     last = [
@@ -102,7 +102,7 @@ def test_27_offsets_that_were_altered_are_where_copying_goes_on(stage: Stage) ->
     stage.process.eventually(lambda: rows(stage, SECOND) == [keys + keys for keys in once[SECOND]], 60)
 
 
-def test_28_without_any_offsets_everything_is_copied_once_more(stage: Stage) -> None:
+def test_28_after_an_offset_reset_everything_is_copied_again(stage: Stage) -> None:
     rest = stage.rest
     before = {name: rows(stage, name) for name in (FIRST, SECOND)}
     source = {
@@ -121,7 +121,7 @@ def test_28_without_any_offsets_everything_is_copied_once_more(stage: Stage) -> 
     }
     stage.process.eventually(lambda: {name: rows(stage, name) for name in wanted} == wanted, 60)
     stage.process.eventually(lambda: is_running(stage.b, stage.alias("p")))
-    # A group goes on at its next record all the same, in what was copied last.
+    # A group still continues at its next record, in the latest copy.
     group = stage.topic("group")
     commit(stage.a, group, {(stage.topic(FIRST), number): 6 for number in ALL})
     stage.process.eventually(

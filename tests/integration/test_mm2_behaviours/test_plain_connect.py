@@ -172,14 +172,14 @@ def test_two_tasks_of_a_worker_share_one_spark_and_copy_everything_once(flow: Fl
     assert len(machines) == 1, "two contexts in one process cannot be"
 
 
-def test_heartbeats_checkpoints_syncs_and_group_offsets_are_there(flow: Flow) -> None:
+def test_heartbeats_checkpoints_syncs_and_group_offsets_are_written(flow: Flow) -> None:
     flow.await_the_rest()
     for kind in KINDS[1:]:
         flow.rest.await_running(flow.connector(kind), 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_posted_is_valid_and_what_is_missing_is_named(flow: Flow, kind: str) -> None:
+def test_posted_configs_are_validated_and_missing_keys_are_named(flow: Flow, kind: str) -> None:
     path = f"/connector-plugins/Mirror{kind}Connector/config/validate"
     good = flow.config(kind)
     assert flow.rest.ask("PUT", path, json=good)["error_count"] == 0
@@ -192,7 +192,7 @@ def test_what_was_posted_is_valid_and_what_is_missing_is_named(flow: Flow, kind:
     assert "source.cluster.alias" in refusal["message"]
 
 
-def test_a_paused_connector_copies_nothing_and_goes_on_where_it_was(flow: Flow) -> None:
+def test_a_paused_connector_copies_nothing_and_resumes_at_its_position(flow: Flow) -> None:
     flow.await_copied()
     name = flow.connector("Source")
     flow.rest.pause(name)
@@ -205,7 +205,7 @@ def test_a_paused_connector_copies_nothing_and_goes_on_where_it_was(flow: Flow) 
     flow.await_copied()
 
 
-def test_restarted_tasks_go_on_where_they_were(flow: Flow) -> None:
+def test_restarted_tasks_resume_at_their_position(flow: Flow) -> None:
     flow.await_copied()
     name = flow.connector("Source")
     asked = flow.rest.ask("POST", f"/connectors/{name}/restart", params={"includeTasks": "true"}, expect=202)
@@ -215,8 +215,8 @@ def test_restarted_tasks_go_on_where_they_were(flow: Flow) -> None:
     flow.rest.await_running(name, 2)
 
 
-def test_offsets_that_are_altered_are_obeyed(flow: Flow) -> None:
-    """Last of those that compare: from here on a part is there twice, because somebody said so."""
+def test_altered_offsets_are_used(flow: Flow) -> None:
+    """The last test that compares contents: afterwards some records are duplicated on request."""
     flow.await_copied()
     name, before = flow.connector("Source"), ends(flow.a, flow.topic)
     flow.rest.stop(name)
@@ -231,7 +231,7 @@ def test_offsets_that_are_altered_are_obeyed(flow: Flow) -> None:
     assert again == contents(flow.a, flow.topic)[1][10:]
 
 
-def test_deleted_connectors_are_gone_and_copy_no_more(flow: Flow) -> None:
+def test_deleted_connectors_stop_copying(flow: Flow) -> None:
     for kind in KINDS:
         flow.rest.delete(flow.connector(kind))
     wait_until(lambda: flow.rest.get("/connectors") == [], 30)
@@ -242,7 +242,7 @@ def test_deleted_connectors_are_gone_and_copy_no_more(flow: Flow) -> None:
     assert flow.worker.is_running
 
 
-def test_a_worker_beside_the_source_keeps_its_offsets_there_and_copies_once(
+def test_a_worker_on_the_source_stores_its_offsets_there_and_copies_once(
     kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     name = f"near{secrets.token_hex(3)}"

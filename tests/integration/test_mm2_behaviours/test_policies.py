@@ -81,7 +81,7 @@ def test_java_patterns_and_a_custom_separator(kafka_a: LocalKafka, kafka_b: Loca
         )
 
 
-def test_07_under_identity_the_flow_that_would_send_a_topic_back_refuses_and_the_other_goes_on(
+def test_07_under_identity_the_flow_that_would_return_a_topic_rejects_it_and_the_other_continues(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     there, back = (f"1{unique}", f"2{unique}"), (f"2{unique}", f"1{unique}")
@@ -119,7 +119,7 @@ def test_07_under_identity_the_flow_that_would_send_a_topic_back_refuses_and_the
         wait_until(lambda: assigned(forth) == f"{unique}-0,{unique}-later-0", 30, what="the assignment after a restart")
 
 
-def test_07_of_two_identity_flows_that_begin_at_once_one_gives_way(
+def test_07_of_two_identity_flows_started_at_once_one_rejects_the_topic(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     there, back = (f"1{unique}", f"2{unique}"), (f"2{unique}", f"1{unique}")
@@ -138,7 +138,7 @@ def test_07_of_two_identity_flows_that_begin_at_once_one_gives_way(
 
 
 @pytest.mark.slow
-def test_07_under_identity_a_ring_of_three_clusters_ends_where_it_would_close(
+def test_07_under_identity_a_ring_of_three_clusters_has_no_loop(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said: list[str] = []
@@ -197,7 +197,7 @@ def claims_left_s(target: LocalKafka, source_alias: str) -> float:
     return float(json.loads(lease or b"")["until.ms"] / 1000 - time.time())
 
 
-def test_07_claims_hold_while_the_source_is_away_and_end_with_their_flow(
+def test_07_claims_hold_while_the_source_is_unreachable_and_end_with_their_flow(
     kafka_b: LocalKafka, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease_s = 3.0
@@ -220,7 +220,7 @@ def test_07_claims_hold_while_the_source_is_away_and_end_with_their_flow(
     wait_until(lambda: claims_left_s(kafka_b, f"1{unique}") < 0, 30, what="the end of the claims")
 
 
-def test_07_a_flow_that_is_down_keeps_its_topics(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+def test_07_a_stopped_flow_keeps_its_topics(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     create(kafka_a, unique)
     there = props(kafka_a, kafka_b, unique, (f"1{unique}", f"2{unique}"), IDENTITY)
     back = props(kafka_b, kafka_a, unique, (f"2{unique}", f"1{unique}"), IDENTITY)
@@ -235,7 +235,7 @@ def test_07_a_flow_that_is_down_keeps_its_topics(kafka_a: LocalKafka, kafka_b: L
         assert assigned(connector) == ""
 
 
-def test_a_ledger_of_the_source_that_may_not_be_read_keeps_new_topics_waiting_and_no_others(
+def test_an_unreadable_ledger_of_the_source_blocks_only_new_topics(
     kafka_a: LocalKafka,
     kafka_b: LocalKafka,
     unique: str,
@@ -264,7 +264,7 @@ def test_a_ledger_of_the_source_that_may_not_be_read_keeps_new_topics_waiting_an
         wait_until(lambda: assigned(connector) == f"{unique}-0,{unique}-later-0", 30, what="the topic that waited")
 
 
-def test_without_a_ledger_an_identity_flow_copies_and_says_what_that_costs(
+def test_without_a_ledger_an_identity_flow_copies_and_reports_the_reduced_guarantees(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     create(kafka_a, unique)

@@ -1,4 +1,4 @@
-"""A target that is lost and built anew, with nothing on it, while the source still has the offset syncs of the old copy."""
+"""A target that is lost and rebuilt empty, while the source still has the offset syncs of the old copy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SOURCE, TARGET, TOPIC, GROUP = "lasting", "rebuilt", "rebuilt-orders", "rebuilt-group"
 PLACE = (GROUP, f"{SOURCE}.{TOPIC}", 0)
 RECORDS, GONE, AT = 3_000, 2_000, 2_500
-"""Of the source: records; how many of them retention takes before the target is built anew; where the group is."""
+"""Of the source: records; how many of them retention deletes before the target is rebuilt; where the group is."""
 
 
 def run(source: LocalKafka, target: LocalKafka, folder: Path, name: str) -> MirrorProcess:
@@ -44,7 +44,7 @@ def fill(source: LocalKafka, numbers: range) -> None:
     assert producer.flush(30) == 0
 
 
-def test_its_groups_are_never_put_behind_what_they_have_yet_to_read(kafka_a: LocalKafka, tmp_path: Path) -> None:
+def test_groups_of_a_rebuilt_target_never_skip_unread_records(kafka_a: LocalKafka, tmp_path: Path) -> None:
     remote, told = f"{SOURCE}.{TOPIC}", f"{SOURCE}.checkpoints.internal"
     create(kafka_a, TOPIC)
     # In batches, so that there is an offset sync shortly before the group.

@@ -46,7 +46,7 @@ TOGETHER = {"dedicated.mode.enable.internal.rest": "true", "task.shutdown.gracef
         pytest.param(MINUTES, True, id="exactly-once", marks=pytest.mark.slow),
     ],
 )
-def test_each_leads_the_other_and_replaces_it(
+def test_java_and_python_workers_replace_each_other_with_either_as_leader(
     kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, unique: str, minutes: float, exactly_once: bool
 ) -> None:
     name = f"roll{unique[-6:]}"

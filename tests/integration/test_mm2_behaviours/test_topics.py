@@ -36,7 +36,7 @@ def assigned(connector: MirrorSourceConnector) -> str:
         return ""
 
 
-def test_03_remote_topics_and_offset_syncs_appear_without_anybody_making_them(
+def test_03_remote_topics_and_offset_syncs_are_created_automatically(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     create(kafka_a, unique, 2)
@@ -49,7 +49,7 @@ def test_03_remote_topics_and_offset_syncs_appear_without_anybody_making_them(
         assert partitions_of(kafka_b, f"A.B.{unique}") == 0
 
 
-def test_04_05_configs_are_there_at_creation_but_for_excluded_ones(
+def test_04_05_configs_are_set_at_creation_except_excluded_ones(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     create(kafka_a, unique, config={"cleanup.policy": "compact", "retention.bytes": "1000", EXCLUDED: "2000"})
@@ -61,7 +61,7 @@ def test_04_05_configs_are_there_at_creation_but_for_excluded_ones(
         assert config_of(kafka_b, f"A.{unique}", EXCLUDED) != "2000"
 
 
-def test_04_under_identity_a_topic_that_was_there_gets_its_configs_when_its_source_appears(
+def test_04_under_identity_an_existing_topic_gets_the_configs_of_its_source(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     once = {"sync.topic.configs.interval.seconds": "600"}
@@ -74,7 +74,7 @@ def test_04_under_identity_a_topic_that_was_there_gets_its_configs_when_its_sour
         )
 
 
-def test_14_30_a_topic_made_later_is_found_and_one_that_grows_is_grown_through_the_custom_admin(
+def test_14_30_new_topics_and_partitions_are_created_through_the_custom_admin(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     NotingAdmin.noted.clear()
@@ -100,7 +100,7 @@ def test_14_30_a_topic_made_later_is_found_and_one_that_grows_is_grown_through_t
     assert NotingAdmin.noted.count(("configure", "B", f"A.{unique}")) == 1, "only what differs is written"
 
 
-def test_23_25_overrides_on_the_target_stay_where_excluded_and_follow_the_source_elsewhere(
+def test_23_25_excluded_overrides_on_the_target_are_kept_and_others_follow_the_source(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     remote = f"A.{unique}"
@@ -115,7 +115,7 @@ def test_23_25_overrides_on_the_target_stay_where_excluded_and_follow_the_source
         assert config_of(kafka_b, remote, EXCLUDED) == "2000"
 
 
-def test_24_use_defaults_from_source_puts_its_defaults_over_overrides_of_the_target(
+def test_24_use_defaults_from_source_replaces_overrides_on_the_target(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     remote = f"A.{unique}"
@@ -129,9 +129,7 @@ def test_24_use_defaults_from_source_puts_its_defaults_over_overrides_of_the_tar
         assert config_of(kafka_b, remote, EXCLUDED) == "2000"
 
 
-def test_19_offset_syncs_can_be_kept_on_the_target_and_then_the_source_has_none(
-    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
-) -> None:
+def test_19_offset_syncs_can_be_kept_on_the_target_only(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     create(kafka_a, unique)
     on_target = {"offset-syncs.topic.location": "target", "source.cluster.alias": f"S{unique}"}
     on_target |= {"target.cluster.alias": f"T{unique}"}
@@ -143,7 +141,7 @@ def test_19_offset_syncs_can_be_kept_on_the_target_and_then_the_source_has_none(
     assert partitions_of(kafka_a, f"mm2-offset-syncs.T{unique}.internal") == 0
 
 
-def test_29_checkpoints_and_heartbeats_are_made_through_the_custom_admin_too(
+def test_29_checkpoints_and_heartbeats_topics_are_created_through_the_custom_admin(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     NotingAdmin.noted.clear()
@@ -158,7 +156,7 @@ def test_29_checkpoints_and_heartbeats_are_made_through_the_custom_admin_too(
     makes(MirrorHeartbeatConnector(), "heartbeats")
 
 
-def test_34_without_offset_syncs_there_is_no_topic_for_them(
+def test_34_without_offset_syncs_their_topic_is_not_created(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     create(kafka_a, unique)
@@ -168,7 +166,7 @@ def test_34_without_offset_syncs_there_is_no_topic_for_them(
     assert partitions_of(kafka_a, f"mm2-offset-syncs.{unique}.internal") == 0
 
 
-def test_a_topic_that_vanishes_during_a_refresh_spoils_nothing(
+def test_a_topic_deleted_during_a_refresh_causes_no_error(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GhostlyAdmin, "ghost", f"{unique}-ghost")
@@ -214,7 +212,7 @@ def test_a_target_that_refuses_properties_gets_the_topic_without_them(
     assert "future.property" not in "".join(said).split("cannot be altered", 1)[1].partition("\n")[0]
 
 
-def test_a_default_replication_factor_that_does_not_fit_gives_way_to_the_brokers_own(
+def test_an_invalid_default_replication_factor_is_replaced_by_the_brokers_default(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     create(kafka_a, unique)

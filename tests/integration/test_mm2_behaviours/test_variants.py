@@ -76,7 +76,7 @@ def stage(
         yield made
 
 
-def test_01_02_03_all_run_on_topics_that_nobody_has_made(stage: Stage) -> None:
+def test_01_02_03_all_connectors_run_without_topics_created_in_advance(stage: Stage) -> None:
     p, b = stage.alias("p"), stage.alias("b")
     stage.process.eventually(lambda: is_running(stage.b, p))
     if stage.variant.both_ways:
@@ -88,7 +88,7 @@ def test_01_02_03_all_run_on_topics_that_nobody_has_made(stage: Stage) -> None:
     assert (f"mm2-offset-syncs.{p}.internal" in topics_of(stage.b)) == stage.variant.both_ways
 
 
-def test_04_05_14_remote_topics_have_their_configs_and_later_ones_are_found(stage: Stage) -> None:
+def test_04_05_14_remote_topics_have_their_configs_and_new_ones_are_found(stage: Stage) -> None:
     later = stage.topic("main-2")
     remote = stage.remote(later)
     assert [number for number, rows in enumerate(contents(stage.a, later)) if rows] == [3]
@@ -99,7 +99,7 @@ def test_04_05_14_remote_topics_have_their_configs_and_later_ones_are_found(stag
     stage.process.eventually(lambda: config_of(stage.b, compacted, "cleanup.policy") == "compact", 10)
 
 
-def test_06_07_17_each_cluster_has_its_own_records_and_the_others_once_and_nothing_goes_round(stage: Stage) -> None:
+def test_06_07_17_each_cluster_has_its_own_and_remote_records_once_without_loops(stage: Stage) -> None:
     main = stage.topic("main-1")
     wanted = {stage.remote(stage.topic(f"main-{name}")) for name in ("1", "2", "empty", "lag", "quiet")}
     stage.process.eventually(lambda: wanted <= topics_of(stage.b))
@@ -114,7 +114,7 @@ def test_06_07_17_each_cluster_has_its_own_records_and_the_others_once_and_nothi
     assert stage.is_copied(main)
 
 
-def test_08_09_heartbeats_tell_who_is_upstream(stage: Stage) -> None:
+def test_08_09_heartbeats_name_the_upstream_clusters(stage: Stage) -> None:
     p, b = stage.alias("p"), stage.alias("b")
     stage.process.eventually(lambda: (p, b) in heartbeats(stage.b, "heartbeats"))
     stage.process.eventually(lambda: (b, p) in heartbeats(stage.b, f"{p}.heartbeats"))
@@ -130,7 +130,7 @@ def test_08_09_heartbeats_tell_who_is_upstream(stage: Stage) -> None:
             assert client.replication_hops(upstream) == 1
 
 
-def test_10_11_12_16_a_group_goes_on_at_its_next_record(stage: Stage) -> None:
+def test_10_11_12_16_a_group_continues_at_its_next_record(stage: Stage) -> None:
     main, group, p = stage.topic("main-1"), stage.topic("group"), stage.alias("p")
     stage.process.eventually(lambda: set(stage.checkpoints(group, main)) == set(ALL))
     policy = {"replication.policy.class": "IdentityReplicationPolicy"} if stage.variant.identity else {}
@@ -151,7 +151,7 @@ def test_10_11_12_16_a_group_goes_on_at_its_next_record(stage: Stage) -> None:
         assert stage.goes_on_well(topic, {number: (PER_PARTITION, place) for number, place in places.items()})
 
 
-def test_12_a_group_that_has_gone_over_comes_home(stage: Stage) -> None:
+def test_12_a_group_that_failed_over_fails_back(stage: Stage) -> None:
     main, group, told = stage.topic("main-1"), stage.topic("home"), f"{stage.alias('b')}.checkpoints.internal"
     remote = stage.remote(main)
     rows = read(stage.b, remote, 7, isolation="read_committed")
@@ -171,14 +171,14 @@ def test_12_a_group_that_has_gone_over_comes_home(stage: Stage) -> None:
     stage.process.eventually(lambda: home() == wanted)
 
 
-def test_15_empty_partitions_are_there_and_empty(stage: Stage) -> None:
+def test_15_empty_partitions_exist_and_stay_empty(stage: Stage) -> None:
     empty = stage.topic("main-empty")
     stage.process.eventually(lambda: len(ends(stage.b, stage.remote(empty))) == PARTITIONS)
     latest = {Where(stage.remote(empty), number): OffsetSpec.latest() for number in ALL}  # type: ignore[no-untyped-call]
     assert {answer.result(30).offset for answer in admin_of(stage.b).list_offsets(latest).values()} == {0}
 
 
-def test_18_without_offset_syncs_records_come_and_no_topic_for_them(stage: Stage) -> None:
+def test_18_without_offset_syncs_records_are_copied_and_their_topic_is_not_created(stage: Stage) -> None:
     stage.process.eventually(lambda: stage.is_copied(stage.topic("bare"), "r"))
     assert f"mm2-offset-syncs.{stage.alias('d')}.internal" not in topics_of(stage.a)
     assert f"mm2-offset-syncs.{stage.alias('r')}.internal" not in topics_of(stage.b)
@@ -190,7 +190,7 @@ def test_18_without_offset_syncs_records_come_and_no_topic_for_them(stage: Stage
     assert f"connector-{CHECKPOINT}" not in found
 
 
-def test_19_26_from_the_end_on_with_offset_syncs_on_the_target(stage: Stage) -> None:
+def test_19_26_copying_from_the_end_works_with_offset_syncs_on_the_target(stage: Stage) -> None:
     side, group = stage.topic("side"), stage.topic("late")
     remote = stage.remote(side, "q")
     stage.process.eventually(lambda: len(ends(stage.b, remote)) == PARTITIONS)
@@ -226,7 +226,7 @@ def _tails_equal(stage: Stage, side: str) -> bool:
     return all(there and here[-len(there) :] == there for here, there in pairs)
 
 
-def test_20_what_is_not_copied_yet_has_no_checkpoint(stage: Stage) -> None:
+def test_20_records_not_copied_yet_have_no_checkpoint(stage: Stage) -> None:
     quiet, group = stage.topic("main-quiet"), stage.topic("early")
     stage.process.eventually(lambda: 0 in stage.checkpoints(group, quiet))
     if not ends(stage.a, quiet)[1]:
@@ -237,7 +237,7 @@ def test_20_what_is_not_copied_yet_has_no_checkpoint(stage: Stage) -> None:
     assert stage.goes_on_well(quiet, stage.checkpoints(group, quiet))
 
 
-def test_22_a_lagging_group_is_followed_forward_and_back(stage: Stage) -> None:
+def test_22_checkpoints_follow_a_lagging_group_forward_and_back(stage: Stage) -> None:
     topic, group = stage.topic("main-lag"), stage.topic("lag")
 
     def places() -> set[int]:
@@ -253,7 +253,7 @@ def test_22_a_lagging_group_is_followed_forward_and_back(stage: Stage) -> None:
     follows(LAGGING // 10)
 
 
-def test_23_24_25_overrides_on_the_target(stage: Stage) -> None:
+def test_23_24_25_overrides_on_the_target_are_kept_or_replaced_as_configured(stage: Stage) -> None:
     main, side = (stage.remote(stage.topic("main-2")), stage.remote(stage.topic("side"), "q"))
     stage.process.eventually(lambda: len(ends(stage.b, main)) == len(ends(stage.b, side)) == PARTITIONS)
     for remote in (main, side):
@@ -269,7 +269,7 @@ def test_23_24_25_overrides_on_the_target(stage: Stage) -> None:
     assert config_of(stage.b, main, EXCLUDED) == config_of(stage.b, side, EXCLUDED) == "3000"
 
 
-def test_13_21_after_a_restart_of_connectors_and_tasks_checkpoints_go_on_and_never_back(stage: Stage) -> None:
+def test_13_21_checkpoints_continue_and_never_go_back_after_a_restart(stage: Stage) -> None:
     main, group = stage.topic("main-1"), stage.topic("group")
     for connector in (SOURCE, CHECKPOINT):
         stage.rest.ask("POST", f"/connectors/{connector}/restart?includeTasks=true", expect=(202, 204))

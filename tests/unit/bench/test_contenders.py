@@ -8,25 +8,25 @@ def flow(conditions: Conditions) -> Flow:
     return Flow("A1", "B1", "near:1", "far:2", "bench", conditions, {"security.protocol": "SSL"})
 
 
-def test_nobody_writes_with_fewer_acks_than_the_others() -> None:
+def test_all_contenders_write_with_the_same_acks() -> None:
     for contender in CONTENDERS:
         properties = contender.properties(flow(Conditions()))
         assert properties.get("B1.producer.acks", "all") == "all"
 
 
-def test_all_get_the_same_file_but_for_their_own_settings() -> None:
+def test_all_contenders_get_the_same_file_except_their_own_settings() -> None:
     common = flow(Conditions()).properties()
     for contender in CONTENDERS:
         assert common.items() <= contender.properties(flow(Conditions())).items()
     assert OURS.properties(flow(Conditions())) == JAVA_DEFAULT.properties(flow(Conditions())) == common
 
 
-def test_what_a_bench_adds_to_the_file_all_get() -> None:
+def test_settings_added_by_a_benchmark_go_to_all_contenders() -> None:
     slow = replace(flow(Conditions()), more={"refresh.topics.interval.seconds": "20"})
     assert all(one.properties(slow)["refresh.topics.interval.seconds"] == "20" for one in CONTENDERS)
 
 
-def test_both_clusters_clients_are_told_how_to_connect() -> None:
+def test_clients_of_both_clusters_get_their_connection_settings() -> None:
     properties = flow(Conditions(tls=True)).properties()
     assert properties["A1.security.protocol"] == properties["B1.security.protocol"] == "SSL"
 
@@ -39,6 +39,6 @@ def test_exactly_once_is_on_for_all_and_read_on_the_source() -> None:
         assert ("dedicated.mode.enable.internal.rest" in properties) == contender.is_java
 
 
-def test_the_tuned_one_ends_transactions_by_the_clock() -> None:
+def test_the_tuned_contender_ends_transactions_by_interval() -> None:
     assert JAVA_TUNED.properties(flow(Conditions(exactly_once=True)))["A1->B1.transaction.boundary"] == "interval"
     assert "A1->B1.transaction.boundary" not in JAVA_TUNED.properties(flow(Conditions()))

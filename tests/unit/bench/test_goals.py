@@ -20,7 +20,7 @@ def run(contender: str, rate: float, memory: float = 100) -> Outcome:
     return Outcome(contender, {race.RATE.name: rate, race.MEMORY.name: memory})
 
 
-def test_each_goal_is_measured_by_a_row_of_the_table() -> None:
+def test_each_goal_has_a_measuring_row() -> None:
     rows = {event.name: event for event in TABLE}
     for goal in GOALS:
         assert goal.figure in rows[goal.event].figures, goal.line
@@ -28,7 +28,7 @@ def test_each_goal_is_measured_by_a_row_of_the_table() -> None:
         assert all(peer in rows[goal.event].contenders for peer in peers), goal.line
 
 
-def test_rows_have_names_of_their_own() -> None:
+def test_row_names_are_unique() -> None:
     assert len(EVENTS) == len(TABLE) + len(BEYOND)
 
 
@@ -50,14 +50,14 @@ def test_the_ratio_is_that_of_the_medians() -> None:
     assert (tuned.peer, tuned.ratio, tuned.reached) == (JAVA_TUNED, 2, False)
 
 
-def test_a_bound_of_our_own_counts_beside_the_ratio() -> None:
+def test_an_absolute_bound_counts_beside_the_ratio() -> None:
     (within,) = verdicts(LEANER, result(run("mm2", 1, memory=500), run("java", 1, memory=1000)))
     (above,) = verdicts(LEANER, result(run("mm2", 1, memory=501), run("java", 1, memory=1000)))
     assert within.reached
     assert not above.reached
 
 
-def test_who_failed_or_was_not_measured_is_unknown_not_reached() -> None:
+def test_a_failed_or_missing_measurement_is_unknown_and_not_reached() -> None:
     assert [verdict.why for verdict in verdicts(FASTER, None)] == ["not measured"] * 2
     measured = result(run("mm2", 600), run("java", 100), Outcome("java-tuned", failure="it died.\nits log"))
     default, tuned = verdicts(FASTER, measured)
@@ -66,7 +66,7 @@ def test_who_failed_or_was_not_measured_is_unknown_not_reached() -> None:
     assert tuned.why == "failed: it died."
 
 
-def test_a_result_survives_being_stored() -> None:
+def test_a_stored_result_is_read_back() -> None:
     measured = replace(result(run("mm2", 600), Outcome("java", failure="no")), facts=["one"])
     assert Result.from_json(measured.to_json()) == measured
     assert not measured.complete

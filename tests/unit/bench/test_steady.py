@@ -10,7 +10,7 @@ from mm2.kafka.records.record import decode_batch
 
 
 @pytest.mark.parametrize("records", [1, 10])
-def test_each_record_says_when_its_batch_was_made(records: int) -> None:
+def test_each_record_has_the_time_of_its_batch(records: int) -> None:
     template = Template(records)
     for _ in range(2):
         before = time.monotonic_ns()

@@ -54,13 +54,13 @@ def _arenas(how: str, **environment: str) -> tuple[str, int]:
 @pytest.mark.parametrize(
     ("how", "said", "one"), [("one", "True", True), ("as it is", "None", False)], ids=["one", "as-glibc-does"]
 )
-def test_threads_share_an_arena_only_when_they_are_told_to(how: str, said: str, one: bool) -> None:
+def test_threads_share_an_arena_only_when_configured(how: str, said: str, one: bool) -> None:
     answer, arenas = _arenas(how)
     assert answer == said
     assert (arenas == 1) is one, arenas
 
 
-def test_somebody_who_chose_a_number_of_arenas_gets_it() -> None:
+def test_a_number_of_arenas_chosen_by_the_user_is_kept() -> None:
     answer, arenas = _arenas("one", MALLOC_ARENA_MAX="3")
     assert answer == "False"
     assert arenas == 3

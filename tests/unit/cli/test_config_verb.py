@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_part_of_a_flow_is_told_with_where_each_value_comes_from(
+def test_a_part_of_a_flow_is_listed_with_the_origin_of_each_value(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = asked(capsys, "config", file, "A->B", "--connector", "source", "--given")
@@ -50,7 +50,7 @@ def test_a_part_of_a_flow_is_told_with_where_each_value_comes_from(
     )
 
 
-def test_json_has_all_parts_of_all_flows(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_all_parts_of_all_flows(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = asked(capsys, "config", file, "--json")
     told = json.loads(out)
     assert (code, list(told["flows"]), told["unread"]) == (0, ["A->B", "B->A"], [])
@@ -75,9 +75,7 @@ def test_json_has_all_parts_of_all_flows(file: Path, capsys: pytest.CaptureFixtu
     assert "the secret" not in out
 
 
-def test_keys_that_nothing_reads_are_named_and_told_by_the_exit_code(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_keys_are_listed_and_change_the_exit_code(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(f"{FILE}topics.exlude = x\n")
     code, _, err = asked(capsys, "config", file)
     assert (code, err) == (
@@ -95,7 +93,7 @@ def test_keys_that_nothing_reads_are_named_and_told_by_the_exit_code(
         (["--connector", "sink"], "There is no connector sink; write one of worker, source, heartbeat, checkpoint."),
     ],
 )
-def test_what_is_not_there_is_said(
+def test_a_missing_part_is_reported(
     file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
     code, out, err = asked(capsys, "config", file, *arguments)
@@ -103,7 +101,7 @@ def test_what_is_not_there_is_said(
     assert sentence in err
 
 
-def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "nowhere.properties"
     assert asked(capsys, "config", file) == (2, "", f"mm2: Cannot read {file}: No such file or directory.\n")
     file.write_text("clusters = A, B\nx = \\u00g1\n")

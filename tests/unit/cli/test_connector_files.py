@@ -1,4 +1,4 @@
-"""The files of connect-standalone: what they may look like."""
+"""Formats of the connector files of connect-standalone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_json_map_json_request_and_properties(tmp_path: Path, text: str, expecte
         ('{"config":[]}', "config"),
     ],
 )
-def test_others_are_refused_by_file_and_field(tmp_path: Path, text: str, said: str) -> None:
+def test_other_files_are_rejected_with_file_and_field(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "connector.json"
     file.write_text(text)
     with pytest.raises(ConfigException, match=said) as raised:

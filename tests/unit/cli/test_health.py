@@ -41,7 +41,7 @@ def answering(status: int, body: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("status", "flow", "code", "alive"), [(200, HEALTHY, 0, 0), (503, STARTING, 1, 0), (500, STARTING, 1, 1)]
 )
-def test_only_who_asks_for_life_is_content_with_a_process_that_is_starting(
+def test_only_the_liveness_check_accepts_a_starting_process(
     status: int, flow: dict[str, str], code: int, alive: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with answering(status, json.dumps({**flow, "flows": {"A->B": flow}}).encode()) as url:
@@ -50,7 +50,7 @@ def test_only_who_asks_for_life_is_content_with_a_process_that_is_starting(
     assert said == [flow["message"] if status == 200 else f"A->B: {flow['message']}"] * 2
 
 
-def test_what_is_no_answer_is_not_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_response_is_unhealthy(capsys: pytest.CaptureFixture[str]) -> None:
     nobody = f"http://127.0.0.1:{free_ports(1)[0]}/health"
     assert (main([nobody]), main([nobody, "--alive"])) == (1, 1)
     assert "No response from" in capsys.readouterr().out

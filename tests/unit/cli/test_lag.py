@@ -30,22 +30,22 @@ def partition(
         ("7 b", "lag_bytes", 7),
     ],
 )
-def test_a_threshold_is_of_records_seconds_or_bytes(text: str, field: str, most: float) -> None:
+def test_a_threshold_counts_records_seconds_or_bytes(text: str, field: str, most: float) -> None:
     assert Threshold.of(text) == Threshold(field, most)
 
 
 @pytest.mark.parametrize("text", ["", "fast", "-1", "10d", "1e3", "s"])
-def test_what_is_no_threshold_is_refused(text: str) -> None:
+def test_an_invalid_threshold_is_rejected(text: str) -> None:
     with pytest.raises(CommandError, match="is not a lag"):
         Threshold.of(text)
 
 
-def test_what_is_not_known_may_be_anything() -> None:
+def test_an_unknown_lag_exceeds_every_threshold() -> None:
     threshold = Threshold.of("10s")
     found = [threshold.is_exceeded(partition(0, 5, seconds)) for seconds in (9.9, 10.0, 10.1, None)]
     assert found == [False, False, True, True]
 
 
-def test_the_worst_comes_first_and_what_is_not_known_before_it() -> None:
+def test_the_worst_lag_comes_first_and_unknown_lag_before_it() -> None:
     rows = [partition(0, 5, 1.0), partition(1, 9, 2.0), partition(2), partition(3, 7, 1.0), partition(4, 0, 0.0)]
     assert [one.partition for one in worst_first(rows)] == [2, 1, 3, 0, 4]

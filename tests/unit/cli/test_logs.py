@@ -35,7 +35,7 @@ def events(out: io.StringIO) -> list[str]:
     return found
 
 
-def test_a_level_set_through_rest_decides_what_is_written(out: io.StringIO) -> None:
+def test_a_level_set_through_rest_applies_to_log_lines(out: io.StringIO) -> None:
     part, other = structlog.get_logger("some.part"), structlog.get_logger("other")
     part.debug("too fine")
     part.info("said")

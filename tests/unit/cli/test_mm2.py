@@ -1,4 +1,4 @@
-"""What all verbs of `mm2` do alike: numbers that are none, a reader who has had enough, Ctrl-C."""
+"""Common behaviour of all verbs of `mm2`: invalid numbers, a closed output pipe, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAMPLE = Path(__file__).parents[3] / "conf" / "connect-mirror-maker.properties"
     ],
     ids=lambda arguments: "-".join((arguments[0], arguments[-1])),
 )
-def test_what_is_no_number_of_seconds_is_refused(
+def test_an_invalid_number_of_seconds_is_rejected(
     arguments: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -40,7 +40,7 @@ def test_what_is_no_number_of_seconds_is_refused(
     assert capsys.readouterr().err.endswith(f"argument {arguments[-1]}: {text!r} is not a number of seconds\n")
 
 
-def test_a_reader_who_has_had_enough_sees_no_trace() -> None:
+def test_a_closed_output_pipe_prints_no_stack_trace() -> None:
     command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "config", str(SAMPLE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -49,7 +49,7 @@ def test_a_reader_who_has_had_enough_sees_no_trace() -> None:
         assert (process.stderr.read(), process.wait(60)) == ("", 2)
 
 
-def test_an_interrupted_verb_ends_with_a_sentence(
+def test_an_interrupted_verb_ends_with_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(_options: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""docs/COMMANDS.md is what the parsers say, and what the parsers say is right."""
+"""docs/COMMANDS.md matches the parsers, and the help texts are complete."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PAGE = Path(__file__).parents[3] / "docs" / "COMMANDS.md"
 LEAVES = [(name, verb) for name, verb, _ in all_verbs() if verb.get_default("run") is not None]
 
 
-def test_the_page_is_made_from_the_parsers() -> None:
+def test_the_page_is_generated_from_the_parsers() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), "python -m mm2.cli.reference > docs/COMMANDS.md"
 
 
 @pytest.mark.parametrize(("name", "verb"), LEAVES, ids=[name for name, _ in LEAVES])
-def test_a_verb_says_what_it_does_its_exit_codes_and_how_it_is_used(name: str, verb: Any) -> None:
+def test_every_verb_has_a_description_exit_codes_and_a_usage(name: str, verb: Any) -> None:
     said = " ".join(verb.description.split())
     assert "xit code" in said
     shown = examples_of(verb.epilog)
@@ -35,20 +35,20 @@ def test_a_verb_says_what_it_does_its_exit_codes_and_how_it_is_used(name: str, v
         assert parser().parse_args(ours).run is not None
 
 
-def test_every_argument_is_explained() -> None:
+def test_every_argument_has_a_description() -> None:
     for name, verb in LEAVES:
         for action in verb._actions:
             assert action.help, f"{name}: {action.dest}"
 
 
-def test_a_verb_without_a_word_is_refused_with_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_verb_without_arguments_is_rejected_with_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parser().parse_args([])
     assert caught.value.code == 2
     assert capsys.readouterr().err.startswith("usage: mm2 ")
 
 
-def test_examples_are_read_back() -> None:
+def test_examples_parse() -> None:
     rows = [("why", "mm2 do 'A->B'"), ("because", "mm2 be | jq .")]
     assert examples_of(examples(*rows)) == rows
     assert examples_of(None) == []

@@ -89,21 +89,19 @@ def _logged_elsewhere() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(io.StringIO()))
 
 
-def test_a_certificate_and_a_login_open_the_door(door: Door, capsys: Capsys) -> None:
+def test_a_certificate_and_a_login_are_sent(door: Door, capsys: Capsys) -> None:
     code, out, err = door.ask(capsys, "--user", "ann", *door.files())
     assert (code, err, "A->B is restarted" in out) == (0, "", True)
 
 
-def test_nothing_is_done_to_a_flow_without_connectors(
-    door: Door, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flow_without_connectors_is_not_changed(door: Door, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door.herder, "configs", {})
     code, out, err = door.ask(capsys, "--user", "ann", *door.files())
     assert (code, out) == (2, "")
     assert err.startswith("mm2: A->B has no connectors to restart yet: ")
 
 
-def test_the_stores_of_the_processs_own_file_will_do(door: Door, capsys: Capsys) -> None:
+def test_the_key_stores_of_the_process_file_are_used(door: Door, capsys: Capsys) -> None:
     told = (door.folder / "mm2.properties").read_text()
     (door.folder / "own.properties").write_text(told + "\n".join(f"{key} = {value}" for key, value in door.own.items()))
     assert door.ask(capsys, "--user", "ann", file="own.properties")[0] == 0
@@ -118,7 +116,7 @@ def test_the_stores_of_the_processs_own_file_will_do(door: Door, capsys: Capsys)
         ({"authority": "none.pem"}, "ann", "none.pem"),
     ],
 )
-def test_who_is_not_let_in_is_told_why_and_how_to_get_in(
+def test_a_rejected_login_is_reported_with_its_reason_and_remedy(
     door: Door, capsys: Capsys, files: dict[str, str], user: str, sentence: str
 ) -> None:
     code, out, err = door.ask(capsys, *door.files(**files), *(("--user", user) if user else ()))
@@ -128,7 +126,7 @@ def test_who_is_not_let_in_is_told_why_and_how_to_get_in(
     assert KEY_WORD not in err
 
 
-def test_without_a_certificate_that_is_wanted_the_sentence_names_the_option(door: Door, capsys: Capsys) -> None:
+def test_a_missing_client_certificate_is_reported_with_the_option(door: Door, capsys: Capsys) -> None:
     code, out, err = door.ask(capsys, "--user", "ann", "--cacert", str(door.folder / "authority.pem"))
     assert (code, out, err.count("\n")) == (2, "", 1), err
     # By an alert, when it comes before the connection's end.
@@ -139,7 +137,7 @@ def test_without_a_certificate_that_is_wanted_the_sentence_names_the_option(door
     assert "--cert" in err
 
 
-def test_a_wrong_password_of_the_key_is_told_without_it(
+def test_a_wrong_key_password_is_reported_without_the_password(
     door: Door, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_PASSWORD_VARIABLE, "wrong-word")

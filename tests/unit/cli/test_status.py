@@ -1,4 +1,4 @@
-"""What `mm2 status` makes of a snapshot."""
+"""Output of `mm2 status` for a snapshot."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def lines(*flows: FlowView, partitions: bool = True) -> list[str]:
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
-def test_the_sentence_comes_first_then_the_flow_then_its_partitions() -> None:
+def test_the_summary_comes_first_then_the_flow_then_its_partitions() -> None:
     assert lines(flow(bytes_per_s=2500.7)) == [
         "A->B RUNNING If A dies now you lose nothing.",
         "",
@@ -64,7 +64,7 @@ def test_the_sentence_comes_first_then_the_flow_then_its_partitions() -> None:
     assert len(lines(flow(), partitions=False)) == 4
 
 
-def test_what_is_not_well_is_told_with_its_reason_whether_partitions_are_shown_or_not() -> None:
+def test_unhealthy_partitions_are_listed_with_their_reason_in_every_view() -> None:
     failed = ConnectorView(
         "MirrorSourceConnector",
         "source",

@@ -1,4 +1,4 @@
-"""What `mm2 verify` is told and what it tells, without a cluster."""
+"""Arguments and reports of `mm2 verify`, without a cluster."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_ranges_are_offsets_with_both_ends_or_times() -> None:
         ({"topic": ["t"], "offsets": ["t-0=1..2"]}, "--offsets contains the topics: omit --topic."),
     ],
 )
-def test_what_cannot_be_meant_is_said_in_a_sentence(given: dict[str, object], sentence: str) -> None:
+def test_invalid_arguments_are_reported_in_one_sentence(given: dict[str, object], sentence: str) -> None:
     with pytest.raises(CommandError) as failure:
         asked_for(options(**given))
     assert str(failure.value).startswith(sentence)
@@ -72,14 +72,14 @@ def report_of(*differences: Difference, error: str = "") -> VerifyReport:
     return VerifyReport("A->B", 1_000, 2_000, 1, (PartitionReport.of(plan, findings),))
 
 
-def test_the_worst_decides() -> None:
+def test_the_worst_result_determines_the_exit_code() -> None:
     missing = Difference(DifferenceKind.MISSING, 3, None)
     assert report_of().verdict is Verdict.EQUAL
     assert report_of(error="no answer").verdict is Verdict.INCOMPLETE
     assert report_of(missing, error="no answer").verdict is Verdict.DIFFERENT
 
 
-def test_neighbours_are_one_stretch() -> None:
+def test_adjacent_ranges_are_joined() -> None:
     rows = [Difference(DifferenceKind.MISSING, offset, None) for offset in (3, 4, 5, 7)]
     (partition,) = report_of(*rows).partitions
     assert partition.differences == (
@@ -96,7 +96,7 @@ def test_neighbours_are_one_stretch() -> None:
     }
 
 
-def test_people_are_told_the_same_as_programs() -> None:
+def test_text_and_json_report_the_same() -> None:
     out = StringIO()
     _write(
         out,
@@ -116,7 +116,7 @@ def test_people_are_told_the_same_as_programs() -> None:
     ]
 
 
-def test_a_page_shows_what_clusters_say_as_text_and_needs_nothing_else() -> None:
+def test_a_page_escapes_texts_of_clusters_and_needs_no_other_files() -> None:
     shown = page(report_of(Difference(DifferenceKind.ALTERED_HEADERS, 3, 3, 1, "<b> is new")))
     assert "<script" not in shown
     assert "&lt;script&gt;-0" in shown
@@ -127,13 +127,13 @@ def test_a_page_shows_what_clusters_say_as_text_and_needs_nothing_else() -> None
     assert '<th class="n">source offset</th>' in shown, "what stands above numbers ends where they end"
 
 
-def test_a_page_begins_with_what_differs() -> None:
+def test_a_page_starts_with_the_differences() -> None:
     equal, different = report_of(), report_of(Difference(DifferenceKind.MISSING, 3, None))
     shown = page(replace(equal, partitions=(*equal.partitions, *different.partitions)))
     assert re.findall(r'<td class="(equal|different)">', shown) == ["different", "equal"]
 
 
-def test_behind_a_difference_nothing_counts_as_verified() -> None:
+def test_nothing_after_a_difference_counts_as_verified() -> None:
     (clean,) = report_of().partitions
     first = clean.verified(5)
     assert first is not None
@@ -152,7 +152,7 @@ def test_behind_a_difference_nothing_counts_as_verified() -> None:
     assert guessed.verified(9) is None, "what content tells has no certain end"
 
 
-def test_verified_up_to_goes_back_with_a_flow_that_is_sent_back_and_never_beyond_a_difference() -> None:
+def test_the_verified_offset_follows_a_rewound_flow_and_never_passes_a_difference() -> None:
     (clean,) = report_of().partitions
     before = Verified(0, 100, 100, 1, 90, {}, target=95)
     back = replace(clean, first=8, after=13, target_after=100, before=before).verified(2)

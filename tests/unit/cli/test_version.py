@@ -1,4 +1,4 @@
-"""`mm2 version` and `mm2 completion`: what needs no cluster."""
+"""`mm2 version` and `mm2 completion`, which need no cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.asking import asked
 ROOT = Path(mm2.__file__).parents[1]
 
 
-def test_version_names_what_it_stands_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_lists_its_dependencies(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = asked(capsys, "version", "--json")
     told = json.loads(out)
     assert (code, told["mm2"], told["kafka"]) == (0, mm2.__version__, "4.3.0")
@@ -31,7 +31,7 @@ def test_version_names_what_it_stands_on(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_what_the_shell_can_read(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_scripts_parse(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = asked(capsys, "completion", shell)
     assert (code, err) == (0, "")
     assert "mm2" in out
@@ -40,7 +40,7 @@ def test_completion_is_what_the_shell_can_read(shell: str, capsys: pytest.Captur
         subprocess.run([found, "-n"], input=out, text=True, check=True, timeout=30)
 
 
-def test_the_flows_of_the_file_are_offered(tmp_path: Path) -> None:
+def test_completion_offers_the_flows_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text("clusters = A, B\nA->B.enabled = true\n")
 
@@ -52,7 +52,7 @@ def test_the_flows_of_the_file_are_offered(tmp_path: Path) -> None:
     assert flows_of_file(Parsed()) == []
 
 
-def test_a_shell_is_answered_before_anything_else(tmp_path: Path) -> None:
+def test_completion_runs_before_anything_else(tmp_path: Path) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text("clusters = A, B\nA->B.enabled = true\n")
     answers = tmp_path / "answers"

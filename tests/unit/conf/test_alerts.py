@@ -12,16 +12,16 @@ from tests.unit.conf.promtool import ALERTS, PROMETHEUS, alerts, promtool, rules
 CASES = (PROMETHEUS / "alerts_test.yml", PROMETHEUS / "alerts_hours_test.yml")
 
 
-def test_the_rules_and_the_sample_configuration_are_right() -> None:
+def test_the_rules_and_the_sample_configuration_are_valid() -> None:
     assert f"{len(rules())} rules found" in promtool("check", "rules", ALERTS)
     promtool("check", "config", PROMETHEUS / "prometheus.yml")
 
 
-def test_the_rules_fire_and_are_silent_when_they_should() -> None:
+def test_the_rules_fire_only_when_they_should() -> None:
     promtool("test", "rules", *CASES)
 
 
-def test_no_alert_is_left_out_of_the_cases() -> None:
+def test_every_alert_has_a_test_case() -> None:
     cases = [
         case
         for file in CASES
@@ -34,7 +34,7 @@ def test_no_alert_is_left_out_of_the_cases() -> None:
     assert fired == silent == set(alerts())
 
 
-def test_every_alert_says_how_bad_it_is_and_where_to_read_on() -> None:
+def test_every_alert_has_a_severity_and_a_runbook() -> None:
     for name, variants in alerts().items():
         for rule in variants:
             assert rule["labels"]["severity"] in {"critical", "warning"}, name
@@ -43,7 +43,7 @@ def test_every_alert_says_how_bad_it_is_and_where_to_read_on() -> None:
             assert told["runbook_url"].endswith(f"/{name}.md"), name
 
 
-def test_there_is_an_alert_for_every_state_in_which_a_partition_is_not_well() -> None:
+def test_every_unhealthy_partition_state_has_an_alert() -> None:
     told = "".join(rule["expr"] for variants in alerts().values() for rule in variants)
     assert [
         state for state in PartitionState if state not in HEALTHY and not re.search(rf'[|"]{state}[|"]', told)

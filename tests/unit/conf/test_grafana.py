@@ -1,4 +1,4 @@
-"""conf/grafana: what the dashboards ask can be asked, and they are whole."""
+"""conf/grafana: the dashboards are complete and their queries parse."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def resolved(expression: str) -> str:
     return _VARIABLE.sub(lambda found: "1m" if found[1].startswith("__") else ".*", expression)
 
 
-def test_there_are_dashboards_for_all_questions() -> None:
+def test_all_dashboards_exist() -> None:
     assert {file.stem for file in BOARDS} == {"flows", "partitions", "groups", "workers"}
     assert len({board(file)["uid"] for file in BOARDS}) == len(BOARDS)
 
 
-def test_every_query_can_be_parsed(tmp_path: Path) -> None:
+def test_every_query_parses(tmp_path: Path) -> None:
     asked = [query for file in BOARDS for query in queries(file)]
     assert len(asked) > 50
     made = [
@@ -65,7 +65,7 @@ def test_every_query_can_be_parsed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", BOARDS, ids=lambda file: file.stem)
-def test_a_dashboard_is_whole(file: Path) -> None:
+def test_a_dashboard_is_complete(file: Path) -> None:
     made = board(file)
     assert "id" not in made, "numbers of somebody's own Grafana do not belong into a file"
     variables = {variable["name"] for variable in made["templating"]["list"]}
@@ -86,7 +86,7 @@ def test_a_dashboard_is_whole(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", BOARDS, ids=lambda file: file.stem)
-def test_panels_do_not_lie_upon_each_other(file: Path) -> None:
+def test_panels_do_not_overlap(file: Path) -> None:
     places = [panel["gridPos"] for panel in board(file)["panels"]]
     for place in places:
         assert place["x"] + place["w"] <= 24
@@ -96,7 +96,7 @@ def test_panels_do_not_lie_upon_each_other(file: Path) -> None:
         assert apart_x or apart_y, (one, other)
 
 
-def test_what_is_not_the_same_everywhere_comes_from_the_environment() -> None:
+def test_installation_specific_values_come_from_the_environment() -> None:
     for file in (GRAFANA / "provisioning").rglob("*.yml"):
         yaml.safe_load(file.read_text())
     source = (GRAFANA / "provisioning" / "datasources" / "prometheus.yml").read_text()

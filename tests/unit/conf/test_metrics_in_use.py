@@ -1,4 +1,4 @@
-"""Rules and dashboards ask for nothing that nobody writes: names and labels are those of `mm2.metrics`."""
+"""Rules and dashboards query only exported series: names and labels are those of `mm2.metrics`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def asked() -> Iterator[tuple[str, str]]:
         yield from queries(file)
 
 
-def test_every_series_that_is_asked_for_is_written_by_somebody() -> None:
+def test_every_queried_series_is_exported() -> None:
     series = known()
     expressions = list(asked())
     assert len(expressions) > 90
@@ -66,7 +66,7 @@ def test_every_series_that_is_asked_for_is_written_by_somebody() -> None:
         assert names <= series.keys(), f"{place}: nobody writes {names - series.keys()}"
 
 
-def test_every_label_that_is_asked_for_is_one_of_its_series() -> None:
+def test_every_queried_label_exists_on_its_series() -> None:
     series = known()
     for place, expression in asked():
         for name, matchers in _SELECTOR.findall(expression):

@@ -1,4 +1,4 @@
-"""docs/runbooks: a page for every alert, and what it tells to type can be typed."""
+"""docs/runbooks: a page for every alert, with commands that parse."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNBOOKS = CONF.parent / "docs" / "runbooks"
 PARTS = ("**It means:**", "**If not fixed:**", "**See it:**", "**Do:**", "**Resolved when**", "**Drill:**")
 
 
-def test_every_alert_has_its_page_and_every_page_its_alert() -> None:
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     pages = {page.stem for page in RUNBOOKS.glob("*.md")} - {"README"}
     assert pages == set(alerts())
     index = dict(
@@ -31,14 +31,14 @@ def test_every_alert_has_its_page_and_every_page_its_alert() -> None:
             assert rule["labels"]["severity"] in text.splitlines()[2], name
 
 
-def test_links_between_the_pages_lead_somewhere() -> None:
+def test_links_between_the_pages_resolve() -> None:
     for page in RUNBOOKS.glob("*.md"):
         for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
             assert (RUNBOOKS / link).exists(), f"{page.name}: {link}"
 
 
 @pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda page: page.stem)
-def test_the_commands_of_a_page_are_commands(page: Path) -> None:
+def test_the_commands_of_a_page_parse(page: Path) -> None:
     text = re.sub(r"\s+", " ", page.read_text())
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL))
     said = [line.split(" #")[0] for line in blocks.splitlines()] + re.findall(

@@ -14,7 +14,7 @@ def sample() -> ConfigDef:
     )
 
 
-def test_everything_is_text_and_in_the_order_of_definition() -> None:
+def test_all_values_are_strings_in_the_order_of_definition() -> None:
     infos = sample().config_infos("Some", {"n": "2", "l": "x, y", "pw": "s3cret"}).as_json()
     assert infos["name"] == "Some"
     assert infos["error_count"] == 0
@@ -44,7 +44,7 @@ def test_everything_is_text_and_in_the_order_of_definition() -> None:
     assert (definitions[2]["display_name"], definitions[2]["dependents"]) == ("Secret", ["n"])
 
 
-def test_a_value_without_a_type_is_null_and_the_validator_may_complain_too() -> None:
+def test_a_value_without_a_type_is_null_and_the_validator_can_add_an_error() -> None:
     infos = sample().config_infos("Some", {"n": "x"})
     assert infos.errors == [
         ("n", "Invalid value x for configuration n: Not a number of type INT"),
@@ -55,7 +55,7 @@ def test_a_value_without_a_type_is_null_and_the_validator_may_complain_too() -> 
     assert [config.value.value for config in infos.configs if config.value] == [None, "a,b", None]
 
 
-def test_errors_about_keys_that_nobody_defines_come_first_without_a_definition() -> None:
+def test_errors_of_undefined_keys_come_first_without_a_definition() -> None:
     values = [*sample().config_values({"pw": "p"}), ConfigValue("odd", None, errors=["No.", "Never."])]
     infos = ConfigInfos.of("Some", sample().keys, values)
     assert infos.as_json()["configs"][0] == {
@@ -79,7 +79,7 @@ def test_parts_under_a_prefix_count_keys_with_errors() -> None:
     assert len(whole.configs) == 6
 
 
-def test_a_dependent_that_nobody_defines_is_an_error() -> None:
+def test_an_undefined_dependent_is_an_error() -> None:
     values = ConfigDef().define("a", Type.STRING, "", dependents=["b"]).config_values({})
     assert [(value.name, value.errors, value.visible) for value in values] == [
         ("a", [], True),

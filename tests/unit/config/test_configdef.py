@@ -104,7 +104,7 @@ def sample() -> ConfigDef:
         ),
     ],
 )
-def test_validators_refuse_with_kafka_s_texts(validator: Validator, value: object, text: str) -> None:
+def test_validators_reject_with_kafka_s_texts(validator: Validator, value: object, text: str) -> None:
     with pytest.raises(ConfigException) as caught:
         validator.ensure_valid("k", value)
     assert str(caught.value) == text
@@ -151,7 +151,7 @@ def test_defaults_fill_gaps_and_are_not_shared() -> None:
     assert sample().parse({"x": "1"})["m"] == ["a"]
 
 
-def test_duplicates_go_silently_only_from_distinct_lists() -> None:
+def test_duplicates_are_removed_silently_only_from_distinct_lists() -> None:
     definition = sample().define("aliases", Type.LIST, [], unique_aliases("aliases")).define("plain", Type.LIST, [])
     parsed = definition.parse({"x": "1", "l": "a,a,b", "plain": "a,a"})
     assert (parsed["l"], parsed["plain"]) == (["a", "b"], ["a", "a"])
@@ -194,7 +194,7 @@ def test_a_key_is_defined_once_and_its_default_must_be_valid() -> None:
         ConfigDef().define("y", Type.INT, 0, at_least(1))
 
 
-def test_definitions_grow_without_touching_their_base() -> None:
+def test_definitions_are_extended_without_changing_their_base() -> None:
     base = sample()
     grown = ConfigDef(base).define("more", Type.STRING, "").redefine("r", default=9)
     assert "more" not in base
@@ -208,7 +208,7 @@ def test_errors_can_show_the_key_as_the_user_wrote_it() -> None:
         sample().keys["x"].parse("z", shown_as="A->B.x")
 
 
-def test_config_reads_typed_values_and_knows_what_nobody_read() -> None:
+def test_config_returns_typed_values_and_tracks_unread_keys() -> None:
     config = AbstractConfig(sample(), {"x": "1", "pw": "s3cret", "l": "b", "producer.acks": "1", "odd": "2"})
     assert config.int("x") == 1
     assert config.list("l") == ["b"]

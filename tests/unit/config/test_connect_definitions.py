@@ -50,7 +50,7 @@ KAFKA_S = rows(HERE / "connect_definitions.tsv")
 
 
 @pytest.mark.parametrize("row", KAFKA_S, ids=lambda row: f"{row['definition']}-{row['key']}")
-def test_every_column_is_kafka_s(row: dict[str, str]) -> None:
+def test_every_column_equals_kafka_s(row: dict[str, str]) -> None:
     key = DEFINITIONS[row["definition"]].keys[row["key"]]
     told = columns(key)
     assert told == {column: row[column] for column in told}
@@ -58,7 +58,7 @@ def test_every_column_is_kafka_s(row: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["DistributedConfig", "SourceConnectorConfig", "SinkConnectorConfig"])
-def test_the_keys_are_kafka_s_in_its_order(name: str) -> None:
+def test_the_keys_equal_kafka_s_in_order(name: str) -> None:
     expected = [row["key"] for row in KAFKA_S if row["definition"] == name]
     found = [key for key in DEFINITIONS[name].names if key not in OURS]
     assert sorted(found) == sorted(expected)
@@ -84,7 +84,7 @@ NOT_TRIED = {
 
 
 @pytest.mark.parametrize("name", ["DistributedConfig", "SourceConnectorConfig", "SinkConnectorConfig"])
-def test_bad_values_are_refused_in_kafka_s_words(name: str) -> None:
+def test_bad_values_are_rejected_with_kafka_s_texts(name: str) -> None:
     definition: ConfigDef = DEFINITIONS[name]
     base = SOURCE_CONNECTOR_CONFIG if name == "SinkConnectorConfig" else ConfigDef()
     for key in definition.keys.values():

@@ -1,4 +1,4 @@
-"""What is shown of a change to the file, and what never is."""
+"""Reported changes of the configuration file, without secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_changed_new_and_removed_keys_are_shown_in_order() -> None:
     ]
 
 
-def test_secrets_and_what_may_be_one_are_not_shown() -> None:
+def test_secrets_and_possible_secrets_are_not_shown() -> None:
     keys = [
         "A.sasl.jaas.config",
         "B.consumer.ssl.keystore.password",
@@ -34,7 +34,7 @@ def test_secrets_and_what_may_be_one_are_not_shown() -> None:
     assert lines == sorted(f"{key}: [hidden] -> [hidden]" for key in keys)
 
 
-def test_known_keys_are_shown_wherever_they_stand() -> None:
+def test_known_keys_are_shown_with_any_prefix() -> None:
     keys = [
         "clusters",
         "A.bootstrap.servers",

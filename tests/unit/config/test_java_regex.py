@@ -12,7 +12,7 @@ VECTORS = [
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[vector[0] for vector in VECTORS])
-def test_a_pattern_answers_as_java_does(vector: list[str]) -> None:
+def test_a_pattern_matches_like_java_s(vector: list[str]) -> None:
     pattern, answers, *names = vector
     if answers in {"ERR", "NONE"}:
         with pytest.raises(PatternError):

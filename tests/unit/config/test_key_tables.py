@@ -76,7 +76,7 @@ def our_rows(definition: ConfigDef) -> dict[str, tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
-def test_names_types_defaults_and_importance_are_kafka_s(name: str) -> None:
+def test_names_types_defaults_and_importance_equal_kafka_s(name: str) -> None:
     expected, ours = kafka_rows()[name], our_rows(DEFINITIONS[name])
     ours = {key: row for key, row in ours.items() if key not in OURS and key not in OWN_CONFIG}
     if name == "MirrorMakerConfig":
@@ -90,7 +90,7 @@ def test_names_types_defaults_and_importance_are_kafka_s(name: str) -> None:
         assert key == "client.id" or ours[key][2] == expected[key][2], key
 
 
-def test_every_key_is_explained() -> None:
+def test_every_key_has_a_description() -> None:
     for definition in DEFINITIONS.values():
         assert [key.name for key in definition.keys.values() if not key.documentation] == []
 
@@ -123,7 +123,7 @@ def test_our_own_keys_are_connector_keys() -> None:
     assert set(OWN_CONFIG.names) < CONNECTOR_KEYS
 
 
-def test_limits_of_single_topics_are_keys_with_their_names() -> None:
+def test_limits_of_single_topics_have_keys_with_their_names() -> None:
     props = {
         "copy.throttle.bytes.per.sec": "9",
         "copy.throttle.bytes.per.sec.orders.eu": " 1000000 ",
@@ -212,7 +212,7 @@ def test_limits_of_single_topics_are_keys_with_their_names() -> None:
         ),
     ],
 )
-def test_worker_refuses_with_kafka_s_texts(key: str, value: str, text: str) -> None:
+def test_worker_rejects_with_kafka_s_texts(key: str, value: str, text: str) -> None:
     with pytest.raises(ConfigException) as caught:
         WorkerConfig({**WORKER, key: value})
     assert str(caught.value) == text
@@ -229,13 +229,13 @@ WORKER = {
 }
 
 
-def test_worker_hands_the_rest_of_a_storage_prefix_to_the_topic() -> None:
+def test_worker_passes_the_rest_of_a_storage_prefix_to_the_topic() -> None:
     worker = WorkerConfig({**WORKER, "offset.storage.partitions": "5", "offset.storage.segment.bytes": "1000000"})
     assert worker.storage_topic_settings("offset.storage.") == {"segment.bytes": "1000000"}
     assert worker.int("offset.storage.partitions") == 5
 
 
-def test_response_header_rules() -> None:
+def test_response_header_rules_are_validated() -> None:
     text = 'set X-Frame-Options: DENY, "add Cache-Control: no-cache, no-store", setDate Last-Modified: 0'
     assert parse_response_headers(text) == [
         ("set", "X-Frame-Options", "DENY"),
@@ -271,7 +271,7 @@ CONNECTOR = {"name": "n", "connector.class": "c"}
         ),
     ],
 )
-def test_source_connector_refuses_with_kafka_s_texts(key: str, value: str, text: str) -> None:
+def test_source_connector_rejects_with_kafka_s_texts(key: str, value: str, text: str) -> None:
     with pytest.raises(ConfigException) as caught:
         SOURCE_CONNECTOR_CONFIG.parse({**CONNECTOR, key: value})
     assert str(caught.value) == text
@@ -295,13 +295,13 @@ def test_source_connector_refuses_with_kafka_s_texts(key: str, value: str, text:
         ("dead.letter.topic.replication.factor", "-2", "Replication factor must be positive"),
     ],
 )
-def test_mirror_source_refuses(key: str, value: str, text: str) -> None:
+def test_mirror_source_rejects_invalid_values(key: str, value: str, text: str) -> None:
     with pytest.raises(ConfigException) as caught:
         MIRROR_SOURCE_CONFIG.parse({**CONNECTOR, "source.cluster.alias": "A", key: value})
     assert text in str(caught.value)
 
 
-def test_duplicates_in_topics_go_silently() -> None:
+def test_duplicates_in_topics_are_removed_silently() -> None:
     parsed = MIRROR_SOURCE_CONFIG.parse({**CONNECTOR, "source.cluster.alias": "A", "topics": "a,a, b"})
     assert parsed["topics"] == ["a", "b"]
 
@@ -351,14 +351,14 @@ def test_common_connector_keys_are_typed() -> None:
 
 
 @pytest.mark.parametrize("value", ["latest", "none", "by_duration:PT1H", "by_duration:P1D", "by_duration:P1DT2H3M4.5S"])
-def test_offset_reset_accepts(value: str) -> None:
+def test_offset_reset_accepts_valid_values(value: str) -> None:
     assert CONSUMER_CONFIG.keys["auto.offset.reset"].parse(value) == value
 
 
 @pytest.mark.parametrize(
     "value", ["foo", "LATEST", "by_duration:x", "by_duration:-PT1H", "by_duration:P", "by_duration:P1DT"]
 )
-def test_offset_reset_refuses(value: str) -> None:
+def test_offset_reset_rejects_invalid_values(value: str) -> None:
     with pytest.raises(
         ConfigException, match=r"The value must be either 'earliest', 'latest', 'none' or of the format"
     ):

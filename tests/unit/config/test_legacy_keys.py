@@ -8,7 +8,7 @@ from mm2.config.legacy_keys import without_legacy_keys
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 
 
-def test_internal_converters_have_no_effect_and_are_told_of() -> None:
+def test_internal_converters_are_ignored_with_a_warning() -> None:
     old = {"internal.key.converter": JSON, "internal.value.converter.schemas.enable": "false", "key.converter": JSON}
     props, told = without_legacy_keys(old)
     assert props == {"key.converter": JSON}
@@ -27,7 +27,7 @@ def test_internal_converters_have_no_effect_and_are_told_of() -> None:
         ({"rest.host.name": "::1", "rest.port": "1"}, "http://[::1]:1"),
     ],
 )
-def test_host_and_port_mean_a_listener(old: dict[str, str], listeners: str) -> None:
+def test_host_and_port_are_converted_to_a_listener(old: dict[str, str], listeners: str) -> None:
     props, told = without_legacy_keys(old)
     assert props == {"listeners": listeners}
     assert len(told) == 1
@@ -35,13 +35,13 @@ def test_host_and_port_mean_a_listener(old: dict[str, str], listeners: str) -> N
     assert f"listeners={listeners}" in told[0]
 
 
-def test_listeners_win() -> None:
+def test_listeners_take_precedence() -> None:
     props, told = without_legacy_keys({"rest.port": "8084", "listeners": "http://:1"})
     assert props == {"listeners": "http://:1"}
     assert told == ["Configuration rest.port has no effect: listeners is given (it was removed in Kafka 3.0)."]
 
 
-def test_a_new_file_stays_as_it_is() -> None:
+def test_a_new_file_is_unchanged() -> None:
     assert without_legacy_keys({"listeners": "", "a": "b"}) == ({"listeners": "", "a": "b"}, [])
 
 

@@ -39,7 +39,7 @@ def pairs(lines: str, clusters: str) -> set[str]:
 # -- flows -------------------------------------------------------------------------------------------------------------
 
 
-def test_heartbeats_alone_make_every_pair() -> None:
+def test_heartbeats_alone_create_every_pair() -> None:
     assert pairs("", "A,B,C") == {"A->B", "A->C", "B->A", "B->C", "C->A", "C->B"}
 
 
@@ -57,7 +57,7 @@ def test_without_heartbeats_only_enabled_flows_exist() -> None:
     assert pairs(lines, "A,B,C") == {"A->B", "B->C", "C->A"}
 
 
-def test_a_flow_s_own_heartbeats_key_wins_over_the_top() -> None:
+def test_a_flow_s_own_heartbeats_key_overrides_the_top_level_one() -> None:
     lines = "emit.heartbeats.enabled=false A->B.enabled=true B->C.enabled=true C->B.emit.heartbeats.enabled=true"
     assert pairs(lines, "A,B,C") == {"A->B", "B->C", "C->B"}
 
@@ -69,11 +69,11 @@ def test_anything_but_true_is_false(value: str) -> None:
     assert mirror_maker(**{"A->B.emit.heartbeats.enabled": value}).cluster_pairs() == [SourceAndTarget("B", "A")]
 
 
-def test_top_enabled_makes_no_flow() -> None:
+def test_top_level_enabled_creates_no_flow() -> None:
     assert pairs("enabled=true emit.heartbeats.enabled=false", "A,B") == set()
 
 
-def test_clusters_collapse_and_may_be_none() -> None:
+def test_duplicate_clusters_are_merged_and_the_list_may_be_empty() -> None:
     assert mirror_maker("A, B,A").clusters == ("A", "B")
     assert mirror_maker("").cluster_pairs() == []
     assert mirror_maker("A").cluster_pairs() == []
@@ -211,7 +211,7 @@ def test_topic_names_ignore_the_separator() -> None:
     assert worker["offset.storage.topic"] == "mm2-offsets.A.internal"
 
 
-def test_flow_keys_do_not_reach_the_worker() -> None:
+def test_flow_keys_are_not_passed_to_the_worker() -> None:
     worker = of("A->B.group.id=g A->B.offset.storage.topic=t A->B.producer.acks=1").worker_config(A_TO_B)
     assert (worker["group.id"], worker["offset.storage.topic"]) == ("A-mm2", "mm2-offsets.A.internal")
     assert "producer.acks" not in worker
@@ -249,7 +249,7 @@ def test_other_top_keys_are_dropped(key: str) -> None:
 # -- connectors --------------------------------------------------------------------------------------------------------
 
 
-def test_worked_example() -> None:
+def test_the_worked_example_gives_its_documented_settings() -> None:
     config = of(
         "A.consumer.isolation.level=read_committed B.producer.linger.ms=5 A->B.producer.override.batch.size=1 "
         "A->B.source.consumer.fetch.min.bytes=7 A->B.consumer.max.poll.records=9 tasks.max=4 B.tasks.max=9 A.topics=no "
@@ -367,7 +367,7 @@ def test_spark_props_are_top_keys() -> None:
     assert of("spark.master=local[2] B.spark.x=1 sparkle=2").spark_props() == {"spark.master": "local[2]"}
 
 
-def test_a_cluster_called_spark_keeps_its_keys_from_spark() -> None:
+def test_keys_of_a_cluster_named_spark_are_not_passed_to_spark() -> None:
     config = of("spark.sasl.jaas.config=s3cret spark.consumer.fetch.min.bytes=1 spark.master=local[2]", "A,spark")
     assert config.spark_props() == {"spark.master": "local[2]"}
 
@@ -401,13 +401,13 @@ def test_a_cluster_called_spark_keeps_its_keys_from_spark() -> None:
         ),
     ],
 )
-def test_bad_top_keys_stop_at_once(key: str, value: str, text: str) -> None:
+def test_bad_top_level_keys_fail_immediately(key: str, value: str, text: str) -> None:
     with pytest.raises(ConfigException) as caught:
         MirrorMakerConfig({"clusters": "A,B", key: value})
     assert str(caught.value) == text
 
 
-def test_clusters_is_required_and_security_protocol_is_any_case() -> None:
+def test_clusters_is_required_and_security_protocol_ignores_case() -> None:
     with pytest.raises(ConfigException, match='Missing required configuration "clusters" which has no default value'):
         MirrorMakerConfig({})
     assert of("security.protocol=sasl_ssl").top.str("security.protocol") == "sasl_ssl"
@@ -486,7 +486,7 @@ def test_only_flows_into_the_targets_are_checked() -> None:
     of(SERVERS + lines, "A,B,C").validate([])
 
 
-def test_a_value_that_is_overridden_does_not_matter() -> None:
+def test_an_overridden_value_is_not_validated() -> None:
     of(SERVERS + "tasks.max=x A->B.tasks.max=2 B->A.tasks.max=2").validate()
     of(SERVERS + "B.offset.storage.partitions=x A.offset.storage.partitions=y offset.storage.partitions=3").validate()
 
@@ -516,7 +516,7 @@ def test_a_bad_value_from_a_provider_is_not_shown(tmp_path: Path) -> None:
     assert caught.value.__context__ is None
 
 
-def test_a_reference_that_leads_nowhere_stops_the_start(tmp_path: Path) -> None:
+def test_an_unresolvable_reference_stops_the_start(tmp_path: Path) -> None:
     provider = "config.providers=f config.providers.f.class=org.apache.kafka.common.config.provider.FileConfigProvider "
     text = problem(f"{provider} B.ssl.key.password=${{f:{tmp_path}/absent:k}}")
     assert text.startswith(f"Config provider f, path {tmp_path}/absent, key k: Cannot read")

@@ -1,4 +1,4 @@
-"""Where each setting of a file comes from, and what of it may be shown."""
+"""The origin of each setting of a file, and which values are shown."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_parts_are_the_process_the_worker_and_the_connectors() -> None:
         (PROCESS, "dedicated.mode.enable.internal.rest", ("false", Level.DEFAULT, "", None, ())),
     ],
 )
-def test_a_setting_tells_its_key_its_line_and_what_it_overrides(
+def test_a_setting_has_its_key_its_line_and_what_it_overrides(
     part: str, key: str, expected: tuple[str, Level, str, int | None, tuple[str, ...]]
 ) -> None:
     found = read()[part][key]
@@ -98,12 +98,12 @@ def test_the_last_of_equal_keys_counts_with_its_line() -> None:
     assert (read(text)["MirrorSourceConnector"]["topics"].value, property_lines(text)["topics"]) == ("last", 23)
 
 
-def test_the_dedicated_worker_s_default_gives_way_to_the_file() -> None:
+def test_the_file_overrides_the_dedicated_worker_s_default() -> None:
     found = read(FILE + "B.scheduled.rebalance.max.delay.ms = 7\n")[WORKER]["scheduled.rebalance.max.delay.ms"]
     assert (found.value, found.origin) == ("7", "B.scheduled.rebalance.max.delay.ms")
 
 
-def test_what_is_or_may_be_a_secret_is_not_shown_but_a_reference_is() -> None:
+def test_secrets_and_possible_secrets_are_hidden_but_references_are_shown() -> None:
     parts = read()
     shown = [one.value for part in parts.values() for one in part.values()]
     assert not [value for value in shown if "secret" in value or "user and" in value]
@@ -119,7 +119,7 @@ def test_what_is_or_may_be_a_secret_is_not_shown_but_a_reference_is() -> None:
     assert found.value == "https://[hidden]@tokens.example/"
 
 
-def test_every_key_of_the_derived_maps_is_told_with_the_value_that_counts() -> None:
+def test_every_key_of_the_derived_maps_is_listed_with_its_effective_value() -> None:
     config = MirrorMakerConfig(parse_properties(FILE))
     for java_class in CONNECTOR_CLASSES:
         told = read()[java_class.rpartition(".")[2]]
@@ -128,7 +128,7 @@ def test_every_key_of_the_derived_maps_is_told_with_the_value_that_counts() -> N
             assert told[key].level is not Level.DEFAULT
 
 
-def test_keys_that_nothing_reads_are_told_with_line_and_nearest() -> None:
+def test_unknown_keys_are_reported_with_line_and_closest_known_key() -> None:
     config, lines = MirrorMakerConfig(parse_properties(FILE)), property_lines(FILE)
     assert [(one.key, one.line) for one in unread(config, lines)] == [("tasks.mx", 22)]
     assert unread(config, lines)[0].nearest == "tasks.max"

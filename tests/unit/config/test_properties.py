@@ -34,12 +34,12 @@ _TEXT = st.text(st.characters(exclude_categories=["Cs"]))
         ("a=1\rb=2", {"a": "1", "b": "2"}),
     ],
 )
-def test_syntax_is_java_s(text: str, expected: dict[str, str]) -> None:
+def test_syntax_equals_java_s(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text) == expected
 
 
 @given(st.dictionaries(_TEXT, _TEXT))
-def test_what_java_writes_is_read_back(props: dict[str, str]) -> None:
+def test_files_written_by_java_are_read(props: dict[str, str]) -> None:
     assert parse_properties(javaproperties.dumps(props)) == props
 
 
@@ -49,7 +49,7 @@ def test_file_is_latin_1(tmp_path: Path) -> None:
     assert load_properties(file) == {"user": "André"}
 
 
-def test_bad_escape_names_file_and_line(tmp_path: Path) -> None:
+def test_a_bad_escape_is_reported_with_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text("# head\na=1,\\\n  2\n\nb=\\u12x4\n")
     with pytest.raises(ConfigException, match=r"mm2\.properties, line 5: .*\\u12x4"):

@@ -40,18 +40,18 @@ def test_references_are_found_with_and_without_path() -> None:
     ]
 
 
-def test_file_values_stand_anywhere_in_a_text(secrets: Path) -> None:
+def test_file_values_can_be_anywhere_in_a_text(secrets: Path) -> None:
     at = f"{secrets}/a.properties"
     text = f'module required username="${{file:{at}:user}}" password="${{file:{at}:password}}";'
     assert transform(FILE, text) == 'module required username="bob" password="s3cret";'
     assert transform(FILE, f"${{file:{at}:badge}}") == "café"
 
 
-def test_what_a_value_brings_is_not_resolved_again(secrets: Path) -> None:
+def test_resolved_values_are_not_resolved_again(secrets: Path) -> None:
     assert transform(FILE, f"${{file:{secrets}/a.properties:chain}}") == "${file:x:y}"
 
 
-def test_directory_holds_a_key_per_file(secrets: Path) -> None:
+def test_directory_provider_reads_a_key_per_file(secrets: Path) -> None:
     assert transform(DIRECTORY, f"${{dir:{secrets}:token}}") == "t0ken\n"
 
 
@@ -76,7 +76,7 @@ def test_environment_is_limited_by_its_pattern(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("provider", [FILE, DIRECTORY])
-def test_allowed_paths_fence_a_provider_in(provider: dict[str, str], secrets: Path, tmp_path: Path) -> None:
+def test_allowed_paths_restrict_a_provider(provider: dict[str, str], secrets: Path, tmp_path: Path) -> None:
     name = provider["config.providers"]
     props = {**provider, f"config.providers.{name}.param.allowed.paths": str(secrets)}
     path, key, value = (secrets / "a.properties", "user", "bob") if name == "file" else (secrets, "token", "t0ken\n")
@@ -86,7 +86,7 @@ def test_allowed_paths_fence_a_provider_in(provider: dict[str, str], secrets: Pa
             transform(props, f"${{{name}:{outside}:{key}}}")
 
 
-def test_allowed_paths_are_absolute_and_exist(tmp_path: Path) -> None:
+def test_allowed_paths_must_be_absolute_and_exist(tmp_path: Path) -> None:
     key = "config.providers.file.param.allowed.paths"
     with pytest.raises(ConfigException, match=f"Invalid value here for configuration {key}: Path is not absolute"):
         transform({**FILE, key: "here"}, "")

@@ -1,4 +1,4 @@
-"""docs/CONFIGURATION.md says what the definitions say."""
+"""docs/CONFIGURATION.md matches the definitions."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def rows() -> dict[str, list[str]]:
     return found
 
 
-def test_the_page_is_what_the_definitions_make() -> None:
+def test_the_page_is_generated_from_the_definitions() -> None:
     assert PAGE.read_text() == page(), "run: .venv/bin/python -m mm2.config.reference > docs/CONFIGURATION.md"
 
 
@@ -38,14 +38,14 @@ def test_every_key_of_every_definition_is_in_it() -> None:
     assert not {name for definition in DEFINITIONS for name in definition.names} - rows().keys()
 
 
-def test_ours_are_marked_and_kafkas_are_not() -> None:
+def test_our_keys_are_marked_and_kafkas_are_not() -> None:
     told = rows()
     assert {THROTTLE_KEY, "rest.unauthenticated.access", *OWN_CONFIG.names} <= OURS
     for name, lines in told.items():
         assert all(("*Ours.*" in line) == (name in OURS) for line in lines), name
 
 
-def test_no_row_is_without_words_and_no_table_without_rows() -> None:
+def test_every_row_has_a_description_and_every_table_has_rows() -> None:
     for section in sections():
         assert section.keys, section.title
         assert not [key.name for key in section.keys if not key.documentation]

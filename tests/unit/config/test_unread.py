@@ -66,7 +66,7 @@ def unread(*keys: str, **props: str) -> list[tuple[str, str | None]]:
         ("A->A.enabled", "A->B.enabled"),
         ("C.bootstrap.servers", "A.bootstrap.servers"),
         ("config.providers.other.class", "config.providers"),
-        # Of nobody.
+        # Keys that no part reads.
         ("qqqq.zzzz", None),
     ],
 )
@@ -129,11 +129,11 @@ def test_unread_keys_come_with_the_nearest_known_key(key: str, nearest: str | No
         "B->A.topics",
     ],
 )
-def test_usable_keys_raise_no_alarm(key: str) -> None:
+def test_used_keys_are_not_reported(key: str) -> None:
     assert MirrorMakerConfig({"clusters": "A,B"})._readers().unread([key]) == []
 
 
-def test_workers_keys_of_a_cluster_without_workers_are_unread() -> None:
+def test_worker_keys_of_a_cluster_without_workers_are_reported() -> None:
     found = unread("A.offset.storage.replication.factor", "B.group.id", "A.request.timeout.ms", **HEARTBEATS_OFF)
     assert found == [
         ("A.offset.storage.replication.factor", "B.offset.storage.replication.factor"),
@@ -141,11 +141,11 @@ def test_workers_keys_of_a_cluster_without_workers_are_unread() -> None:
     ]
 
 
-def test_a_flow_that_is_off_may_have_keys() -> None:
+def test_a_disabled_flow_may_have_keys() -> None:
     assert unread("B->A.topics", **HEARTBEATS_OFF) == []
 
 
-def test_named_providers_are_read() -> None:
+def test_keys_of_configured_providers_are_not_reported() -> None:
     props = {
         "config.providers": "env",
         "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
@@ -154,17 +154,17 @@ def test_named_providers_are_read() -> None:
     assert unread(**props) == []
 
 
-def test_order_is_the_file_s() -> None:
+def test_the_order_is_that_of_the_file() -> None:
     assert [key for key, _ in unread("zzz", "topics", "aaa")] == ["zzz", "aaa"]
 
 
-def test_a_key_that_two_aliases_could_own_is_judged_by_both() -> None:
+def test_a_key_that_matches_two_aliases_is_checked_for_both() -> None:
     config = MirrorMakerConfig(
         {"clusters": "us,us.west", "us.west.bootstrap.servers": "x:1", "us.west.boostrap.servers": "y:1"}
     )
     assert config.unread_keys() == [("us.west.boostrap.servers", "us.west.bootstrap.servers")]
 
 
-def test_a_single_cluster_has_no_flow_to_suggest() -> None:
+def test_no_flow_is_suggested_for_a_single_cluster() -> None:
     config = MirrorMakerConfig({"clusters": "A", "exactly.once.support": "required", "A.topics": "t"})
     assert config.unread_keys() == [("exactly.once.support", None), ("A.topics", "topics")]

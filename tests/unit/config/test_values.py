@@ -39,7 +39,7 @@ from mm2.config.values import ConfigException, ConfigType, Password, parse_type,
         (ConfigType.LIST, ["a"], ["a"]),
     ],
 )
-def test_good_values(type_: ConfigType, text: object, value: object) -> None:
+def test_good_values_are_parsed(type_: ConfigType, text: object, value: object) -> None:
     assert parse_type("k", text, type_) == value
 
 
@@ -112,7 +112,7 @@ def test_password_shows_nothing() -> None:
     assert len({password, Password("s3cret"), Password("other")}) == 2
 
 
-def test_exception_forms() -> None:
+def test_config_exceptions_have_kafka_s_forms() -> None:
     assert str(ConfigException("a sentence")) == "a sentence"
     assert str(ConfigException("k", None)) == "Invalid value null for configuration k"
     assert str(ConfigException("k", ["a", True], "why")) == "Invalid value [a, true] for configuration k: why"

@@ -19,7 +19,7 @@ ORDERED = [
 ]
 
 
-def test_versions_are_in_python_s_order_and_java_s_are_understood() -> None:
+def test_versions_have_python_s_order_and_java_s_are_parsed() -> None:
     assert sorted(sorted(ORDERED), key=Version) == ORDERED
     assert Version("1.0") == Version("1.0.0") == Version("1.0.Final")
     assert len({Version("1.0"), Version("1.0.0")}) == 1
@@ -37,7 +37,7 @@ def test_versions_are_in_python_s_order_and_java_s_are_understood() -> None:
         ("[1.0,2.0),(2.0,3.0]", ["1.5", "3.0"], ["2.0"]),
     ],
 )
-def test_a_range_holds_what_maven_s_holds(spec: str, inside: list[str], outside: list[str]) -> None:
+def test_a_range_contains_what_maven_s_contains(spec: str, inside: list[str], outside: list[str]) -> None:
     wanted = version_requirement(spec)
     assert wanted is not None
     assert [version in wanted for version in inside] == [True] * len(inside)
@@ -46,7 +46,7 @@ def test_a_range_holds_what_maven_s_holds(spec: str, inside: list[str], outside:
 
 
 @pytest.mark.parametrize("spec", [None, "", " ", "latest"])
-def test_no_requirement(spec: str | None) -> None:
+def test_no_requirement_allows_every_version(spec: str | None) -> None:
     assert version_requirement(spec) is None
 
 
@@ -61,7 +61,7 @@ def test_no_requirement(spec: str | None) -> None:
         ("1.0]", "Not a version: '1.0]'"),
     ],
 )
-def test_what_is_no_range_is_refused_in_maven_s_words(spec: str, text: str) -> None:
+def test_an_invalid_range_is_rejected_with_maven_s_text(spec: str, text: str) -> None:
     with pytest.raises(InvalidVersionRange) as raised:
         version_requirement(spec)
     assert str(raised.value) == text

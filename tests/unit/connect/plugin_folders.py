@@ -1,4 +1,4 @@
-"""Plugin locations made of a few files, for tests of what is found there and of how it is kept apart."""
+"""Small plugin locations, for tests of discovery and isolation."""
 
 from __future__ import annotations
 

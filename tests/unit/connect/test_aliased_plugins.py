@@ -28,7 +28,7 @@ def all_of_them() -> dict[str, str]:
     return props
 
 
-def test_the_keys_of_all_that_ships_are_kafka_s_column_by_column() -> None:
+def test_the_keys_of_all_included_plugins_equal_kafka_s_column_by_column() -> None:
     definition = with_aliased_plugins(SOURCE_CONNECTOR_CONFIG, all_of_them(), PLUGINS, None)
     found = [columns(key) for key in definition.keys.values() if key.name not in SOURCE_CONNECTOR_CONFIG]
     expected = rows(Path(__file__).with_name("enriched_keys.tsv"))
@@ -50,7 +50,7 @@ def test_an_alias_needs_a_class() -> None:
     }
 
 
-def test_a_predicate_that_is_not_there_cannot_be_negated() -> None:
+def test_a_missing_predicate_cannot_be_negated() -> None:
     text = "Config 'transforms.a.negate' was provided but there is no config 'transforms.a.predicate' defining a predicate to be negated."
     assert errors(transforms="a", transforms__a__type=FILTER, transforms__a__negate="true")["transforms.a.type"] == [
         text
@@ -58,13 +58,13 @@ def test_a_predicate_that_is_not_there_cannot_be_negated() -> None:
 
 
 @pytest.mark.parametrize("name", ["Nope", "org.apache.kafka.connect.storage.StringConverter"])
-def test_a_class_that_is_none_is_an_error_at_its_type(name: str) -> None:
+def test_an_invalid_class_is_an_error_of_its_type_key(name: str) -> None:
     found = errors(transforms="a", transforms__a__type=name)
     assert list(found) == ["transforms.a.type"]
     assert name in found["transforms.a.type"][0]
 
 
-def test_a_validator_of_a_plugin_names_its_own_key_as_in_kafka() -> None:
+def test_a_plugin_validator_reports_its_own_key_like_kafka() -> None:
     found = errors(
         transforms="a", transforms__a__type="RegexRouter", transforms__a__regex="(", transforms__a__replacement=""
     )

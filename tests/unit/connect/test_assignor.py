@@ -200,7 +200,7 @@ def test_connectors_follow_a_new_leader_in_two_phases() -> None:
     assert group.unique()
 
 
-def test_leader_that_lost_its_connectors_gets_them_back_without_delay() -> None:
+def test_a_leader_that_lost_its_connectors_is_reassigned_them_without_delay() -> None:
     group = Group(Configs({"c1": 2}), url=URL_NOT_USED)
     group.round("w1", "w2", leader="w1")
     group.held["w1"] = ([], [])
@@ -216,7 +216,7 @@ def test_members_with_urls_share_connectors_as_java_does() -> None:
     assert group.loads() == {"w1": (1, 1), "w2": (1, 1)}
 
 
-def test_eager_deals_connectors_then_tasks() -> None:
+def test_eager_assigns_connectors_and_then_tasks() -> None:
     states = {m: WorkerState("u", 7) for m in ("w2", "w1")}
     outcome = assign_eagerly(states, "w1", Configs({"b": 2, "a": 1}))
     assert outcome.assignments["w1"].connectors == ("a",)
@@ -232,7 +232,7 @@ def test_eager_leader_without_rest_urls_keeps_the_connectors() -> None:
     assert {len(told.tasks) for told in outcome.assignments.values()} == {1, 2}
 
 
-def test_mismatch_tells_everybody_the_offset_to_read_to() -> None:
+def test_mismatch_sends_every_member_the_offset_to_read_to() -> None:
     states = {"w1": WorkerState("u", 3), "w2": WorkerState("u", 9)}
     outcome = mismatch(states, "w1", 9, 2)
     assert {(a.error, a.config_offset) for a in outcome.assignments.values()} == {(CONFIG_MISMATCH, 9)}

@@ -107,7 +107,7 @@ def test_an_incomplete_set_makes_the_connector_inconsistent_until_a_complete_one
     assert topic.fold.snapshot().tasks("c") == []
     assert topic.heard.events == [("tasks",)]
     topic.task(0)
-    topic.commit(2)  # the deferred task 1 was thrown away with the bad commit
+    topic.commit(2)  # the deferred task 1 was discarded with the bad commit
     assert topic.fold.snapshot().inconsistent == {"c"}
     topic.task(0)
     topic.task(1)
@@ -137,7 +137,7 @@ def test_generations_count_sets_of_task_configs(topic: Topic) -> None:
         assert topic.fold.snapshot().task_config_generations["c"] == expected
 
 
-def test_a_tombstone_takes_tasks_and_deferred_configs_along(topic: Topic) -> None:
+def test_a_tombstone_deletes_tasks_and_deferred_configs(topic: Topic) -> None:
     topic.connector()
     topic.task(0)
     topic.commit(1)
@@ -203,7 +203,7 @@ def test_a_state_written_before_its_connector_counts_from_the_start(topic: Topic
     assert topic.fold.snapshot().target_state("c") is TargetState.STOPPED
 
 
-def test_restarts_and_levels_of_the_past_are_history(topic: Topic) -> None:
+def test_old_restarts_and_log_levels_are_ignored(topic: Topic) -> None:
     topic.write("restart-connector-c", {"include-tasks": True, "only-failed": True})
     topic.write("logger-cluster-a.b", {"level": "DEBUG"})
     topic.listen()
@@ -233,7 +233,7 @@ def test_a_task_count_record_ends_pending_fencing(topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("key", ["task-c", "task-c-x", "task-c--1x", "task-c-"])
-def test_keys_that_name_no_task_are_dropped(topic: Topic, key: str) -> None:
+def test_keys_without_a_task_number_are_ignored(topic: Topic, key: str) -> None:
     topic.connector()
     topic.write(key, {"properties": {}})
     topic.commit(1)

@@ -1,4 +1,4 @@
-"""A connector's own offsets over those that all share: which wins, and what is written where, in which order."""
+"""A connector's own offsets and the shared offsets: precedence, and the order of writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ P1, P2, P3 = {"p": 1}, {"p": 2}, {"p": 3}
 
 
 class Noted(MemoryOffsetStore):
-    """Keeps a list of what is written, fails when it is told to, waits where it is told to."""
+    """Records its writes, and fails or waits as configured."""
 
     def __init__(self, name: str, written: list[tuple[str, list[SourceOffset]]]) -> None:
         super().__init__()
@@ -48,20 +48,20 @@ def stores() -> Iterator[Stores]:
     made.both.stop()
 
 
-def test_own_offsets_win_over_shared_ones(stores: Stores) -> None:
+def test_own_offsets_override_shared_ones(stores: Stores) -> None:
     stores.shared.write("c", [(P1, {"o": 1}), (P2, {"o": 2})], 1)
     stores.own.write("c", [(P2, {"o": 20}), (P3, {"o": 30})], 1)
     assert stores.both.offsets("c", [P1, P2, P3, {"p": 4}], 1) == [{"o": 1}, {"o": 20}, {"o": 30}, None]
     assert stores.both.all_offsets("c", 1) == [(P1, {"o": 1}), (P2, {"o": 20}), (P3, {"o": 30})]
 
 
-def test_own_first_then_a_copy(stores: Stores) -> None:
+def test_offsets_are_written_to_the_own_store_and_then_copied(stores: Stores) -> None:
     stores.both.write("c", [(P1, {"o": 1})], 1)
     assert stores.both.flush(10)
     assert stores.written == [("own", [(P1, {"o": 1})]), ("shared", [(P1, {"o": 1})])]
 
 
-def test_removals_come_first_and_from_the_shared_store_first(stores: Stores) -> None:
+def test_removals_are_written_first_and_to_the_shared_store_first(stores: Stores) -> None:
     stores.both.write("c", [(P1, {"o": 1}), (P2, {"o": 1})], 1)
     assert stores.both.flush(10)
     stores.written.clear()
@@ -75,7 +75,7 @@ def test_removals_come_first_and_from_the_shared_store_first(stores: Stores) -> 
     assert stores.both.all_offsets("c", 1) == [(P2, {"o": 2})]
 
 
-def test_a_removal_that_the_shared_store_does_not_take_changes_nothing(stores: Stores) -> None:
+def test_a_removal_rejected_by_the_shared_store_changes_nothing(stores: Stores) -> None:
     stores.both.write("c", [(P1, {"o": 1})], 1)
     assert stores.both.flush(10)
     stores.shared.fails = True
@@ -84,7 +84,7 @@ def test_a_removal_that_the_shared_store_does_not_take_changes_nothing(stores: S
     assert stores.both.offsets("c", [P1], 1) == [{"o": 1}]
 
 
-def test_a_copy_that_fails_is_no_failure(stores: Stores) -> None:
+def test_a_failed_copy_is_not_an_error(stores: Stores) -> None:
     stores.shared.fails = True
     stores.both.write("c", [(P1, {"o": 1})], 1)
     assert stores.both.flush(10)
@@ -94,7 +94,7 @@ def test_a_copy_that_fails_is_no_failure(stores: Stores) -> None:
     assert stores.shared.all_offsets("c", 1) == [(P1, {"o": 2})]
 
 
-def test_a_write_that_fails_is_not_copied(stores: Stores) -> None:
+def test_a_failed_write_is_not_copied(stores: Stores) -> None:
     stores.own.fails = True
     with pytest.raises(ConnectError, match="own cannot be written"):
         stores.both.write("c", [(P1, {"o": 1})], 1)
@@ -104,7 +104,7 @@ def test_a_write_that_fails_is_not_copied(stores: Stores) -> None:
 
 def test_no_copy_overtakes_a_removal(stores: Stores) -> None:
     stores.shared.gate.clear()
-    stores.both.write("c", [(P1, {"o": 1})], 1)  # its copy is held up
+    stores.both.write("c", [(P1, {"o": 1})], 1)  # its copy is delayed
     threading.Timer(0.2, stores.shared.gate.set).start()
     stores.both.write("c", [(P1, None)], 5)
     assert stores.both.flush(10)
@@ -112,7 +112,7 @@ def test_no_copy_overtakes_a_removal(stores: Stores) -> None:
     assert stores.both.all_offsets("c", 1) == []
 
 
-def test_what_is_held_up_is_copied_once_at_its_latest(stores: Stores) -> None:
+def test_a_delayed_copy_contains_only_the_latest_offsets(stores: Stores) -> None:
     stores.shared.gate.clear()
     for number in range(50):
         stores.both.write("c", [(P1, {"o": number})], 1)
@@ -122,7 +122,7 @@ def test_what_is_held_up_is_copied_once_at_its_latest(stores: Stores) -> None:
     assert len([name for name, _ in stores.written if name == "shared"]) <= 2
 
 
-def test_resetting_empties_both(stores: Stores) -> None:
+def test_a_reset_empties_both_stores(stores: Stores) -> None:
     stores.shared.write("c", [(P1, {"o": 1})], 1)
     stores.own.write("c", [(P2, {"o": 2})], 1)
     assert stores.both.reset("c", 1) == 2
@@ -143,7 +143,7 @@ def test_resetting_empties_both(stores: Stores) -> None:
         ("offsets", True, False, "offsets"),
     ],
 )
-def test_which_topic_a_connector_s_offsets_have_to_themselves(
+def test_a_connector_s_own_offsets_topic_follows_its_settings(
     named: str, elsewhere: bool, exactly_once: bool, own: str | None
 ) -> None:
     assert own_topic(named, "offsets", elsewhere=elsewhere, exactly_once=exactly_once) == own

@@ -82,7 +82,7 @@ def test_json_decimals_as_numbers() -> None:
         json_converter(decimal_format="x")
 
 
-def test_json_nothing_and_defaults() -> None:
+def test_json_null_and_defaults() -> None:
     schema = SchemaBuilder.int32().optional().default(5).build()
     assert json_converter().from_connect_data("t", (), None, None) is None
     assert json_converter().to_connect_data("t", (), None) == (None, None)
@@ -117,23 +117,23 @@ def test_json_strings_are_escaped_as_jackson_does(text: str, said: str) -> None:
         (None, "\ud800"),
     ],
 )
-def test_json_refuses_what_it_cannot_say(schema: Schema | None, value: Any) -> None:
+def test_json_rejects_values_it_cannot_represent(schema: Schema | None, value: Any) -> None:
     with pytest.raises(DataError):
         json_converter(schemas_enable="false").from_connect_data("t", (), schema, value)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"NaN", b"nul", b'"\xff"', b"[" * 5000])
-def test_json_refuses_what_is_none(data: bytes) -> None:
+def test_json_rejects_invalid_json(data: bytes) -> None:
     with pytest.raises(DataError):
         json_converter().to_connect_data("t", (), data)
 
 
-def test_json_with_schemas_wants_the_envelope() -> None:
+def test_json_with_schemas_requires_the_envelope() -> None:
     with pytest.raises(DataError, match=r"set schemas\.enable=false"):
         json_converter().to_connect_data("t", (), b'{"a":1}')
 
 
-def test_json_numbers_become_what_the_schema_says() -> None:
+def test_json_numbers_are_converted_to_the_schema_type() -> None:
     def read(type_: str, payload: str) -> Any:
         data = f'{{"schema":{{"type":"{type_}"}},"payload":{payload}}}'.encode()
         return json_converter().to_connect_data("t", (), data).value
@@ -145,7 +145,7 @@ def test_json_numbers_become_what_the_schema_says() -> None:
     assert read("boolean", "1") is False
 
 
-def test_a_cache_of_schemas_may_be_off() -> None:
+def test_the_schema_cache_can_be_disabled() -> None:
     converter = json_converter(schemas_cache_size="0")
     data = converter.from_connect_data("t", (), ORDER, VALUE)
     assert converter.to_connect_data("t", (), data) == (ORDER, VALUE)
@@ -198,11 +198,11 @@ def test_a_boolean_is_0_or_1() -> None:
         (1e7, "1.0E7"),
     ],
 )
-def test_text_is_what_java_calls_a_value(value: Any, text: str) -> None:
+def test_text_is_java_s_string_of_a_value(value: Any, text: str) -> None:
     assert StringConverter().from_connect_data("t", (), None, value) == text.encode()
 
 
-def test_text_has_no_form_for_bytes() -> None:
+def test_text_is_not_defined_for_bytes() -> None:
     with pytest.raises(DataError, match="ByteArrayConverter"):
         StringConverter().from_connect_data("t", (), None, b"\x00")
 
@@ -215,7 +215,7 @@ def test_text_in_other_character_sets() -> None:
         converter.configure({"converter.encoding": "no-such"}, is_key=False)
 
 
-def test_headers_are_text_that_tells_its_type() -> None:
+def test_header_types_are_inferred_from_text() -> None:
     converter = SimpleHeaderConverter()
     converter.configure({})
     assert converter.from_connect_header("t", "h", None, {"a": [1, b"\x01"]}) == b'{"a":[1,"AQ=="]}'
@@ -224,7 +224,7 @@ def test_headers_are_text_that_tells_its_type() -> None:
     assert converter.to_connect_header("t", "h", None) == (None, None)
 
 
-def test_all_but_the_simple_one_convert_headers_as_they_convert_values() -> None:
+def test_all_converters_except_the_simple_one_convert_headers_like_values() -> None:
     converter = JsonConverter()
     converter.configure({"converter.type": "header", "schemas.enable": "false"})
     assert converter.from_connect_header("t", "h", None, base64.b64decode("AQ==")) == b'"AQ=="'

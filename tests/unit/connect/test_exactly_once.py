@@ -1,4 +1,4 @@
-"""What exactly-once makes of settings, and what it refuses before anything runs."""
+"""Effect of exactly-once on settings, and rejected configurations."""
 
 from __future__ import annotations
 
@@ -87,17 +87,17 @@ class Answering(Plain):
         return self.exactly_once_support(props)
 
 
-def test_names_are_those_of_connect() -> None:
+def test_transactional_ids_equal_connect_s() -> None:
     assert leader_transactional_id("A-mm2") == "connect-cluster-A-mm2"
     assert task_transactional_id("A-mm2", TASK) == "A-mm2-MirrorSourceConnector-2"
 
 
-def test_a_worker_does_what_it_is_configured_to_in_any_case() -> None:
+def test_the_worker_setting_ignores_case() -> None:
     assert ExactlyOnceSupport.of(worker_config()) is ExactlyOnceSupport.DISABLED
     assert ExactlyOnceSupport.of(worker_config(exactly__once__source__support="Preparing")) == "preparing"
 
 
-def test_producers_of_tasks_get_an_id_of_their_own_only_when_enabled() -> None:
+def test_task_producers_get_their_own_transactional_id_only_when_enabled() -> None:
     for support in ("disabled", "preparing"):
         props = worker(exactly__once__source__support=support).producer_props(TASK, CONNECTOR)
         assert props["enable.idempotence"] == "false"
@@ -111,7 +111,7 @@ def test_producers_of_tasks_get_an_id_of_their_own_only_when_enabled() -> None:
     assert props["max.in.flight.requests.per.connection"] == "1"
 
 
-def test_settings_that_cannot_be_changed_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_that_cannot_be_changed_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
     enabled = worker(exactly__once__source__support="enabled")
     enabled.producer_props(TASK, {**CONNECTOR, "producer.override.enable.idempotence": "TRUE"})
     assert "client setting ignored" not in capsys.readouterr().out
@@ -124,7 +124,7 @@ def connector_config(**settings: str) -> AbstractConfig:
     return AbstractConfig(source_connector_config(props), props)
 
 
-def test_an_interval_is_that_of_offset_commits_unless_it_is_given() -> None:
+def test_the_default_interval_is_that_of_offset_commits() -> None:
     worker_settings = worker_config(offset__flush__interval__ms="7000")
     by_default = transactions_of(connector_config(), worker_settings, {})
     assert by_default == TransactionBoundaries(Boundary.POLL, 7000, 60_000)
@@ -148,7 +148,7 @@ REQUIRED = {"exactly.once.support": "Required"}
         (Answering(ValueError()), "ValueError, see the log"),
     ],
 )
-def test_a_connector_that_cannot_do_it_is_one_error_and_only_when_required(connector: Plain, said: str) -> None:
+def test_a_connector_without_exactly_once_support_is_one_error_only_when_required(connector: Plain, said: str) -> None:
     ((key, message),) = preflight(connector, REQUIRED, ENABLED)
     assert key == "exactly.once.support"
     assert said in message
@@ -156,7 +156,7 @@ def test_a_connector_that_cannot_do_it_is_one_error_and_only_when_required(conne
     assert preflight(connector, {}, ENABLED) == []
 
 
-def test_a_connector_that_can_do_it_is_fine_where_the_worker_does_it() -> None:
+def test_a_connector_with_exactly_once_support_is_valid_when_the_worker_enables_it() -> None:
     assert preflight(Answering(True), REQUIRED, ENABLED) == []
     for support in (ExactlyOnceSupport.DISABLED, ExactlyOnceSupport.PREPARING):
         ((key, message),) = preflight(Answering(True), REQUIRED, support)
@@ -177,5 +177,5 @@ def test_a_connector_that_cannot_define_boundaries_is_one_error(connector: Plain
     assert said in message
 
 
-def test_a_connector_may_define_boundaries_if_it_can() -> None:
+def test_a_connector_can_define_boundaries_if_it_supports_them() -> None:
     assert preflight(Answering(True), {"transaction.boundary": "connector"}, ENABLED) == []

@@ -1,4 +1,4 @@
-"""Rounds of zombie fencing: when one is due, and that nobody is told it is done when it is not."""
+"""Rounds of zombie fencing: when one is due, and that an incomplete one is never reported as complete."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def configs(tasks: int, record: int | None, *, pending: bool = True, generation:
     ],
     ids=["first", "one after one", "one before", "more before", "as many", "none now"],
 )
-def test_producers_of_the_last_tasks_written_down_are_fenced(state: ClusterConfigState, fence: int) -> None:
+def test_producers_of_the_last_recorded_tasks_are_fenced(state: ClusterConfigState, fence: int) -> None:
     assert due_round(state, "c") == FencingRound("c", 3, fence=fence, record=state.task_counts["c"])
 
 
-def test_a_round_that_is_done_is_not_due() -> None:
+def test_a_completed_round_is_not_due() -> None:
     assert due_round(configs(3, 3, pending=False), "c") is None
 
 
@@ -92,7 +92,7 @@ def begun(state: ClusterConfigState) -> tuple[Leader, Brokers, ZombieFencing]:
     return leader, brokers, ZombieFencing(leader, brokers.fence)
 
 
-def test_who_comes_while_a_round_runs_shares_it() -> None:
+def test_requests_during_a_round_share_it() -> None:
     leader, brokers, fencing = begun(configs(2, 3))
     first, second = fencing.begin("c"), fencing.begin("c")
     assert first is second
@@ -104,7 +104,7 @@ def test_who_comes_while_a_round_runs_shares_it() -> None:
     assert leader.written == [("c", 2)]
 
 
-def test_nothing_to_fence_is_written_down_at_once() -> None:
+def test_a_round_without_fencing_is_recorded_immediately() -> None:
     leader, brokers, fencing = begun(configs(2, None))
     assert fencing.begin("c").result(0) is None
     assert leader.written == [("c", 2)]
@@ -114,7 +114,7 @@ def test_nothing_to_fence_is_written_down_at_once() -> None:
     assert brokers.fenced == []
 
 
-def test_task_configs_that_come_meanwhile_end_a_round_and_nothing_is_written() -> None:
+def test_new_task_configs_end_a_round_and_nothing_is_written() -> None:
     leader, brokers, fencing = begun(configs(2, 3))
     round_ = fencing.begin("c")
     fencing.abort("c")
@@ -127,7 +127,7 @@ def test_task_configs_that_come_meanwhile_end_a_round_and_nothing_is_written() -
     assert fencing.begin("c") is not round_
 
 
-def test_a_generation_that_has_moved_on_unnoticed_is_a_conflict() -> None:
+def test_an_unnoticed_later_generation_is_a_conflict() -> None:
     leader, brokers, fencing = begun(configs(2, 3))
     round_ = fencing.begin("c")
     leader.state = configs(2, 3, generation=4)
@@ -138,7 +138,7 @@ def test_a_generation_that_has_moved_on_unnoticed_is_a_conflict() -> None:
     assert leader.written == []
 
 
-def test_who_leads_no_more_writes_nothing() -> None:
+def test_a_former_leader_writes_nothing() -> None:
     leader, brokers, fencing = begun(configs(2, 3))
     round_ = fencing.begin("c")
     leader.leads = False
@@ -151,7 +151,7 @@ def test_who_leads_no_more_writes_nothing() -> None:
         fencing.begin("c")
 
 
-def test_a_round_that_failed_can_be_begun_again() -> None:
+def test_a_failed_round_can_be_repeated() -> None:
     leader, brokers, fencing = begun(configs(2, 3))
     brokers.error = ConnectError("no right")
     brokers.go_on.set()

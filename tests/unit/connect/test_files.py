@@ -26,7 +26,7 @@ def split(data: bytes, sizes: list[int]) -> list[tuple[bytes, int]]:
 
 
 @given(st.lists(st.sampled_from([b"a", b"bc", b"\r", b"\n", b"\r\n", "ü".encode()])), st.lists(st.integers(1, 4)))
-def test_lines_do_not_depend_on_how_the_bytes_come(parts: list[bytes], sizes: list[int]) -> None:
+def test_lines_do_not_depend_on_how_the_bytes_are_split(parts: list[bytes], sizes: list[int]) -> None:
     data = b"".join(parts)
     lines = split(data, sizes)
     assert lines == split(data, [])
@@ -60,7 +60,7 @@ def polled(task: FileStreamSourceTask) -> list[tuple[Any, Any]]:
     return [(record.value, (record.source_offset or {})["position"]) for record in task.poll() or []]
 
 
-def test_positions_count_bytes_and_a_start_there_goes_on_exactly(tmp_path: Path) -> None:
+def test_positions_count_bytes_and_a_restart_continues_exactly_there(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text("eins\nzwölf\nhalb")
     task = source(file)
@@ -79,7 +79,7 @@ def test_positions_count_bytes_and_a_start_there_goes_on_exactly(tmp_path: Path)
     again.stop()
 
 
-def test_no_more_than_a_batch_comes_at_once_and_the_rest_without_new_data(tmp_path: Path) -> None:
+def test_at_most_one_batch_is_returned_and_the_rest_without_new_data(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text("".join(f"{n}\n" for n in range(25)))
     task = source(file, batch__size="10")
@@ -87,7 +87,7 @@ def test_no_more_than_a_batch_comes_at_once_and_the_rest_without_new_data(tmp_pa
     task.stop()
 
 
-def test_a_file_that_is_not_there_is_waited_for_and_stop_ends_the_waiting(tmp_path: Path) -> None:
+def test_a_missing_file_is_awaited_until_stop(tmp_path: Path) -> None:
     file = tmp_path / "f"
     task = source(file)
     threading.Timer(0.1, task.stop).start()
@@ -99,7 +99,7 @@ def test_a_file_that_is_not_there_is_waited_for_and_stop_ends_the_waiting(tmp_pa
     later.stop()
 
 
-def test_a_file_that_was_cut_off_is_told_of_and_read_on_when_it_is_long_enough(
+def test_a_truncated_file_is_reported_and_read_again_when_it_is_long_enough(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "f"
@@ -114,7 +114,7 @@ def test_a_file_that_was_cut_off_is_told_of_and_read_on_when_it_is_long_enough(
     task.stop()
 
 
-def test_a_position_that_is_no_number_fails_the_task(tmp_path: Path) -> None:
+def test_a_position_that_is_not_a_number_fails_the_task(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text("x\n")
     with pytest.raises(ConnectError, match="incorrect type"):
@@ -130,7 +130,7 @@ def test_a_position_that_is_no_number_fails_the_task(tmp_path: Path) -> None:
         ({"position": -1}, "non-negative"),
     ],
 )
-def test_offsets_that_cannot_be_are_refused(offset: dict[str, Any], said: str) -> None:
+def test_impossible_offsets_are_rejected(offset: dict[str, Any], said: str) -> None:
     connector, props = FileStreamSourceConnector(), {"file": "f", "topic": "t"}
     with pytest.raises(ConnectError, match=said):
         connector.alter_offsets(props, [({"filename": "f"}, offset)])

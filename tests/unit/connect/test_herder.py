@@ -1,7 +1,8 @@
-"""What a herder does without a group to talk to."""
+"""Tests of the herder without a group."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -61,7 +62,7 @@ def hold(instance: DistributedHerder) -> None:
     instance._work.tasks = {TASK}
 
 
-def test_without_a_delay_the_group_is_not_left_with_work_running() -> None:
+def test_without_a_delay_the_group_is_not_left_while_work_runs() -> None:
     instance = herder(**{"scheduled.rebalance.max.delay.ms": "0"})
     hold(instance)
     for _ in range(5):
@@ -75,7 +76,7 @@ def test_without_a_delay_the_group_is_not_left_with_work_running() -> None:
     assert instance._work.tasks == set()
 
 
-def test_with_a_delay_the_group_waits_for_our_work() -> None:
+def test_with_a_delay_the_group_waits_for_the_returning_worker() -> None:
     instance = herder(**{"scheduled.rebalance.max.delay.ms": "500"})
     hold(instance)
     instance._view.back_off()
@@ -83,7 +84,7 @@ def test_with_a_delay_the_group_waits_for_our_work() -> None:
     assert instance._work.tasks == {TASK}
 
 
-def test_leading_again_as_another_member_is_a_new_leadership() -> None:
+def test_a_leader_with_a_new_member_id_is_a_new_leader() -> None:
     announced = []
     instance = herder()
     instance._on_leader_ready = lambda leader: announced.append(leader._member.member_id)
@@ -110,7 +111,7 @@ def test_a_stop_ends_a_write_that_waits_for_a_broker() -> None:
             writing.result(timeout=5)
 
 
-def test_slow_requests_do_not_keep_the_herder_from_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_requests_do_not_block_the_herder_s_group_membership(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests_module, "_TURN_S", 0.05)
     instance = herder()
     done = [instance.later(lambda: time.sleep(0.1), "being slow") for _ in range(2)]
@@ -140,16 +141,20 @@ def test_after_a_fenced_write_the_config_topic_is_claimed_before_the_next_reques
 KEY = SessionKey(bytes(32), "HmacSHA256", 0)
 
 
-def follower(monkeypatch: pytest.MonkeyPatch, leader_url: str, **answers: object) -> DistributedHerder:
-    """Of a leader that has REST; `answers` are what it says to one request after another, None when it has fenced."""
+def follower(
+    monkeypatch: pytest.MonkeyPatch, leader_url: str, **responses: object
+) -> tuple[DistributedHerder, list[float]]:
+    """A follower whose leader returns `responses` (None: fenced) in order, and the times of its fencing requests."""
     instance = herder(**{"exactly.once.source.support": "enabled"})
     instance._rebalances.assignment = WorkerAssignment(NO_ERROR, "leader", leader_url, 1, (), (TASK,), version=2)
     instance._session_keys.accept(KEY)
-    left = list(answers.values())
+    left = list(responses.values())
     pending = [True]
+    requested_s: list[float] = []
 
     def fence(url: str, connector: str, key: SessionKey | None) -> None:
         assert (url, connector, key) == (leader_url, "c", KEY)
+        requested_s.append(time.monotonic())
         answer = left.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -158,43 +163,57 @@ def follower(monkeypatch: pytest.MonkeyPatch, leader_url: str, **answers: object
     monkeypatch.setattr(instance._internal_requests, "fence", fence)
     monkeypatch.setattr(instance._config_store, "is_pending_fencing", lambda _name: pending[0])
     monkeypatch.setattr(fencing_module, "_POLL_S", 0.01)
-    return instance
+    return instance, requested_s
 
 
 def never() -> bool:
     return False
 
 
-def test_a_leader_that_knows_another_key_or_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_with_another_key_or_without_a_response_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = {f"n{status}": RequestRefused("no", status) for status in (403, 503)}
-    instance = follower(monkeypatch, "http://l/", **refused, lost=RequestRefused("lost", None), done=None)
+    lost = RequestRefused("lost", None)
+    instance, requested_s = follower(monkeypatch, "http://l/", **refused, lost=lost, done=None)
     instance._ownership.await_fencing(TASK, never)
+    assert len(requested_s) == 4
+    assert all(later - earlier >= 0.01 for earlier, later in itertools.pairwise(requested_s)), "no wait between retries"
 
 
-def test_a_leader_that_refuses_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = follower(monkeypatch, "http://l/", refused=RequestRefused("no right", 500))
+def test_a_leader_that_rejects_the_fencing_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance, requested_s = follower(monkeypatch, "http://l/", refused=RequestRefused("no right", 500))
     with pytest.raises(ConnectError, match="Older tasks of connector c are not fenced: no right"):
         instance._ownership.await_fencing(TASK, never)
+    assert len(requested_s) == 1
 
 
 def test_a_task_whose_configs_are_out_of_date_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = follower(monkeypatch, "http://l/", conflict=RequestRefused("newer", 409))
-    until = time.monotonic() + 0.1
-    instance._ownership.await_fencing(TASK, lambda: time.monotonic() > until)
+    instance, requested_s = follower(monkeypatch, "http://l/", conflict=RequestRefused("newer", 409))
+    until_s = time.monotonic() + 0.1
+    instance._ownership.await_fencing(TASK, lambda: time.monotonic() > until_s)
+    assert time.monotonic() > until_s
+    assert len(requested_s) == 1
 
 
-def test_without_rest_a_task_waits_for_the_record_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rest_a_task_waits_for_the_record_until_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance, requested_s = follower(monkeypatch, URL_NOT_USED)
+    recorded = iter([True, True, True, False])
+    with monkeypatch.context() as patched:
+        patched.setattr(instance._config_store, "is_pending_fencing", lambda _name: next(recorded))
+        instance._ownership.await_fencing(TASK, never)
+    assert list(recorded) == []
     monkeypatch.setattr(fencing_module, "_FENCING_TIMEOUT_S", 0.05)
-    instance = follower(monkeypatch, URL_NOT_USED)
+    began_s = time.monotonic()
     with pytest.raises(ConnectError, match="Task c-0 was not started: exactly-once needs older tasks of connector c"):
         instance._ownership.await_fencing(TASK, never)
+    assert time.monotonic() - began_s >= 0.05
+    assert requested_s == []
 
 
 @pytest.mark.parametrize(
     ("generation", "tasks", "said"),
     [(3, (TASK,), None), (2, (TASK,), "newer task configs"), (3, (), "no longer assigned")],
 )
-def test_a_task_is_ours_while_it_is_assigned_and_its_configs_are_the_newest(
+def test_a_task_is_owned_while_assigned_with_the_newest_configs(
     generation: int, tasks: tuple[ConnectorTaskId, ...], said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = herder()
@@ -213,11 +232,11 @@ def test_a_task_is_ours_while_it_is_assigned_and_its_configs_are_the_newest(
                 asking.result()
 
 
-def test_lines_of_a_start_name_the_flow() -> None:
+def test_log_lines_of_a_start_contain_the_flow() -> None:
     assert herder()._work._pool.submit(structlog.contextvars.get_contextvars).result() == {"flow": "A->B"}
 
 
-def test_only_sources_have_older_tasks_to_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_source_connectors_have_older_tasks_to_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = herder()
     sink = "org.apache.kafka.connect.file.FileStreamSinkConnector"
     state = ClusterConfigState(connector_configs={"c": {"connector.class": sink}})
@@ -232,7 +251,7 @@ def test_only_sources_have_older_tasks_to_fence(monkeypatch: pytest.MonkeyPatch)
         unknown.result(0)
 
 
-def test_a_health_check_tells_what_keeps_a_herder_from_answering(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_health_check_reports_what_blocks_a_herder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base_module, "HEALTH_TIMEOUT_S", 0.05)
     instance = herder()
     starting = instance.health().result(5)
@@ -248,7 +267,7 @@ def test_a_health_check_tells_what_keeps_a_herder_from_answering(monkeypatch: py
     assert asked.result(5).http_status == 200
 
 
-def test_a_request_that_waits_says_for_what() -> None:
+def test_a_waiting_request_reports_its_stage() -> None:
     instance = herder()
     waiting = instance.connector_info("c")
     with instance._stages.during("stopping connector d"):
@@ -256,7 +275,7 @@ def test_a_request_that_waits_says_for_what() -> None:
     assert said.startswith("Request timed out. The worker is currently stopping connector d, which began at ")
 
 
-def test_a_follower_says_who_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_reports_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = herder()
     monkeypatch.setattr(
         instance._config_store, "snapshot", lambda: ClusterConfigState(connector_configs={"c": {"name": "c"}})

@@ -36,7 +36,7 @@ from mm2.kafka.structs import TopicPartition
 # -- stages
 
 
-def test_a_stage_in_progress_and_one_that_is_over_are_told_apart() -> None:
+def test_stages_in_progress_and_completed_ones_are_distinguished() -> None:
     stages = StageTracker("awaiting startup")
     stages.complete()
     with stages.during("polling the group"):
@@ -48,7 +48,7 @@ def test_a_stage_in_progress_and_one_that_is_over_are_told_apart() -> None:
     assert " and completed at 2" in said
 
 
-def test_a_stage_may_tell_how_far_it_is() -> None:
+def test_a_stage_can_report_its_progress() -> None:
     stages = StageTracker("awaiting startup")
     done = ["7 of 9"]
     with stages.during("reading", lambda: done[0]):
@@ -57,7 +57,7 @@ def test_a_stage_may_tell_how_far_it_is() -> None:
         assert stages.current.description == "reading"
 
 
-def test_what_hangs_says_where_and_holds_up_nobody() -> None:
+def test_a_hanging_call_reports_its_stage_and_blocks_no_other() -> None:
     hanging, entered = threading.Event(), threading.Event()
 
     def hang(stages: StageTracker) -> None:
@@ -73,7 +73,7 @@ def test_what_hangs_says_where_and_holds_up_nobody() -> None:
     future.result(5)
 
 
-def test_steps_tell_the_stage_of_the_step_in_progress_and_fail_with_it() -> None:
+def test_steps_report_the_stage_in_progress_and_fail_with_it() -> None:
     steps: Steps[int] = Steps("first")
     assert steps.outcome.stage().description == "first"
     second = StageTracker("second")
@@ -94,7 +94,7 @@ def test_steps_tell_the_stage_of_the_step_in_progress_and_fail_with_it() -> None
 # -- requests
 
 
-def test_requests_run_in_order_of_their_time_and_then_of_their_coming() -> None:
+def test_requests_run_in_order_of_time_and_then_of_arrival() -> None:
     woken: list[None] = []
     queue = RequestQueue(StageTracker("idle"), lambda: woken.append(None))
     ran: list[str] = []
@@ -111,7 +111,7 @@ def test_requests_run_in_order_of_their_time_and_then_of_their_coming() -> None:
     assert ran == ["a", "b", "late"]
 
 
-def test_a_withdrawn_request_does_not_run_and_a_stopped_herder_refuses_all() -> None:
+def test_a_cancelled_request_does_not_run_and_a_stopped_herder_rejects_all() -> None:
     queue = RequestQueue(StageTracker("idle"), lambda: None)
     withdrawn = queue.submit(lambda: pytest.fail("withdrawn"), "nothing")
     withdrawn.cancel()
@@ -143,7 +143,7 @@ def test_new_and_deleted_connectors_and_task_commits_need_a_rebalance_changed_co
     assert not pending.need_rebalance
 
 
-def test_of_restart_requests_the_one_that_restarts_more_wins() -> None:
+def test_the_restart_request_that_restarts_more_wins() -> None:
     pending = PendingChanges({"c"}.__contains__)
     wanted = RestartRequest("c", only_failed=False, include_tasks=True)
     pending.restart_requested(RestartRequest("c", only_failed=True, include_tasks=True))
@@ -174,9 +174,7 @@ def states(connector: str, *tasks: str) -> ConnectorStateInfo:
         (True, True, False, [1]),
     ],
 )
-def test_a_restart_means_what_its_flags_say(
-    only_failed: bool, include_tasks: bool, connector: bool, tasks: list[int]
-) -> None:
+def test_a_restart_follows_its_flags(only_failed: bool, include_tasks: bool, connector: bool, tasks: list[int]) -> None:
     plan = restart_plan(RestartRequest("c", only_failed, include_tasks), states("RUNNING", "RUNNING", "FAILED"))
     assert plan.connector is connector
     assert [task.task for task in plan.tasks] == tasks
@@ -209,7 +207,7 @@ def signed(body: bytes, key: SessionKey = KEY, algorithm: str = "HmacSHA256") ->
     return RequestSignature.from_headers(body, request_signing.signature_headers(key, body, algorithm))
 
 
-def test_internal_requests_are_judged_as_java_does() -> None:
+def test_internal_requests_are_verified_like_java() -> None:
     keys = session_keys(KEY)
     keys.verify(signed(b"[]"))
     session_keys(KEY, signs=False).verify(None)
@@ -244,7 +242,7 @@ def test_a_signature_that_cannot_be_read_is_a_bad_request(headers: dict[str, str
         RequestSignature.from_headers(b"", headers)
 
 
-def test_half_a_signature_is_none() -> None:
+def test_half_a_signature_is_no_signature() -> None:
     assert RequestSignature.from_headers(b"", {request_signing.SIGNATURE_HEADER: "AAA="}) is None
 
 
@@ -252,7 +250,7 @@ def test_half_a_signature_is_none() -> None:
 
 
 class Connectors:
-    """A worker whose connector c answers as told."""
+    """A worker whose connector c returns configured results."""
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
@@ -319,14 +317,14 @@ def test_task_configs_are_published_and_a_failure_is_tried_again_until_it_works(
     assert told == [None], "who waits hears of the first failure already"
 
 
-def test_too_many_tasks_are_not_asked_for_again() -> None:
+def test_too_many_tasks_are_not_requested_again() -> None:
     herd = Herd()
     reconfiguration(Connectors(TooManyTasks("too many")), herd).request("c")
     herd.run_until(lambda: herd.failed == ["too many"])
     assert herd.queue.run_due(lambda: False) == NEVER
 
 
-def test_a_connector_that_hangs_is_left_to_itself_and_its_successor_is_asked() -> None:
+def test_a_hanging_connector_is_abandoned_and_its_successor_is_used() -> None:
     herd, hanging = Herd(), threading.Event()
 
     def hang() -> list[dict[str, str | None]]:
@@ -344,7 +342,7 @@ def test_a_connector_that_hangs_is_left_to_itself_and_its_successor_is_asked() -
     assert herd.published == [[{"n": "new"}]]
 
 
-def test_what_a_connector_said_before_it_was_changed_does_not_count() -> None:
+def test_task_configs_from_before_a_change_are_ignored() -> None:
     herd = Herd()
 
     def change() -> list[dict[str, str | None]]:
@@ -377,7 +375,7 @@ def test_unchanged_task_configs_are_not_written_again_unless_the_connectors_chan
     assert changed(other, "c", [{"n": "0"}])
 
 
-def test_the_pauses_between_tries_double_up_to_a_minute() -> None:
+def test_the_retry_backoff_doubles_up_to_a_minute() -> None:
     assert [backoff_s(n) for n in (0, 1, 2, 8, 1000)] == [0.25, 0.5, 1.0, 60.0, 60.0]
 
 
@@ -388,7 +386,7 @@ def offsets(partition: Any, offset: Any) -> ConnectorOffsets:
     return ConnectorOffsets((ConnectorOffset(partition, offset),))
 
 
-def test_offsets_of_sinks_may_be_numbers_or_their_text() -> None:
+def test_sink_offsets_can_be_numbers_or_strings() -> None:
     where = {"kafka_topic": "t", "kafka_partition": "3"}
     assert parse_sink_offsets(offsets(where, {"kafka_offset": "7"})) == {TopicPartition("t", 3): 7}
     assert parse_sink_offsets(offsets({**where, "kafka_partition": 3}, {"kafka_offset": 7})) == {
@@ -415,7 +413,7 @@ def test_offsets_of_sinks_may_be_numbers_or_their_text() -> None:
         ({"kafka_topic": "t", "kafka_partition": 1}, {"kafka_offset": None}, "offset value in the provided offsets"),
     ],
 )
-def test_bad_offsets_of_sinks_are_bad_requests(partition: Any, offset: Any, said: str) -> None:
+def test_bad_sink_offsets_are_bad_requests(partition: Any, offset: Any, said: str) -> None:
     with pytest.raises(BadRequest, match=said):
         parse_sink_offsets(offsets(partition, offset))
 
@@ -438,6 +436,6 @@ def test_no_offsets_are_a_bad_request(body: Any) -> None:
         {"offsets": [{"x": {}}]},
     ],
 )
-def test_another_shape_is_a_malformed_body(body: Any) -> None:
+def test_an_unexpected_structure_is_a_malformed_body(body: Any) -> None:
     with pytest.raises(MalformedBody):
         ConnectorOffsets.from_json(body)

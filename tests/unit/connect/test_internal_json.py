@@ -63,7 +63,7 @@ def test_offset_keys_have_java_s_map_order(connector: str, partition: dict[str, 
         ),
     ],
 )
-def test_order_is_that_of_a_hash_map_of_java_17(put: str, iterated: str) -> None:
+def test_order_equals_that_of_a_hash_map_of_java_17(put: str, iterated: str) -> None:
     assert hash_map_order(put.split()) == iterated.split()
 
 

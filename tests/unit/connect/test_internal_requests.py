@@ -20,7 +20,7 @@ KEY = SessionKey(bytes(32), "HmacSHA256", 0)
 
 
 class Leader(HTTPServer):
-    """Answers as it is told and keeps what it was asked."""
+    """Returns configured responses and records the requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -59,7 +59,7 @@ def leader() -> Iterator[Leader]:
     server.server_close()
 
 
-def test_the_request_is_that_of_java_and_signed(leader: Leader) -> None:
+def test_the_request_equals_java_s_and_is_signed(leader: Leader) -> None:
     InternalRequests({}, algorithm="HmacSHA256").fence(leader.url, "a b/ü", KEY)
     ((method, path, headers),) = leader.asked
     assert (method, path) == ("PUT", "/connectors/a%20b%2F%C3%BC/fence")
@@ -74,20 +74,20 @@ def test_in_dedicated_mode_the_path_begins_with_the_flow(leader: Leader) -> None
     assert leader.asked[0][1] == "/A/B/connectors/c/fence"
 
 
-def test_an_error_keeps_its_status_and_what_the_leader_said(leader: Leader) -> None:
+def test_an_error_keeps_the_leader_s_status_and_message(leader: Leader) -> None:
     leader.answer = (409, json.dumps({"error_code": 409, "message": "new configs"}).encode())
     with pytest.raises(RequestRefused, match="answered 409: new configs") as refused:
         InternalRequests({}, algorithm="HmacSHA256").fence(leader.url, "c", KEY)
     assert refused.value.status == 409
 
 
-def test_no_answer_is_an_error_without_a_status() -> None:
+def test_a_missing_response_is_an_error_without_a_status() -> None:
     with pytest.raises(RequestRefused, match="No response from") as refused:
         InternalRequests({}, algorithm="HmacSHA256").fence("http://127.0.0.1:1", "c", KEY)
     assert refused.value.status is None
 
 
-def test_tls_is_that_of_the_listeners_or_that_of_the_worker_never_some_of_each() -> None:
+def test_tls_settings_come_from_the_listeners_or_from_the_worker_and_are_never_mixed() -> None:
     worker = {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/no/such/file.pem"}
     with pytest.raises(ConfigException, match=r"/no/such/file\.pem"):
         InternalRequests(worker, algorithm="HmacSHA256").fence("https://127.0.0.1:1", "c", KEY)

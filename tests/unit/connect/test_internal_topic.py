@@ -30,7 +30,7 @@ def test_settings_of_a_topic_come_from_its_prefix() -> None:
     assert InternalTopic.from_config(config, "status.storage.").partitions == 5
 
 
-def test_a_connector_s_own_topic_is_made_like_the_worker_s() -> None:
+def test_a_connector_s_own_topic_is_created_like_the_worker_s() -> None:
     own = InternalTopic.of_connector(WorkerConfig(PROPS), "its-offsets")
     assert (own.name, own.partitions, own.replication_factor) == ("its-offsets", 7, 2)
     assert own.configs == {"min.insync.replicas": "2"}

@@ -29,7 +29,7 @@ def lease(clock: Clock) -> GroupLease:
     return lease
 
 
-def test_it_ends_with_the_session_and_stays_lost(lease: GroupLease, clock: Clock) -> None:
+def test_the_lease_ends_with_the_session_and_stays_lost(lease: GroupLease, clock: Clock) -> None:
     clock.now += 10
     assert lease.is_valid()
     clock.now += 0.001
@@ -41,7 +41,7 @@ def test_it_ends_with_the_session_and_stays_lost(lease: GroupLease, clock: Clock
     assert lease.is_valid()
 
 
-def test_an_answer_counts_from_when_it_was_asked_for(lease: GroupLease, clock: Clock) -> None:
+def test_a_response_renews_the_lease_from_the_send_time_of_its_request(lease: GroupLease, clock: Clock) -> None:
     asked_s = clock.now + 5
     clock.now += 8
     lease.renew(asked_s)
@@ -51,7 +51,7 @@ def test_an_answer_counts_from_when_it_was_asked_for(lease: GroupLease, clock: C
     assert not lease.is_valid()
 
 
-def test_while_the_coordinator_owes_an_answer_being_awake_is_enough(lease: GroupLease, clock: Clock) -> None:
+def test_the_lease_holds_while_a_response_is_pending_and_the_process_runs(lease: GroupLease, clock: Clock) -> None:
     lease.await_answer()
     for _ in range(60):
         clock.now += 1
@@ -61,7 +61,7 @@ def test_while_the_coordinator_owes_an_answer_being_awake_is_enough(lease: Group
     assert lease.tick()
 
 
-def test_a_question_without_an_answer_leaves_little_time(lease: GroupLease, clock: Clock) -> None:
+def test_a_request_without_a_response_shortens_the_lease(lease: GroupLease, clock: Clock) -> None:
     lease.await_answer()
     for _ in range(20):
         clock.now += 1
@@ -73,7 +73,9 @@ def test_a_question_without_an_answer_leaves_little_time(lease: GroupLease, cloc
     assert not lease.is_valid()
 
 
-def test_a_new_assignment_counts_from_when_the_process_was_last_seen_awake(lease: GroupLease, clock: Clock) -> None:
+def test_a_new_assignment_starts_the_lease_when_the_process_was_last_known_to_run(
+    lease: GroupLease, clock: Clock
+) -> None:
     lease.tick()
     clock.now += 4  # frozen, with the answer in the buffer
     lease.begin()
@@ -81,7 +83,7 @@ def test_a_new_assignment_counts_from_when_the_process_was_last_seen_awake(lease
     assert not lease.is_valid()
 
 
-def test_who_has_nothing_loses_nothing(lease: GroupLease, clock: Clock) -> None:
+def test_without_an_assignment_nothing_is_lost(lease: GroupLease, clock: Clock) -> None:
     lease.end()
     clock.now += 3600
     assert lease.is_valid()
@@ -89,6 +91,6 @@ def test_who_has_nothing_loses_nothing(lease: GroupLease, clock: Clock) -> None:
     assert lease.is_valid()
 
 
-def test_a_group_that_has_gone_on_ends_it_at_once(lease: GroupLease) -> None:
+def test_losing_the_lease_takes_effect_immediately(lease: GroupLease) -> None:
     lease.lose()
     assert not lease.is_valid()

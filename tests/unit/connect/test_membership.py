@@ -1,4 +1,4 @@
-"""What a member does with its work when nobody answers it."""
+"""Assigned work of a group member without responses of the coordinator."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def member(listener: Revoked, held: WorkerAssignment) -> GroupMember:
 
 @pytest.mark.parametrize("held", [HELD, _merge(HELD, MISMATCH)], ids=["assigned", "kept over a failed round"])
 @pytest.mark.parametrize("way", ["revoke_all", "dropped"])
-def test_whatever_runs_is_given_up(held: WorkerAssignment, way: str) -> None:
+def test_everything_assigned_is_revoked(held: WorkerAssignment, way: str) -> None:
     listener = Revoked()
     lost = member(listener, held)
     if way == "revoke_all":
@@ -65,7 +65,7 @@ def test_whatever_runs_is_given_up(held: WorkerAssignment, way: str) -> None:
     assert lost._allocation is None
 
 
-def test_after_a_session_that_ended_unnoticed_everything_stops_before_the_group_is_joined_again() -> None:
+def test_after_an_unnoticed_session_timeout_everything_stops_before_rejoining() -> None:
     listener = Revoked()
     frozen = member(listener, HELD)
     frozen._lease.begin()
@@ -81,7 +81,7 @@ def test_after_a_session_that_ended_unnoticed_everything_stops_before_the_group_
     assert frozen.is_ours(), "there is nothing left that could be somebody else's"
 
 
-def test_the_lease_is_lost_while_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_lease_revokes_the_tasks_at_the_next_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     listener = Revoked()
     frozen = member(listener, HELD)
     frozen._lease.begin()

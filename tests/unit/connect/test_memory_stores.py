@@ -45,7 +45,7 @@ class Listener:
         self.heard.append(("level", (namespace, level)))
 
 
-def test_a_connector_s_life_in_memory() -> None:
+def test_connector_configs_in_memory_are_created_changed_and_deleted() -> None:
     store, listener = MemoryConfigStore(), Listener()
     store.start(listener)
     store.put_connector_config("c", {"a": "1"}, TargetState.PAUSED)
@@ -69,7 +69,7 @@ def test_a_connector_s_life_in_memory() -> None:
     ]
 
 
-def test_nothing_can_be_said_of_a_connector_that_is_not_there() -> None:
+def test_requests_for_an_unknown_connector_are_rejected() -> None:
     store = MemoryConfigStore()
     store.start(Listener())
     with pytest.raises(ConnectError, match="No connector c is configured"):
@@ -115,7 +115,7 @@ def test_offsets_in_memory_are_listed_changed_and_reset() -> None:
         store.write("c", [({"p": [1]}, {"o": 1})], 1)
 
 
-def test_the_file_brings_the_offsets_back(tmp_path: Path) -> None:
+def test_the_file_restores_the_offsets(tmp_path: Path) -> None:
     path = tmp_path / "connect.offsets"
     store = FileOffsetStore(path)
     store.start()
@@ -130,7 +130,7 @@ def test_the_file_brings_the_offsets_back(tmp_path: Path) -> None:
     assert again.all_offsets("c", 1) == [({"filename": "ü"}, {"position": 2**40})]
 
 
-def test_an_empty_file_is_a_beginning(tmp_path: Path) -> None:
+def test_an_empty_file_has_no_offsets(tmp_path: Path) -> None:
     path = tmp_path / "connect.offsets"
     path.touch()
     store = FileOffsetStore(path)
@@ -138,7 +138,7 @@ def test_an_empty_file_is_a_beginning(tmp_path: Path) -> None:
     assert store.all_offsets("c", 1) == []
 
 
-def test_a_write_that_dies_half_way_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "connect.offsets"
     store = FileOffsetStore(path)
     store.start()
@@ -181,7 +181,7 @@ def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
         (dump_map({}).replace(b"HashMap", b"HashSet"), "is not a java.util.HashMap"),
     ],
 )
-def test_any_other_file_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
+def test_any_other_file_is_rejected(tmp_path: Path, data: bytes, why: str) -> None:
     path = tmp_path / "connect.offsets"
     path.write_bytes(data)
     with pytest.raises(ConnectError, match=rf"connect\.offsets \(offset\.storage\.file\.filename\).*{why}"):
@@ -189,7 +189,7 @@ def test_any_other_file_is_refused(tmp_path: Path, data: bytes, why: str) -> Non
     assert path.read_bytes() == data
 
 
-def test_every_cut_of_a_file_is_noticed() -> None:
+def test_every_truncation_of_a_file_is_detected() -> None:
     whole = dump_map({b"key-1": b"value-1", b"key-2": b"", b"": b"x"})
     assert load_map(whole) == {b"key-1": b"value-1", b"key-2": b"", b"": b"x"}
     for length in range(len(whole)):

@@ -1,4 +1,4 @@
-"""What is counted of a worker, and told of it."""
+"""Metrics of a Connect worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mm2.metrics.metric import Sheet
 TASK = ConnectorTaskId("c", 0)
 
 
-def test_a_start_counts_once_whatever_comes_later() -> None:
+def test_a_start_counts_once_regardless_of_later_events() -> None:
     reports = StatusReports(MemoryStatusStore(), "w", lambda: 1, track_topics=False)
     reports.on_startup("c", None)
     reports.on_startup(TASK, None)
@@ -31,7 +31,7 @@ def test_a_start_counts_once_whatever_comes_later() -> None:
     assert (reports.task_starts.succeeded, reports.task_starts.failed) == (1, 1)
 
 
-def test_a_start_after_a_stop_is_another() -> None:
+def test_a_start_after_a_stop_counts_again() -> None:
     reports = StatusReports(MemoryStatusStore(), "w", lambda: 1, track_topics=False)
     reports.on_startup(TASK, None)
     reports.on_shutdown(TASK, None)
@@ -53,7 +53,7 @@ def test_a_rebalance_lasts_until_its_work_has_started() -> None:
 
 @pytest.fixture
 def node(tmp_path: Path) -> StandaloneNode:
-    """A worker that has not been started; nobody is at its cluster's address."""
+    """A worker that has not been started; its cluster is unreachable."""
     props = {
         "bootstrap.servers": "127.0.0.1:1",
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",
@@ -63,7 +63,7 @@ def node(tmp_path: Path) -> StandaloneNode:
     return StandaloneNode(StandaloneConfig(props), Plugins(), worker_id="w", cluster_name="Kafka")
 
 
-def test_an_empty_worker_says_that_it_has_nothing(node: StandaloneNode) -> None:
+def test_an_empty_worker_reports_zeros(node: StandaloneNode) -> None:
     sheet = Sheet()
     ConnectMetrics(lambda: [ObservedWorker(node.herder, {"source": "A", "target": "B"})])(sheet)
     samples = {one.name: one for family in sheet.families() for one in family.samples}
@@ -73,7 +73,7 @@ def test_an_empty_worker_says_that_it_has_nothing(node: StandaloneNode) -> None:
     assert not any(name.startswith("kafka_connect_worker_rebalance") for name in samples)  # it is in no group
 
 
-def test_rates_are_of_what_came_between_scrapes(node: StandaloneNode) -> None:
+def test_rates_cover_the_time_between_scrapes(node: StandaloneNode) -> None:
     metrics = ConnectMetrics(list)
     seen: set[object] = set()
     rate = metrics._rate

@@ -16,7 +16,7 @@ FOUND: list[dict[str, Any] | None] = [{"offset": 42}]
 
 
 class Store:
-    """Fails as often as it is told to, then answers."""
+    """Fails with the configured errors, then succeeds."""
 
     def __init__(self, *failures: KafkaFailure) -> None:
         self.failures = list(failures)
@@ -39,11 +39,11 @@ def reader(store: Store) -> ConnectorOffsetReader:
     return ConnectorOffsetReader(cast(OffsetStore, cast(Any, store)), "c")
 
 
-def test_what_passes_is_waited_for() -> None:
+def test_retriable_errors_are_retried() -> None:
     assert reader(Store(TimeoutFailure("late"), TimeoutFailure("late"))).offsets([{}]) == FOUND
 
 
-def test_what_does_not_pass_fails_the_task() -> None:
+def test_other_errors_fail_the_task() -> None:
     with pytest.raises(ConnectError, match="cannot be read"):
         reader(Store(AuthenticationFailure("no"))).offsets([{}])
 

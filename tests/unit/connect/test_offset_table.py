@@ -44,14 +44,14 @@ def test_a_key_in_another_order_is_the_same_partition() -> None:
     assert offsets.keys_of("c", PARTITION) == [KEY]
 
 
-def test_foreign_keys_are_kept_out() -> None:
+def test_foreign_keys_are_ignored() -> None:
     offsets = table(*((key, b'{"offset":1}') for key in (b"x", b'["c"]', b'{"c":1}', b'["\xff",{"a":1}]')))
     assert offsets.all_offsets("c") == []
     assert len(offsets) == 4
 
 
 @pytest.mark.parametrize("name", ['say "c"', "a\\b", 'x",{"', "ü€😀", "", "line\nbreak"])
-def test_names_that_json_has_to_escape(name: str) -> None:
+def test_names_that_json_must_escape_are_found(name: str) -> None:
     written = [
         json.dumps([name, {"p": 1}], ensure_ascii=ascii_only, separators=separators).encode()
         for ascii_only in (False, True)
@@ -63,7 +63,7 @@ def test_names_that_json_has_to_escape(name: str) -> None:
         assert offsets.offset(name, {"p": 1}) == {"o": 1}
 
 
-def test_what_came_and_went_between_two_questions_is_not_remembered() -> None:
+def test_offsets_deleted_between_two_reads_are_not_kept() -> None:
     offsets = table((KEY, b'{"offset":1}'))
     assert len(offsets.all_offsets("c")) == 1
     for number in range(1000):
@@ -78,13 +78,13 @@ def test_what_came_and_went_between_two_questions_is_not_remembered() -> None:
     assert offsets.all_offsets("c") == [(PARTITION, {"offset": 3})]
 
 
-def test_the_last_value_of_a_key_wins_and_a_tombstone_of_nothing_is_fine() -> None:
+def test_the_last_value_of_a_key_wins_and_a_tombstone_of_an_unknown_key_is_accepted() -> None:
     offsets = OffsetTable()
     offsets.update({b'["c",{"p":1}]': None, b'["c",{"p":2}]': b'{"o":2}'})
     assert offsets.all_offsets("c") == [({"p": 2}, {"o": 2})]
 
 
-def test_a_value_that_is_no_offset_fails_only_its_own_connector() -> None:
+def test_an_invalid_offset_fails_only_its_own_connector() -> None:
     offsets = table((KEY, b"[1]"), (b'["d",{"p":1}]', b'{"o":2}'))
     with pytest.raises(ConnectError, match="must be a JSON object"):
         offsets.offset("c", PARTITION)

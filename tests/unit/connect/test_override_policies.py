@@ -31,7 +31,7 @@ OVERRIDES = {
         ("org.apache.kafka.connect.connector.policy.AllConnectorClientConfigOverridePolicy", set(OVERRIDES)),
     ],
 )
-def test_a_policy_lets_pass_what_kafka_s_does(policy: str, allowed: set[str]) -> None:
+def test_a_policy_allows_what_kafka_s_allows(policy: str, allowed: set[str]) -> None:
     made = Plugins().new(policy, ConnectorClientConfigOverridePolicy, key=POLICY_KEY)
     made.configure({"connector.client.config.override.allowlist": "acks, linger.ms"})
     request = ConnectorClientConfigRequest("c", "source", object, ClientType.PRODUCER, OVERRIDES)

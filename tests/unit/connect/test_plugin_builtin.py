@@ -13,12 +13,12 @@ from mm2.connect.plugins.builtin import built_in
 
 
 @pytest.mark.parametrize("plugin", built_in(), ids=lambda plugin: plugin.name)
-def test_the_name_means_a_class_of_its_kind(plugin: Plugin) -> None:
+def test_a_name_resolves_to_a_class_of_its_plugin_type(plugin: Plugin) -> None:
     for type_ in plugin.types:
         assert issubclass(plugin.python_class, type_.base)
 
 
-def test_all_that_kafka_lists_is_there() -> None:
+def test_every_plugin_that_kafka_lists_exists() -> None:
     counts = Counter(type_ for plugin in built_in() for type_ in plugin.types)
     assert counts == {
         PluginType.SINK: 3,
@@ -34,7 +34,7 @@ def test_all_that_kafka_lists_is_there() -> None:
     }
 
 
-def test_the_list_is_in_the_order_of_rest_with_versions() -> None:
+def test_the_list_has_the_order_of_rest_and_versions() -> None:
     listing = Plugins().listing(connectors_only=False)
     kinds = list(dict.fromkeys(entry["type"] for entry in listing))
     assert kinds == ["sink", "source", "transformation", "predicate", "converter", "header_converter"]
@@ -53,7 +53,7 @@ def test_the_list_is_in_the_order_of_rest_with_versions() -> None:
         ("String", HeaderConverter, "org.apache.kafka.connect.storage.StringConverter"),
     ],
 )
-def test_aliases_are_those_of_java(alias: str, kind: type, name: str) -> None:
+def test_aliases_equal_java_s(alias: str, kind: type, name: str) -> None:
     plugins = Plugins()
     assert plugins.name_of(plugins.find(alias, kind, key="k"), kind) == name
 

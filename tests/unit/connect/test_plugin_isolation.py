@@ -138,7 +138,7 @@ def test_what_a_location_lacks_comes_from_the_worker_s_environment(tmp_path: Pat
     assert module.structlog is sys.modules["structlog"]
 
 
-def test_classes_of_elsewhere_are_not_found(two: tuple[PluginLoader, PluginLoader]) -> None:
+def test_classes_of_other_locations_are_not_found(two: tuple[PluginLoader, PluginLoader]) -> None:
     with pytest.raises(ModuleNotFoundError, match="No module named 'structlog' in"):
         two[0].load_class("structlog.BoundLogger")
     with pytest.raises(AttributeError):
@@ -184,7 +184,7 @@ def test_a_compiled_module_with_state_of_its_own_is_loaded_again(tmp_path: Path)
     assert module.compiled.crc32c(b"123456789") == 0xE3069283
 
 
-def test_a_compiled_module_that_cannot_be_there_twice_says_what_to_do(tmp_path: Path) -> None:
+def test_a_compiled_module_that_cannot_be_loaded_twice_names_the_option(tmp_path: Path) -> None:
     importlib.import_module("_cffi_backend")
     loader = compiled_copy(tmp_path / "compiled", "_cffi_backend")
     with pytest.raises(ImportError) as raised:

@@ -20,7 +20,7 @@ def values(**props: str) -> dict[str, ConfigValue]:
     return {value.name: value for value in definition.config_values(given)}
 
 
-def test_converters_are_the_worker_s_by_default_in_their_newest_version() -> None:
+def test_the_default_converters_are_the_worker_s_in_their_newest_version() -> None:
     found = values()
     assert [found[f"{part}.converter"].value for part in ("key", "value", "header")] == [
         STRING,
@@ -57,5 +57,5 @@ def test_classes_and_versions_are_recommended() -> None:
         ),
     ],
 )
-def test_a_class_that_will_not_do_is_refused_in_kafka_s_words(key: str, name: str, text: str) -> None:
+def test_an_unsuitable_class_is_rejected_with_kafka_s_text(key: str, name: str, text: str) -> None:
     assert values(**{key: name})[key].errors == [text]

@@ -187,7 +187,7 @@ def on_a_thread(body: Callable[[], Any]) -> Any:
     def run() -> None:
         try:
             outcome.set_result(body())
-        except Exception as error:  # noqa: BLE001 - told to who waits
+        except Exception as error:  # noqa: BLE001 - raised in the waiting thread
             outcome.set_exception(error)
 
     thread = threading.Thread(target=run)
@@ -212,7 +212,7 @@ def source(plugins: Plugins) -> Iterator[Any]:
         connector.stop()
 
 
-def test_a_connector_answers_from_another_process(source: Any, plugins: Plugins) -> None:
+def test_a_connector_runs_in_another_process(source: Any, plugins: Plugins) -> None:
     context = Context()
     assert source.pid != os.getpid()
     assert source.version() == "1.5"
@@ -234,7 +234,7 @@ def test_a_connector_answers_from_another_process(source: Any, plugins: Plugins)
         source.config()
 
 
-def test_errors_keep_their_class_their_text_and_where_they_were(plugins: Plugins) -> None:
+def test_errors_keep_their_class_their_text_and_their_traceback(plugins: Plugins) -> None:
     sink = plugins.new_connector({"connector.class": "acme.plugin.Sink", **PROCESS})
     with pytest.raises(DataError) as raised:
         sink.start({})
@@ -243,7 +243,7 @@ def test_errors_keep_their_class_their_text_and_where_they_were(plugins: Plugins
     sink.stop()
 
 
-def test_a_death_that_nobody_is_waiting_for_is_reported(source: Any) -> None:
+def test_the_death_of_an_idle_process_is_reported(source: Any) -> None:
     context = Context()
     source.initialize(context)
     source.start({})
@@ -258,7 +258,7 @@ def new_task(plugins: Plugins, connector: str, task: str) -> Any:
     return plugins.new_task(f"acme.plugin.{task}", {"connector.class": f"acme.plugin.{connector}", **PROCESS})
 
 
-def test_a_source_task_reads_reports_and_commits_on_one_thread_there(plugins: Plugins) -> None:
+def test_a_source_task_polls_and_commits_on_one_thread_of_the_process(plugins: Plugins) -> None:
     task, transactions = new_task(plugins, "Source", "Task1"), Transactions()
     reports: list[dict[str, Any]] = []
 
@@ -307,7 +307,7 @@ def test_stop_reaches_a_task_that_blocks(plugins: Plugins) -> None:
         ({"fail": "1"}, RetriableError, "not now"),
     ],
 )
-def test_what_goes_wrong_there_fails_this_task_only(
+def test_an_error_in_the_process_fails_only_its_task(
     plugins: Plugins, props: dict[str, str], kind: type[Exception], text: str
 ) -> None:
     task, other = new_task(plugins, "Source", "Task1"), new_task(plugins, "Source", "Task1")
@@ -346,7 +346,7 @@ class SinkContext:
         return future
 
 
-def test_a_sink_task_takes_records_and_uses_its_context(plugins: Plugins) -> None:
+def test_a_sink_task_receives_records_and_uses_its_context(plugins: Plugins) -> None:
     task, context = new_task(plugins, "Sink", "Task2"), SinkContext()
     partition = TopicPartition("t", 0)
 
@@ -395,7 +395,7 @@ SCHEMA = Schema(
 )
 
 
-def test_values_come_through_as_they_were() -> None:
+def test_values_are_transferred_unchanged() -> None:
     zone = dt.timezone(dt.timedelta(hours=2))
     values = [
         None,
@@ -431,7 +431,7 @@ def test_values_come_through_as_they_were() -> None:
     assert again[0] is again[1]
 
 
-def test_a_definition_comes_through_without_its_code() -> None:
+def test_a_definition_is_transferred_without_its_code() -> None:
     definition = ConfigDef().define(
         "a", Type.PASSWORD, doc="Secret.", group="g", order=3, width=Width.LONG, display_name="A", dependents=["b"]
     )
@@ -439,7 +439,7 @@ def test_a_definition_comes_through_without_its_code() -> None:
     assert dict(heard.keys) == dict(definition.keys)
 
 
-def test_what_cannot_be_told_is_named_and_harms_nothing() -> None:
+def test_values_that_cannot_be_transferred_are_reported_and_harmless() -> None:
     encoding, decoding = Encoding(), Decoding()
     with pytest.raises(TypeError, match="a lock is not a value of the plugin API"):
         encoding.encode([SCHEMA, threading.Lock()])

@@ -48,7 +48,7 @@ def test_two_folders_with_different_versions_of_a_dependency_both_work(tmp_path:
     assert ranged.version() == "1.0"
 
 
-def test_a_version_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+def test_a_missing_version_is_rejected_with_the_available_ones(tmp_path: Path) -> None:
     write_files(tmp_path / "old", converter("1.0"))
     plugins, _ = found({"plugin.path": str(tmp_path)})
     with pytest.raises(VersionedPluginError) as raised:
@@ -63,7 +63,7 @@ def test_a_version_that_is_not_there_is_refused_with_those_that_are(tmp_path: Pa
         plugins.new("Acme", Converter, key="key.converter", version="[3")
 
 
-def test_a_location_is_a_folder_a_wheel_or_what_pip_leaves(tmp_path: Path) -> None:
+def test_a_location_is_a_folder_a_wheel_or_a_pip_target(tmp_path: Path) -> None:
     path = tmp_path / "plugins"
     write_files(path / "folder", {"a.py": ""})
     write_archive(path / "wheel.whl", {"b.py": ""})
@@ -82,7 +82,7 @@ def test_a_location_is_a_folder_a_wheel_or_what_pip_leaves(tmp_path: Path) -> No
     assert [place.name for place in locations[2].search] == ["with-wheels", "c.zip"]
 
 
-def test_an_entry_that_is_not_there_is_logged_and_skipped(tmp_path: Path) -> None:
+def test_a_missing_entry_is_logged_and_skipped(tmp_path: Path) -> None:
     write_archive(tmp_path / "ok.zip", converter("1.0"))
     with capture_logs() as logs:
         _, listing = found({"plugin.path": f"{tmp_path / 'absent'}, {tmp_path}"})
@@ -113,7 +113,7 @@ def test_discovery_scans_or_reads_manifests_or_both(tmp_path: Path, discovery: s
     assert {entry["class"].rpartition(".")[2] for entry in listing} == set(seen)
 
 
-def test_a_plugin_without_manifest_is_warned_of_or_refused(tmp_path: Path) -> None:
+def test_a_plugin_without_a_manifest_is_logged_or_rejected(tmp_path: Path) -> None:
     write_files(tmp_path / "acme", converter("1.0"))
     with capture_logs() as logs:
         Plugins({"plugin.path": str(tmp_path)})
@@ -128,7 +128,7 @@ def test_a_plugin_without_manifest_is_warned_of_or_refused(tmp_path: Path) -> No
     assert listing == [ACME_10]
 
 
-def test_a_bad_plugin_does_not_touch_the_others(tmp_path: Path) -> None:
+def test_a_bad_plugin_does_not_affect_the_others(tmp_path: Path) -> None:
     bad = {"broken.py": "import mm2\nimport no_such_module\n", "worse.py": "import mm2\nraise SystemError\n"}
     write_files(tmp_path / "bad", {**bad, **entry_points("broken:X", "nowhere:Y", "worse:Z")})
     write_files(tmp_path / "good", converter("1.0"))
@@ -142,7 +142,7 @@ def test_a_bad_plugin_does_not_touch_the_others(tmp_path: Path) -> None:
     }
 
 
-def test_scanning_imports_nothing_that_has_nothing_to_do_with_plugins(tmp_path: Path) -> None:
+def test_scanning_imports_only_modules_with_plugins(tmp_path: Path) -> None:
     trap = {"dep/trap.py": "raise SystemExit('imported')\n", "tests/test_mm2.py": "import mm2\nraise SystemExit\n"}
     write_files(tmp_path / "acme", {**converter("1.0"), **trap})
     _, listing = found({"plugin.path": str(tmp_path)})
@@ -160,7 +160,7 @@ def test_modules_that_import_plugin_modules_are_candidates_too() -> None:
     assert candidate_modules(sources) == ["acme", "acme.base", "acme.sub.other"]
 
 
-def test_ambiguous_aliases_are_dropped_with_a_log_line(tmp_path: Path) -> None:
+def test_ambiguous_aliases_are_removed_with_a_log_line(tmp_path: Path) -> None:
     write_files(tmp_path / "one", {"one.py": CONVERTER.format(name="AcmeConverter", version="1"), **dependency("1")})
     write_files(tmp_path / "two", {"two.py": CONVERTER.format(name="AcmeConverter", version="1"), **dependency("1")})
     with capture_logs() as logs:
@@ -196,7 +196,7 @@ def test_a_converter_of_a_connector_s_own_folder_is_found_there_only(tmp_path: P
         ConnectError, match=r"Class private\.Secret of configuration value\.converter could not be found"
     ):
         plugins.new("private.Secret", Converter, key="value.converter")
-    # The connector's location first, then everybody's.
+    # The connector's location first, then the shared ones.
     assert plugins.new("StringConverter", Converter, key="value.converter", loader=loader)
 
 
@@ -208,7 +208,7 @@ def test_entry_points_of_the_environment_are_plugins(tmp_path: Path, monkeypatch
     assert plugins.list(PluginType.CONVERTER)[0].location == "classpath"
 
 
-def test_an_unknown_connector_is_answered_with_those_there_are() -> None:
+def test_an_unknown_connector_is_rejected_with_the_available_ones() -> None:
     with pytest.raises(
         ConnectError,
         match=r"Failed to find any class that implements Connector and which name matches Nope, available connectors are: .*File",
@@ -219,6 +219,6 @@ def test_an_unknown_connector_is_answered_with_those_there_are() -> None:
     )
 
 
-def test_an_unknown_discovery_is_refused() -> None:
+def test_an_unknown_discovery_mode_is_rejected() -> None:
     with pytest.raises(ConnectError, match=r"plugin\.discovery is guess; it must be one of only_scan"):
         Plugins({"plugin.discovery": "guess"})

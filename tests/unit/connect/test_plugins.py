@@ -26,12 +26,12 @@ class Other(ByteArrayConverter):
         " ByteArray ",
     ],
 )
-def test_every_form_of_a_name_is_understood(name: str) -> None:
+def test_every_form_of_a_name_is_resolved(name: str) -> None:
     assert isinstance(Plugins().new(name, Converter, key="key.converter"), ByteArrayConverter)
 
 
 @pytest.mark.parametrize("name", ["Missing", "org.x.Missing", "mm2.connect.converters.Missing", ""])
-def test_unknown_classes_are_named_with_their_key(name: str) -> None:
+def test_unknown_classes_are_reported_with_their_key(name: str) -> None:
     with pytest.raises(ConnectError) as raised:
         Plugins().find(name, Converter, key="key.converter")
     assert name in str(raised.value)

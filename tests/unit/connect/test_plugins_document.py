@@ -31,7 +31,7 @@ def files(tmp_path: Path) -> dict[str, str]:
     return files
 
 
-def test_all_of_the_example_is_there(files: dict[str, str]) -> None:
+def test_the_example_is_complete(files: dict[str, str]) -> None:
     assert set(files) == {
         "poems/acme_poems/source.py",
         "poems/acme_poems/transform.py",
@@ -43,7 +43,7 @@ def test_all_of_the_example_is_there(files: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["loader", "process"])
-def test_it_does_what_the_document_says(files: dict[str, str], tmp_path: Path, isolation: str) -> None:
+def test_the_example_does_what_the_document_describes(files: dict[str, str], tmp_path: Path, isolation: str) -> None:
     props = {**json.loads(files["poem.json"]), "plugin.isolation": isolation}
     plugins = Plugins({"plugin.path": str(tmp_path), "plugin.discovery": "service_load"})
     assert {"class": "acme_poems.source.PoemSourceConnector", "type": "source", "version": "1.0.0"} in plugins.listing()

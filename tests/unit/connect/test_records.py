@@ -6,7 +6,7 @@ import mm2.connect.api
 from mm2.connect.api import Header, Headers, SinkRecord, SourceRecord
 
 
-def test_all_names_of_the_plugin_api_are_there() -> None:
+def test_all_names_of_the_plugin_api_exist() -> None:
     assert [name for name in mm2.connect.api.__all__ if not hasattr(mm2.connect.api, name)] == []
 
 
@@ -19,12 +19,12 @@ def test_headers_keep_order_and_repetitions() -> None:
     assert headers.apply(lambda header: header._replace(value=0) if header.key == "b" else None) == (Header("b", 0),)
 
 
-def test_pairs_will_do_for_headers() -> None:
+def test_headers_can_be_given_as_pairs() -> None:
     record = SourceRecord({}, {}, "t", None, None, None, headers=[("h", 1)])
     assert record.headers == Headers.of([("h", 1)])
 
 
-def test_a_sink_record_remembers_where_it_was_read() -> None:
+def test_a_sink_record_has_its_original_topic_partition_and_offset() -> None:
     record = SinkRecord("t", 1, None, None, 5).new_record(topic="other", partition=2)
     assert (record.topic, record.original_topic, record.original_kafka_partition) == ("other", "t", 1)
     assert record.original_kafka_offset == 5

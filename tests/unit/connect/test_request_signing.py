@@ -49,7 +49,7 @@ def test_bad_records_are_refused(value: object) -> None:
         SessionKey.from_json(value)
 
 
-def test_the_key_never_shows() -> None:
+def test_the_key_is_never_printed() -> None:
     assert "secret-bytes" not in repr(SessionKey(b"secret-bytes", "HmacSHA256", 0))
 
 

@@ -15,7 +15,7 @@ class Behind(MemoryOffsetStore):
         self._table.update({b'["c", {"p": 1}]': b'{"o":7}'})
 
 
-def test_an_offset_is_removed_under_keys_too_that_were_written_a_moment_ago() -> None:
+def test_an_offset_is_also_removed_under_keys_written_just_before() -> None:
     store = Behind()
     store.write("c", [(P1, {"o": 1}), (P2, {"o": 2})], 1)
     StoredOffsets(store, "c").write([(P1, None)], 1)

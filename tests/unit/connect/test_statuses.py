@@ -43,7 +43,7 @@ def test_statuses_of_old_workers_lack_the_version() -> None:
     assert fold.connector("c") == Status("c", State.RUNNING, "h:1", 3)
 
 
-def test_a_late_farewell_does_not_hide_the_new_owner() -> None:
+def test_a_late_unassigned_status_does_not_hide_the_new_owner() -> None:
     fold = StatusFold()
     read(fold, Status(TASK, State.RUNNING, "new:1", 5))
     read(fold, Status(TASK, State.UNASSIGNED, "old:1", 4))
@@ -66,7 +66,7 @@ def test_a_late_farewell_does_not_hide_the_new_owner() -> None:
         (Status("c", State.RUNNING, "other:1", 6), False),
     ],
 )
-def test_safe_writes_do_not_overrule_a_later_generation(known: Status | None, *, allowed: bool) -> None:
+def test_safe_writes_do_not_overwrite_a_later_generation(known: Status | None, *, allowed: bool) -> None:
     assert StatusEntry(known).allows(Status("c", State.FAILED, "me:1", 5)) is allowed
 
 
@@ -83,7 +83,7 @@ def test_safe_writes_do_not_overrule_a_later_generation(known: Status | None, *,
         (b"\xff", b"{}"),
     ],
 )
-def test_what_is_not_understood_is_left_out(key: bytes | None, value: bytes) -> None:
+def test_unreadable_statuses_are_ignored(key: bytes | None, value: bytes) -> None:
     fold = StatusFold()
     fold.apply(key, value)
     assert fold.connectors() == set()

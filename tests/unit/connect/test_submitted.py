@@ -24,6 +24,6 @@ def test_only_the_acknowledged_prefix_of_each_partition_is_committed() -> None:
 
 
 @pytest.mark.parametrize("partition", [[1], {"x": 1}, object()])
-def test_partitions_have_to_be_flat(partition: object) -> None:
+def test_partitions_must_be_flat(partition: object) -> None:
     with pytest.raises(ConnectError, match="'p'"):
         SubmittedRecords().submit(record(partition, 1))

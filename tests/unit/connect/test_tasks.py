@@ -119,15 +119,15 @@ def run_and_stop(*, cancel: bool) -> list[str]:
     return heard.events
 
 
-def test_a_task_stopped_while_it_starts_says_that_it_was_there() -> None:
+def test_a_task_stopped_during_its_start_reports_its_status() -> None:
     assert run_and_stop(cancel=False) == ["startup", "shutdown"]
 
 
-def test_a_cancelled_task_says_nothing_any_more() -> None:
+def test_a_cancelled_task_reports_no_status() -> None:
     assert run_and_stop(cancel=True) == []
 
 
-def test_lines_of_a_stop_name_the_flow_whichever_thread_writes_them() -> None:
+def test_log_lines_of_a_stop_contain_the_flow_on_every_thread() -> None:
     task = SlowStart()
     running = worker_task(task, Heard())
     running._plugin_stop.call()
@@ -164,7 +164,7 @@ class Returning(SlowStart):
         return [SourceRecord({"p": 1}, {"o": 1}, "t", None, None, None)]
 
 
-def test_a_task_that_produces_by_itself_starts_once_its_predecessors_are_fenced_and_it_is_still_ours() -> None:
+def test_a_task_with_its_own_producer_starts_after_fencing_if_it_is_still_assigned() -> None:
     task, heard, guard = SlowStart(), Heard(), Guard()
     running = worker_task(task, heard, guard.as_guard())
     task.go_on.set()
@@ -181,7 +181,7 @@ def test_a_task_that_produces_by_itself_starts_once_its_predecessors_are_fenced_
 
 
 @pytest.mark.parametrize("what", ["fence", "confirm"])
-def test_a_task_that_is_not_ours_any_more_fails_before_it_starts(what: str) -> None:
+def test_a_task_that_is_no_longer_assigned_fails_before_it_starts(what: str) -> None:
     task, heard = SlowStart(), Heard()
     running = worker_task(task, heard, Guard(refuse=what).as_guard())
     running.start()
@@ -191,7 +191,7 @@ def test_a_task_that_is_not_ours_any_more_fails_before_it_starts(what: str) -> N
     assert str(running.failure) == f"{what} refused"
 
 
-def test_a_task_stopped_while_it_waits_for_the_fencing_just_ends() -> None:
+def test_a_task_stopped_while_it_waits_for_fencing_ends() -> None:
     task, heard, guard = SlowStart(), Heard(), Guard(refuse="fence")
     guard.wait = True
     running = worker_task(task, heard, guard.as_guard())
@@ -203,7 +203,7 @@ def test_a_task_stopped_while_it_waits_for_the_fencing_just_ends() -> None:
     assert guard.asked == ["fence"]
 
 
-def test_records_of_a_task_that_says_it_produces_by_itself_are_refused() -> None:
+def test_records_of_a_task_with_its_own_producer_are_rejected() -> None:
     task, heard = Returning(), Heard()
     task.go_on.set()
     running = worker_task(task, heard, Guard().as_guard())

@@ -85,7 +85,7 @@ def test_any_exception_of_a_converter_is_tolerated_but_elsewhere_only_retriable_
         bench.run(Flaky(1, ValueError("odd")), ProcessingStage.TASK_PUT)
 
 
-def test_a_record_that_has_failed_is_not_worked_on_any_more() -> None:
+def test_a_failed_record_is_not_processed_further() -> None:
     bench = Bench(tolerates_all=True)
     context = ProcessingContext("record")
     step = Flaky(9, ValueError("odd"))
@@ -96,7 +96,7 @@ def test_a_record_that_has_failed_is_not_worked_on_any_more() -> None:
     assert context.stage is ProcessingStage.KEY_CONVERTER
 
 
-def test_retriable_errors_are_repeated_within_the_time_and_others_are_not() -> None:
+def test_retriable_errors_are_retried_within_the_timeout_and_others_are_not() -> None:
     bench = Bench(retry_timeout_ms=5000, retry_delay_max_ms=20)
     step = Flaky(3, RetriableError("soon"))
     assert bench.run(step) == "done"
@@ -105,7 +105,7 @@ def test_retriable_errors_are_repeated_within_the_time_and_others_are_not() -> N
         bench.run(Flaky(1, ValueError("odd")))
 
 
-def test_a_retriable_error_that_outlasts_the_time_is_a_failure_also_without_tolerance() -> None:
+def test_a_retriable_error_beyond_the_timeout_is_a_failure_also_without_tolerance() -> None:
     bench = Bench(retry_timeout_ms=60, retry_delay_max_ms=20)
     with pytest.raises(ConnectError, match="Tolerance exceeded"):
         bench.run(Flaky(10**9, RetriableError("never")))
@@ -126,7 +126,7 @@ def test_stopping_ends_endless_retries_at_once_and_leaves_the_record_to_the_succ
     assert bench.counters.records_skipped == 0
 
 
-def test_what_failed_outside_is_reported_and_done_when_the_report_is() -> None:
+def test_an_external_failure_is_reported_and_finished_with_its_report() -> None:
     bench = Bench(tolerates_all=True)
     under_way: Future[None] = Future()
     bench.noted.outcome = under_way

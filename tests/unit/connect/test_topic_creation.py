@@ -1,4 +1,4 @@
-"""Which group a topic is created by, and what transactions the task asks for."""
+"""Topic creation groups, and transaction boundaries of tasks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def groups(**settings: str) -> tuple[TopicCreationGroup, ...]:
 DEFAULT = {"default.partitions": "3", "default.replication.factor": "1", "default.cleanup.policy": "compact"}
 
 
-def test_without_any_key_topics_are_the_brokers_business() -> None:
+def test_without_any_key_topics_are_created_by_the_broker() -> None:
     assert groups() == ()
 
 
-def test_the_first_group_that_matches_in_full_counts_and_the_default_takes_the_rest() -> None:
+def test_the_first_fully_matching_group_applies_and_the_default_to_all_others() -> None:
     found = groups(
         **DEFAULT,
         groups="logs,big",
@@ -50,7 +50,7 @@ def test_the_first_group_that_matches_in_full_counts_and_the_default_takes_the_r
     assert found[2].new_topic("x").configs == {"cleanup.policy": "compact"}
 
 
-def test_a_pattern_that_is_none_is_one_sentence_with_key_and_value() -> None:
+def test_an_invalid_pattern_is_reported_with_key_and_value() -> None:
     with pytest.raises(ConfigException, match=r"Invalid value .* for configuration topic\.creation\.logs\.include"):
         groups(**DEFAULT, groups="logs", **{"logs.include": "("})
 
@@ -59,7 +59,7 @@ def record(number: int) -> SourceRecord:
     return SourceRecord({"p": 1}, {"o": number}, "t", None, None, number)
 
 
-def test_a_transaction_ends_once_behind_an_equal_record() -> None:
+def test_a_transaction_ends_once_after_an_equal_record() -> None:
     context = WorkerTransactionContext()
     context.commit_transaction(record(1))
     context.abort_transaction(record(2))
@@ -73,7 +73,7 @@ def test_a_transaction_ends_once_behind_an_equal_record() -> None:
     assert not context.take_commit_batch()
 
 
-def test_to_commit_and_to_abort_the_same_is_refused() -> None:
+def test_committing_and_aborting_the_same_record_is_rejected() -> None:
     context = WorkerTransactionContext()
     context.commit_transaction(record(1))
     context.abort_transaction(record(1))

@@ -52,7 +52,7 @@ def value_of(transformation: Transformation, value: Any, schema: Schema | None =
     return record.value
 
 
-def test_everything_else_of_a_record_stays() -> None:
+def test_all_other_parts_of_a_record_are_kept() -> None:
     record = made("HoistFieldValue", field="f").apply(sink(1, headers=Headers.of([("h", 1)]), timestamp=5))
     assert record is not None
     assert (record.topic, record.partition, record.key, record.kafka_offset, record.timestamp) == (
@@ -88,7 +88,7 @@ def test_cast(spec: str, value: Any, cast: Any) -> None:
 @pytest.mark.parametrize(
     ("spec", "value"), [("int8", "300"), ("int8", "x"), ("int8", b"1"), ("int8", [1]), ("float32", "")]
 )
-def test_cast_refuses_what_it_cannot_cast(spec: str, value: Any) -> None:
+def test_cast_rejects_values_it_cannot_cast(spec: str, value: Any) -> None:
     with pytest.raises(DataError):
         value_of(made("CastValue", spec=spec), value)
 
@@ -107,7 +107,7 @@ def test_cast_of_fields_changes_the_schema() -> None:
     assert record.value.get("d") == "dflt"
 
 
-def test_paths_of_fields() -> None:
+def test_field_paths_are_resolved() -> None:
     assert value_of(made("ExtractFieldValue", field="in.n", field_syntax_version="V2"), STRUCT, OUTER) == 300
     assert value_of(made("ExtractFieldValue", field="`a.b`", field_syntax_version="v2"), STRUCT, OUTER) == "x"
     assert value_of(made("ExtractFieldValue", field="a.b"), STRUCT, OUTER) == "x"
@@ -120,7 +120,7 @@ def test_paths_of_fields() -> None:
         FieldPath("", "V2")
 
 
-def test_flat_names() -> None:
+def test_nested_names_are_flattened() -> None:
     assert value_of(made("FlattenValue", delimiter="_"), {"a": {"b": {"c": 1}}, "l": [{"x": 1}]}) == {
         "a_b_c": 1,
         "l": [{"x": 1}],
@@ -139,7 +139,7 @@ def test_headers_from_fields() -> None:
         made("HeaderFromValue", fields="a,b", headers="x", operation="move")
 
 
-def test_headers_come_and_go() -> None:
+def test_headers_are_inserted_and_dropped() -> None:
     record = made("InsertHeader", header="h", value_literal="[1,2]").apply(
         sink(1, headers=Headers.of([("a", 1), ("h", 0)]))
     )
@@ -150,7 +150,7 @@ def test_headers_come_and_go() -> None:
     assert [header.key for header in dropped.headers] == ["a"]
 
 
-def test_what_is_known_of_a_record_becomes_fields() -> None:
+def test_record_metadata_become_fields() -> None:
     inserted = made("InsertFieldValue", topic_field="t!", partition_field="p", offset_field="o", timestamp_field="ts")
     assert value_of(inserted, {"a": 1}, timestamp=5) == {"a": 1, "t": "topic", "p": 3, "o": 42, "ts": 5}
     with_schema = value_of(inserted, STRUCT, OUTER, timestamp=5)
@@ -191,7 +191,7 @@ def test_topics_by_pattern(regex: str, replacement: str, topic: str) -> None:
     assert record.topic == topic
 
 
-def test_a_group_that_is_not_there_is_an_error() -> None:
+def test_a_missing_regex_group_is_an_error() -> None:
     with pytest.raises(DataError, match="No group 3"):
         made("RegexRouter", regex="(t).*", replacement="$3").apply(sink(1))
     with pytest.raises(ConfigException, match="Invalid regex"):
@@ -209,7 +209,7 @@ def test_topics_by_time() -> None:
         made("TimestampRouter", timestamp_format="bad")
 
 
-def test_fields_go_and_get_new_names() -> None:
+def test_fields_are_dropped_and_renamed() -> None:
     replaced = made("ReplaceFieldValue", exclude="b", renames="a:x")
     assert value_of(replaced, {"a": 1, "b": 2, "c": 3}) == {"x": 1, "c": 3}
     kept = value_of(made("ReplaceFieldValue", include="d", replace_null_with_default="false"), STRUCT, OUTER)
@@ -219,7 +219,7 @@ def test_fields_go_and_get_new_names() -> None:
         made("ReplaceFieldValue", renames="a")
 
 
-def test_schemas_get_another_name() -> None:
+def test_schemas_are_renamed() -> None:
     named = made("SetSchemaMetadataValue", schema_name="new", schema_version="9")
     struct = value_of(named, STRUCT, OUTER)
     assert (struct.schema.name, struct.schema.version) == ("new", 9)
@@ -269,7 +269,7 @@ def test_times_that_cannot_be_read() -> None:
         made("TimestampConverterValue", target_type="unix", format="YYYY-ww")
 
 
-def test_a_key_out_of_the_value() -> None:
+def test_a_key_is_built_from_the_value() -> None:
     record = made("ValueToKey", fields="a,z").apply(sink({"a": 1, "b": 2}))
     assert record is not None
     assert record.key == {"a": 1, "z": None}
@@ -281,7 +281,7 @@ def test_filter_drops_everything() -> None:
     assert made("Filter").apply(sink(1)) is None
 
 
-def test_values_that_are_missing_pass() -> None:
+def test_missing_values_are_passed_through() -> None:
     for name, config in (("CastValue", {"spec": "a:int8"}), ("FlattenValue", {}), ("ReplaceFieldValue", {})):
         assert made(name, **config).apply(sink(None)) == sink(None)
 

@@ -1,4 +1,4 @@
-"""Batches as a source has them, and what surrounds a cursor that takes them."""
+"""Batches of a source, and a test environment for a cursor."""
 
 from __future__ import annotations
 

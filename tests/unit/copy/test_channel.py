@@ -31,7 +31,7 @@ def test_parts_are_kept_apart() -> None:
 
 
 @pytest.mark.parametrize("mac", [None, 5, "", b"bytes", ["x"]])
-def test_what_is_no_proof_proves_nothing(mac: object) -> None:
+def test_an_invalid_proof_is_rejected(mac: object) -> None:
     assert not channel.proves(mac, secrets.token_hex(32), "executor")
 
 

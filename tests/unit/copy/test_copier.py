@@ -1,4 +1,4 @@
-"""The executor's lease: what renews it, and what is still done when it ran out long ago."""
+"""The executor's lease: its renewal, and the actions after it has expired."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def hear(link: DriverLink, *messages: dict[str, Any]) -> None:
     asyncio.run(listen())
 
 
-def test_an_answer_renews_the_lease_from_the_send_time_of_the_message() -> None:
+def test_a_response_renews_the_lease_from_the_send_time_of_the_message() -> None:
     # A process that was frozen finds the answers of long ago.
     link = DriverLink(ASSIGNMENT, 0, 8)
     link._renewed_at = 100.0
@@ -89,7 +89,7 @@ def test_invalid_data_on_the_channel_ends_it() -> None:
     assert link.reason.startswith("the progress channel failed")
 
 
-def test_a_wait_is_cut_short_by_the_stop() -> None:
+def test_a_stop_ends_a_wait() -> None:
     async def run() -> None:
         link = DriverLink(ASSIGNMENT, 0, 8)
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -208,7 +208,7 @@ def test_between_transactions_the_ledger_gets_unmoved_partitions_once_and_no_mov
     assert len(written.entries) == 1, "its own transaction will write it"
 
 
-def test_a_hand_off_after_a_look_up_is_clean_only_after_an_acknowledgement() -> None:
+def test_a_hand_off_after_a_lookup_is_clean_only_after_an_acknowledgement() -> None:
     """Nor when another executor has copied further, as found by a look-up at the stop (`Sink._align`)."""
     bench = Bench(10, target=100, records=5)
     tp, outbox = bench.cursor.partition, bench.outbox
@@ -272,7 +272,7 @@ def events_of(removed: list[TopicPartition]) -> PartitionEvents:
 
 
 @pytest.mark.parametrize(("at_source", "stopped"), [(True, False), (False, True)])
-def test_what_was_read_is_sent_after_a_reason_on_the_source_only(at_source: bool, stopped: bool) -> None:
+def test_read_batches_are_still_sent_after_an_error_of_the_source_only(at_source: bool, stopped: bool) -> None:
     removed: list[TopicPartition] = []
     bench = Bench()
     bench.cursor.owner = events_of(removed)

@@ -1,4 +1,4 @@
-"""A partition on its way: batches in, outgoing batches out, acknowledgements in any order, positions only over what is done."""
+"""The cursor of a partition: batches in, outgoing batches, acknowledgements in any order, positions over contiguous acknowledgements."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gaps(bench: Bench) -> list[Gap]:
 # -- batches in, outgoing batches out ----------------------------------------------------------------------------------------------
 
 
-def test_a_dense_batch_goes_as_the_bytes_it_came_in() -> None:
+def test_a_dense_batch_is_sent_byte_for_byte() -> None:
     bench, data = Bench(), batch(0, 3, codec="lz4")
     bench.fetch(data)
     cursor = bench.cursor
@@ -45,7 +45,7 @@ def test_a_dense_batch_goes_as_the_bytes_it_came_in() -> None:
     assert cursor.idle
 
 
-def test_positions_move_only_over_an_unbroken_row_of_acks() -> None:
+def test_positions_advance_only_over_contiguous_acks() -> None:
     bench = Bench()
     bench.fetch_each(batch(0, 2), batch(2, 2), batch(4, 2))
     bench.outgoing_batches[2].acked(14)
@@ -71,7 +71,7 @@ def test_acks_in_any_order_are_reported_in_source_order(order: list[int]) -> Non
     assert segments(bench) == [Segment(0, 100, 24)]
 
 
-def test_a_batch_begun_before_the_offset_is_cut_there() -> None:
+def test_a_batch_that_starts_before_the_offset_is_cut_there() -> None:
     bench = Bench(12)
     bench.fetch(batch(0, 10), batch(10, 5))
     assert bench.keys() == [[b"k012", b"k013", b"k014"]]
@@ -87,7 +87,7 @@ def test_log_append_time_is_reencoded() -> None:
     assert {r.timestamp for r in decode_batch(view_of(bench.outgoing_batches[0].data))} == {1001}
 
 
-def test_many_tiny_batches_go_together_and_a_few_as_they_came() -> None:
+def test_many_small_batches_are_merged_and_few_are_sent_unchanged() -> None:
     bench, many = Bench(), MANY_BATCHES + 1
     bench.fetch(*(batch(offset, 1) for offset in range(many)), holed(many, many + 2, [many + 1]), batch(many + 3, 1))
     assert bench.offsets() == [*range(many), many + 1, many + 3]
@@ -152,7 +152,7 @@ def test_runs_of_an_entry() -> None:
 # -- corrupt batches ------------------------------------------------------------------------------------------------------
 
 
-def test_a_corrupt_batch_is_fetched_once_more_and_then_stops_the_partition_behind_what_was_right() -> None:
+def test_a_corrupt_batch_is_fetched_again_and_then_stops_the_partition_after_valid_records() -> None:
     bench = Bench()
     bench.fetch(batch(0, 2), spoiled(batch(2, 2)), batch(4, 2))
     assert (bench.cursor.stopped, bench.cursor.offset) == (False, 2)
@@ -394,7 +394,7 @@ def test_lost_records_are_counted_once_skipped() -> None:
     assert (bench.gaps, bench.cursor.position) == ({"retention": 8}, 10)
 
 
-def test_a_jump_back_waits_for_nothing_when_nothing_is_on_its_way() -> None:
+def test_a_rewind_waits_for_nothing_without_batches_in_flight() -> None:
     bench = Bench(50)
     bench.cursor.jump(0, "truncated")
     assert (bench.cursor.offset, bench.cursor.position, bench.gaps) == (0, 0, {})
@@ -412,14 +412,14 @@ def test_begin_discards_batches_in_flight() -> None:
     assert (bench.cursor.idle, bench.cursor.waiting_bytes, bench.cursor.suspended) == (True, 0, False)
 
 
-def test_a_suspended_cursor_takes_nothing() -> None:
+def test_a_suspended_cursor_accepts_nothing() -> None:
     bench = Bench()
     bench.cursor.suspended = True
     bench.fetch(batch(0, 2))
     assert (bench.outgoing_batches, bench.cursor.offset, bench.cursor.full, bench.cursor.stuck) == ([], 0, True, True)
 
 
-def test_a_paused_cursor_finishes_its_batches_takes_no_more_and_reports_the_reason() -> None:
+def test_a_paused_cursor_finishes_its_batches_accepts_no_more_and_reports_the_reason() -> None:
     bench = Bench()
     bench.fetch(batch(0, 2))
     bench.cursor.pause("paused by ann", 5)
@@ -466,7 +466,7 @@ def test_lost_ranges_are_kept_with_their_time() -> None:
     assert bench.cursor.progress().lost == 1
 
 
-def test_lost_ranges_are_counted_for_ever_and_the_newest_are_listed() -> None:
+def test_lost_ranges_are_counted_permanently_and_the_newest_are_listed() -> None:
     bench = Bench()
     bench.cursor.lost_before = 7
     for first in range(LOST_KEPT + 3):
@@ -497,7 +497,7 @@ def test_holes_of_a_topic_that_is_not_compacted_are_called_missing() -> None:
 # -- how much may wait ----------------------------------------------------------------------------------------------------
 
 
-def test_too_much_waiting_makes_it_full() -> None:
+def test_too_many_waiting_bytes_make_a_cursor_full() -> None:
     bench = Bench()
     bench.fetch(encode_batch([Record(None, bytes(QUEUE_LIMIT_BYTES), timestamp=1)]))
     assert bench.cursor.full
@@ -505,7 +505,7 @@ def test_too_much_waiting_makes_it_full() -> None:
     assert not bench.cursor.full
 
 
-def test_what_waits_for_long_makes_it_full_however_little_it_is() -> None:
+def test_a_long_waiting_batch_makes_a_cursor_full() -> None:
     # It keeps the answers alive that it came in.
     bench = Bench()
     seen = [bench.cursor.full]
@@ -544,7 +544,7 @@ def test_markers_of_our_own_transactions_are_not_foreign() -> None:
     assert (bench.cursor.foreign, bench.cursor.markers, bench.owner.calls) == (0, 0, [])
 
 
-def test_what_a_predecessor_left_behind_its_last_record_is_not_known_and_not_foreign() -> None:
+def test_offsets_after_a_predecessor_s_last_record_are_unknown_and_not_foreign() -> None:
     bench = Bench(target=100)
     bench.cursor.markers = None
     bench.fetch_each(batch(0, 2), batch(2, 2))
@@ -552,7 +552,7 @@ def test_what_a_predecessor_left_behind_its_last_record_is_not_known_and_not_for
     assert (bench.cursor.progress().foreign, bench.owner.calls) == (0, [])
 
 
-def test_where_the_target_was_is_not_known_nothing_is_foreign() -> None:
+def test_without_a_known_target_offset_nothing_is_foreign() -> None:
     bench = Bench()
     bench.fetch(batch(0, 2))
     bench.ack(500)
@@ -625,7 +625,7 @@ def test_pieces_of_a_batch_with_holes_keep_their_offsets() -> None:
     ]
 
 
-def test_a_piece_that_was_there_already_leaves_its_own_place_unknown() -> None:
+def test_a_piece_that_was_written_before_has_an_unknown_target_offset() -> None:
     bench = Bench()
     bench.fetch(batch(0, 4))
     first, second = cut(bench.outgoing_batches[0])
@@ -736,7 +736,7 @@ def test_every_offset_is_copied_or_has_a_reason(
     assert not {offset for gap in gaps(bench) for offset in range(gap.first, gap.after)} & set(wanted)
 
 
-def test_progress_is_all_of_it() -> None:
+def test_progress_is_the_sum_of_all_parts() -> None:
     bench = Bench(5, target=8, records=3)
     bench.fetch(batch(5, 2), end=9)
     bench.ack(8)
@@ -748,13 +748,13 @@ def test_progress_is_all_of_it() -> None:
 # -- what is counted ------------------------------------------------------------------------------------------------------
 
 
-def test_batches_are_counted_by_the_way_they_go() -> None:
+def test_batches_are_counted_by_how_they_are_sent() -> None:
     bench = Bench()
     bench.fetch_each(batch(0, 2), batch(2, 2, attributes=LOG_APPEND_TIME), holed(4, 8, [5, 8]), batch(9, 1))
     assert bench.tally.paths == {"passthrough": 2, "log_append_time": 1, "compacted": 1}
 
 
-def test_what_was_there_before_the_first_copy_has_no_latency() -> None:
+def test_records_from_before_the_first_copy_have_no_latency() -> None:
     bench = Bench()
     bench.fetch(batch(0, 2), end=4)
     bench.fetch(batch(2, 2), end=6)

@@ -1,4 +1,4 @@
-"""Exactly-once mode across crashes: what a successor finds in the ledger and in Connect's offsets topic after each step."""
+"""Exactly-once mode across crashes: ledger and Connect's offsets topic after each step, as a successor reads them."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_topic_that_was_created_again_is_copied_where_no_other_partition_has_s
     assert start.entry.source_id == "new"
 
 
-def test_a_position_of_the_old_topic_is_not_taken_for_one_of_the_new() -> None:
+def test_a_position_of_the_old_topic_is_not_used_for_the_new_one() -> None:
     scene = Scene()
     scene.events.source_recreated(scene.cursor, "new")
     scene.commit(fails=COORDINATOR_ERROR)
@@ -229,7 +229,7 @@ def test_a_position_of_the_old_topic_is_not_taken_for_one_of_the_new() -> None:
     assert _finds_the_new_topic(start), "0 to 99 of it would never be copied"
 
 
-def test_nor_is_it_where_the_ledger_knew_nothing_of_the_position() -> None:
+def test_a_position_unknown_to_the_ledger_is_not_used_for_the_new_topic() -> None:
     """Java has copied up to 100, or a user has set the position."""
     scene = Scene()
     scene.commits._previous[TP] = PreviousCommit(Mark(100, -1, 0), {}, 0, (0, 0, 0), 0)
@@ -281,7 +281,7 @@ def test_the_beginning_of_an_empty_log_is_kept_when_its_first_transaction_is_abo
 # -- a source log that was truncated -----------------------------------------------------------------------------------
 
 
-def test_a_truncated_log_is_known_again_after_a_crash() -> None:
+def test_a_truncated_log_is_recognized_after_a_crash() -> None:
     scene = Scene()
     scene.events.diverged(scene.cursor, 2, 50)
     scene.commit(fails=COORDINATOR_ERROR)
@@ -304,7 +304,7 @@ def test_a_log_that_was_cut_at_the_committed_position_needs_no_transaction() -> 
 # -- ends of transactions ----------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_all_of_whose_batches_were_refused_is_none() -> None:
+def test_a_transaction_whose_batches_were_all_rejected_is_empty() -> None:
     scene = Scene()
     scene.bench.fetch(batch(100, 1))
     outbox = scene.bench.outbox
@@ -315,7 +315,7 @@ def test_a_transaction_all_of_whose_batches_were_refused_is_none() -> None:
     assert (outbox.queue[0].at, outbox.next) == (-1, 0), "it is offered in the next one"
 
 
-def test_only_one_commit_runs_and_nothing_follows_one_that_was_broken_off() -> None:
+def test_only_one_commit_runs_and_nothing_follows_an_interrupted_one() -> None:
     scene = Scene()
     recorded = False
     order: list[str] = []
@@ -341,7 +341,7 @@ def test_only_one_commit_runs_and_nothing_follows_one_that_was_broken_off() -> N
     assert (order, scene.coordinator.ended, scene.bench.outbox.stopped) == ([], [], True)
 
 
-def test_a_transaction_that_can_never_be_committed_is_given_up() -> None:
+def test_a_transaction_that_can_never_be_committed_is_abandoned() -> None:
     """The remote topic of an unanswered batch was created again, so the batch is never sent again: others would wait for ever."""
     scene = Scene()
     scene.transactions._spec = TransactionsSpec("id", timeout_ms=20)
@@ -473,7 +473,7 @@ def test_nothing_is_sent_between_the_positions_and_the_end_of_a_transaction(monk
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_batch_that_may_be_in_the_transaction_is_sent_again_before_it_counts_as_refused(there: bool) -> None:
+def test_a_batch_that_may_be_in_the_transaction_is_sent_again_before_it_counts_as_rejected(there: bool) -> None:
     """An error of the broker's own may come after the append. In the next transaction of version 2 its sequence is another one."""
     order: list[str] = []
 
@@ -575,7 +575,7 @@ def test_a_partition_that_was_added_to_one_transaction_is_added_to_the_next_one_
 # -- from copy sessions to transactions --------------------------------------------------------------------------------
 
 
-def test_a_first_transaction_that_is_aborted_gives_the_session_back() -> None:
+def test_aborting_the_first_transaction_restores_the_previous_session() -> None:
     session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
     state = SourceState("old", 3, 3, 100, ("older",), session)
     before = PreviousCommit(Mark(80, 180, 80), {}, 0, (0, 0, 0), 0, state)
@@ -588,7 +588,7 @@ def test_a_first_transaction_that_is_aborted_gives_the_session_back() -> None:
     assert (start.position, start.entry.session, start.entry.retired) == (80, session, ("older",))
 
 
-def test_what_is_only_read_past_is_in_no_transaction() -> None:
+def test_skipped_records_are_in_no_transaction() -> None:
     """Else a crash in between would leave a position that the count of the session does not go with."""
     scene = Scene()
     scene.cursor.begin(Mark(100, 200, 100), skip=10, skip_base=200)

@@ -201,7 +201,7 @@ def test_the_next_batch_begins_where_the_last_one_ended_and_not_before() -> None
         end(second)
 
 
-def test_chunks_that_a_late_write_has_replaced_are_added_to_a_hand_over() -> None:
+def test_chunks_replaced_by_a_late_write_are_added_to_a_hand_off() -> None:
     stage = Stage(200)
     full, newest = SegmentChunk(0, [Segment(0, 0, 5), Segment(6, 5, 2)]), SegmentChunk(1, [Segment(9, 7, 1)])
     entry = LedgerEntry("t", 0, "A.t", Mark(10, 8, 8), chunk=1, lease=Lease(5, 2))
@@ -514,7 +514,7 @@ def test_a_lane_whose_turn_is_over_stops_and_asks_for_a_slot_again() -> None:
         assert stage.begun(second) == {T0: 9, T1: 3}
 
 
-def test_what_is_shown_changes_when_something_is_reported_and_only_then() -> None:
+def test_the_shown_state_changes_only_with_a_report() -> None:
     stage = Stage(60_000)
     with running(stage) as lane:
         first = stage.next()

@@ -23,7 +23,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
 
-def test_a_rate_holds_as_long_as_its_entry_is_written() -> None:
+def test_a_rate_is_valid_while_its_entry_exists() -> None:
     ledger = Ledger()
     assert ledger.rates() == {}
     for partition, written_ms in ((0, 1_000_000), (1, 1_030_000), (2, 969_999), (3, 1_000_000)):
@@ -35,7 +35,7 @@ def test_a_rate_holds_as_long_as_its_entry_is_written() -> None:
     assert ledger.rates() == {TopicPartition("t", partition): rate for partition, rate in enumerate((0, 7, 0, 8))}
 
 
-def test_a_pause_holds_for_a_topic_or_a_partition_until_it_is_taken_back() -> None:
+def test_a_pause_of_a_topic_or_partition_is_valid_until_it_is_removed() -> None:
     ledger = Ledger()
 
     def say(topic: str, partition: int | None, pause: Pause | None) -> None:
@@ -96,7 +96,7 @@ def test_the_verified_offset_is_stored_beside_the_entry() -> None:
     ),
     steps=st.lists(st.tuples(st.integers(1, 7), st.booleans()), min_size=1, max_size=60),
 )
-def test_whatever_transaction_is_never_committed_the_ledger_knows_every_offset_once(
+def test_with_any_aborted_transaction_the_ledger_has_every_offset_once(
     runs: list[tuple[str, int]], steps: list[tuple[int, bool]]
 ) -> None:
     """Ledger first, commit second: a crash in between undoes the ledger's changes of the transaction, and no more."""

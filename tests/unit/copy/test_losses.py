@@ -1,4 +1,4 @@
-"""What is done when the source no longer has what was to be copied, or the target no longer has what was."""
+"""Records deleted on the source before they were copied, and copied records lost by the target."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_deleted_records_are_a_lost_range_and_copying_continues_after_it() -> No
     assert [lost[:3] for lost in scene.cursor.lost] == [(10, 30, "retention")]
 
 
-def test_or_it_stops_the_partition() -> None:
+def test_deleted_records_stop_the_partition_when_configured() -> None:
     scene = Scene(source_data_loss="stop")
     scene.range = (30, 50)
     scene.unreadable()
@@ -145,7 +145,7 @@ def test_or_it_stops_the_partition() -> None:
     assert condition.reason.startswith("offsets 10..29 of t-0 were deleted on A")
 
 
-def test_what_may_have_been_copied_is_no_lost_range_yet() -> None:
+def test_records_that_may_have_been_copied_are_no_lost_range_yet() -> None:
     scene = Scene()
     scene.cursor.begin(Mark(10, 110, 10), skip=3)
     scene.range = (30, 50)
@@ -153,7 +153,7 @@ def test_what_may_have_been_copied_is_no_lost_range_yet() -> None:
     assert (scene.bench.owner.calls, scene.cursor.lost, scene.cursor.position) == ([("uncertain", 10, 3)], [], 10)
 
 
-def test_what_a_predecessor_copied_is_not_lost_when_retention_takes_it_afterwards() -> None:
+def test_records_copied_by_a_predecessor_are_not_lost_when_retention_deletes_them() -> None:
     scene = Scene()
     scene.cursor.begin(Mark(10, 110, 10), skip=4)  # 10..13 are on the target
     scene.range = (12, 50)  # and 10 and 11 are no longer on the source
@@ -168,7 +168,7 @@ def test_what_a_predecessor_copied_is_not_lost_when_retention_takes_it_afterward
 
 
 @pytest.mark.parametrize(("start", "lost"), [(14, []), (20, [(14, 20, "retention")])])
-def test_when_retention_took_all_of_it_only_what_lies_behind_it_is_lost(
+def test_when_retention_deleted_the_session_only_later_records_are_lost(
     start: int, lost: list[tuple[int, int, str]]
 ) -> None:
     scene = Scene()
@@ -185,7 +185,7 @@ def test_when_retention_took_all_of_it_only_what_lies_behind_it_is_lost(
     assert scene.cursor.position == start + 2
 
 
-def test_nor_does_it_stop_the_partition() -> None:
+def test_retention_of_copied_records_does_not_stop_the_partition() -> None:
     scene = Scene(source_data_loss="stop")
     scene.cursor.begin(Mark(10, 110, 10), skip=4)
     scene.range = (12, 50)
@@ -256,7 +256,7 @@ def test_a_truncated_log_names_the_epoch_before_its_end(
 
 @settings(deadline=None)
 @given(st.data())
-def test_after_elections_the_histories_part_where_the_logs_do(data: st.DataObject) -> None:
+def test_after_elections_the_divergence_point_is_found(data: st.DataObject) -> None:
     """One leader after another cuts the log off somewhere and continues; what was read is any of the logs, up to anywhere."""
     log: list[int] = []  # epoch of each record
     started: list[tuple[int, int]] = []
@@ -281,7 +281,7 @@ def test_after_elections_the_histories_part_where_the_logs_do(data: st.DataObjec
 
 @settings(deadline=None)
 @given(st.data())
-def test_nothing_is_left_out_although_logs_of_deposed_leaders_are_elected_again(data: st.DataObject) -> None:
+def test_no_record_is_skipped_when_a_deposed_leader_is_elected_again(data: st.DataObject) -> None:
     """Each leader begins with part of the log of any leader before it. A reader that knows where the epochs began reads all of it."""
     logs: list[list[tuple[int, int]]] = [[]]  # (epoch, number) of each record, by leader
     numbers = itertools.count()
@@ -320,7 +320,7 @@ def test_the_newest_leader_epochs_are_remembered() -> None:
     assert history.common_end(epochs, 98, 975) == (975, 97)
 
 
-def test_a_log_that_was_set_back_and_written_to_is_copied_from_where_its_epoch_began() -> None:
+def test_a_truncated_and_rewritten_log_is_copied_from_the_start_of_its_epoch() -> None:
     """Its end is not conclusive: 8 new records are there already."""
     scene = Scene()
     scene.cursor.topic_id, scene.cursor.leader_epoch = "id", 2
@@ -360,7 +360,7 @@ def test_only_the_leader_from_which_a_partition_is_read_is_asked() -> None:
     assert (scene.asked_of, scene.committed) == ([9, 9, 9], [])
 
 
-def test_epochs_that_begin_again_within_range_are_found_out() -> None:
+def test_restarted_epochs_within_range_are_detected() -> None:
     """The broker does not know the last epoch that was read, which it calls out of range."""
     scene = Scene()
     scene.cursor.topic_id, scene.cursor.leader_epoch = "id", 7
@@ -369,7 +369,7 @@ def test_epochs_that_begin_again_within_range_are_found_out() -> None:
     assert scene.committed == [(Mark(6, 110, 10), True)]
 
 
-def test_an_offset_that_is_refused_although_it_is_there_stops_the_partition_after_a_while(
+def test_an_existing_offset_that_stays_out_of_range_stops_the_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [100.0]
@@ -445,7 +445,7 @@ def test_after_a_truncation_behind_the_mark_the_epoch_before_it_is_kept() -> Non
     assert Source._must_be_checked(broker, _Intake(scene.cursor, 1, unvalidated=True))
 
 
-def test_a_range_that_cannot_be_asked_for_changes_nothing() -> None:
+def test_a_failed_request_for_the_range_changes_nothing() -> None:
     scene = Scene()
     scene.failure = DisconnectedFailure("gone")
     scene.unreadable()
@@ -455,7 +455,7 @@ def test_a_range_that_cannot_be_asked_for_changes_nothing() -> None:
     assert scene.cursor.position == 20, "and it is asked for again"
 
 
-def test_other_failures_are_not_its_business() -> None:
+def test_other_errors_are_ignored() -> None:
     scene = Scene()
     scene.losses.unreadable(scene.cursor, BrokerFailure.of(6))
     assert scene.asked == 0
@@ -463,7 +463,7 @@ def test_other_failures_are_not_its_business() -> None:
 
 @pytest.mark.parametrize("skip", [0, 7])
 @pytest.mark.parametrize("seen", [25, -1], ids=["heard-by-us", "heard-by-a-predecessor"])
-def test_another_topic_of_the_same_name_is_copied_from_its_start_and_nothing_of_it_is_taken_for_the_old_one(
+def test_a_recreated_topic_is_copied_from_its_start_and_not_mixed_with_the_old_one(
     skip: int,
     seen: int,
 ) -> None:
@@ -479,7 +479,7 @@ def test_another_topic_of_the_same_name_is_copied_from_its_start_and_nothing_of_
     assert [lost[:3] for lost in scene.cursor.lost] == [(10 + skip, 25, "recreated")]
 
 
-def test_what_is_under_way_is_waited_for() -> None:
+def test_batches_in_flight_are_awaited() -> None:
     scene = Scene()
     scene.bench.fetch(batch(10, 2))
     scene.losses.source_recreated(scene.cursor, "new")
@@ -488,14 +488,14 @@ def test_what_is_under_way_is_waited_for() -> None:
     assert scene.committed == [(Mark(0, 112, 12), True)]
 
 
-def test_a_new_topic_stops_the_partition_if_that_is_wanted() -> None:
+def test_a_recreated_topic_stops_the_partition_when_configured() -> None:
     scene = Scene(source_data_loss="stop")
     scene.losses.source_recreated(scene.cursor, "new")
     assert (stopped(scene), scene.committed) == (PartitionState.RECREATED, [])
 
 
 @pytest.mark.parametrize("changes", [{"source_data_loss": "stop"}, {"auto_offset_reset": "none"}])
-def test_a_source_that_was_cut_off_stops_the_partition_where_that_is_wanted(changes: dict[str, Any]) -> None:
+def test_a_truncated_source_stops_the_partition_when_configured(changes: dict[str, Any]) -> None:
     scene = Scene(**changes)
     scene.cursor.leader_epoch = 3
     scene.losses.diverged(scene.cursor, 2, 4)
@@ -506,14 +506,14 @@ def test_a_source_that_was_cut_off_stops_the_partition_where_that_is_wanted(chan
     assert condition.reason.endswith(f"; {key.replace('_', '.')} is {value}")
 
 
-def test_a_new_leader_whose_log_is_longer_and_other_is_not_skipped_into() -> None:
+def test_a_new_leader_with_a_longer_different_log_is_not_read_past_the_divergence() -> None:
     scene = Scene()
     scene.cursor.leader_epoch = 3
     scene.losses.diverged(scene.cursor, 2, 15)
     assert (scene.committed, scene.cursor.lost) == ([(Mark(10, 110, 10), True)], [])
 
 
-def test_a_repeated_cut_counts_once() -> None:
+def test_a_repeated_truncation_counts_once() -> None:
     scene = Scene()
     scene.cursor.leader_epoch = 3
     scene.losses.diverged(scene.cursor, 2, 4)
@@ -532,7 +532,7 @@ def copied(scene: Scene, count: int) -> None:
     scene.bench.outbox.acked = 10 + count
 
 
-def test_what_the_target_lost_is_sent_again_under_the_same_sequences() -> None:
+def test_records_lost_by_the_target_are_sent_again_with_the_same_sequences() -> None:
     scene = Scene()
     scene.sessions[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))
     copied(scene, 8)
@@ -545,7 +545,7 @@ def test_what_the_target_lost_is_sent_again_under_the_same_sequences() -> None:
     assert (scene.cursor.suspended, outbox.paused, scene.cursor.offset) == (False, False, 15)
 
 
-def test_a_move_that_waits_is_forgotten_when_the_partition_begins_elsewhere() -> None:
+def test_a_pending_move_is_discarded_when_the_partition_starts_elsewhere() -> None:
     """The source is cut at 18 with 12..19 in flight, and then the target turns out to have lost its end, too."""
     scene = Scene()
     scene.sessions[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))
@@ -564,7 +564,7 @@ def test_a_move_that_waits_is_forgotten_when_the_partition_begins_elsewhere() ->
 
 
 @pytest.mark.parametrize("case", ["no session", "foreign", "out of sight"])
-def test_where_it_is_not_known_which_they_were_the_partition_stops(case: str) -> None:
+def test_when_lost_records_are_unknown_the_partition_stops(case: str) -> None:
     scene = Scene()
     if case != "no session":
         scene.sessions[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))

@@ -33,7 +33,7 @@ print(rss(), gc.get_freeze_count())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked for it")
-def test_what_was_frozen_and_freed_is_given_back() -> None:
+def test_frozen_and_freed_memory_is_released() -> None:
     ran = subprocess.run([sys.executable, "-c", _BACKLOG], capture_output=True, text=True, timeout=60, check=True)
     before, after, frozen = map(int, ran.stdout.split())
     assert before - after > 40, (before, after)

@@ -213,7 +213,7 @@ def test_a_target_with_fewer_records_than_acknowledged_is_reported() -> None:
     assert (scene.cursor.mark, scene.cursor.suspended) == (Mark(50, 150, 50), True)
 
 
-def test_a_permanently_rejected_look_up_is_at_least_once_from_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_permanently_rejected_lookup_means_at_least_once_from_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.opening.LOOK_UP_REFUSED_S", 0.02)
     scene = Scene()
     scene.standings = [BrokerFailure.of(29)] * 1000
@@ -241,7 +241,7 @@ def test_a_missing_right_is_reported_before_a_crash(answer: Any, *, is_noted: bo
     assert scene.cursor.note.startswith("at least once: ") is is_noted
 
 
-def test_where_the_source_ended_is_known_although_nothing_was_read_since() -> None:
+def test_the_source_end_offset_is_known_without_new_reads() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY.replace(end=70), clean=True)))
     assert (scene.cursor.known_end, scene.cursor.high_watermark) == (70, -1)
@@ -269,7 +269,7 @@ def test_one_stale_answer_about_the_remote_topic_stops_nothing() -> None:
     assert (scene.cursor.mark, scene.cursor.stopped, scene.cursor.retired) == (Mark(50, 150, 50), False, ("before",))
 
 
-def test_when_it_is_copied_once_more_to_another_target_nothing_is_known_of_places_on_the_first() -> None:
+def test_offsets_on_a_previous_target_are_not_used_for_a_new_target() -> None:
     scene, moved = Scene(), ENTRY.replace(session=None)
     scene.topic_ids, scene.offsets[LATEST] = {"A.t": "other"}, [0]
     play(scene, lambda: scene.begin(Start(30, 30, moved, SegmentChunk(6, [Segment(0, 100, 50)]), moved=True)))
@@ -281,7 +281,7 @@ def test_when_it_is_copied_once_more_to_another_target_nothing_is_known_of_place
     assert same.cursor.trail.newest.segments == [Segment(0, 100, 50)], "sent back on the same one, all of it holds"
 
 
-def test_one_refused_look_up_costs_no_exactness() -> None:
+def test_one_rejected_lookup_keeps_exactly_once() -> None:
     """Brokers that have just started may refuse before they have loaded their ACLs."""
     scene = Scene()
     scene.standings = [BrokerFailure.of(29), TargetProgress(57, 157, 4, (FoundBatch(50, 150, 7),))]
@@ -361,7 +361,7 @@ def test_an_unreachable_target_is_retried() -> None:
     assert (scene.cursor.mark, scene.outbox.last_error) == (Mark(12, 71, 0), None)
 
 
-def test_a_target_that_may_be_written_only_is_written_without_knowing_where() -> None:
+def test_a_write_only_target_is_written_without_known_offsets() -> None:
     scene = Scene()
     scene.offsets[LATEST] = [BrokerFailure.of(29)]
     play(scene, lambda: scene.begin(Start(12, 12)))
@@ -444,7 +444,7 @@ def test_a_session_that_cannot_continue_is_followed_by_another() -> None:
         ({"start_timestamp_ms": 5_000, "auto_offset_reset": "none"}, [5_000], 40),
     ],
 )
-def test_the_beginning_without_a_position(changes: dict[str, Any], asked: list[int], position: int) -> None:
+def test_the_start_offset_without_a_position(changes: dict[str, Any], asked: list[int], position: int) -> None:
     scene = Scene(**changes)
     scene.offsets |= {5_000: [40], 9_000: [-1]}
     play(scene, lambda: scene.begin(Start(None)))
@@ -452,7 +452,7 @@ def test_the_beginning_without_a_position(changes: dict[str, Any], asked: list[i
 
 
 @pytest.mark.parametrize(("named", "position"), [(12, 12), (70, 70), (90, 70)])
-def test_an_offset_that_is_named_and_was_never_read_lies_at_the_end_at_most(named: int, position: int) -> None:
+def test_a_configured_offset_is_limited_to_the_end_of_the_log(named: int, position: int) -> None:
     scene = Scene(auto_offset_reset="none")
     scene.offsets[LATEST] = [DisconnectedFailure("gone"), 70]
     play(scene, lambda: scene.begin(Start(named)))
@@ -465,7 +465,7 @@ def test_no_position_and_no_reset_policy_stops_the_partition() -> None:
     assert (scene.cursor.stopped, scene.asked) == (True, [])
 
 
-def test_a_source_that_cannot_be_asked_is_asked_again_and_shown() -> None:
+def test_an_unreachable_source_is_retried_and_reported() -> None:
     scene = Scene()
     scene.offsets[EARLIEST] = [BrokerFailure.of(29), DisconnectedFailure("gone"), 8]
     play(scene, lambda: scene.begin(Start(None)))
@@ -494,7 +494,7 @@ def under(rules: str) -> LedgerEntry:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_session_without_rules_has_the_present_ones(clean: bool) -> None:
+def test_a_session_without_rules_has_the_current_ones(clean: bool) -> None:
     scene = Scene(read_committed=True)
     scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY, clean=clean)))
@@ -509,7 +509,7 @@ def test_a_clean_handover_to_other_rules_begins_a_session_at_the_mark() -> None:
     assert (scene.cursor.mark, len(scene.committed), scene.isolated) == (Mark(50, 70, 0), 1, [])
 
 
-def test_a_crashed_session_that_has_copied_nothing_since_is_followed_by_one_under_the_present_rules() -> None:
+def test_a_crashed_session_without_new_copies_is_followed_by_one_under_the_current_rules() -> None:
     scene = Scene(read_committed=True)
     scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
@@ -537,7 +537,7 @@ def test_a_crashed_session_is_read_past_under_its_own_rules(old: bool) -> None:
     assert scene.bench.offsets() == list(range(54, 61))
 
 
-def test_records_that_are_compared_end_a_session_under_other_rules_too() -> None:
+def test_compared_records_also_end_a_session_under_other_rules() -> None:
     scene = Scene(read_committed=True)
     scene.standings = [TargetProgress(54, 154, 4, (FoundBatch(50, 150, 4),))]
     play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
@@ -549,7 +549,7 @@ def test_records_that_are_compared_end_a_session_under_other_rules_too() -> None
     assert (scene.cursor.mark, scene.bench.outgoing_batches) == (Mark(54, -1, 54), [])
 
 
-def test_unknown_rules_make_it_at_least_once() -> None:
+def test_unknown_rules_mean_at_least_once() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 40, under("isolation=snapshot"))))
     assert scene.cursor.note == "at least once: a predecessor counted records under unknown rules (isolation=snapshot)"
@@ -568,7 +568,7 @@ def uncertain(scene: Scene, there: Iterable[int]) -> None:
     play(scene, lambda: scene.opening.match(scene.cursor))
 
 
-def test_what_is_on_the_target_is_found_by_its_content() -> None:
+def test_records_on_the_target_are_found_by_their_content() -> None:
     scene = Scene()
     uncertain(scene, range(50, 57))
     scene.written()
@@ -578,14 +578,14 @@ def test_what_is_on_the_target_is_found_by_its_content() -> None:
     assert (scene.outbox.next, scene.cursor.note) == (59, "")
 
 
-def test_only_the_last_of_them_count() -> None:
+def test_only_the_last_records_are_compared() -> None:
     scene = Scene()
     uncertain(scene, range(40, 57))  # read from before the mark
     assert scene.cursor.match is not None
     assert len(scene.cursor.match) == 7
 
 
-def test_what_compaction_took_from_the_target_counts_as_there() -> None:
+def test_records_compacted_on_the_target_count_as_present() -> None:
     scene = Scene()
     uncertain(scene, [55, 56])
     assert (scene.cursor.records, scene.cursor.skip, scene.cursor.suspended) == (55, 2, False)
@@ -593,7 +593,7 @@ def test_what_compaction_took_from_the_target_counts_as_there() -> None:
     assert (scene.bench.offsets(), scene.cursor.records) == ([57], 57)
 
 
-def test_a_target_that_cannot_be_looked_at_makes_it_at_least_once() -> None:
+def test_an_unreadable_target_means_at_least_once() -> None:
     scene = Scene()
     scene.standings = [TargetProgress(57, 157)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))

@@ -141,7 +141,7 @@ def test_the_ledger_is_written_first_with_the_position_in_the_offsets_topic() ->
     assert json.loads(desk.values("ledger")[0] or b"")["previous"] == 30
 
 
-def test_what_comes_meanwhile_goes_together() -> None:
+def test_entries_that_arrive_meanwhile_are_written_together() -> None:
     desk = Desk()
     positions = desk.positions(1)
     commit(positions, (T, 1))
@@ -154,7 +154,7 @@ def test_what_comes_meanwhile_goes_together() -> None:
     assert positions.idle
 
 
-def test_chunks_and_what_is_forgotten_go_with_the_entry() -> None:
+def test_chunks_and_tombstones_are_written_with_the_entry() -> None:
     desk = Desk()
     positions = desk.positions()
     positions.commit(Commit(entry_of(5), (SegmentChunk(66, [Segment(0, 0, 5)]),), (2,)))
@@ -164,7 +164,7 @@ def test_chunks_and_what_is_forgotten_go_with_the_entry() -> None:
     assert (keys, desk.values("ledger")[1]) == ([66, 2, None], None)
 
 
-def test_a_long_batch_of_the_ledger_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_batch_of_the_ledger_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.positions._BATCH_BYTES", 100)
     desk = Desk()
     positions = desk.positions(1)
@@ -212,7 +212,7 @@ def test_in_a_transaction_only_the_ledger_is_written_here() -> None:
 # -- without a ledger -----------------------------------------------------------------------------------------------------
 
 
-def test_without_a_ledger_positions_go_at_once() -> None:
+def test_without_a_ledger_positions_are_written_immediately() -> None:
     desk = Desk()
     commit(desk.positions(ledger=False), (T, 7))
     desk.settle()
@@ -220,7 +220,7 @@ def test_without_a_ledger_positions_go_at_once() -> None:
 
 
 @pytest.mark.parametrize("under_way", [True, False])
-def test_a_ledger_that_takes_nothing_is_given_up_and_holds_up_no_position(under_way: bool) -> None:
+def test_a_ledger_that_rejects_writes_is_abandoned_and_blocks_no_position(under_way: bool) -> None:
     desk = Desk()
     positions = desk.positions(1)
     commit(positions, (T, 7))

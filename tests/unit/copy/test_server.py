@@ -136,7 +136,7 @@ def test_the_end_of_the_connection_is_the_end_of_the_batch(server: ChannelServer
     assert batch.failure.startswith(("the executor closed the progress channel", "the progress channel failed"))
 
 
-def test_hanging_up_reaches_the_executor_at_once(server: ChannelServer) -> None:
+def test_a_disconnect_reaches_the_executor_immediately(server: ChannelServer) -> None:
     batch = batch_of(server)
     executor = Executor(server)
     executor.hello(batch)
@@ -163,7 +163,7 @@ def test_running_out_of_file_descriptors_does_not_stop_the_listener(monkeypatch:
         server.close()
 
 
-def test_lines_come_whole_however_they_were_cut(server: ChannelServer) -> None:
+def test_lines_are_reassembled_from_any_fragments(server: ChannelServer) -> None:
     batch = batch_of(server)
     executor = Executor(server)
     executor.hello(batch)

@@ -154,7 +154,7 @@ def test_chunks_survive_the_ledger(segments: list[tuple[int, int, int]], gaps: l
     assert SegmentChunk.from_json(4, chunk.to_json()) == chunk
 
 
-def test_the_newest_segment_reaches_to_the_mark() -> None:
+def test_the_newest_segment_ends_at_the_mark() -> None:
     ledger = Ledger()
     ledger.apply(*_pair(chunk_record(TP, SegmentChunk(2, [Segment(100, 200, 1)]))))
     ledger.apply(*_pair(entry_record(ENTRY)))
@@ -165,7 +165,7 @@ def test_the_newest_segment_reaches_to_the_mark() -> None:
     assert ledger.chunks(TP) == []
 
 
-def test_what_cannot_be_read_is_as_good_as_missing() -> None:
+def test_unreadable_entries_count_as_missing() -> None:
     ledger = Ledger()
     ledger.apply(key_bytes(Key(TP, None)), b'{"version":1}')
     assert ledger.entry(TP) is None

@@ -158,7 +158,7 @@ async def turn(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_partition_whose_batch_was_not_taken_is_left_alone_for_the_pause() -> None:
+def test_a_partition_with_a_rejected_batch_is_not_sent_during_the_backoff() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox()
         scene.put(box, "a")
@@ -210,7 +210,7 @@ def test_the_first_batch_of_a_producer_goes_alone() -> None:
     play(scenario)
 
 
-def test_a_new_leader_gets_nothing_before_the_old_one_has_answered() -> None:
+def test_a_new_leader_gets_nothing_before_the_old_one_has_responded() -> None:
     async def scenario(scene: Scene) -> None:
         old, new, box = Line(scene.sink, 1), Line(scene.sink, 2), scene.outbox()
         box.known = True
@@ -233,7 +233,7 @@ def test_a_new_leader_gets_nothing_before_the_old_one_has_answered() -> None:
     play(scenario)
 
 
-def test_a_batch_that_the_answer_does_not_mention_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_missing_in_the_response_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.sink._REFUSED_RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
@@ -317,7 +317,7 @@ def test_a_partition_without_a_leader_is_reported_until_a_batch_is_acknowledged(
 # -- looking up how far a producer got ------------------------------------------------------------------------------------
 
 
-def test_what_is_there_already_is_taken_for_acknowledged_and_not_sent_again() -> None:
+def test_batches_that_were_written_before_are_acknowledged_and_not_sent_again() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
         box.end_offset = 100
@@ -355,7 +355,7 @@ def test_the_end_of_a_login_session_is_not_an_error_but_unanswered_batches_are_l
     play(scenario)
 
 
-def test_among_records_of_others_the_places_are_not_known() -> None:
+def test_between_foreign_records_target_offsets_are_unknown() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
         box.end_offset = 100
@@ -369,7 +369,7 @@ def test_among_records_of_others_the_places_are_not_known() -> None:
     play(scenario)
 
 
-def test_a_batch_that_is_there_in_part_is_cut() -> None:
+def test_a_partly_written_batch_is_cut() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
         scene.put(box, "a", 5)
@@ -390,7 +390,7 @@ def test_a_batch_that_is_there_in_part_is_cut() -> None:
     play(scenario)
 
 
-def test_a_target_that_lost_what_it_had_acknowledged_is_the_owners_business() -> None:
+def test_loss_of_acknowledged_records_on_the_target_is_passed_to_the_owner() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
         scene.put(box, "a", 5)
@@ -406,7 +406,7 @@ def test_a_target_that_lost_what_it_had_acknowledged_is_the_owners_business() ->
     play(scenario)
 
 
-def test_an_overtaken_executor_has_lost_the_partition() -> None:
+def test_a_fenced_executor_has_lost_the_partition() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
         scene.put(box, "a", 2)
@@ -419,7 +419,7 @@ def test_an_overtaken_executor_has_lost_the_partition() -> None:
     play(scenario)
 
 
-def test_a_look_up_that_is_refused_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_that_stays_rejected_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_RETRY_S", 0.01)
     monkeypatch.setattr("mm2.copy.executor.sink.LOOK_UP_REFUSED_S", 0.1)
 
@@ -485,7 +485,7 @@ def test_a_fresh_batch_does_not_follow_an_old_one_in_flight() -> None:
     play(scenario)
 
 
-def test_how_long_brokers_remember_is_a_setting_of_theirs() -> None:
+def test_the_producer_expiry_is_read_from_the_brokers() -> None:
     async def scenario(scene: Scene) -> None:
         scene.age_ms = 3_600_000
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
@@ -543,7 +543,7 @@ def test_nothing_is_sent_without_the_lease() -> None:
     play(scenario)
 
 
-def test_after_a_look_up_nothing_is_sent_in_another_leader_epoch() -> None:
+def test_after_a_lookup_nothing_is_sent_in_another_leader_epoch() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(looked_up=True)
         scene.leaders(t=1)
@@ -559,7 +559,7 @@ def test_after_a_look_up_nothing_is_sent_in_another_leader_epoch() -> None:
     play(scenario)
 
 
-def test_a_target_that_does_not_answer_the_question_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unanswered_lookup_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
@@ -577,7 +577,7 @@ def test_a_target_that_does_not_answer_the_question_is_asked_again(monkeypatch: 
     play(scenario)
 
 
-def test_a_broker_that_forgot_our_producer_is_asked_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_forgot_the_producer_is_asked_for_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
         scene.put(box, "a", 2)
@@ -598,7 +598,7 @@ def test_a_broker_that_forgot_our_producer_is_asked_what_it_has(monkeypatch: pyt
     play(scenario)
 
 
-def test_without_a_look_up_a_producer_that_is_not_known_is_lost_at_once() -> None:
+def test_without_a_lookup_an_unknown_producer_is_lost_immediately() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True)
         scene.put(box, "a")

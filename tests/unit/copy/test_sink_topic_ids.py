@@ -1,4 +1,4 @@
-"""What a sink makes of metadata that name a topic by another id. The test plays metadata."""
+"""Reaction of a sink to metadata with another topic id. Metadata are simulated."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_one_answer_with_another_id_changes_nothing() -> None:
     play(scenario)
 
 
-def test_an_id_that_the_leader_confirms_stops_what_was_written_to_the_topic_before() -> None:
+def test_a_confirmed_topic_id_stops_partitions_of_the_replaced_topic() -> None:
     async def scenario(scene: Scene) -> None:
         scene.say(OLD)
         await scene.look()
@@ -97,7 +97,7 @@ def test_an_id_that_the_leader_confirms_stops_what_was_written_to_the_topic_befo
     play(scenario)
 
 
-def test_what_the_ledger_knows_of_ids_is_settled_with_the_cluster() -> None:
+def test_topic_ids_of_the_ledger_are_compared_with_the_cluster() -> None:
     async def scenario(scene: Scene) -> None:
         scene.say(OLD)
         await scene.look()
@@ -124,7 +124,7 @@ def test_an_id_that_the_ledger_does_not_know_is_confirmed_first() -> None:
     play(scenario)
 
 
-def test_a_sink_that_is_closed_settles_nothing() -> None:
+def test_a_closed_sink_compares_no_topic_ids() -> None:
     async def scenario(scene: Scene) -> None:
         scene.say(OLD)
         asked = asyncio.create_task(scene.sink.settle_id("t", NEW, [OLD]))

@@ -1,4 +1,4 @@
-"""Reading past what a predecessor has put on the target: counted where the source is whole, looked for where it is not."""
+"""Skipping records that a predecessor has copied: counted where the source is complete, compared by content where it is not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_whole_batches_are_read_past() -> None:
     assert bench.cursor.trail.newest.segments == [Segment(100, 200, 8)]
 
 
-def test_of_a_batch_that_is_there_in_part_the_rest_is_sent() -> None:
+def test_the_rest_of_a_partly_written_batch_is_sent() -> None:
     bench = Bench(100, target=200, records=50, skip=4, skip_base=200)
     bench.fetch(batch(100, 3), batch(103, 3))
     assert bench.offsets() == [104, 105]
@@ -57,7 +57,7 @@ def test_a_batch_begun_before_the_mark_counts_from_there() -> None:
     assert (bench.offsets(), bench.cursor.mark) == ([104], Mark(104, 202, 2))
 
 
-def test_what_is_never_copied_is_not_counted() -> None:
+def test_records_that_are_never_copied_are_not_counted() -> None:
     bench = Bench(0, read_committed=True, target=0, skip=3, skip_base=0)
     bench.fetch_each(
         batch(0, 2),
@@ -71,7 +71,7 @@ def test_what_is_never_copied_is_not_counted() -> None:
     assert (bench.offsets(), bench.gaps) == ([7], {"control": 2, "aborted": 2})
 
 
-def test_where_it_lies_on_the_target_may_be_unknown() -> None:
+def test_the_target_offset_may_be_unknown() -> None:
     bench = Bench(0, target=10, skip=2)
     bench.fetch(batch(0, 3))
     assert (bench.cursor.mark, bench.owner.acks) == (Mark(2, -1, 2), [(0, 1, -1, 2)])
@@ -132,7 +132,7 @@ def test_the_successor_continues_where_the_predecessor_stopped(
         (9, [holed(0, 4, [])]),  # nothing left of one
     ],
 )
-def test_a_hole_makes_the_owner_look_at_the_target(skip: int, fetched: list[bytearray]) -> None:
+def test_a_hole_makes_the_owner_check_the_target(skip: int, fetched: list[bytearray]) -> None:
     bench = Bench(0, target=0, skip=skip)
     bench.fetch(*fetched, batch(50, 1))
     assert bench.owner.calls == [("uncertain", 0, skip)]
@@ -140,13 +140,13 @@ def test_a_hole_makes_the_owner_look_at_the_target(skip: int, fetched: list[byte
     assert bench.cursor.mark == Mark(0, 0, 0)
 
 
-def test_a_hole_behind_what_was_counted_is_none_of_its_business() -> None:
+def test_a_hole_after_the_counted_records_is_ignored() -> None:
     bench = Bench(0, target=0, skip=2, skip_base=0)
     bench.fetch(batch(0, 2), batch(4, 1))
     assert (bench.owner.calls, bench.offsets(), bench.gaps) == ([], [4], {"compacted": 2})
 
 
-def test_a_legacy_batch_is_looked_for() -> None:
+def test_a_legacy_batch_is_searched_on_the_target() -> None:
     bench = Bench(0, target=0, skip=1)
     message = struct.pack(">bbqii", 1, 0, 5, -1, 1) + b"x"  # magic 1, no key, one byte
     bench.fetch(struct.pack(">qiI", 0, len(message) + 4, zlib.crc32(message)) + message)
@@ -187,7 +187,7 @@ def test_no_batch_of_a_newer_leader_is_counted() -> None:
     assert (bench.cursor.mark, bench.cursor.known_epoch, bench.outgoing_batches) == (Mark(2, 2, 2), 3, [])
 
 
-def test_what_an_election_replaced_is_reported_and_the_new_records_are_copied() -> None:
+def test_records_replaced_by_an_election_are_reported_and_the_new_ones_are_copied() -> None:
     bench = Bench(0, target=0, skip=5, skip_base=0, known_epoch=3)
     new = of_epoch(batch(2, 9), 4)
     bench.fetch(of_epoch(batch(0, 2), 3), new)
@@ -201,7 +201,7 @@ def test_what_an_election_replaced_is_reported_and_the_new_records_are_copied() 
     assert bench.cursor.known_epoch == 4
 
 
-def test_a_clean_election_costs_a_comparison_and_nothing_else() -> None:
+def test_a_clean_election_causes_only_a_comparison() -> None:
     bench = Bench(0, target=0, skip=5, skip_base=0, known_epoch=3)
     new = of_epoch(batch(2, 4), 4)
     bench.fetch(of_epoch(batch(0, 2), 3), new)
@@ -220,7 +220,7 @@ def test_while_records_are_compared_the_epoch_that_may_be_counted_stays() -> Non
     assert (bench.cursor.mark, bench.cursor.known_epoch, bench.cursor.leader_epoch) == (Mark(2, -1, 2), 3, 4)
 
 
-def test_where_replaced_records_are_to_stop_the_partition_nothing_behind_them_is_copied() -> None:
+def test_when_replaced_records_stop_the_partition_no_later_record_is_copied() -> None:
     bench = Bench(0, target=0, skip=5, known_epoch=3)
     bench.owner.stops = True
     new = of_epoch(batch(0, 9), 4)
@@ -273,7 +273,7 @@ def test_the_first_record_that_is_not_found_is_new() -> None:
     assert bench.cursor.match is None
 
 
-def test_survivors_only() -> None:
+def test_only_surviving_records_are_skipped() -> None:
     bench = Bench(10, target=0, records=100, skip=5)
     bench.fetch(batch(12, 1))
     answered(bench, range(10, 15))
@@ -284,7 +284,7 @@ def test_survivors_only() -> None:
     assert (bench.offsets(), bench.cursor.mark) == ([15], Mark(16, 6, 106))
 
 
-def test_a_new_record_first_and_all_others_are_deleted() -> None:
+def test_a_new_record_is_copied_when_all_others_are_deleted() -> None:
     bench = Bench(10, target=3, records=100, skip=5)
     bench.fetch(batch(30, 2))
     answered(bench, range(10, 15))
@@ -295,7 +295,7 @@ def test_a_new_record_first_and_all_others_are_deleted() -> None:
     assert bench.cursor.foreign == 0, "records of the predecessor are not foreign"
 
 
-def test_the_rest_of_a_batch_behind_the_last_one_found() -> None:
+def test_the_rest_of_a_batch_after_the_last_one_found_is_copied() -> None:
     bench = Bench(0, target=0, skip=2)
     bench.fetch(holed(0, 6, [1, 3, 5]))
     answered(bench, [1, 3])
@@ -306,7 +306,7 @@ def test_the_rest_of_a_batch_behind_the_last_one_found() -> None:
     assert bench.cursor.trail.newest.gaps == [Gap(4, 5, "compacted"), Gap(6, 7, "compacted")]
 
 
-def test_a_position_never_passes_what_may_have_been_there() -> None:
+def test_a_position_never_passes_records_that_may_exist() -> None:
     """Else a successor would take the next new records for what the predecessor copied."""
     bench = Bench(0, target=0, skip=4)
     bench.fetch(batch(5, 1))
@@ -325,7 +325,7 @@ def test_a_position_never_passes_what_may_have_been_there() -> None:
     assert bench.gaps == {"compacted": 10, "retention": 10, "control": 1}
 
 
-def test_a_partition_that_moves_elsewhere_keeps_the_count_of_skipped_records() -> None:
+def test_a_reassigned_partition_keeps_the_count_of_skipped_records() -> None:
     for looking in (False, True):
         bench = Bench(50, target=7, records=20, skip=4)
         calls: list[int] = []
@@ -340,7 +340,7 @@ def test_a_partition_that_moves_elsewhere_keeps_the_count_of_skipped_records() -
         assert bench.offsets() == [0, 1], "another topic's first records are not taken for the old one's"
 
 
-def test_equal_records_are_found_one_by_one() -> None:
+def test_equal_records_are_matched_one_by_one() -> None:
     same = [Record(b"k", b"v", (), 5)] * 3
     data = encode_batch(same, base_offset=4)
     bench = Bench(0, target=0, skip=2)
@@ -355,7 +355,7 @@ def test_equal_records_are_found_one_by_one() -> None:
 
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 29)), st.integers(0, 30), st.integers(0, 30), st.integers(1, 7))
-def test_after_any_compaction_everything_that_is_left_is_on_the_target_once(
+def test_after_any_compaction_every_remaining_record_is_on_the_target_once(
     gone: set[int], marked: int, there: int, size: int
 ) -> None:
     """The predecessor copied ``there`` of 30 records, the ledger knows of ``marked``; then the source is compacted."""

@@ -180,7 +180,7 @@ def test_a_broker_without_partitions_gets_no_requests() -> None:
     play(scenario)
 
 
-def test_what_was_prepared_is_connected_to_before_anything_is_read_and_not_looked_up_again() -> None:
+def test_prepared_partitions_are_connected_before_the_first_read_and_not_looked_up_again() -> None:
     async def scenario(scene: Scene) -> None:
         scene.say(1)
         partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
@@ -195,7 +195,7 @@ def test_what_was_prepared_is_connected_to_before_anything_is_read_and_not_looke
     play(scenario)
 
 
-def test_what_had_no_leader_when_it_was_prepared_is_looked_up_when_it_is_added() -> None:
+def test_a_partition_without_a_leader_at_preparation_is_looked_up_when_added() -> None:
     async def scenario(scene: Scene) -> None:
         scene.say(-1)
         await scene.source.prepare([TopicPartition("t", 0)])
@@ -364,7 +364,7 @@ def test_leaders_are_looked_up_again_when_metadata_are_old() -> None:
     play(scenario)
 
 
-def test_a_validation_by_a_leader_of_the_past_clears_nothing() -> None:
+def test_a_validation_by_a_former_leader_is_ignored() -> None:
     async def scenario(scene: Scene) -> None:
         receiver = Feed(TopicPartition("t", 0))
         receiver.leader_epoch = 3
@@ -477,7 +477,7 @@ def test_below_fetch_12_a_position_is_validated_before_it_is_read_and_after_each
     play(scenario)
 
 
-def test_a_partition_that_was_given_up_is_asked_for_no_more() -> None:
+def test_an_abandoned_partition_is_not_fetched() -> None:
     async def scenario(scene: Scene) -> None:
         one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
         line = scene.line(one, two)
@@ -491,7 +491,7 @@ def test_a_partition_that_was_given_up_is_asked_for_no_more() -> None:
     play(scenario)
 
 
-def test_a_full_partition_is_left_out() -> None:
+def test_a_full_partition_is_not_fetched() -> None:
     async def scenario(scene: Scene) -> None:
         one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
         line = scene.line(one, two)
@@ -502,7 +502,7 @@ def test_a_full_partition_is_left_out() -> None:
     play(scenario)
 
 
-def test_a_partition_where_nothing_happens_is_not_looked_at_again_until_something_does() -> None:
+def test_an_idle_partition_is_not_checked_until_it_changes() -> None:
     async def scenario(scene: Scene) -> None:
         quiet, busy = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
         line = scene.line(quiet, busy)
@@ -524,7 +524,7 @@ def test_a_partition_where_nothing_happens_is_not_looked_at_again_until_somethin
     play(scenario)
 
 
-def test_where_nothing_happens_answers_may_take_longer_until_something_does() -> None:
+def test_fetches_of_idle_partitions_wait_longer_until_they_change() -> None:
     async def scenario(scene: Scene) -> None:
         receiver = Feed(TopicPartition("t", 0))
         line = scene.line(receiver)
@@ -543,7 +543,7 @@ def test_where_nothing_happens_answers_may_take_longer_until_something_does() ->
     play(scenario)
 
 
-def test_a_paused_partition_that_was_quiet_is_asked_for_no_more_and_asked_for_again_afterwards() -> None:
+def test_an_idle_partition_is_not_fetched_while_paused_and_fetched_again_afterwards() -> None:
     async def scenario(scene: Scene) -> None:
         quiet, busy = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
         line = scene.line(quiet, busy)
@@ -561,7 +561,7 @@ def test_a_paused_partition_that_was_quiet_is_asked_for_no_more_and_asked_for_ag
     play(scenario)
 
 
-def test_an_answer_that_a_paused_partition_does_not_take_is_no_reason_to_ask_for_more() -> None:
+def test_a_response_rejected_by_a_paused_partition_causes_no_further_fetch() -> None:
     async def scenario(scene: Scene) -> None:
         receiver = Feed(TopicPartition("t", 0))
         line = scene.line(receiver)
@@ -578,7 +578,7 @@ def test_an_answer_that_a_paused_partition_does_not_take_is_no_reason_to_ask_for
     play(scenario)
 
 
-def test_while_all_are_full_nothing_is_requested_and_no_partition_is_named_twice_afterwards() -> None:
+def test_while_all_are_full_nothing_is_fetched_and_no_partition_is_listed_twice_afterwards() -> None:
     async def scenario(scene: Scene) -> None:
         one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
         line = scene.line(one, two)
@@ -598,7 +598,7 @@ def test_while_all_are_full_nothing_is_requested_and_no_partition_is_named_twice
     play(scenario)
 
 
-def test_a_partition_with_something_waiting_is_looked_at_each_time_since_time_alone_makes_it_full() -> None:
+def test_a_partition_with_waiting_batches_is_checked_each_time_because_time_makes_it_full() -> None:
     async def scenario(scene: Scene) -> None:
         receiver, other = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
         receiver.idle = False
@@ -626,7 +626,7 @@ def test_the_limit_of_one_topic_blocks_no_other() -> None:
     play(scenario, Throttle(0, {"slow": 10_000}))
 
 
-def test_a_flows_limit_is_that_of_a_whole_answer_and_is_waited_for() -> None:
+def test_the_limit_of_a_flow_applies_to_a_whole_response_and_is_awaited() -> None:
     async def scenario(scene: Scene) -> None:
         one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("u", 0))
         line = scene.line(one, two)

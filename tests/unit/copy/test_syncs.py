@@ -95,7 +95,7 @@ def test_the_start_of_a_batch_with_holes_is_not_named() -> None:
     assert syncs_of(desk) == [(12, 6)]
 
 
-def test_what_follows_closely_waits_for_the_commit() -> None:
+def test_a_batch_close_to_the_last_sync_waits_for_the_commit() -> None:
     desk = Desk()
     syncs = syncs_to(desk)
     syncs.acked(T, 0, 2, 0, 3)
@@ -136,7 +136,7 @@ def test_a_break_in_either_log_is_due(ack: tuple[int, int, int, int], expected: 
     assert syncs_of(desk) == expected
 
 
-def test_a_batch_whose_place_is_unknown_gives_no_sync_and_makes_the_next_one_due() -> None:
+def test_a_batch_with_an_unknown_offset_gives_no_sync_and_makes_the_next_one_due() -> None:
     desk = Desk()
     syncs = syncs_to(desk)
     syncs.acked(T, 0, 2, 0, 3)
@@ -172,7 +172,7 @@ VECTORS = [
 ]
 
 
-def test_for_batches_of_one_record_the_rule_is_mm2s() -> None:
+def test_batches_of_one_record_follow_mm2s_rule() -> None:
     desk, rule = Desk(), RecordRule(50)
     syncs = syncs_to(desk, 50)
     for up, down, due in VECTORS:

@@ -1,4 +1,4 @@
-"""How far a producer got: what the broker remembers, what its end and its tail tell. The test plays the brokers' answers."""
+"""Progress of a producer on the target, from the producer state, the end offset and the tail of the log. Responses are simulated."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_leader_remembers_the_producer_and_the_offsets_agree() -> None:
     assert target.read == []
 
 
-def test_what_the_leader_remembers_is_read_in_the_log_where_others_have_written() -> None:
+def test_the_leader_s_last_sequence_is_located_in_the_log_after_foreign_records() -> None:
     target = Target()
     target.remembers(T, 104)
     target.ends_at(258)
@@ -125,7 +125,7 @@ def test_what_the_leader_remembers_is_read_in_the_log_where_others_have_written(
     assert (found.offset_of(103, 2), found.offset_of(101, 3)) == (256, -1)
 
 
-def test_what_another_leader_remembers_is_discarded() -> None:
+def test_the_response_of_another_leader_is_discarded() -> None:
     target = Target()
     target.remembers(T, 109)
     target.ends[T] = OffsetInfo(260, -1, 4)
@@ -154,7 +154,7 @@ def test_a_log_that_ends_before_what_was_acknowledged_was_cut_off() -> None:
     assert target.ask(100, 250) == TargetProgress(0, 0, 3)
 
 
-def test_what_the_leader_forgot_is_read_in_the_log() -> None:
+def test_a_producer_forgotten_by_the_leader_is_searched_in_the_log() -> None:
     target = Target()
     target.ends_at(259)
     target.tails = [
@@ -189,14 +189,14 @@ def test_records_of_others_at_the_end_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(("behind", "end"), [(-1, 999), (250, 250)])
-def test_where_there_is_no_tail_nothing_is_read(behind: int, end: int) -> None:
+def test_without_a_tail_nothing_is_read(behind: int, end: int) -> None:
     target = Target()
     target.ends_at(end)
     assert target.ask(100, behind) == TargetProgress(100, end, 3)
     assert target.read == []
 
 
-def test_the_high_watermark_is_waited_for() -> None:
+def test_the_high_watermark_is_awaited() -> None:
     target = Target()
     target.remembers(T, 109)
     target.ends_at(260)
@@ -311,7 +311,7 @@ def fetch_answer(records: bytes | bytearray, *, throttle_ms: int = 0) -> memoryv
     return memoryview(bytes(5) + bytes(response.encode(version=12)))
 
 
-def test_answers_that_a_quota_has_emptied_are_no_end_of_the_log() -> None:
+def test_responses_emptied_by_a_quota_are_not_the_end_of_the_log() -> None:
     target = Target()
     look_up: Any = target.look_up
     del look_up._batches

@@ -26,7 +26,7 @@ def copied(throttle: Throttle, seconds: float, *, topic: str = "t", behind: bool
 
 @settings(deadline=None)
 @given(st.sampled_from([100.0, 1_000.0, 5_000.0, 1e6]), st.booleans(), st.integers(0, 200_000))
-def test_a_rate_is_held_over_time_however_large_the_batches(rate: float, behind: bool, batch: int) -> None:
+def test_a_rate_is_kept_over_time_with_batches_of_any_size(rate: float, behind: bool, batch: int) -> None:
     seconds = 100 + 4 * (batch + 4096) / rate
     total = copied(Throttle(rate), seconds, behind=behind, batch=batch)
     most = rate * seconds + max(rate, 4096) + max(batch, rate, 4096)
@@ -45,7 +45,7 @@ def test_a_small_limit_shared_by_many_still_lets_a_backfill_through(rate: float)
     assert room >= 1024
 
 
-def test_the_tail_finds_room_where_a_backfill_has_used_its_share() -> None:
+def test_the_tail_gets_its_share_beside_a_backfill() -> None:
     throttle = Throttle(100_000)
     backfill, _ = throttle.room("t", 1.0, behind=True)
     throttle.consume("t", int(backfill))
@@ -63,14 +63,14 @@ def test_a_topic_limit_applies_to_the_topic_and_a_flow_limit_to_all() -> None:
     assert throttle.flow_room(behind=False) == 90_000
 
 
-def test_without_limits_there_is_all_the_room() -> None:
+def test_without_limits_everything_is_allowed() -> None:
     throttle = Throttle()
     assert not throttle.active
     assert throttle.room("t", 1.0, behind=True) == (float("inf"), 0.0)
     assert throttle.flow_room(behind=True) == float("inf")
 
 
-def test_other_rates_take_effect_at_once_and_those_that_stay_keep_what_was_used() -> None:
+def test_changed_rates_apply_immediately_and_unchanged_ones_keep_their_usage() -> None:
     throttle = Throttle(100_000, {"t": 10_000, "u": 0})
     throttle.room("t", 1.0, behind=False)
     throttle.consume("t", 10_000)
@@ -82,7 +82,7 @@ def test_other_rates_take_effect_at_once_and_those_that_stay_keep_what_was_used(
     assert not throttle.active
 
 
-def test_a_bucket_holds_a_second_and_no_more() -> None:
+def test_a_bucket_holds_at_most_one_second() -> None:
     bucket = Bucket(10_000)
     bucket.fill(5.0)
     bucket.fill(500.0)

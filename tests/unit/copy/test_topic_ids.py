@@ -36,7 +36,7 @@ def test_an_answer_with_the_present_id_ends_the_wait() -> None:
     assert ids.check("t", "b", 1 + LATER) is IdCheck.UNCONFIRMED
 
 
-def test_what_the_ledger_knows_counts_for_more_than_one_answer() -> None:
+def test_the_ledger_overrides_a_single_response() -> None:
     ids = TopicIds()
     ids.check("t", "old", 0)
     ids.expect("t", "new", ("old",), 1)
@@ -66,6 +66,6 @@ def test_brokers_without_topic_ids_are_accepted() -> None:
     assert ids.check("t", "a", 2) is IdCheck.ACCEPTED
 
 
-def test_so_many_replaced_ids_are_remembered() -> None:
+def test_the_number_of_remembered_replaced_ids_is_limited() -> None:
     kept = retire((), *(str(number) for number in range(RETIRED_KEPT + 3)), "", "5")
     assert kept == tuple(str(number) for number in range(3, RETIRED_KEPT + 3))

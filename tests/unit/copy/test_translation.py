@@ -1,4 +1,4 @@
-"""Translation by segments against a brute-force model: what lies where is known there record by record."""
+"""Translation by segments against a model that knows the offset of each record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def exactly(offset: int) -> TranslatedOffset:
     return TranslatedOffset(offset, is_exact=True, at_most=offset)
 
 
-def test_within_a_segment_each_offset_has_its_place_and_back() -> None:
+def test_offsets_within_a_segment_are_translated_in_both_directions() -> None:
     known = Translation([SegmentChunk(0, [Segment(100, 57, 1_000_000)])], Mark(1_000_100, 1_000_057, 0))
     for offset in (100, 101, 500_000, 1_000_099):
         assert known.to_target(offset) == exactly(offset - 43)
@@ -42,7 +42,7 @@ def test_a_group_in_a_hole_reads_nothing_again() -> None:
     assert known.to_target(15) == TranslatedOffset(10, is_exact=True, at_most=11)
 
 
-def test_before_the_first_record_of_an_empty_target_there_is_nothing_to_skip() -> None:
+def test_an_empty_target_starts_before_its_first_record() -> None:
     known = Translation([SegmentChunk(0, [Segment(50, 0, 10)])], Mark(60, 10, 10))
     assert known.to_target(20) == exactly(0)
 
@@ -63,7 +63,7 @@ def test_records_that_the_source_no_longer_has_do_not_count() -> None:
     assert known.to_source(70).offset == 40, "70 is gone; what came for it begins at 40"  # type: ignore[union-attr]
 
 
-def test_what_the_target_lost_does_not_count() -> None:
+def test_records_lost_by_the_target_do_not_count() -> None:
     known = Translation([SegmentChunk(0, [Segment(0, 0, 100), Segment(80, 80, 5)])], Mark(85, 85, 85))
     assert known.to_target(82) == exactly(82)
     assert known.to_target(95) == TranslatedOffset(85, is_exact=False, at_most=None)
@@ -74,7 +74,7 @@ def test_cuts_survive_the_ledger() -> None:
     assert SegmentChunk.from_json(3, chunk.to_json()) == chunk
 
 
-def test_nothing_grows_over_a_cut() -> None:
+def test_no_segment_extends_over_a_cut() -> None:
     trail = Trail()
     trail.copied(0, 0, 10)
     trail.cut(10)
@@ -82,7 +82,7 @@ def test_nothing_grows_over_a_cut() -> None:
     assert trail.newest.segments == [Segment(0, 0, 10), Segment(10, 10, 5)]
 
 
-def test_a_segment_does_not_grow_over_records_of_another_producer() -> None:
+def test_a_segment_does_not_extend_over_records_of_another_producer() -> None:
     # Ours up to 100; then Java copied 100..299, of which half were compacted, to 100..199; now ours again.
     ledger = Ledger()
     for row in (
@@ -97,7 +97,7 @@ def test_a_segment_does_not_grow_over_records_of_another_producer() -> None:
 
 
 @pytest.mark.parametrize("transactions", [1_500])
-def test_of_many_transactions_each_record_has_its_place(transactions: int) -> None:
+def test_each_record_of_many_transactions_has_its_offset(transactions: int) -> None:
     model = Model()
     for _ in range(transactions):
         model.write(3)
@@ -316,7 +316,7 @@ STEPS = st.lists(
         ("unlocated", 8),
     ]
 )
-def test_no_record_is_skipped_and_none_is_read_again_where_it_is_known(steps: list[tuple[str, int]]) -> None:
+def test_with_known_offsets_no_record_is_skipped_or_read_again(steps: list[tuple[str, int]]) -> None:
     model = Model()
     foreign = False
     for step, number in steps:

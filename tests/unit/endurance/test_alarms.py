@@ -1,9 +1,9 @@
-"""What bin/alarms makes of what it hears."""
+"""The report of bin/alarms."""
 
 import json
 
 from tests.alarms import _line
-from tests.endurance.alarms import Heard, _told, _worth_telling
+from tests.endurance.alarms import RowResult, _at_risk, _status_lines
 
 STATUS = """\
 A->B  DEGRADED  If A dies now you lose 12 seconds, 400 records.
@@ -17,19 +17,19 @@ A->B  invoices-0  CORRUPT since 2026-11-22 07:00:00 UTC: invoices-0: wrong CRC |
 """
 
 
-def test_of_the_status_the_sentences_are_told_and_not_the_tables() -> None:
-    assert _told(STATUS) == (
+def test_the_status_report_has_the_sentences_and_not_the_tables() -> None:
+    assert _status_lines(STATUS) == (
         "A->B DEGRADED If A dies now you lose 12 seconds, 400 records.<br>"
         r"A->B invoices-0 CORRUPT since 2026-11-22 07:00:00 UTC: invoices-0: wrong CRC \| twice"
     )
-    assert _told("mm2: B does not answer.\n") == "mm2: B does not answer."
+    assert _status_lines("mm2: B does not answer.\n") == "mm2: B does not answer."
 
 
 def key(name: str, **labels: str) -> str:
     return name + json.dumps({"source": "A", "target": "B", **labels}, sort_keys=True)
 
 
-def test_of_the_metrics_that_is_told_which_is_not_well_or_at_risk() -> None:
+def test_the_metrics_report_has_only_unhealthy_states_and_values_at_risk() -> None:
     samples = {
         key("mm2_flow_state", state="DEGRADED"): 1.0,
         key("mm2_flow_state", state="RUNNING"): 0.0,
@@ -41,20 +41,20 @@ def test_of_the_metrics_that_is_told_which_is_not_well_or_at_risk() -> None:
         key("mm2_lost_ranges_total"): 0.0,
         "process_open_fds{}": 40.0,
     }
-    assert _worth_telling(samples) == (
+    assert _at_risk(samples) == (
         "mm2_flow_cluster_up B 0; mm2_flow_seconds_at_risk 12.5; mm2_flow_state DEGRADED; "
         "mm2_partition_state invoices-0 CORRUPT"
     )
-    assert _worth_telling(None) == "does not answer"
+    assert _at_risk(None) == "does not respond"
 
 
-def test_a_row_is_told_when_an_alert_knows_of_it_in_time_if_only_as_pending() -> None:
-    heard = Heard(
+def test_a_row_is_detected_when_an_alert_is_pending_in_time() -> None:
+    result = RowResult(
         "B2", "kill", "red | bar", 10.1, "said", 12.3, "up 0", {"Late": (40.0, 55.0), "Soon": (8.0, None)}, 21.0
     )
-    assert heard.is_told
-    assert not Heard("B2", "kill", alerts={"Late": (40.0, 55.0)}).is_told
-    assert _line(heard) == (
+    assert result.is_detected
+    assert not RowResult("B2", "kill", alerts={"Late": (40.0, 55.0)}).is_detected
+    assert _line(result) == (
         r"| B2 | kill | after 10 s: red \| bar | after 12 s: said | up 0 "
         "| Soon pending after 8 s; Late pending after 40 s, firing after 55 s | after 21 s |"
     )

@@ -4,13 +4,13 @@ import pytest
 
 from tests.chaos import found, main
 from tests.endurance.composition import Victim, parse_victims
+from tests.endurance.fault_run import Outcome
 from tests.endurance.positions import Verdict
 from tests.endurance.sides import broker_settings, replication_factors
-from tests.endurance.trial import Outcome
 from tests.faults.oracle import Judgment, Rows, compare
 
 
-def test_victims_are_read_in_one_order_and_once_each() -> None:
+def test_victims_are_sorted_and_deduplicated() -> None:
     assert parse_victims("network, broker,network") == (Victim.BROKER, Victim.NETWORK)
     assert parse_victims("disk-stall") == (Victim.DISK_STALL,)
 
@@ -19,7 +19,7 @@ def test_victims_are_read_in_one_order_and_once_each() -> None:
     ("text", "said"),
     [("broker,disk,brain", "unknown victims: brain, disk (choose from broker, follower, "), (" , ", "no victims")],
 )
-def test_an_unknown_victim_is_named_and_the_exit_code_is_2(
+def test_an_unknown_victim_is_reported_with_exit_code_2(
     text: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -37,7 +37,7 @@ def test_an_unknown_victim_is_named_and_the_exit_code_is_2(
         (["--brokers", "1", "--victims", "follower"], "a single broker has none of these victims: follower"),
     ],
 )
-def test_clusters_that_cannot_be_end_with_exit_code_2(
+def test_impossible_clusters_are_rejected_with_exit_code_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -46,7 +46,7 @@ def test_clusters_that_cannot_be_end_with_exit_code_2(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-def test_only_a_target_of_three_brokers_needs_two_in_sync_and_only_a_target_forgets_producers_soon() -> None:
+def test_targets_of_three_brokers_need_two_in_sync_and_targets_expire_producers_early() -> None:
     target, source, small = broker_settings("B", 3, 2), broker_settings("A", 3, 2), broker_settings("B", 2, 2)
     assert target["min.insync.replicas"] == "2"
     assert target["producer.id.expiration.check.interval.ms"] == "1000"
@@ -64,7 +64,7 @@ def test_every_topic_of_a_flow_has_the_replicas() -> None:
     )
 
 
-def test_the_figures_count_records_and_not_sentences() -> None:
+def test_the_figures_count_records_and_not_messages() -> None:
     judgment = Judgment()
     source = Rows((offset, offset) for offset in range(10))
     compare(judgment, 0, source, Rows([(0, 0), (1, 5), (2, 5), (3, 3)]), {})
@@ -75,7 +75,7 @@ def test_the_figures_count_records_and_not_sentences() -> None:
         "1 doubled",
         "1 reordered",
         "0 altered",
-        "4 passed over by a copy that resumed behind them",
+        "4 skipped by a copy that resumed after them",
         "0 unexplained by the ledger",
         "0 with a wrong reason in the ledger",
         "1 positions above the high watermark, of 7 sampled (1 uncertain, 0 without an answer)",

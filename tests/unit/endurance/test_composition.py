@@ -1,4 +1,4 @@
-"""Faults by lot: the same seed gives the same faults, whatever the clusters' ports are."""
+"""Random faults: the same seed gives the same faults, regardless of the clusters' ports."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def names(steps: list[list[Any]]) -> list[list[str]]:
     return [[str(fault) for fault in faults] for faults in steps]
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_determines_the_faults() -> None:
     assert names(draw(5)) == names(draw(5))
     assert names(draw(5)) != names(draw(6))
 
 
-def test_every_kind_of_fault_comes_and_two_at_once_have_different_subjects() -> None:
+def test_every_kind_of_fault_is_drawn_and_concurrent_ones_have_different_targets() -> None:
     steps = draw(1, count=2000)
     kinds = {" ".join(word for word in fault.name.split() if word.isalpha()) for faults in steps for fault in faults}
     assert len(kinds) > 20
@@ -62,7 +62,7 @@ def test_every_kind_of_fault_comes_and_two_at_once_have_different_subjects() -> 
     assert all(first.subject != second.subject for first, second in together)
 
 
-def test_gentle_faults_come_alone_and_leave_the_driver_alone() -> None:
+def test_gentle_faults_are_single_and_spare_the_driver() -> None:
     steps = draw(1, brokers=1, count=1000, gentle=True)
     assert all(len(faults) == 1 and not faults[0].kills_process for faults in steps)
     assert not [faults for faults in steps if "driver" in str(faults[0]) or "leaders" in str(faults[0])]
@@ -90,7 +90,7 @@ def test_all_victims_are_drawn_on_three_brokers() -> None:
         assert any(word in each for each in told), word
 
 
-def test_followers_never_freeze_all_at_once_and_brokers_come_back_within_45_seconds() -> None:
+def test_not_all_followers_freeze_at_once_and_brokers_restart_within_45_seconds() -> None:
     steps = draw(5, brokers=3, count=400, victims=(Victim.FOLLOWER, Victim.BROKER, Victim.DISK_STALL))
     followers = [str(fault) for faults in steps for fault in faults if str(fault).startswith("followers")]
     assert all(any(f"B-{number}" not in each for number in (1, 2, 3)) for each in followers if each.count("from") == 2)

@@ -1,4 +1,4 @@
-"""Checkpoints that go too far, or back, are found."""
+"""Checkpoints that skip records or go back are detected."""
 
 import struct
 
@@ -26,7 +26,7 @@ def test_a_checkpoint_that_would_skip_a_record_is_wrong() -> None:
     assert len(wrong([point(6, 16)], "A.t", 0, SOURCE, TARGET)) == 1
 
 
-def test_a_checkpoint_that_goes_back_without_its_group_is_wrong_and_other_groups_do_not_matter() -> None:
+def test_a_checkpoint_that_goes_back_without_its_group_is_wrong_and_other_groups_are_ignored() -> None:
     points = [point(4, 13), point(1, 99, "other"), point(5, 12)]
     assert wrong(points, "A.t", 0, SOURCE, TARGET) == ["partition 0: the checkpoint 5 -> 12 comes after 4 -> 13"]
 
@@ -35,7 +35,7 @@ def test_a_checkpoint_goes_back_with_its_group() -> None:
     assert wrong([point(5, 13), point(1, 11), point(4, 13)], "A.t", 0, SOURCE, TARGET) == []
 
 
-def test_the_format_is_mirrormakers() -> None:
+def test_the_format_equals_mirrormakers() -> None:
     key = struct.pack(">h1sh3si", 1, b"g", 3, b"A.t", 2)
     value = struct.pack(">hqqh", 0, 7, 8, 0)
     assert parse(key, value) == Checkpoint("g", "A.t", 2, 7, 8)

@@ -15,7 +15,7 @@ def _arrived(offset: int, sequence: int, *, last: bool = False, run: bytes = _RU
 def _judge(*sequences: int, sent: int) -> Judge:
     judge = Judge(_RUN, {(0, 0): sent})
     for offset, sequence in enumerate(sequences):
-        judge.see(_arrived(offset, sequence, last=sequence == sent - 1))
+        judge.add(_arrived(offset, sequence, last=sequence == sent - 1))
     return judge
 
 
@@ -29,14 +29,14 @@ def test_identity_survives_its_value_and_a_flipped_bit_does_not() -> None:
     assert decode(b"") is None
 
 
-def test_all_in_order_is_no_complaint() -> None:
+def test_records_in_order_have_no_errors() -> None:
     judge = _judge(0, 1, 2, sent=3)
     assert judge.is_complete
     verdict = judge.verdict([])
     assert verdict == Verdict(records=3)
 
 
-def test_missing_records_are_told_as_runs_with_the_end_of_the_partition_among_them() -> None:
+def test_missing_records_are_reported_as_ranges_including_the_end_of_the_partition() -> None:
     judge = _judge(0, 3, 4, 6, sent=9)
     assert not judge.is_complete
     assert judge.verdict([]).lost == [
@@ -46,11 +46,11 @@ def test_missing_records_are_told_as_runs_with_the_end_of_the_partition_among_th
     ]
 
 
-def test_a_partition_that_never_came_is_lost_whole() -> None:
+def test_a_partition_without_records_is_lost_completely() -> None:
     assert Judge(_RUN, {(0, 0): 5}).verdict([]).lost == ["producer 0, partition 0: sequences 0 to 4"]
 
 
-def test_repeats_are_blamed_on_the_kill_before_them() -> None:
+def test_duplicates_are_attributed_to_the_preceding_kill() -> None:
     judge = _judge(0, 1, 1, 2, 1, 2, 3, 2, 3, 4, sent=5)
     verdict = judge.verdict([{0: 4}, {0: 7}, {0: 10}])
     assert dict(verdict.duplicates) == {0: 1, 1: 2, 2: 2}
@@ -67,9 +67,9 @@ def test_a_late_first_arrival_is_out_of_order_and_not_lost() -> None:
     assert not verdict.duplicates
 
 
-def test_each_part_of_a_record_is_held_against_its_identity() -> None:
+def test_each_part_of_a_record_is_compared_with_its_identity() -> None:
     good = _arrived(0, 0)
-    for wrong, told in (
+    for wrong, message in (
         (replace(good, key=None), "its key is None"),
         (replace(good, value=b"short"), "its value is damaged"),
         (replace(good, value=None), "its value is damaged"),
@@ -77,9 +77,9 @@ def test_each_part_of_a_record_is_held_against_its_identity() -> None:
         (replace(good, timestamp_ms=1), "its timestamp is 1"),
         (replace(good, partition=1), "its partition is 1"),
         (_arrived(0, 0, run=b"run-0002"), "its run is b'run-0002'"),
-        (_arrived(0, 0, producer=7), "nobody is producer 7"),
+        (_arrived(0, 0, producer=7), "there is no producer 7"),
     ):
         judge = Judge(_RUN, {(0, 0): 1})
-        judge.see(wrong)
+        judge.add(wrong)
         (sentence,) = judge.verdict([]).damaged
-        assert told in sentence
+        assert message in sentence

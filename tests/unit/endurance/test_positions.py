@@ -1,4 +1,4 @@
-"""Positions that claim more than the target's high watermark covers are found."""
+"""Positions above the target's high watermark are detected."""
 
 from tests.endurance.positions import Claim, Position, PositionSampler, above, parse
 from tests.faults.oracle import Rows
@@ -28,7 +28,7 @@ def test_tombstones_and_other_connectors_are_no_positions() -> None:
     assert parse(b"{", b"{}") is None
 
 
-def test_a_position_whose_records_lie_below_the_high_watermark_is_right() -> None:
+def test_a_position_whose_records_are_below_the_high_watermark_is_valid() -> None:
     verdict = above(0, [claim(3, 13), claim(3, 16), claim(0, 0), LATER], rows("abcdef"), rows("abcdef", 10))
     assert (verdict.above, verdict.uncertain) == ([], [])
 
@@ -38,12 +38,12 @@ def test_a_position_that_claims_records_at_or_above_the_high_watermark_is_report
     assert "position 4, high watermark 12; the 2 records from source offset 2 on reach target offset 13" in sentence
 
 
-def test_duplicates_below_the_high_watermark_do_not_stand_for_records_above_it() -> None:
+def test_duplicates_below_the_high_watermark_do_not_replace_records_above_it() -> None:
     verdict = above(0, [claim(3, 13), LATER], rows("abcdef"), rows("aabcdef", 10))
     assert len(verdict.above) == 1
 
 
-def test_records_that_are_equal_are_told_apart_by_their_order() -> None:
+def test_equal_records_are_distinguished_by_their_order() -> None:
     assert len(above(0, [claim(2, 11), LATER], rows("aa"), rows("aa", 10)).above) == 1
     assert not above(0, [claim(2, 12), LATER], rows("aa"), rows("aa", 10)).above
 

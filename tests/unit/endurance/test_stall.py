@@ -1,4 +1,4 @@
-"""Threads of another process stop and run on, and scripts of faults leave nothing behind."""
+"""Stopping and resuming threads of another process, and clean-up of fault scripts."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def states(pid: int) -> dict[str, str]:
     return found
 
 
-def test_writers_are_request_handlers_and_fetchers_and_no_network_threads() -> None:
+def test_writer_threads_are_request_handlers_and_fetchers_without_network_threads() -> None:
     with broker() as process:
         names = {(Path(f"/proc/{process.pid}/task/{one}/comm")).read_text().strip() for one in writers(process.pid)}
         assert len(writers(process.pid)) == 2
         assert names == {"data-plane-kafk", "ReplicaFetcherT"}
 
 
-def test_only_the_writers_stop_and_they_run_on() -> None:
+def test_only_the_writer_threads_stop_and_they_resume() -> None:
     with broker() as process:
         stopped = stop_threads(writers(process.pid))
         assert len(stopped) == 2
@@ -114,7 +114,7 @@ def test_a_script_that_is_finished_early_plays_no_more_steps() -> None:
     assert done == ["undone"]
 
 
-def test_what_a_step_raises_comes_out_of_finish_after_everything_was_undone() -> None:
+def test_finish_raises_the_error_of_a_step_after_every_step_was_undone() -> None:
     done: list[str] = []
 
     def fail() -> None:

@@ -11,7 +11,7 @@ def test_quantiles_count_each_record() -> None:
     assert summary([]) == Latency(0, None, None, None, None)
 
 
-def test_seconds_of_a_fault_do_not_count(tmp_path: Path) -> None:
+def test_seconds_with_a_fault_are_excluded(tmp_path: Path) -> None:
     watch = Watch.__new__(Watch)
     watch._file = tmp_path / "latency.jsonl"
     rows = [{"at": 100, "ms": {"3": 10}}, {"at": 105, "ms": {"5000": 10}}, {"at": 112, "ms": {"4": 10}}]
@@ -21,7 +21,7 @@ def test_seconds_of_a_fault_do_not_count(tmp_path: Path) -> None:
     assert watch.last() == (112.0, Latency(10, 4, 4, 4, 4))
 
 
-def test_there_is_no_last_second_before_the_first(tmp_path: Path) -> None:
+def test_no_last_second_exists_before_the_first_record(tmp_path: Path) -> None:
     watch = Watch.__new__(Watch)
     watch._file = tmp_path / "latency.jsonl"
     assert watch.last() == (0.0, Latency(0, None, None, None, None))

@@ -1,4 +1,4 @@
-"""A judge that finds nothing is worth what its tests are worth."""
+"""The oracle of the fault tests detects every kind of error."""
 
 import json
 from collections import Counter
@@ -39,7 +39,7 @@ def test_the_same_records_in_the_same_order_are_exactly_once() -> None:
         ("aaaa", "aaa", "source offsets 3 to 3"),
     ],
 )
-def test_what_is_lost_is_named_also_at_the_end(source: str, target: str, lost: str) -> None:
+def test_lost_records_are_reported_also_at_the_end(source: str, target: str, lost: str) -> None:
     judgment = verdict(source, target)
     assert [sentence for sentence in judgment.lost if lost in sentence], str(judgment)
     assert not any((judgment.doubled, judgment.reordered, judgment.altered))
@@ -47,7 +47,7 @@ def test_what_is_lost_is_named_also_at_the_end(source: str, target: str, lost: s
 
 
 @pytest.mark.parametrize(("source", "target", "count"), [("abc", "abcc", 1), ("abcd", "ababcd", 2), ("aab", "aaab", 1)])
-def test_what_came_twice_is_doubled_and_nothing_else(source: str, target: str, count: int) -> None:
+def test_a_repeated_record_is_a_duplicate_and_nothing_else(source: str, target: str, count: int) -> None:
     judgment = verdict(source, target)
     assert len(judgment.doubled) == count, str(judgment)
     assert judgment.at_least_once
@@ -68,14 +68,14 @@ def test_a_record_that_the_source_never_had_is_altered() -> None:
     assert len(judgment.lost) == 1
 
 
-def test_a_missing_record_with_a_reason_is_not_lost_and_one_without_is_unexplained() -> None:
+def test_a_missing_record_is_explained_by_its_reason_and_unexplained_without() -> None:
     judgment = verdict("abcdef", "abf", [(2, 4, "retention")])
     assert judgment.lost == ["partition 0, source offsets 4 to 4, 1 records"]
     assert judgment.unexplained == ["partition 0, source offsets 4 to 4"]
     assert judgment.gaps == Counter(retention=2)
 
 
-def test_a_reason_for_what_is_there_is_wrong_too() -> None:
+def test_a_reason_for_an_existing_record_is_wrong() -> None:
     judgment = verdict("abc", "abc", [(1, 2, "compacted")])
     assert judgment.misexplained == ["partition 0, source offsets 1 to 1"]
     with pytest.raises(AssertionError, match="misexplained"):
@@ -91,17 +91,17 @@ def test_offsets_without_any_record_need_a_reason() -> None:
     assert judgment.unexplained == ["partition 0, source offsets 2 to 2", "partition 0, source offsets 4 to 4"]
 
 
-def test_nothing_written_is_nothing_shown() -> None:
+def test_an_empty_run_is_not_a_success() -> None:
     with pytest.raises(AssertionError, match="nothing was written"):
         Judgment().assert_exactly_once()
 
 
-def test_gaps_are_read_as_the_ledger_writes_them() -> None:
+def test_gaps_are_parsed_from_the_ledger_s_format() -> None:
     value = {"segments": [], "gaps": [[5, 2, 0], [0, 1, 1], [92, 10, 0]], "reasons": ["compacted", "control"]}
     assert gaps_of(json.loads(json.dumps(value))) == [(5, 7, "compacted"), (7, 8, "control"), (100, 110, "compacted")]
 
 
-def test_a_hole_is_named_where_the_target_continues_behind_it_lost_or_late() -> None:
+def test_a_hole_is_reported_when_the_target_continues_after_lost_or_late_records() -> None:
     assert verdict("abcdef", "abef").holes == [
         "partition 0, target offset 102: source offset 4, without 2 to 3, 2 records"
     ]
@@ -112,7 +112,7 @@ def test_a_hole_is_named_where_the_target_continues_behind_it_lost_or_late() -> 
     assert not verdict("abcdef", "abef", [(2, 4, "aborted")]).holes
 
 
-def test_what_lies_behind_the_claimed_end_is_not_lost() -> None:
+def test_records_after_the_claimed_end_are_not_lost() -> None:
     judgment = Judgment()
     compare(judgment, 0, rows("abcdef"), rows("ac"), {}, 4)
     assert judgment.lost == [
@@ -122,11 +122,11 @@ def test_what_lies_behind_the_claimed_end_is_not_lost() -> None:
     assert judgment.numbers["lost"] == 2
 
 
-def test_an_offset_without_a_record_is_of_an_aborted_transaction_or_a_marker() -> None:
+def test_an_offset_without_a_record_is_an_aborted_transaction_or_a_marker() -> None:
     assert absent(range(6), [0, 4], [0, 1, 2, 4]) == {1: "aborted", 2: "aborted", 3: "control", 5: "control"}
 
 
-def test_a_wrong_reason_is_named_beside_the_right_one() -> None:
+def test_a_wrong_reason_is_reported_with_the_right_one() -> None:
     judgment = Judgment()
     true = {1: "aborted", 2: "aborted", 3: "control", 5: "control"}
     compare_reasons(judgment, 0, true, {1: "aborted", 2: "control", 3: "control", 5: "retention", 7: "control"})

@@ -1,4 +1,4 @@
-"""Settings of a consumer, and how partitions are dealt out; what needs a broker is in tests/systems."""
+"""Settings of a consumer and assignment of partitions; tests with a broker are in tests/systems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settings(**props: str) -> ConsumerSettings:
     return ConsumerSettings.from_props({**given, **{key.replace("__", "."): value for key, value in props.items()}})
 
 
-def test_defaults_are_those_of_java() -> None:
+def test_defaults_equal_java_s() -> None:
     made = settings()
     assert made.assignors == (RangeAssignor, CooperativeSticky)
     assert not made.is_cooperative
@@ -43,7 +43,7 @@ def test_partitions_are_kept_over_a_rebalance_only_when_every_assignor_can() -> 
     assert not mixed.is_cooperative
 
 
-def test_offsets_are_reset_as_asked() -> None:
+def test_offsets_are_reset_as_configured() -> None:
     assert settings(auto__offset__reset="Earliest").offset_reset == OffsetReset(EARLIEST)
     assert settings(auto__offset__reset="none").offset_reset.is_none
     assert settings(auto__offset__reset="by_duration:P1DT2H3M4S").offset_reset.age_ms == 93_784_000
@@ -63,7 +63,7 @@ def test_offsets_are_reset_as_asked() -> None:
         ("heartbeat__interval__ms", "45000", r"less than session\.timeout\.ms"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(key: str, value: str, said: str) -> None:
+def test_impossible_settings_are_reported_in_one_sentence(key: str, value: str, said: str) -> None:
     with pytest.raises(ConfigException, match=said) as raised:
         settings(**{key: value})
     assert key.replace("__", ".") in str(raised.value)
@@ -73,7 +73,7 @@ def test_what_cannot_be_is_one_sentence(key: str, value: str, said: str) -> None
 SUBSCRIPTION = "000300000002000174000175ffffffff00000001000174000000020000000000000001"
 
 
-def test_a_subscription_is_told_in_the_newest_version() -> None:
+def test_a_subscription_is_sent_in_the_newest_version() -> None:
     owned = frozenset({TopicPartition("t", 1), TopicPartition("t", 0)})
     data = RangeAssignor.metadata(Subscription(frozenset({"u", "t"}), owned, owned, generation=5))
     assert data.hex() == SUBSCRIPTION + "00000005" + "ffff"
@@ -81,7 +81,7 @@ def test_a_subscription_is_told_in_the_newest_version() -> None:
 
 
 @pytest.mark.parametrize("assignor", BUILT_IN.values(), ids=lambda assignor: assignor.name)
-def test_every_partition_is_dealt_once(assignor: type[RangeAssignor]) -> None:
+def test_every_partition_is_assigned_once(assignor: type[RangeAssignor]) -> None:
     both, one = frozenset({"t", "u"}), frozenset({"t"})
     members = [
         Member("b", None, assignor.metadata(Subscription(both))),
@@ -96,7 +96,7 @@ def test_every_partition_is_dealt_once(assignor: type[RangeAssignor]) -> None:
     assert all(tp.topic == "t" for tp in dealt["a"])
 
 
-def test_a_cooperative_leader_gives_nothing_that_somebody_still_has() -> None:
+def test_a_cooperative_leader_assigns_no_partition_that_is_still_owned() -> None:
     topics = frozenset({"t"})
     all_of_them = frozenset(TopicPartition("t", n) for n in range(4))
     had = CooperativeSticky.metadata(Subscription(topics, all_of_them, all_of_them, 3))
@@ -111,7 +111,7 @@ def test_a_cooperative_leader_gives_nothing_that_somebody_still_has() -> None:
     assert partitions_of(second["new"]) == all_of_them - kept
 
 
-def test_sticky_members_remember_what_they_gave_up() -> None:
+def test_sticky_members_keep_the_partitions_they_revoked() -> None:
     topics, had = frozenset({"t"}), frozenset({TopicPartition("t", 3)})
     remembering = Sticky.metadata(Subscription(topics, frozenset(), had, 2))
     dealt = Sticky.assign(
@@ -121,5 +121,5 @@ def test_sticky_members_remember_what_they_gave_up() -> None:
     assert RoundRobin.metadata(Subscription(topics)).hex().endswith("ffff")
 
 
-def test_an_empty_assignment_is_none_at_all() -> None:
+def test_an_empty_assignment_is_no_assignment() -> None:
     assert partitions_of(b"") == frozenset()

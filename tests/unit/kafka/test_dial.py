@@ -21,7 +21,7 @@ def silent_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_nobody_listens() -> None:
+def test_a_closed_port_is_reported() -> None:
     with pytest.raises(
         RefusedFailure, match=r"broker 127\.0\.0\.1:1 of cluster A cannot be reached: connection refused"
     ):
@@ -29,7 +29,7 @@ def test_nobody_listens() -> None:
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70 + ".invalid"])
-def test_name_without_an_address(host: str) -> None:
+def test_a_name_without_an_address_is_reported(host: str) -> None:
     start = time.monotonic()
     with pytest.raises((DnsFailure, TimeoutFailure)) as raised:
         Connection.open(host, 9092, SETTINGS, timeout_s=3)
@@ -37,7 +37,7 @@ def test_name_without_an_address(host: str) -> None:
     assert time.monotonic() - start < 4
 
 
-def test_silence_after_connecting_ends_at_the_deadline(silent_port: int) -> None:
+def test_an_unresponsive_server_fails_at_the_deadline(silent_port: int) -> None:
     start = time.monotonic()
     with pytest.raises(TimeoutFailure):
         Connection.open("127.0.0.1", silent_port, SETTINGS, timeout_s=0.2)
@@ -45,7 +45,7 @@ def test_silence_after_connecting_ends_at_the_deadline(silent_port: int) -> None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"-----BEGIN CERTIFICATE-----\nMIIB"], ids=["away", "empty", "half"])
-def test_a_store_that_is_just_being_replaced_is_a_failure_of_this_connection_only(
+def test_a_key_store_being_replaced_fails_only_this_connection(
     silent_port: int, tmp_path: Path, content: bytes | None
 ) -> None:
     store = tmp_path / "trusted.pem"
@@ -58,7 +58,7 @@ def test_a_store_that_is_just_being_replaced_is_a_failure_of_this_connection_onl
     assert not raised.value.is_final
 
 
-def test_preflight_tells_the_failure_that_says_most(silent_port: int) -> None:
+def test_preflight_reports_the_most_specific_failure(silent_port: int) -> None:
     settings = ClientSettings(bootstrap=(("127.0.0.1", 1), ("127.0.0.1", silent_port)))
     start = time.monotonic()
     with pytest.raises(TimeoutFailure, match=f":{silent_port} of cluster A"):
@@ -66,7 +66,7 @@ def test_preflight_tells_the_failure_that_says_most(silent_port: int) -> None:
     assert time.monotonic() - start < 2
 
 
-def test_second_bootstrap_server_gets_its_share_of_the_time(silent_port: int) -> None:
+def test_the_second_bootstrap_server_gets_part_of_the_timeout(silent_port: int) -> None:
     settings = ClientSettings(bootstrap=(("127.0.0.1", silent_port), ("127.0.0.1", 1)))
     cluster = Cluster(settings, name="A")
     with pytest.raises(TimeoutFailure):

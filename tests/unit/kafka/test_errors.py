@@ -39,7 +39,7 @@ def test_retriable_like_java() -> None:
     assert not AuthenticationFailure("x").retriable
 
 
-def test_final_is_what_a_broker_will_say_again_not_what_keeps_us_from_being_heard() -> None:
+def test_rejections_by_a_broker_are_final_and_connection_errors_are_not() -> None:
     assert BrokerFailure.of(ErrorCode.TOPIC_AUTHORIZATION_FAILED).is_final
     assert CorruptBatch("x").is_final
     for passing in (BrokerFailure.of(ErrorCode.NOT_COORDINATOR), TlsFailure("x"), AuthenticationFailure("x")):

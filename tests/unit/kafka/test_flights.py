@@ -11,7 +11,7 @@ def soon(seconds: float = 5.0) -> float:
     return time.monotonic() + seconds
 
 
-def test_callers_that_wait_share_one_fetch_that_began_after_they_asked() -> None:
+def test_waiting_callers_share_one_fetch_started_after_their_request() -> None:
     flights: Flights[int] = Flights()
     fetches: list[float] = []
     first_runs = threading.Event()
@@ -43,7 +43,7 @@ def test_callers_that_wait_share_one_fetch_that_began_after_they_asked() -> None
     assert all(fetches[answer - 1] >= asked for answer, asked in answers)
 
 
-def test_failure_reaches_everybody_and_is_not_remembered() -> None:
+def test_a_failure_reaches_all_callers_and_is_not_cached() -> None:
     flights: Flights[int] = Flights()
 
     def fail() -> int:
@@ -68,7 +68,7 @@ def test_caller_does_not_wait_beyond_its_own_deadline() -> None:
     slow.join(5)
 
 
-def test_follower_outlives_the_shorter_deadline_of_the_leader() -> None:
+def test_a_follower_waits_beyond_the_shorter_deadline_of_the_leader() -> None:
     flights: Flights[int] = Flights()
     go_on = threading.Event()
     running = threading.Thread(target=lambda: flights.join("k", soon(), lambda: int(go_on.wait(5)), "It"))

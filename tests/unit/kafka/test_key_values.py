@@ -1,4 +1,4 @@
-"""The quick walk over a batch finds what the thorough one finds."""
+"""The fast scan of a batch returns the same as full decoding."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def view_of(records: list[Record], codec: str = "none", base_offset: int = 0) ->
     base_offset=st.sampled_from([0, 1000]),
     position=st.integers(0, 1100),
 )
-def test_it_finds_what_decoding_finds(batches: list[list[Record]], codec: str, base_offset: int, position: int) -> None:
+def test_the_result_equals_that_of_decoding(
+    batches: list[list[Record]], codec: str, base_offset: int, position: int
+) -> None:
     views, offset = [], base_offset
     for records in batches:
         views.append(view_of(records, codec, offset))
@@ -50,7 +52,7 @@ def test_a_later_batch_wins() -> None:
 
 
 @pytest.mark.parametrize("change", [-1, 1])
-def test_a_batch_that_claims_another_number_of_records_is_refused(change: int) -> None:
+def test_a_batch_with_a_wrong_record_count_is_rejected(change: int) -> None:
     view = view_of([Record(b"key", b"value")] * 3)
     assert view.header is not None
     lying = view._replace(header=view.header._replace(records_count=3 + change))

@@ -24,7 +24,7 @@ def tail(poll: Callable[[KafkaBasedLog], None]) -> None:
     assert not thread.is_alive()
 
 
-def test_a_buffer_that_a_failure_still_looks_at_is_not_used_again() -> None:
+def test_a_buffer_referenced_by_an_exception_is_not_reused() -> None:
     grown: list[int] = []
 
     def poll(log: KafkaBasedLog) -> None:
@@ -42,7 +42,7 @@ def test_a_buffer_that_a_failure_still_looks_at_is_not_used_again() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("ours"), BrokerFailure.of(6)])
-def test_no_failure_ends_the_tail(error: Exception) -> None:
+def test_no_failure_stops_the_tail(error: Exception) -> None:
     polls: list[int] = []
 
     def poll(log: KafkaBasedLog) -> None:

@@ -107,7 +107,7 @@ def test_client_credentials_are_exchanged_for_a_token_that_is_kept(endpoint: End
     assert endpoint.requests == [(basic, "grant_type=client_credentials&scope=kafka")]
 
 
-def test_token_near_its_end_is_fetched_again(endpoint: Endpoint) -> None:
+def test_a_token_close_to_expiry_is_refreshed(endpoint: Endpoint) -> None:
     endpoint.answers = [(200, json.dumps({"access_token": token_for(-1)}))]
     source = TokenSource(sasl_for(endpoint))
     source.token(timeout_s=5)
@@ -115,9 +115,7 @@ def test_token_near_its_end_is_fetched_again(endpoint: Endpoint) -> None:
     assert len(endpoint.requests) == 2
 
 
-def test_a_token_that_still_holds_is_used_while_the_endpoint_has_trouble(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_valid_token_is_used_while_the_endpoint_fails(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.kafka.oauth._GLANCE_S", 0.05)
     source = TokenSource(replace(sasl_for(endpoint), login_refresh_window_factor=0.5))
     endpoint.answers = [(200, json.dumps({"access_token": token_for(20)})), (503, "")]
@@ -134,13 +132,13 @@ def test_a_token_that_still_holds_is_used_while_the_endpoint_has_trouble(
         source.token(timeout_s=5)
 
 
-def test_passing_trouble_is_tried_again(endpoint: Endpoint) -> None:
+def test_temporary_errors_are_retried(endpoint: Endpoint) -> None:
     token = token_for(60)
     endpoint.answers = [(503, ""), (500, ""), (200, json.dumps({"access_token": token}))]
     assert TokenSource(sasl_for(endpoint)).token(timeout_s=5).text == token
 
 
-def test_refusal_is_final_and_names_the_reason_not_the_secret(endpoint: Endpoint) -> None:
+def test_a_rejection_is_final_and_contains_the_reason_without_the_secret(endpoint: Endpoint) -> None:
     endpoint.answers = [(401, json.dumps({"error": "invalid_client"}))]
     with pytest.raises(TokenError, match="HTTP 401, invalid_client") as raised:
         TokenSource(sasl_for(endpoint)).token(timeout_s=5)
@@ -155,7 +153,7 @@ def test_answer_without_a_token_is_refused(endpoint: Endpoint, answer: str) -> N
         TokenSource(sasl_for(endpoint)).token(timeout_s=5)
 
 
-def test_silent_endpoint_ends_at_the_deadline() -> None:
+def test_an_unresponsive_endpoint_fails_at_the_deadline() -> None:
     sasl = Sasl("OAUTHBEARER", token_endpoint_url="http://127.0.0.1:1/t", oauth_client_id="a", oauth_client_secret="b")
     start = time.monotonic()
     with pytest.raises(TokenError, match="gave no answer"):
@@ -163,7 +161,7 @@ def test_silent_endpoint_ends_at_the_deadline() -> None:
     assert time.monotonic() - start < 2
 
 
-def test_user_and_password_in_the_url_are_neither_used_nor_told(endpoint: Endpoint) -> None:
+def test_user_and_password_in_the_url_are_neither_used_nor_printed(endpoint: Endpoint) -> None:
     endpoint.answers = [(200, json.dumps({"access_token": token_for(60)})), (401, "{}")]
     sasl = sasl_for(endpoint)
     own = replace(sasl, token_endpoint_url=endpoint.url.replace("://", "://somebody:hunter3@"))

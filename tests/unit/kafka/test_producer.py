@@ -1,4 +1,4 @@
-"""The control plane's producer when a broker goes away. The cluster's answers are played by the test."""
+"""The control plane's producer when a broker disconnects. Responses of the cluster are simulated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TwoBrokers:
         return SimpleNamespace(responses=[SimpleNamespace(partition_responses=[stored])])
 
 
-def test_a_dead_leader_is_looked_up_anew() -> None:
+def test_the_leader_is_looked_up_again_after_a_disconnect() -> None:
     producer = Producer(cast(Cluster, TwoBrokers()))
     (metadata,) = producer.send("t", [Record(b"k", b"v")], 0, timeout_s=2)
     assert metadata.offset == 7

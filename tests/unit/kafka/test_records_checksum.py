@@ -18,19 +18,19 @@ NOISE = random.Random(3).randbytes(1 << 20)
 
 
 @given(st.binary(min_size=40, max_size=40), st.binary(min_size=40, max_size=40), st.integers(0, len(NOISE)))
-def test_a_derived_sum_is_the_sum(old: bytes, new: bytes, size: int) -> None:
+def test_a_derived_checksum_is_correct(old: bytes, new: bytes, size: int) -> None:
     rest = NOISE[:size]
     assert with_other_head(crc32c(old + rest), old, new, size) == crc32c(new + rest)
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 255, 4096, 1 << 16, (1 << 16) + 1, 3 << 22])
-def test_sizes_with_few_digits(size: int) -> None:
+def test_sizes_with_few_digits_have_correct_checksums(size: int) -> None:
     rest = bytes(size)
     assert with_other_head(crc32c(b"old" + rest), b"old", b"new", size) == crc32c(b"new" + rest)
 
 
 @pytest.mark.parametrize("size", [1000, 65_000, 66_000, 300_000])
-def test_patched_batches_of_any_size_have_right_sums(size: int) -> None:
+def test_patched_batches_of_any_size_have_correct_checksums(size: int) -> None:
     data = encode_batch(
         [Record(b"k", NOISE[:size], (), 5)], base_offset=1 << 40, producer=(7, 7, 7), attributes=TRANSACTIONAL | 0x40
     )
@@ -45,7 +45,7 @@ def test_patched_batches_of_any_size_have_right_sums(size: int) -> None:
         assert [record.value for record in decode_batch(view)] == before
 
 
-def test_damage_after_the_check_is_not_hidden_from_the_target() -> None:
+def test_damage_after_the_check_is_detected_by_the_target() -> None:
     data = encode_batch([Record(b"k", NOISE[:100_000], (), 5)])
     header = read_header(data)
     check_crc(header, memoryview(data))

@@ -42,7 +42,9 @@ def read_all(data: bytes | bytearray, *, check: bool = True) -> int:
     cut=st.integers(0, 30),
     crc=st.booleans(),
 )
-def test_mutated_batches(codec: int, edits: list[tuple[int, int]], cut: int, crc: bool) -> None:
+def test_mutated_batches_raise_only_documented_errors(
+    codec: int, edits: list[tuple[int, int]], cut: int, crc: bool
+) -> None:
     data = encode_batch(SAMPLE, codec=codec)
     # Too many announced records only cost time (each is looked for until the bytes end): keep the test quick.
     for place, value in edits:
@@ -58,7 +60,7 @@ def test_mutated_batches(codec: int, edits: list[tuple[int, int]], cut: int, crc
 @given(
     magic=st.sampled_from([0, 1]), codec=st.sampled_from([0, 1]), place=st.integers(0, 300), value=st.integers(0, 255)
 )
-def test_mutated_message_sets(magic: int, codec: int, place: int, value: int) -> None:
+def test_mutated_message_sets_raise_only_documented_errors(magic: int, codec: int, place: int, value: int) -> None:
     builder = MemoryRecordsBuilder(magic, codec, 1 << 16)
     for i in range(3):
         builder.append(i, b"k%d" % i, b"v" * 20)
@@ -71,14 +73,16 @@ def test_mutated_message_sets(magic: int, codec: int, place: int, value: int) ->
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300))
-def test_noise(noise: bytes) -> None:
+def test_random_bytes_raise_only_documented_errors(noise: bytes) -> None:
     with contextlib.suppress(CorruptBatch):
         read_all(noise)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=120), st.integers(0, 4), st.integers(-3, 40), st.integers(0, 40))
-def test_any_records_block_behind_a_right_header(block: bytes, codec: int, count: int, last: int) -> None:
+def test_random_records_after_a_valid_header_raise_only_documented_errors(
+    block: bytes, codec: int, count: int, last: int
+) -> None:
     data = encode_batch(SAMPLE[:1])[:HEADER_BYTES] + CODECS[codec].compress(block)
     struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">hi", data, 21, codec, last)
@@ -91,7 +95,7 @@ def test_any_records_block_behind_a_right_header(block: bytes, codec: int, count
 
 
 @pytest.mark.parametrize("length", [-1, 0, 5, 48])
-def test_impossible_lengths(length: int) -> None:
+def test_impossible_lengths_are_corrupt(length: int) -> None:
     data = encode_batch(SAMPLE)
     struct.pack_into(">i", data, 8, length)
     with pytest.raises(CorruptBatch, match=f"claims a length of {length} bytes"):
@@ -99,20 +103,20 @@ def test_impossible_lengths(length: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [3, 127, 255])
-def test_unknown_magic(magic: int) -> None:
+def test_an_unknown_magic_is_corrupt(magic: int) -> None:
     data = encode_batch(SAMPLE)
     data[16] = magic
     with pytest.raises(CorruptBatch, match="magic"):
         list(iter_batches(memoryview(data)))
 
 
-def test_a_short_header() -> None:
+def test_a_short_header_is_corrupt() -> None:
     with pytest.raises(CorruptBatch, match="needs 61 bytes, 60 are left"):
         read_header(bytes(60))
 
 
 @pytest.mark.parametrize("announced", [4, 6, -1])
-def test_more_or_fewer_records_than_announced(announced: int) -> None:
+def test_a_wrong_record_count_is_corrupt(announced: int) -> None:
     data = encode_batch(SAMPLE)
     struct.pack_into(">i", data, 57, announced)
     (view,) = iter_batches(memoryview(data))
@@ -122,7 +126,7 @@ def test_more_or_fewer_records_than_announced(announced: int) -> None:
         rewrite(view)
 
 
-def test_a_record_outside_the_range_of_its_batch() -> None:
+def test_a_record_outside_the_range_of_its_batch_is_corrupt() -> None:
     data = encode_batch(SAMPLE)
     struct.pack_into(">i", data, 23, 3)  # lastOffsetDelta: the fifth record has delta 4
     (view,) = iter_batches(memoryview(data))
@@ -130,7 +134,7 @@ def test_a_record_outside_the_range_of_its_batch() -> None:
         rewrite(view)
 
 
-def test_a_record_that_ends_before_it_begins() -> None:
+def test_a_record_of_negative_length_is_corrupt() -> None:
     data = encode_batch(SAMPLE[:1])
     data[HEADER_BYTES] = 0x05  # length -3
     (view,) = iter_batches(memoryview(data))
@@ -140,7 +144,7 @@ def test_a_record_that_ends_before_it_begins() -> None:
         decode_batch(view)
 
 
-def test_control_records_that_are_none() -> None:
+def test_malformed_control_records_are_corrupt() -> None:
     data = encode_batch([Record(b"\x00", b"", timestamp=1)], attributes=0x20)
     (view,) = iter_batches(memoryview(data))
     assert view.header is not None

@@ -50,7 +50,7 @@ def golden(magic: int, codec: str) -> bytes:
 
 
 @pytest.mark.parametrize(("magic", "codec", "stamps", "data"), ROWS, ids=["-".join(row[:3]) for row in ROWS])
-def test_what_java_has_written_is_read(magic: str, codec: str, stamps: str, data: str) -> None:
+def test_batches_written_by_java_are_read(magic: str, codec: str, stamps: str, data: str) -> None:
     found, offsets = [], []
     for view in views_of(bytes.fromhex(data)):
         assert (view.magic, view.header) == (int(magic), None)
@@ -72,7 +72,7 @@ def test_what_java_has_written_is_read(magic: str, codec: str, stamps: str, data
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [0, 1])
-def test_what_kafka_python_has_written_is_read(magic: int, codec: int) -> None:
+def test_batches_written_by_kafka_python_are_read(magic: int, codec: int) -> None:
     builder = MemoryRecordsBuilder(magic, codec, 1 << 20, offset=0)
     for i in range(3):
         builder.append(4000 + i, b"k%d" % i, None if i == 1 else b"v%d" % i)
@@ -82,7 +82,7 @@ def test_what_kafka_python_has_written_is_read(magic: int, codec: int) -> None:
     assert [r.timestamp for r in got] == ([4000, 4001, 4002] if magic else [-1, -1, -1])
 
 
-def test_records_of_a_message_set_can_be_chosen() -> None:
+def test_records_of_a_message_set_can_be_selected() -> None:
     (view,) = views_of(golden(1, "gzip"))
     by_offset, by_place = rewrite(view, keep=lambda offset: offset > 1000), rewrite(view, keep_index=lambda i: i == 1)
     assert by_offset is not None
@@ -94,7 +94,7 @@ def test_records_of_a_message_set_can_be_chosen() -> None:
     assert read_header(plain.data).codec == 0
 
 
-def test_the_wrong_checksum_of_old_lz4_frames_is_mended() -> None:
+def test_the_wrong_checksum_of_old_lz4_frames_is_corrected() -> None:
     old = golden(0, "lz4")
     frame = old[old.index(b"\x04\x22\x4d\x18") :]
     assert frame[6] == 0x1A
@@ -106,7 +106,7 @@ def test_the_wrong_checksum_of_old_lz4_frames_is_mended() -> None:
 
 
 @pytest.mark.parametrize("linked", [True, False])
-def test_old_lz4_frames_of_other_writers_are_mended_too(linked: bool) -> None:
+def test_old_lz4_frames_of_other_writers_are_corrected(linked: bool) -> None:
     compressor = cramjam.lz4.Compressor(content_checksum=True, block_linked=linked)
     compressor.compress(b"".join(message(b"v%d" % i * 50, offset=5 + i, magic=0) for i in range(2)))
     frame = bytearray(bytes(compressor.finish()))
@@ -161,7 +161,7 @@ SMALL = message(b"v", offset=3)
         (SMALL[:-1] + b"w", r"offset 3 \(magic 1\) fails its CRC"),
     ],
 )
-def test_message_sets_that_do_not_add_up_are_corrupt(data: bytes, why: str) -> None:
+def test_inconsistent_message_sets_are_corrupt(data: bytes, why: str) -> None:
     (view,) = views_of(data)
     for work in (decode_batch, rewrite):
         with pytest.raises(CorruptBatch, match=why):
@@ -169,14 +169,14 @@ def test_message_sets_that_do_not_add_up_are_corrupt(data: bytes, why: str) -> N
 
 
 @pytest.mark.parametrize("lengths", [(-2, 1), (5, 1), (-1, 2), (-1, 0), (1 << 30, 0)])
-def test_lengths_that_lie_are_corrupt_though_the_crc_is_right(lengths: tuple[int, int]) -> None:
+def test_wrong_lengths_with_a_valid_crc_are_corrupt(lengths: tuple[int, int]) -> None:
     body = struct.pack(">bbqii", 1, 0, 7, *lengths) + b"v"
     (view,) = views_of(struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body)
     with pytest.raises(CorruptBatch, match="does not parse"):
         read_message_set(view)
 
 
-def test_timestamps_that_no_batch_can_hold_together_are_corrupt() -> None:
+def test_timestamps_too_far_apart_for_one_batch_are_corrupt() -> None:
     inner = message(b"a", offset=0, stamp=-1) + message(b"b", offset=1, stamp=(1 << 63) - 1)
     (view,) = views_of(message(codec_of("gzip").compress(inner), offset=1, attributes=1))
     assert len(decode_batch(view)) == 2

@@ -1,4 +1,4 @@
-"""Tiny batches put together: what comes out is what went in, record by record, in batches that a broker takes."""
+"""Merging of small batches: the records are unchanged, in batches that a broker accepts."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def edited(data: bytes | bytearray, **fields: int) -> bytearray:
 
 
 @given(st.lists(batches(), min_size=1, max_size=8), st.sampled_from(CODEC_IDS), st.integers(0, 1 << 50))
-def test_merged_batches_hold_the_concatenation(groups: list[list[Record]], codec: int, base: int) -> None:
+def test_merged_batches_contain_the_concatenation(groups: list[list[Record]], codec: int, base: int) -> None:
     views = views_of(chain(groups, codec, base))
     merged = merge(views)
     assert content(merged) == content(views)
@@ -113,7 +113,7 @@ def test_merged_batches_hold_the_concatenation(groups: list[list[Record]], codec
 
 
 @pytest.mark.parametrize("codec", [0, 1])
-def test_another_client_reads_what_was_merged(codec: int) -> None:
+def test_another_client_reads_merged_batches(codec: int) -> None:
     builder = MemoryRecordsBuilder(2, codec, 1 << 20)
     (merged,) = merge(views_of(lone(500, codec)))
     for i in range(500):
@@ -130,7 +130,7 @@ def test_another_client_reads_what_was_merged(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODEC_IDS)
-def test_the_limit_is_kept_and_a_larger_batch_stays_alone(codec: int) -> None:
+def test_the_limit_is_respected_and_a_larger_batch_is_not_merged(codec: int) -> None:
     small = lone(40, codec)
     large = encode_batch([Record(b"k", bytes(range(256)) * 20, (), NOON)], codec=codec, base_offset=40)
     tail = lone(3, codec, 41)
@@ -142,19 +142,19 @@ def test_the_limit_is_kept_and_a_larger_batch_stays_alone(codec: int) -> None:
     assert all(len(one.data) <= limit for one in merged if one.batches > 1)
 
 
-def test_more_records_than_any_table_holds() -> None:
+def test_more_records_than_the_initial_table_are_merged() -> None:
     views = views_of(chain([Record(None, b"", (), NOON - i)] for i in range(20_000)))
     assert content(merge(views, max_bytes=4 << 20)) == content(views)
 
 
-def test_timestamps_too_far_apart_for_one_batch_begin_another() -> None:
+def test_timestamps_too_far_apart_start_another_batch() -> None:
     views = views_of(chain([[Record(b"a", b"", (), -2)], [Record(b"b", b"", (), (1 << 63) - 1)]]))
     merged = merge(views)
     assert [one.batches for one in merged] == [1, 1]
     assert content(merged) == content(views)
 
 
-def test_what_belongs_to_the_source_is_left_behind() -> None:
+def test_fields_of_the_source_are_cleared() -> None:
     first = edited(lone(1), attributes=TRANSACTIONAL, producer_id=7, producer_epoch=1, base_sequence=5)
     second = edited(lone(1, base=1), attributes=DELETE_HORIZON, base_timestamp=NOON - 5, max_timestamp=NOON - 5)
     (merged,) = merge(views_of(first + second))
@@ -175,7 +175,7 @@ def test_what_belongs_to_the_source_is_left_behind() -> None:
     ],
     ids=["gap", "again", "codec", "control", "append-time", "unknown-bit", "holes", "empty"],
 )
-def test_only_plain_neighbours_are_merged(second: bytearray) -> None:
+def test_only_plain_adjacent_batches_are_merged(second: bytearray) -> None:
     with pytest.raises(ValueError, match="cannot be merged"):
         merge(views_of(lone(1) + second))
     assert all(isinstance(item, BatchView) for item in coalesce(memoryview(lone(1) + second), 0, compressed=True))
@@ -189,7 +189,7 @@ def test_message_sets_are_not_merged() -> None:
         merge(views_of(bytes(builder._buffer)))
 
 
-def test_nothing_makes_nothing() -> None:
+def test_merging_nothing_returns_nothing() -> None:
     assert merge([]) == []
 
 
@@ -200,7 +200,7 @@ def test_a_wrong_crc_is_found() -> None:
         merge(views_of(data))
 
 
-def test_records_that_do_not_add_up_are_found() -> None:
+def test_inconsistent_records_are_detected() -> None:
     bad = bytearray(lone(1, base=1))
     bad[61] += 2  # the record's length
     with pytest.raises(CorruptBatch):
@@ -223,14 +223,14 @@ def shape(items: Iterable[BatchView | Merged]) -> list[int]:
 
 
 @given(st.lists(batches(), max_size=8), st.sampled_from(CODEC_IDS), st.integers(0, 1 << 50), st.integers(0, 30))
-def test_a_walk_misses_nothing(groups: list[list[Record]], codec: int, base: int, cut: int) -> None:
+def test_a_walk_visits_every_batch(groups: list[list[Record]], codec: int, base: int, cut: int) -> None:
     data = chain(groups, codec, base)
     whole = memoryview(data)[: len(data) - cut]
     items = list(coalesce(whole, base, compressed=True))
     assert content(items) == content(iter_batches(whole))
 
 
-def test_runs_of_tiny_batches_are_merged_and_large_ones_left_as_they_are() -> None:
+def test_runs_of_small_batches_are_merged_and_large_ones_unchanged() -> None:
     large = encode_batch([Record(b"k", bytes(TINY_BYTES), (), NOON)], base_offset=3)
     data = lone(3) + large + lone(1, base=4) + lone(5, "lz4", base=5) + lone(2, base=10)
     assert shape(coalesce(memoryview(data), 0)) == [3, 0, 0, 0, 0, 0, 0, 0, 2]
@@ -244,7 +244,7 @@ def test_views_are_views_into_the_buffer() -> None:
     assert all(isinstance(item, BatchView) and item.data.obj is data for item in coalesce(memoryview(data), 0))
 
 
-def test_what_stands_before_the_offset_comes_as_it_is() -> None:
+def test_batches_before_the_offset_are_returned_unchanged() -> None:
     data = lone(6)
     assert shape(coalesce(memoryview(data), 2)) == [0, 0, 4]
     # A batch that begins before the offset has to lose its head first.
@@ -265,7 +265,7 @@ def test_the_limit_ends_a_run() -> None:
     assert all(len(item.data) <= 5000 for item in items)
 
 
-def test_transactions_are_merged_only_when_nobody_asks_for_their_outcome() -> None:
+def test_transactions_are_merged_only_when_their_outcome_is_not_needed() -> None:
     data = b"".join(edited(lone(1, base=i), attributes=TRANSACTIONAL) for i in range(3))
     assert shape(coalesce(memoryview(data), 0)) == [0, 0, 0]
     assert shape(coalesce(memoryview(data), 0, transactional=True)) == [3]
@@ -274,7 +274,7 @@ def test_transactions_are_merged_only_when_nobody_asks_for_their_outcome() -> No
 @pytest.mark.parametrize("codec", [0, 3])
 @pytest.mark.parametrize("place", [61, 64, -1])
 @pytest.mark.parametrize("right_crc", [True, False])
-def test_a_corrupt_batch_comes_alone_and_does_not_spoil_the_others(codec: int, place: int, right_crc: bool) -> None:
+def test_a_corrupt_batch_is_separate_and_does_not_affect_the_others(codec: int, place: int, right_crc: bool) -> None:
     bad = bytearray(lone(1, codec, 3))
     bad[place] ^= 0x55
     if right_crc:
@@ -287,7 +287,7 @@ def test_a_corrupt_batch_comes_alone_and_does_not_spoil_the_others(codec: int, p
     assert items[-1].after == 8 if isinstance(items[-1], Merged) else False
 
 
-def test_well_compressed_nothings_do_not_grow_without_limit() -> None:
+def test_highly_compressed_records_do_not_grow_without_limit() -> None:
     one = encode_batch([Record(b"k", bytes(1 << 20), (), NOON)], codec="zstd")
     data = b"".join(edited(one, base_offset=i) for i in range(64))
     assert len(data) < 20_000
@@ -297,7 +297,7 @@ def test_well_compressed_nothings_do_not_grow_without_limit() -> None:
     assert len(merge(views_of(data))) == len(items)
 
 
-def test_a_run_is_longer_than_what_is_looked_at_in_one_go() -> None:
+def test_a_run_can_be_longer_than_one_scan() -> None:
     large = encode_batch([Record(b"k", bytes(TINY_BYTES), (), NOON)], base_offset=3000)
     data = lone(3000) + large + lone(700, base=3001)
     assert len(data) > 5 * 64 * 1024

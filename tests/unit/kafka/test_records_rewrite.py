@@ -69,7 +69,7 @@ def batch(count: int = 4, codec: int = 0, **fields: int) -> BatchView:
 # -- the header ---------------------------------------------------------------------------------------------------------
 
 
-def test_header_fields_are_where_kafka_python_finds_them() -> None:
+def test_header_fields_are_where_kafka_python_reads_them() -> None:
     view = batch(3, 1, base_offset=77, leader_epoch=5, producer_id=9, producer_epoch=2, base_sequence=4)
     header, other = header_of(view), DefaultRecordBatch(bytes(view.data))
     assert len(HEADER.pack(*header)) == HEADER_BYTES
@@ -105,7 +105,7 @@ def test_patch_clears_what_belongs_to_the_source() -> None:
     assert read_header(view.data).attributes == 0
 
 
-def test_patch_can_join_our_own_transaction() -> None:
+def test_patch_can_set_our_own_transaction() -> None:
     view = batch(2)
     patch(view.data, header_of(view), (1, 0, 0), transactional=True)
     assert read_header(view.data).is_transactional
@@ -144,7 +144,7 @@ def test_holes_are_closed_and_their_records_kept(codec: int) -> None:
     st.sampled_from(CODEC_IDS),
     st.sets(st.integers(0, 400)),
 )
-def test_rewriting_keeps_what_was_chosen(deltas: set[int], tail: int, codec: int, dropped: set[int]) -> None:
+def test_rewriting_keeps_the_selected_records(deltas: set[int], tail: int, codec: int, dropped: set[int]) -> None:
     plain = with_holes(sorted(deltas), base=1 << 35, last=max(deltas) + tail)
     packed = CODECS[codec].compress(plain.data[HEADER_BYTES:])
     header = header_of(plain)
@@ -174,7 +174,7 @@ def test_log_append_time_becomes_create_time_of_the_same_moment(codec: int) -> N
     assert {r.timestamp for r in decode_batch(view_of(rewritten.data))} == {999_999}
 
 
-def test_a_batch_emptied_by_compaction_leaves_nothing() -> None:
+def test_a_batch_emptied_by_compaction_is_dropped() -> None:
     view = edited(bytes(batch(1).data[:HEADER_BYTES]), batch_length=HEADER_BYTES - 12, records_count=0)
     assert rewrite(view) is None
     assert decode_batch(view) == []
@@ -199,7 +199,7 @@ def test_the_delete_horizon_does_not_move_timestamps() -> None:
     assert [r.timestamp for r in decode_batch(view_of(rewritten.data))] == [horizon, horizon - 700]
 
 
-def test_recompression_can_be_left_out() -> None:
+def test_recompression_can_be_disabled() -> None:
     rewritten = rewrite(batch(3, 4), recompress=False)
     assert rewritten is not None
     assert read_header(rewritten.data).codec == 0
@@ -221,7 +221,7 @@ def test_split_keeps_every_record_once(parts: int, codec: int) -> None:
         check_crc(header, memoryview(piece.data))
 
 
-def test_records_can_be_chosen_by_their_place() -> None:
+def test_records_can_be_selected_by_their_index() -> None:
     rewritten = rewrite(with_holes([1, 2, 7, 9]), keep_index=lambda place: place != 2)
     assert rewritten is not None
     assert rewritten.offsets == [101, 102, 109]

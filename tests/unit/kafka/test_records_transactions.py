@@ -54,7 +54,7 @@ def visible(log: Log, aborted: Iterable[tuple[int, int]]) -> str:
     return " ".join(seen)
 
 
-def test_committed_transactions_are_seen() -> None:
+def test_committed_transactions_are_visible() -> None:
     log = Log()
     log.send(1, "a", "b")
     log.commit(1)
@@ -125,7 +125,7 @@ def test_a_producer_that_aborts_twice_with_a_commit_between() -> None:
     assert visible(log, [(5, 4), (5, 0)]) == "ok open"
 
 
-def test_records_outside_transactions_are_seen_while_one_is_aborted() -> None:
+def test_records_outside_transactions_are_visible_while_one_is_aborted() -> None:
     log = Log()
     log.send(1, "x")
     log.plain("plain")
@@ -134,7 +134,7 @@ def test_records_outside_transactions_are_seen_while_one_is_aborted() -> None:
     assert visible(log, [(1, 0)]) == "plain"
 
 
-def test_an_answer_that_begins_within_an_aborted_transaction() -> None:
+def test_a_response_that_starts_within_an_aborted_transaction() -> None:
     log = Log()
     log.skip(40)
     log.send(1, "x")

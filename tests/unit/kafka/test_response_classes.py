@@ -14,7 +14,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorRespo
 from mm2.kafka.connection import response_class_of
 
 
-def test_threads_that_ask_for_a_version_first_at_the_same_time_get_one_that_lasts(
+def test_threads_that_first_request_a_version_concurrently_share_one_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     register, naps_s = ResponseClassRegistry.register_response_class, [0.01, 0.1]

@@ -52,7 +52,7 @@ def test_scram_accepts_the_server_that_knows_the_password_and_no_other() -> None
 
 
 @pytest.mark.parametrize("challenge", [b"", b"nonsense", b"r=forged,s=AAAA,i=4096", b"r=x,s=AAAA,i=99999999"])
-def test_scram_refuses_a_forged_challenge(challenge: bytes) -> None:
+def test_scram_rejects_a_forged_challenge(challenge: bytes) -> None:
     run = scram()
     run.auth_bytes()
     with pytest.raises(SaslError) as raised:
@@ -67,7 +67,7 @@ def test_plain_sends_name_and_password_as_utf8() -> None:
     assert run.is_authenticated()
 
 
-def test_oauthbearer_answers_the_refusal_and_keeps_its_reason() -> None:
+def test_oauthbearer_answers_the_rejection_and_keeps_its_reason() -> None:
     run = login(Sasl("OAUTHBEARER", options=(("unsecuredLoginStringClaim_sub", "dave"),)), "broker", timeout_s=1)
     assert run.auth_bytes().startswith(b"n,,\1auth=Bearer ")
     run.receive(b'{"status":"invalid_token"}')
@@ -76,7 +76,7 @@ def test_oauthbearer_answers_the_refusal_and_keeps_its_reason() -> None:
     assert run.refusal == '{"status":"invalid_token"}'
 
 
-def test_mechanism_without_its_library_says_so() -> None:
+def test_a_mechanism_without_its_library_reports_it() -> None:
     try:
         import gssapi  # type: ignore[import-not-found, unused-ignore]  # noqa: F401, PLC0415 - is it there?
     except ImportError:

@@ -28,7 +28,7 @@ SECURE = {
 }
 
 
-def test_defaults_are_those_of_java() -> None:
+def test_defaults_equal_java_s() -> None:
     settings = ClientSettings.from_props({"bootstrap.servers": "a:1"})
     assert settings.bootstrap == (("a", 1),)
     assert settings.security_protocol == "PLAINTEXT"

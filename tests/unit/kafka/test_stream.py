@@ -46,7 +46,7 @@ def read_all(theirs: socket.socket, size: int) -> bytes:
     return bytes(received)
 
 
-def test_more_buffers_than_one_sendmsg_takes_and_more_bytes_than_the_socket_holds(pair: Pair) -> None:
+def test_more_buffers_than_one_sendmsg_and_more_bytes_than_the_socket_buffer_are_sent(pair: Pair) -> None:
     stream, theirs = pair
     buffers = [bytes([number % 256]) * (number % 700) for number in range(9_000)]
     expected = b"".join(buffers)
@@ -64,7 +64,7 @@ def test_views_of_any_item_size_are_sent_as_bytes(pair: Pair) -> None:
     assert read_all(theirs, 6) == b"\1\2\3\4ab"
 
 
-def test_write_that_nobody_reads_times_out_and_closes(pair: Pair) -> None:
+def test_a_write_without_a_reader_times_out_and_closes(pair: Pair) -> None:
     stream, _ = pair
     start = time.monotonic()
     with pytest.raises(TimeoutFailure, match="broker x:1"):
@@ -73,14 +73,14 @@ def test_write_that_nobody_reads_times_out_and_closes(pair: Pair) -> None:
     assert stream.closed
 
 
-def test_write_to_a_gone_peer_is_a_disconnect(pair: Pair) -> None:
+def test_a_write_to_a_closed_peer_is_a_disconnect(pair: Pair) -> None:
     stream, theirs = pair
     theirs.close()
     with pytest.raises(DisconnectedFailure, match="broke"):
         stream.write([b"x"], soon())
 
 
-def test_abort_from_another_thread_ends_a_read_at_once(pair: Pair) -> None:
+def test_abort_from_another_thread_ends_a_read_immediately(pair: Pair) -> None:
     stream, _ = pair
     threading.Timer(0.1, stream.abort).start()
     start = time.monotonic()
@@ -89,7 +89,7 @@ def test_abort_from_another_thread_ends_a_read_at_once(pair: Pair) -> None:
     assert time.monotonic() - start < 1
 
 
-def test_idle_until_the_peer_speaks_or_leaves(pair: Pair) -> None:
+def test_a_connection_is_idle_until_the_peer_sends_or_disconnects(pair: Pair) -> None:
     stream, theirs = pair
     assert stream.is_idle()
     theirs.close()
@@ -118,7 +118,7 @@ def test_frame_arrives_in_pieces_and_the_buffer_grows(pair: Pair) -> None:
     assert bytes(client.receive_frame(buffer, timeout_s=5)) == b"ok"
 
 
-def test_wait_for_a_frame_that_has_not_begun_leaves_the_connection_usable(pair: Pair) -> None:
+def test_a_timeout_before_a_frame_leaves_the_connection_usable(pair: Pair) -> None:
     client = connection(pair)
     buffer = bytearray(10)
     with pytest.raises(TimeoutFailure):
@@ -128,7 +128,7 @@ def test_wait_for_a_frame_that_has_not_begun_leaves_the_connection_usable(pair: 
     assert bytes(client.receive_frame(buffer, timeout_s=1)) == b"ok"
 
 
-def test_frame_that_stops_half_way_times_out_and_closes(pair: Pair) -> None:
+def test_an_incomplete_frame_times_out_and_closes(pair: Pair) -> None:
     client = connection(pair, request_timeout_ms=200)
     pair[1].sendall(struct.pack(">i", 100) + b"half")
     start = time.monotonic()
@@ -155,14 +155,14 @@ def test_impossible_frame_size_is_corrupt(pair: Pair, size: int) -> None:
     assert client.closed
 
 
-def test_tls_alert_where_a_frame_should_begin_is_told_apart(pair: Pair) -> None:
+def test_a_tls_alert_instead_of_a_frame_is_detected(pair: Pair) -> None:
     client = connection(pair)
     pair[1].sendall(bytes.fromhex("15030300020250"))
     with pytest.raises(TlsFailure, match="uses TLS"):
         client.receive_frame(bytearray(10), timeout_s=1)
 
 
-def test_web_server_is_told_apart(pair: Pair) -> None:
+def test_a_web_server_is_detected(pair: Pair) -> None:
     client = connection(pair)
     pair[1].sendall(b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(CorruptBatch, match="web server"):

@@ -54,7 +54,7 @@ def test_java_cipher_names_are_ignored_and_openssl_names_used() -> None:
     assert old == ["ECDHE-ECDSA-AES256-GCM-SHA384"]
 
 
-def test_pem_on_one_line_is_understood() -> None:
+def test_pem_on_one_line_is_accepted() -> None:
     one_line = " ".join(AUTHORITY.certificate_pem.split("\n"))
     assert len(build_ssl_context(Tls(truststore_certificates=one_line)).get_ca_certs()) == 1
 
@@ -82,7 +82,7 @@ def test_key_as_pem_text_leaves_no_open_file(password: str | None) -> None:
         assert len(_open_keys()) == 1
 
 
-def test_wrong_key_password_is_told_without_the_password() -> None:
+def test_a_wrong_key_password_is_reported_without_the_password_itself() -> None:
     tls = dataclasses.replace(
         TRUST,
         keystore_key=CLIENT.key_pem(KEY_PASSWORD),
@@ -102,7 +102,7 @@ def test_key_of_another_certificate_is_refused() -> None:
         build_ssl_context(tls)
 
 
-def test_pkcs12_under_a_name_that_says_jks(tmp_path: Path) -> None:
+def test_pkcs12_in_a_file_named_jks_is_accepted(tmp_path: Path) -> None:
     store = CLIENT.pkcs12(tmp_path / "client.jks", AUTHORITY)
     tls = Tls(
         keystore_location=str(store),
@@ -113,7 +113,7 @@ def test_pkcs12_under_a_name_that_says_jks(tmp_path: Path) -> None:
     assert "Test Authority" in str(build_ssl_context(tls).get_ca_certs())
 
 
-def test_changed_file_gives_a_new_context_and_an_unchanged_one_the_same(tmp_path: Path) -> None:
+def test_a_changed_file_creates_a_new_context_and_an_unchanged_one_does_not(tmp_path: Path) -> None:
     path = tmp_path / "trust.pem"
     path.write_text(AUTHORITY.certificate_pem)
     tls = Tls(truststore_location=str(path))
@@ -146,7 +146,7 @@ def test_truststore_without_certificates_is_refused(tmp_path: Path) -> None:
         build_ssl_context(Tls(truststore_location=str(path)))
 
 
-def test_the_ends_of_certificates_are_told_by_file_and_as_they_are_now(tmp_path: Path) -> None:
+def test_the_current_expiry_of_certificates_is_reported_by_file(tmp_path: Path) -> None:
     trust = tmp_path / "trust.pem"
     trust.write_text(AUTHORITY.certificate_pem + certificates.issue("Old Authority", is_expired=True).certificate_pem)
     tls = Tls(
@@ -163,7 +163,7 @@ def test_the_ends_of_certificates_are_told_by_file_and_as_they_are_now(tmp_path:
     assert expiries(Tls()) == {}
 
 
-def test_the_end_of_a_pkcs12_store_is_that_of_its_key(tmp_path: Path) -> None:
+def test_the_expiry_of_a_pkcs12_store_is_that_of_its_key(tmp_path: Path) -> None:
     store = CLIENT.pkcs12(tmp_path / "client.p12", AUTHORITY)
     ends = expiries(Tls(keystore_location=str(store), keystore_password=PASSWORD))
     assert ends == {"client.p12": CLIENT.certificate.not_valid_after_utc}

@@ -1,4 +1,4 @@
-"""Whole frames over a socket pair, and buffers that are used again only when nobody looks at them."""
+"""Frames over a socket pair, and buffers that are reused only when no reference is left."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ask(channel: Channel, far: socket.socket, *correlation_ids: int) -> None:
 def with_channel(
     play: Callable[[Channel, socket.socket, list[bytes], list[KafkaFailure]], Any], **options: Any
 ) -> None:
-    """Run ``play`` with a channel over one end of a socket pair, the other end and what the channel told."""
+    """Run ``play`` with a channel over one end of a socket pair, the other end and the events of the channel."""
 
     async def scene() -> None:
         near, far = socket.socketpair()
@@ -64,7 +64,7 @@ def with_channel(
     asyncio.run(scene())
 
 
-def test_frames_come_whole_however_they_are_cut() -> None:
+def test_frames_are_reassembled_from_any_fragments() -> None:
     bodies = [answer(1, b""), answer(2, b"x" * 300_000), answer(3, b"last frame")]
 
     async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
@@ -80,7 +80,7 @@ def test_frames_come_whole_however_they_are_cut() -> None:
     with_channel(play)
 
 
-def test_buffers_leave_in_order_however_full_the_socket_is() -> None:
+def test_buffers_are_sent_in_order_through_a_full_socket() -> None:
     async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
         buffers = [bytes([i % 256]) * (i * 7 % 3000) for i in range(2000)]
         for at in range(0, 2000, 500):
@@ -95,7 +95,7 @@ def test_buffers_leave_in_order_however_full_the_socket_is() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, 1001])
-def test_an_impossible_frame_ends_the_connection(size: int) -> None:
+def test_an_invalid_frame_closes_the_connection(size: int) -> None:
     async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
         far.sendall(size.to_bytes(4, "big", signed=True) + b"....")
         await wait_until_async(lambda: losses)
@@ -108,7 +108,7 @@ def test_an_impossible_frame_ends_the_connection(size: int) -> None:
 
 
 @pytest.mark.parametrize("answered", [[2], [1, 3], [1, 2, 2]])
-def test_an_answer_to_another_request_ends_the_connection(answered: list[int]) -> None:
+def test_a_response_to_another_request_closes_the_connection(answered: list[int]) -> None:
     async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
         ask(channel, far, 1, 2)
         far.sendall(b"".join(frame(answer(correlation_id, b"")) for correlation_id in answered))
@@ -119,7 +119,7 @@ def test_an_answer_to_another_request_ends_the_connection(answered: list[int]) -
     with_channel(play)
 
 
-def test_a_peer_that_leaves_within_a_frame_is_told_once() -> None:
+def test_a_disconnect_within_a_frame_is_reported_once() -> None:
     async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
         ask(channel, far, 7)
         far.sendall(frame(answer(7, b"whole")) + frame(b"not whole")[:7])
@@ -232,7 +232,7 @@ def test_small_buffers_share_tls_records(tmp_path: Path) -> None:
     with_tls_channel(play, tmp_path)
 
 
-def test_frames_come_whole_through_tls(tmp_path: Path) -> None:
+def test_frames_are_reassembled_through_tls(tmp_path: Path) -> None:
     bodies = [answer(1, b""), answer(2, bytes(range(256)) * 50_000), answer(3, b"last frame")]
 
     async def play(channel: Channel, peer: Peer, frames: list[bytes], losses: list[KafkaFailure]) -> None:
@@ -251,7 +251,7 @@ def test_frames_come_whole_through_tls(tmp_path: Path) -> None:
 # -- buffers ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_buffer_that_is_looked_at_is_not_given_out_again() -> None:
+def test_a_referenced_buffer_is_not_reused() -> None:
     pool = BufferPool()
     first = pool.take(200_000)
     view = memoryview(first)[:10]
@@ -270,7 +270,7 @@ def test_the_smallest_free_buffer_that_fits_is_taken() -> None:
     assert id(pool.take(1 << 20)) == small
 
 
-def test_the_pool_forgets_free_buffers_when_it_holds_too_much() -> None:
+def test_the_pool_releases_free_buffers_above_its_limit() -> None:
     pool = BufferPool(keep_bytes=2 << 20)
     pool.take(1 << 20)
     kept = pool.take(2 << 20)

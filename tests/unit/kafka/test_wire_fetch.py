@@ -133,7 +133,7 @@ def answer(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_full_request_is_theirs_byte_for_byte(version: int) -> None:
+def test_a_full_request_equals_kafka_python_s_byte_for_byte(version: int) -> None:
     assert ask(session(), version, WANTED) == theirs(version, WANTED, [], 0, 0)
 
 
@@ -149,7 +149,7 @@ def test_only_changed_partitions_are_sent_and_forgotten_ones_listed(version: int
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_partition_that_comes_back_is_named_again(version: int) -> None:
+def test_a_partition_that_is_added_again_is_sent_again(version: int) -> None:
     fetch = session()
     ask(fetch, version, WANTED)
     fetch.response(version, answer(version, {}))
@@ -159,7 +159,7 @@ def test_a_partition_that_comes_back_is_named_again(version: int) -> None:
     assert ask(fetch, version, WANTED) == theirs(version, {T1: WANTED[T1]}, [], 99, 2)
 
 
-def test_what_was_not_touched_is_not_compared_unless_the_session_begins_anew() -> None:
+def test_unchanged_partitions_are_not_compared_unless_the_session_restarts() -> None:
     fetch, whole = session(), session()
     assert ask(fetch, 17, WANTED, touched=[]) == ask(whole, 17, WANTED)
     for each in (fetch, whole):
@@ -183,7 +183,7 @@ def test_every_part_of_a_position_counts_as_a_change(field: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("code", [70, 71])
-def test_a_forgotten_session_starts_anew_with_everything(version: int, code: int) -> None:
+def test_a_forgotten_session_restarts_with_all_partitions(version: int, code: int) -> None:
     fetch = session()
     ask(fetch, version, WANTED)
     fetch.response(version, answer(version, {}))
@@ -194,7 +194,7 @@ def test_a_forgotten_session_starts_anew_with_everything(version: int, code: int
     assert ask(fetch, version, WANTED) == theirs(version, WANTED, [], 0, 0)
 
 
-def test_a_broker_without_room_for_a_session_is_asked_in_full_each_time() -> None:
+def test_a_broker_without_session_cache_gets_a_full_request_each_time() -> None:
     fetch = session()
     ask(fetch, 12, WANTED)
     fetch.response(12, answer(12, {}, session_id=0))
@@ -219,8 +219,8 @@ def test_session_epochs_wrap_to_one() -> None:
     assert fetch.epoch == 1
 
 
-def test_a_reset_while_an_answer_is_under_way_forgets_that_answers_session() -> None:
-    # The topic was created anew meanwhile: what the broker's session holds under the old id must not live on.
+def test_a_reset_during_a_request_discards_the_session_of_its_response() -> None:
+    # The topic was recreated meanwhile: the broker's session must not keep the old id.
     fetch = session()
     ask(fetch, 13, WANTED)
     fetch.response(13, answer(13, {}))
@@ -231,7 +231,7 @@ def test_a_reset_while_an_answer_is_under_way_forgets_that_answers_session() -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_answers_are_read(version: int) -> None:
+def test_responses_are_parsed(version: int) -> None:
     rows: dict[TopicPartition, dict[str, Any]] = {
         T0: {
             "high_watermark": 100,
@@ -257,7 +257,7 @@ def test_answers_are_read(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_where_logs_part_and_how_long_the_broker_holds_back_is_read(version: int) -> None:
+def test_diverging_epoch_and_throttle_time_are_parsed(version: int) -> None:
     fetch = session()
     first, second = fetch.response(version, answer(version, {T0: {"diverging": (7, 1 << 40)}, T1: {}}))
     assert first.diverging == ((7, 1 << 40) if version >= 12 else None)
@@ -265,7 +265,7 @@ def test_where_logs_part_and_how_long_the_broker_holds_back_is_read(version: int
     assert fetch.throttle_ms == 33
 
 
-def test_an_epoch_that_is_cut_off_is_corrupt() -> None:
+def test_a_truncated_epoch_is_corrupt() -> None:
     frame = bytes(answer(12, {T0: {"diverging": (7, 8)}}))
     tag = (7).to_bytes(4, "big") + (8).to_bytes(8, "big") + b"\x00"
     assert frame.count(b"\x0d" + tag) == 1
@@ -273,13 +273,13 @@ def test_an_epoch_that_is_cut_off_is_corrupt() -> None:
         session().response(12, memoryview(frame.replace(b"\x0d" + tag, b"\x05" + tag[:5])))
 
 
-def test_a_length_that_does_not_end_is_corrupt() -> None:
+def test_an_unterminated_length_is_corrupt() -> None:
     with pytest.raises(CorruptBatch, match="more than five bytes"):
         session().response(12, memoryview(bytes(4) + b"\x80" * (1 << 20)))
 
 
 @pytest.mark.parametrize("version", range(TOPIC_IDS_FROM, MAX_VERSION + 1))
-def test_partitions_under_an_unknown_id_are_left_out(version: int) -> None:
+def test_partitions_with_an_unknown_topic_id_are_ignored(version: int) -> None:
     frame = answer(version, {TopicPartition("old", 0): {"error_code": 100, "records": b"x"}, T0: {}})
     assert [fetched.topic_partition for fetched in session().response(version, frame)] == [T0]
 
@@ -287,7 +287,7 @@ def test_partitions_under_an_unknown_id_are_left_out(version: int) -> None:
 @pytest.mark.parametrize("version", [7, 11, 12, 17])
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_cut_off_answers_are_corrupt(version: int, data: st.DataObject) -> None:
+def test_truncated_responses_are_corrupt(version: int, data: st.DataObject) -> None:
     frame = answer(version, {T0: {"records": b"some bytes", "aborted": [(1, 2)]}, U0: {}})
     size = data.draw(st.integers(4, len(frame) - 2))
     with pytest.raises(CorruptBatch, match="does not parse"):
@@ -297,7 +297,7 @@ def test_cut_off_answers_are_corrupt(version: int, data: st.DataObject) -> None:
 @pytest.mark.parametrize("version", [7, 12, 17])
 @settings(max_examples=200, deadline=None)
 @given(place=st.integers(4, 120), value=st.integers(0, 255))
-def test_damaged_answers_end_in_failures_of_ours(version: int, place: int, value: int) -> None:
+def test_damaged_responses_raise_documented_errors(version: int, place: int, value: int) -> None:
     frame = bytearray(answer(version, {T0: {"records": b"some bytes", "aborted": [(1, 2)]}, U0: {}}))
     frame[4 + place % (len(frame) - 4)] = value
     with contextlib.suppress(CorruptBatch, BrokerFailure):

@@ -59,7 +59,7 @@ def theirs(version: int, batches: Mapping[TopicPartition, Buffer], transactional
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("transactional_id", [None, "A->B-0"])
-def test_requests_are_theirs_byte_for_byte(version: int, transactional_id: str | None) -> None:
+def test_requests_equal_those_of_kafka_python_byte_for_byte(version: int, transactional_id: str | None) -> None:
     batches = {T0: b"first", U0: b"x" * 200, T1: b"second"}
     assert b"".join(ours(version, batches, transactional_id)) == theirs(version, batches, transactional_id)
 
@@ -67,7 +67,7 @@ def test_requests_are_theirs_byte_for_byte(version: int, transactional_id: str |
 @pytest.mark.parametrize("version", [3, 9, 12, 13])
 @settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 9)), st.binary(max_size=300)))
-def test_any_set_of_batches(version: int, batches: dict[TopicPartition, bytes]) -> None:
+def test_any_set_of_batches_is_encoded_like_kafka_python(version: int, batches: dict[TopicPartition, bytes]) -> None:
     assert b"".join(ours(version, batches)) == theirs(version, batches)
 
 
@@ -111,7 +111,7 @@ def frame_of(version: int) -> memoryview:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_answers_are_read(version: int) -> None:
+def test_responses_are_parsed(version: int) -> None:
     start = 3 if version >= 5 else -1
     message = "one record is bad" if version >= 8 else None
     answer = produce.response(version, frame_of(version), {id_of("A.orders").bytes: "A.orders"})
@@ -125,7 +125,7 @@ def test_answers_are_read(version: int) -> None:
 @pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_damaged_answers_end_in_corrupt_batch(version: int, data: st.DataObject) -> None:
+def test_damaged_responses_raise_corrupt_batch(version: int, data: st.DataObject) -> None:
     frame = bytearray(frame_of(version))
     frame[data.draw(st.integers(4, len(frame) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(CorruptBatch):

@@ -1,4 +1,4 @@
-"""Metrics as they are described, and what a scrape is told."""
+"""Descriptions of metrics, and the result of a scrape."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def example(sheet: Sheet) -> None:
 @pytest.mark.parametrize(
     ("accept", "parser"), [("", parse), ("application/openmetrics-text; version=1.0.0", parse_openmetrics)]
 )
-def test_both_formats_hold_the_same(accept: str, parser: object) -> None:
+def test_both_formats_have_the_same_content(accept: str, parser: object) -> None:
     families = {one.name: one for one in parser(told(example, accept))}  # type: ignore[operator]
     assert families["things"].type == "counter"
     (three,) = (sample for sample in families["things"].samples if sample.name == "things_total")
@@ -48,7 +48,7 @@ def test_both_formats_hold_the_same(accept: str, parser: object) -> None:
     assert buckets == {"0.1": 2, "1.0": 3, "+Inf": 7, "time_seconds_count": 7, "time_seconds_sum": 9.5}
 
 
-def test_what_several_write_of_one_metric_stands_together() -> None:
+def test_samples_of_one_metric_from_several_sources_are_grouped() -> None:
     text = told_by_two()
     assert text.count("# TYPE size_bytes gauge") == 1
     assert re.findall(r'^size_bytes\{kind="(.)"\}', text, re.MULTILINE) == ["1", "2"]
@@ -59,7 +59,7 @@ def told_by_two() -> str:
     return one.answer(None)[0].decode()
 
 
-def test_the_process_is_told_of() -> None:
+def test_the_process_has_metrics() -> None:
     assert "process_resident_memory_bytes" in told(example)
 
 
@@ -68,7 +68,7 @@ def test_a_wrong_number_of_labels_is_refused() -> None:
         Sheet().add(SIZE, (), 1)
 
 
-def test_names_are_unique_and_as_prometheus_wants_them() -> None:
+def test_names_are_unique_and_follow_prometheus_rules() -> None:
     known: dict[tuple[str, tuple[str, ...]], Metric] = {}
     for metric in ALL:
         assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name), metric
@@ -77,7 +77,7 @@ def test_names_are_unique_and_as_prometheus_wants_them() -> None:
     by_name(FLOW_METRICS)
 
 
-def test_a_counter_is_called_one() -> None:
+def test_a_counter_has_the_type_counter() -> None:
     with pytest.raises(ValueError, match="ends in _total"):
         Metric("things", MetricType.COUNTER, "Things.")
     with pytest.raises(ValueError, match="ends in _total"):

@@ -1,4 +1,4 @@
-"""docs/METRICS.md says what the descriptions say."""
+"""docs/METRICS.md matches the descriptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mm2.metrics.strimzi import PANELS
 PAGE = Path(__file__).parents[3] / FILE
 
 
-def test_the_page_is_what_the_descriptions_make() -> None:
+def test_the_page_is_generated_from_the_descriptions() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run: .venv/bin/python -m mm2.metrics.reference"
 
 
@@ -27,7 +27,7 @@ def test_every_metric_is_on_it() -> None:
         assert f"| `{metric.name}` | {metric.kind} |" in text
 
 
-def test_what_is_claimed_of_strimzis_dashboard_is_described() -> None:
+def test_the_claimed_metrics_of_strimzis_dashboard_are_described() -> None:
     known = {one.name for one in (*MIRROR_METRICS, *CONNECT_METRICS)}
     assert {name for panel in PANELS if panel.is_claimed for name in panel.metrics} <= known
     assert not {name for panel in PANELS if not panel.is_claimed for name in panel.metrics} & known

@@ -37,17 +37,17 @@ def prefixed(name: str) -> AclBinding:
     return dataclasses.replace(READ, resource_name=name, pattern_type=PatternType.PREFIXED)
 
 
-def test_an_acl_moves_to_the_remote_topic() -> None:
+def test_an_acl_is_copied_to_the_remote_topic() -> None:
     assert remote(READ) == [dataclasses.replace(READ, resource_name="A.t")]
 
 
-def test_nobody_else_may_write_remote_topics() -> None:
+def test_no_other_principal_may_write_remote_topics() -> None:
     assert remote(dataclasses.replace(READ, operation=AclOperation.WRITE)) == []
     (acl,) = remote(dataclasses.replace(READ, operation=AclOperation.ALL))
     assert acl.operation is AclOperation.READ
 
 
-def test_denials_and_other_operations_are_taken_as_they_are() -> None:
+def test_denials_and_other_operations_are_copied_unchanged() -> None:
     for operation in (AclOperation.WRITE, AclOperation.ALL):
         denied = dataclasses.replace(READ, operation=operation, permission=AclPermission.DENY)
         assert remote(denied) == [dataclasses.replace(denied, resource_name="A.t")]
@@ -55,7 +55,7 @@ def test_denials_and_other_operations_are_taken_as_they_are() -> None:
     assert remote(altering) == [dataclasses.replace(altering, resource_name="A.t")]
 
 
-def test_who_denies_everybody_to_write_does_not_mean_the_copy() -> None:
+def test_a_write_denial_for_all_principals_is_not_copied() -> None:
     frozen = dataclasses.replace(
         literal("*"), principal="User:*", operation=AclOperation.WRITE, permission=AclPermission.DENY
     )
@@ -69,7 +69,7 @@ def test_who_denies_everybody_to_write_does_not_mean_the_copy() -> None:
     assert remote_operation(mallory, {"User:*", "User:mallory"}) is None
 
 
-def test_who_writes_is_known_of_a_login_by_name() -> None:
+def test_the_writing_principal_is_known_for_logins_by_name() -> None:
     def principals(mechanism: str, jaas: str) -> frozenset[str]:
         props = {"bootstrap.servers": "h:1", "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
         return writing_principals(ClientSettings.from_props({**props, "sasl.jaas.config": jaas}))
@@ -81,7 +81,7 @@ def test_who_writes_is_known_of_a_login_by_name() -> None:
     assert writing_principals(ClientSettings.from_props({"bootstrap.servers": "h:1"})) == {"User:*"}
 
 
-def test_a_prefix_does_not_speak_of_topics_that_were_handed_over() -> None:
+def test_a_prefix_acl_does_not_include_promoted_topics() -> None:
     topic_filter = DefaultTopicFilter()
     topic_filter.configure({})
     selection = TopicSelection(DefaultReplicationPolicy(), topic_filter, "A", "B")
@@ -96,7 +96,7 @@ def test_a_prefix_does_not_speak_of_topics_that_were_handed_over() -> None:
     assert list(remote_acls([prefixed("team-")], selection, topics, refused=["x"])) == [prefixed("A.team-")]
 
 
-def test_one_of_several_is_covered_by_the_prefix_that_is_there_from_before() -> None:
+def test_a_remote_acl_is_covered_by_the_copy_of_a_prefix_acl() -> None:
     topic_filter = DefaultTopicFilter()
     topic_filter.configure({})
     selection = TopicSelection(DefaultReplicationPolicy(), topic_filter, "A", "B")
@@ -120,7 +120,7 @@ def test_a_prefix_becomes_a_prefix_of_remote_names_when_it_covers_something_repl
     assert remote(dataclasses.replace(prefixed("team-"), operation=AclOperation.WRITE)) == []
 
 
-def test_topics_that_are_refused_as_loops_keep_their_acls_to_themselves() -> None:
+def test_acls_of_topics_rejected_as_loops_are_not_copied() -> None:
     topic_filter = DefaultTopicFilter()
     topic_filter.configure({})
     selection = TopicSelection(IdentityReplicationPolicy(), topic_filter, "A", "B")
@@ -133,12 +133,12 @@ def test_an_acl_of_all_topics_holds_for_those_of_this_source_only() -> None:
     assert everything == [literal(topic) for topic in TOPICS]
 
 
-def test_where_names_keep_no_prefix_each_topic_gets_an_acl_of_its_own() -> None:
+def test_without_prefixed_names_each_topic_gets_its_own_acl() -> None:
     assert remote(prefixed("team-"), policy=Suffix()) == [literal("team-a@A"), literal("team-b@A")]
     assert remote(prefixed("team-"), policy=IdentityReplicationPolicy()) == [prefixed("team-")]
 
 
-def test_group_acls_are_taken_as_they_are_when_asked_for_and_their_name_passes_the_filter() -> None:
+def test_group_acls_are_copied_unchanged_when_enabled_and_allowed_by_the_filter() -> None:
     group = dataclasses.replace(READ, resource_type=ResourceType.GROUP, resource_name="g1")
     team = dataclasses.replace(group, resource_name="team-", pattern_type=PatternType.PREFIXED)
     other = dataclasses.replace(group, resource_name="connect-x")
@@ -147,11 +147,11 @@ def test_group_acls_are_taken_as_they_are_when_asked_for_and_their_name_passes_t
     assert remote(group, team, groups="team-.*") == [team]
 
 
-def test_two_acls_that_become_one_are_created_once() -> None:
+def test_two_acls_with_the_same_copy_are_created_once() -> None:
     assert len(remote(READ, dataclasses.replace(READ, operation=AclOperation.ALL))) == 1
 
 
-def test_an_acl_may_hold_for_topics_that_it_names_or_covers_and_one_of_a_group_for_any() -> None:
+def test_topic_acls_apply_to_matching_topics_and_group_acls_to_any() -> None:
     group = dataclasses.replace(READ, resource_type=ResourceType.GROUP, resource_name="g")
     assert may_hold_for(literal("A.t"), ["A.t"])
     assert not may_hold_for(literal("A.t"), ["A.team-a"])

@@ -1,4 +1,4 @@
-"""What callers see of a MirrorMaker process: those who need not say who they are, and everybody where secrets stand."""
+"""Access to a MirrorMaker process by anonymous clients, and secrets in responses."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def start() -> Iterator[Callable[..., Process]]:
 ELSEWHERE = "mm2.example"
 
 
-def test_from_elsewhere_there_is_what_shows_no_secret_and_changes_nothing(start: Callable[..., Process]) -> None:
+def test_remote_clients_can_read_only_what_has_no_secrets(start: Callable[..., Process]) -> None:
     process = start(admin_listeners="http://0.0.0.0:0")
     for method, path in (
         ("GET", "/a/b/connectors"),
@@ -128,12 +128,12 @@ def test_from_elsewhere_there_is_what_shows_no_secret_and_changes_nothing(start:
     assert process.ask("PUT", "/admin/loggers/root", {"level": "INFO"}, admin=True)[0] == 200
 
 
-def test_whoever_wants_to_can_let_everybody_do_everything(start: Callable[..., Process]) -> None:
+def test_anonymous_access_can_be_allowed_for_everything(start: Callable[..., Process]) -> None:
     process = start(rest_unauthenticated_access="all")
     assert process.ask("GET", "/a/b/connectors", host=ELSEWHERE) == (200, ["c"])
 
 
-def test_who_has_said_who_he_is_may_do_everything(start: Callable[..., Process], tmp_path: Path) -> None:
+def test_authenticated_clients_may_do_everything(start: Callable[..., Process], tmp_path: Path) -> None:
     (tmp_path / "users").write_text("ada=lovelace\n")
     module = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule"
     (tmp_path / "login").write_text(f'KafkaConnect {{ {module} required file="{tmp_path}/users"; }};')
@@ -141,14 +141,14 @@ def test_who_has_said_who_he_is_may_do_everything(start: Callable[..., Process],
     right = "Basic " + base64.b64encode(b"ada:lovelace").decode()
     assert process.ask("GET", "/a/b/connectors", host=ELSEWHERE, Authorization=right) == (200, ["c"])
     assert process.ask("GET", "/metrics", host=ELSEWHERE)[0] == 401
-    # An empty file lets everybody in, as in Java; then nobody has said who he is.
+    # An empty file accepts every client, as in Java; the clients are then anonymous.
     (tmp_path / "users").write_text("")
     other = start(rest_extension_classes=AUTH, java_security_auth_login_config=str(tmp_path / "login"))
     assert other.ask("GET", "/a/b/connectors", host=ELSEWHERE)[0] == 403
     assert other.ask("GET", "/a/b/connectors")[0] == 200
 
 
-def test_who_shows_a_certificate_may_do_everything_and_nobody_else_comes_in(
+def test_clients_with_a_certificate_may_do_everything_and_others_are_rejected(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:
     authority = certificates.issue("Authority")
@@ -180,7 +180,7 @@ def test_configurations_are_shown_without_secrets(start: Callable[..., Process])
     assert process.ask("GET", "/a/b/connectors/c/tasks")[1][0]["config"] == SHOWN
 
 
-def test_what_is_hidden_can_be_put_back_unchanged(start: Callable[..., Process]) -> None:
+def test_hidden_values_can_be_put_back_unchanged(start: Callable[..., Process]) -> None:
     process = start()
     changed = {**SHOWN, "topics": "bills", "producer.override.ssl.key.password": "new"}
     assert process.ask("PUT", "/a/b/connectors/c/config", changed)[0] == 200
@@ -190,7 +190,7 @@ def test_what_is_hidden_can_be_put_back_unchanged(start: Callable[..., Process])
     assert process.herder.configs["c"] == {**wanted, "tasks.max": "2"}
 
 
-def test_what_is_hidden_cannot_be_put_where_nothing_is(start: Callable[..., Process]) -> None:
+def test_hidden_values_cannot_be_put_without_a_stored_value(start: Callable[..., Process]) -> None:
     process = start()
     for name, key, value in (
         ("c", "target.cluster.sasl.jaas.config", "[hidden]"),

@@ -33,7 +33,7 @@ def told(latencies: CheckpointLatencies, cardinality: Cardinality, name: str) ->
     }
 
 
-def test_each_partition_of_a_group_has_its_last_least_greatest_and_average(latencies: CheckpointLatencies) -> None:
+def test_each_partition_of_a_group_has_last_min_max_and_average(latencies: CheckpointLatencies) -> None:
     found = {
         suffix: told(latencies, Cardinality.FULL, LEGACY + suffix)[("g", "A.t", "0")]
         for suffix in ("", "_min", "_max", "_avg")
@@ -62,7 +62,7 @@ def test_sums_are_of_all_checkpoints(
     assert max(told(latencies, cardinality, LEGACY).values()) == 80
 
 
-def test_the_new_format_names_connector_and_task_and_what_a_task_told_goes_with_it() -> None:
+def test_the_new_format_has_connector_and_task_labels_and_ends_with_the_task() -> None:
     made = CheckpointLatencies()
     first = made.begin("A", "B", 0, frozenset({"new"}))
     second = made.begin("A", "B", 1, frozenset({"legacy", "new"}))

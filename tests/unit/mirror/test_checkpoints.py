@@ -16,7 +16,7 @@ def checkpoint(upstream: int, downstream: int, group: str = "g") -> Checkpoint:
     return Checkpoint(group, "A.t", 0, upstream, downstream, "note")
 
 
-def test_a_checkpoint_is_news_when_it_goes_on_or_when_the_group_went_back() -> None:
+def test_a_checkpoint_is_emitted_when_it_advances_or_the_group_went_back() -> None:
     store = CheckpointStore(["g"])
     assert store.is_news(checkpoint(250, 201))
     store.put(checkpoint(250, 201))
@@ -28,7 +28,7 @@ def test_a_checkpoint_is_news_when_it_goes_on_or_when_the_group_went_back() -> N
     assert store.is_news(checkpoint(249, 100))
 
 
-def test_what_was_said_of_a_topic_is_forgotten_with_it() -> None:
+def test_checkpoints_of_a_deleted_topic_are_forgotten() -> None:
     store = CheckpointStore(["g", "h"])
     for one in (checkpoint(1, 1), checkpoint(1, 1, group="h"), Checkpoint("g", "A.u", 0, 1, 1)):
         store.put(one)
@@ -53,14 +53,14 @@ def test_an_idle_group_never_moves_backwards() -> None:
     assert offsets_to_sync(wanted, {P0: OffsetAndMetadata(6)}) == {}
 
 
-def test_groups_are_shared_out_in_contiguous_runs() -> None:
+def test_groups_are_assigned_in_contiguous_ranges() -> None:
     assert shares(tuple("abcdefg"), 3) == [["a", "b", "c"], ["d", "e"], ["f", "g"]]
     assert shares(("a",), 5) == [["a"]]
     assert shares((), 5) == []
 
 
 @given(st.lists(st.text(min_size=1, max_size=8) | st.text("a\\,", min_size=1, max_size=6), min_size=1, max_size=6))
-def test_group_ids_survive_whatever_they_contain(groups: list[str]) -> None:
+def test_group_ids_with_any_characters_are_kept(groups: list[str]) -> None:
     assert decode_groups(encode_groups(groups)) == groups
 
 
@@ -70,11 +70,11 @@ def test_ordinary_group_ids_are_written_as_java_does(groups: list[str]) -> None:
     assert decode_groups(",".join(groups)) == groups
 
 
-def test_what_java_wrote_is_read_to_its_end() -> None:
+def test_task_configs_written_by_java_are_read_completely() -> None:
     assert decode_groups("a,b\\") == ["a", "b\\"]
 
 
-def test_new_groups_are_looked_for_soon_again_unless_they_never_cease_to_come() -> None:
+def test_new_groups_are_searched_again_soon_unless_they_appear_continuously() -> None:
     calm, now_s = Calm(), 1_000.0
     waits: list[float] = []
     for _ in range(40):
@@ -96,7 +96,7 @@ PROPS = {
 
 
 @pytest.mark.parametrize("off", ["enabled", "emit.checkpoints.enabled"])
-def test_what_is_switched_off_has_no_tasks_even_before_groups_are_known(off: str) -> None:
+def test_disabled_checkpoints_have_no_tasks_even_before_groups_are_known(off: str) -> None:
     connector = MirrorCheckpointConnector()
     connector.start({**PROPS, off: "false"})
     assert connector.task_configs(3) == []
@@ -113,14 +113,14 @@ def test_what_is_switched_off_has_no_tasks_even_before_groups_are_known(off: str
         ([], "abc", 2, ["a,b", "c"]),
     ],
 )
-def test_a_deal_that_is_right_is_kept_whoever_made_it(
+def test_a_valid_assignment_is_kept_from_any_writer(
     stored: list[str], groups: str, max_tasks: int, dealt_out: list[str]
 ) -> None:
     shares_now = assign_groups(list(groups), max_tasks, [{"task.assigned.groups": some} for some in stored])
     assert [encode_groups(share) for share in shares_now] == dealt_out
 
 
-def test_unknown_groups_are_not_no_groups() -> None:
+def test_unknown_groups_differ_from_no_groups() -> None:
     connector = MirrorCheckpointConnector()
     connector.start(PROPS)
     try:
@@ -130,7 +130,7 @@ def test_unknown_groups_are_not_no_groups() -> None:
         connector.stop()
 
 
-def test_checkpoints_without_their_sources_are_refused() -> None:
+def test_checkpoints_without_their_sources_are_rejected() -> None:
     def wrong(**props: str) -> list[str]:
         return [key for key, _ in MirrorCheckpointConnector().validate({**PROPS, **props})]
 

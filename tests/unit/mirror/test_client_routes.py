@@ -27,7 +27,7 @@ POLICY = DefaultReplicationPolicy()
         ("source1-heartbeats", False),
     ],
 )
-def test_what_is_a_heartbeats_topic(topic: str, is_heartbeats: bool) -> None:
+def test_heartbeats_topics_are_recognized(topic: str, is_heartbeats: bool) -> None:
     assert POLICY.is_heartbeats_topic(topic) is is_heartbeats
 
 
@@ -41,7 +41,7 @@ def test_what_is_a_heartbeats_topic(topic: str, is_heartbeats: bool) -> None:
         ("source3.source2.source1.topic4", "source4", -1),
     ],
 )
-def test_hops(topic: str, upstream: str, hops: int) -> None:
+def test_hops_are_counted(topic: str, upstream: str, hops: int) -> None:
     assert replication_hops(POLICY, topic, upstream) == hops
 
 
@@ -51,7 +51,7 @@ def test_upstream_clusters_are_those_of_all_hops() -> None:
     assert upstream_clusters(POLICY, {"heartbeats"}) == set()
 
 
-def test_a_route_ends_where_it_would_go_round() -> None:
+def test_a_route_ends_before_a_loop() -> None:
     assert route(POLICY, "A.B.A.C.t") == ("A", "B")
     same_names = IdentityReplicationPolicy()
     same_names.configure({"source.cluster.alias": "A"})

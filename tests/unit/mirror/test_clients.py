@@ -17,7 +17,7 @@ PROPS = {
 }
 
 
-def test_keys_reach_a_client_by_side_and_kind() -> None:
+def test_client_keys_are_selected_by_cluster_and_client_type() -> None:
     consumer = MirrorClients(PROPS).client_props(Side.SOURCE, ClientKind.CONSUMER, "replication-consumer")
     assert consumer == {
         "bootstrap.servers": "a:9092",
@@ -30,7 +30,7 @@ def test_keys_reach_a_client_by_side_and_kind() -> None:
     }
 
 
-def test_the_clusters_own_settings_are_beaten_by_those_of_the_kind() -> None:
+def test_settings_of_the_client_type_override_those_of_the_cluster() -> None:
     admin = MirrorClients(PROPS).client_props(Side.TARGET, ClientKind.ADMIN, "replication-target-admin")
     assert admin["security.protocol"] == "SSL"
     assert admin["bootstrap.servers"] == "b:9092"
@@ -49,7 +49,7 @@ def test_prefixes_are_stripped_naively_as_in_java() -> None:
     assert producer["override.batch.size"] == "1"
 
 
-def test_settings_come_out_typed() -> None:
+def test_settings_have_their_types() -> None:
     settings = MirrorClients(PROPS).settings(Side.SOURCE, ClientKind.CONSUMER, "replication-consumer")
     assert settings.bootstrap == (("a", 9092),)
     assert settings.request_timeout_ms == 30_000, "not a client key, so the cluster's own key does not count"

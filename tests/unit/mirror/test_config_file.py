@@ -1,4 +1,4 @@
-"""When a file that is being watched has to be read anew."""
+"""When a monitored file must be read again."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def watched(tmp_path: Path) -> ConfigFile:
     return file
 
 
-def test_a_file_that_stays_as_it_is_is_not_read_again(watched: ConfigFile) -> None:
+def test_an_unchanged_file_is_not_read_again(watched: ConfigFile) -> None:
     assert [watched.changed() for _ in range(3)] == [False] * 3
 
 
-def test_a_change_counts_when_it_is_at_rest(watched: ConfigFile) -> None:
+def test_a_change_is_read_once_the_file_is_stable(watched: ConfigFile) -> None:
     watched.path.write_text("a = 2\n# more to come\n")
     assert not watched.changed()
     watched.path.write_text("a = 2\nb = 3\n")
@@ -35,7 +35,7 @@ def test_a_change_counts_when_it_is_at_rest(watched: ConfigFile) -> None:
     assert not watched.changed()
 
 
-def test_a_file_that_is_replaced_by_another_one_or_by_a_link_is_seen(watched: ConfigFile, tmp_path: Path) -> None:
+def test_a_file_replaced_by_another_one_or_by_a_link_is_detected(watched: ConfigFile, tmp_path: Path) -> None:
     stamp = watched.path.stat()
     other = tmp_path / "other"
     other.write_text("a = 3\n")
@@ -47,7 +47,7 @@ def test_a_file_that_is_replaced_by_another_one_or_by_a_link_is_seen(watched: Co
     assert watched.load() == {"a": "3"}
 
 
-def test_who_asks_is_answered_at_once_and_once(tmp_path: Path) -> None:
+def test_a_requested_check_runs_immediately_and_once(tmp_path: Path) -> None:
     path, asked = tmp_path / "mm2.properties", threading.Event()
     path.write_text("a = 1\n")
     file = ConfigFile(path, asked)
@@ -64,7 +64,7 @@ def test_a_broken_file_is_read_once(watched: ConfigFile) -> None:
     assert [watched.changed(), watched.changed()] == [False, False]
 
 
-def test_a_file_that_may_be_read_again_is_read_again(watched: ConfigFile) -> None:
+def test_a_file_that_becomes_readable_again_is_read(watched: ConfigFile) -> None:
     watched.path.write_text("a = 2\n")
     watched.path.chmod(0)
     assert [watched.changed(), watched.changed()] == [False, True]

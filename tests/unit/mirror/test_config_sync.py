@@ -39,11 +39,11 @@ SOURCE = described(
 )
 
 
-def test_creation_copies_what_is_set_but_not_defaults_nor_excluded_ones() -> None:
+def test_creation_copies_set_values_without_defaults_and_excluded_ones() -> None:
     assert rules().for_creation(SOURCE) == {"retention.bytes": "1000", "cleanup.policy": "compact"}
 
 
-def test_creation_copies_defaults_of_the_source_when_asked_to() -> None:
+def test_creation_copies_defaults_of_the_source_when_configured() -> None:
     created = rules(use_defaults_from="source").for_creation(SOURCE)
     assert created == {"retention.bytes": "1000", "cleanup.policy": "compact", "segment.bytes": "1073741824"}
 
@@ -70,7 +70,7 @@ def test_with_defaults_from_the_source_the_override_gets_the_sources_value() -> 
 
 
 @pytest.mark.parametrize("name", ["min.insync.replicas", "max.message.bytes", "fixed", "some.secret"])
-def test_what_is_not_copied_stays_as_the_target_has_it(name: str) -> None:
+def test_configs_that_are_not_copied_are_kept_on_the_target(name: str) -> None:
     assert rules().changes(SOURCE, described(entry(name, "77"))) == []
 
 

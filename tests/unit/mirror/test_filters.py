@@ -10,7 +10,7 @@ def topics(**props: str) -> DefaultTopicFilter:
     return chosen
 
 
-def test_default_topic_filter_takes_everything_but_internal_topics_and_replicas() -> None:
+def test_the_default_topic_filter_allows_all_topics_except_internal_ones_and_replicas() -> None:
     chosen = topics()
     assert chosen.should_replicate_topic("orders")
     assert chosen.should_replicate_topic("x.internal")

@@ -67,7 +67,7 @@ def ask(resources: FlowResources, binding: Binding) -> Iterator[Ask]:
     resources.requests.close()
 
 
-def test_each_flow_has_its_own(ask: Ask) -> None:
+def test_each_flow_has_its_own_resources(ask: Ask) -> None:
     assert ask("GET", "/a/b/connectors") == (200, ["a->b"])
     assert ask("GET", "/b/%C3%A4%20b/connectors/") == (200, ["b->ä b"])
     assert ask("GET", "/flows/a/b/connectors") == (200, ["a->b"])
@@ -79,7 +79,9 @@ def test_each_flow_has_its_own(ask: Ask) -> None:
     assert ask("GET", "/a/b/openapi.json")[1]["servers"] == [{"url": "/a/b"}]
 
 
-def test_flows_come_and_go(ask: Ask, resources: FlowResources, herders: dict[SourceAndTarget, ToyHerder]) -> None:
+def test_flows_are_added_and_removed(
+    ask: Ask, resources: FlowResources, herders: dict[SourceAndTarget, ToyHerder]
+) -> None:
     new, gone, other = ToyHerder(), PAIRS[0], ToyHerder()
     new.configs["new"] = {"name": "new"}
     other.configs["other"] = {"name": "other"}
@@ -94,7 +96,7 @@ def test_flows_come_and_go(ask: Ask, resources: FlowResources, herders: dict[Sou
     assert ask("GET", "/admin/loggers")[0] == 200
 
 
-def test_what_is_no_flow_is_404_in_json(ask: Ask) -> None:
+def test_an_unknown_flow_returns_404_in_json(ask: Ask) -> None:
     for path in (
         "/b/a/connectors",
         "/a",
@@ -117,7 +119,7 @@ def test_reserved_segments_belong_to_the_process(ask: Ask) -> None:
     assert ask("GET", "/")[1]["version"] == "4.3.0"
 
 
-def test_the_internal_endpoints_are_where_java_asks_and_only_with_the_switch(ask: Ask, internal: bool) -> None:
+def test_the_internal_endpoints_have_java_s_paths_and_exist_only_when_enabled(ask: Ask, internal: bool) -> None:
     status = 400 if internal else 404  # 400: there is no signature
     for path in ("/a/b/connectors/c/fence", "/flows/a/b/connectors/c/fence", "/ui/b/connectors/c/fence"):
         assert ask("PUT", path)[0] == status, path
@@ -125,6 +127,8 @@ def test_the_internal_endpoints_are_where_java_asks_and_only_with_the_switch(ask
     assert ask("GET", "/a/b/connectors/a-%3Eb/tasks")[0] == 200
 
 
-def test_the_process_is_as_healthy_as_its_worst_flow(ask: Ask, herders: dict[SourceAndTarget, ToyHerder]) -> None:
+def test_the_health_of_the_process_is_that_of_its_worst_flow(
+    ask: Ask, herders: dict[SourceAndTarget, ToyHerder]
+) -> None:
     status, body = ask("GET", "/health")
     assert (status, body["status"], set(body["flows"])) == (200, "healthy", {str(pair) for pair in PAIRS})

@@ -17,7 +17,7 @@ PROPS = {
 }
 
 
-def test_a_beat_is_one_record_in_partition_0() -> None:
+def test_a_heartbeat_is_one_record_in_partition_0() -> None:
     task = MirrorHeartbeatTask()
     task.start({**PROPS, "emit.heartbeats.interval.seconds": "0"})
     before = int(time.time() * 1000)
@@ -32,7 +32,7 @@ def test_a_beat_is_one_record_in_partition_0() -> None:
     assert record.source_offset == {"offset": 0}
 
 
-def test_a_stop_ends_the_wait_at_once() -> None:
+def test_a_stop_ends_the_wait_immediately() -> None:
     task = MirrorHeartbeatTask()
     task.start({**PROPS, "emit.heartbeats.interval.seconds": "3600"})
     threading.Timer(0.1, task.stop).start()
@@ -42,7 +42,7 @@ def test_a_stop_ends_the_wait_at_once() -> None:
 
 
 @pytest.mark.parametrize("off", [{"emit.heartbeats.enabled": "false"}, {"emit.heartbeats.interval.seconds": "-1"}])
-def test_the_heart_of_a_disabled_flow_beats_unless_it_is_switched_off(off: dict[str, str]) -> None:
+def test_heartbeats_of_a_disabled_flow_are_emitted_unless_disabled(off: dict[str, str]) -> None:
     connector = MirrorHeartbeatConnector()
     connector.start(PROPS)
     assert connector.task_configs(8) == [PROPS], "nothing that Java does not write"

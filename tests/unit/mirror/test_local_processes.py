@@ -1,4 +1,4 @@
-"""Processes find each other, and nobody believes what a dead one has left."""
+"""Processes find each other and ignore files of dead processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from mm2.mirror import local_processes
 
 
-def test_a_living_process_is_found_and_a_dead_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_process_is_found_and_a_dead_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert local_processes.processes() == []
     local_processes.write("http://127.0.0.1:1/", ["A->B"])
@@ -31,7 +31,7 @@ def test_a_living_process_is_found_and_a_dead_one_is_not(tmp_path: Path, monkeyp
     local_processes.remove()
 
 
-def test_a_folder_that_cannot_be_written_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_folder_does_not_stop_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     local_processes.write("http://127.0.0.1:1/", [])

@@ -18,6 +18,7 @@ from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.kafka.errors import TimeoutFailure
 from mm2.mirror import maker
 from mm2.mirror.maker import Configurer
+from tests.support.waiting import wait_until
 
 WANTED = {"one": {"name": "one"}, "two": {"name": "two"}}
 
@@ -58,24 +59,21 @@ def configure(monkeypatch: pytest.MonkeyPatch) -> Callable[[Configs], None]:
     return lambda herder: run(cast(DistributedHerder, cast(Any, herder)))
 
 
-def test_only_what_differs_is_written(configure: Callable[[Configs], None]) -> None:
+def test_only_changed_configs_are_written(configure: Callable[[Configs], None]) -> None:
     herder = Configs(stored={"one": WANTED["one"]})
     configure(herder)
     assert herder.writes == ["two"]
 
 
-def test_a_write_that_the_cluster_did_not_take_is_tried_again(configure: Callable[[Configs], None]) -> None:
+def test_a_write_with_a_retriable_error_is_retried(configure: Callable[[Configs], None]) -> None:
     herder = Configs(write_failure(), PrivilegedWriteError("no producer, since a zombie has fenced it"))
     configure(herder)
-    deadline = time.monotonic() + 30
-    while herder.stored != WANTED and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert herder.stored == WANTED
+    wait_until(lambda: herder.stored == WANTED, 30, what="the configs", interval_s=0.01)
     assert sorted(herder.writes) == ["one", "one", "two", "two"]
 
 
 @pytest.mark.parametrize("error", [NotLeader("no", None), ConnectError("the configuration is invalid")])
-def test_other_refusals_are_final(configure: Callable[[Configs], None], error: Exception) -> None:
+def test_other_rejections_are_final(configure: Callable[[Configs], None], error: Exception) -> None:
     herder = Configs(error)
     configure(herder)
     time.sleep(0.1)

@@ -80,7 +80,7 @@ def test_the_same_upstream_offset_twice() -> None:
     assert made.translate("t", 0, 6) == 7
 
 
-def test_translation() -> None:
+def test_offsets_are_translated_conservatively() -> None:
     made = store()
     made.update(sync(100, 200))
     assert [made.translate("t", 0, group) for group in (99, 100, 101, 150)] == [-1, 200, 201, 201]

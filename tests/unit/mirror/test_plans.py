@@ -26,13 +26,13 @@ def plans(**props: str) -> dict[SourceAndTarget, FlowPlan]:
     return plan_flows(MirrorMakerConfig({**BASE, **given}), None, connect_plugins())
 
 
-def test_nothing_changes_nothing() -> None:
+def test_an_unchanged_file_changes_nothing() -> None:
     changes = Changes.between(plans(), plans())
     assert (changes.added, changes.removed, changes.restarted) == ((), (), ())
     assert changes.to_json()["reconfigured"] == {}
 
 
-def test_flows_come_and_go() -> None:
+def test_flows_are_added_and_removed() -> None:
     more = {"clusters": "A, B, C", "C__bootstrap__servers": "127.0.0.1:3", "emit__heartbeats__enabled": "false"}
     grown = plans(**more, **{"C->B.enabled": "true"})
     changes = Changes.between(plans(), grown)
@@ -40,20 +40,20 @@ def test_flows_come_and_go() -> None:
     assert (Changes.between(grown, plans()).added, Changes.between(grown, plans()).removed) == ((BA,), (CB,))
 
 
-def test_what_the_worker_reads_restarts_its_flow_alone() -> None:
+def test_worker_keys_restart_only_their_flow() -> None:
     changes = Changes.between(plans(), plans(B__offset__flush__interval__ms="5000"))
     assert changes.restarted == (AB,)
     # The other flow's connectors are given it as a setting of their cluster that they do not read.
     assert BA not in changes.restarted
 
 
-def test_what_connectors_read_is_written_for_those_that_read_it() -> None:
+def test_connector_keys_are_written_to_the_connectors_that_read_them() -> None:
     changes = Changes.between(plans(), plans(**{"A->B.refresh.topics.interval.seconds": "1"}))
     assert (changes.restarted, changes.reconfigured[AB]) == ((), (SOURCE, HEARTBEAT, CHECKPOINT))
     assert changes.reconfigured[BA] == ()
 
 
-def test_a_reference_that_stands_for_something_else_is_told_apart(tmp_path: Path) -> None:
+def test_a_reference_with_another_value_is_a_change(tmp_path: Path) -> None:
     given = {
         "config__providers": "f",
         "config__providers__f__class": "org.apache.kafka.common.config.provider.FileConfigProvider",
@@ -72,12 +72,12 @@ def test_a_reference_that_stands_for_something_else_is_told_apart(tmp_path: Path
 
 
 @pytest.mark.parametrize("wrong", [{"A->B.topics": "("}, {"A->B.enabled": "false", "emit.heartbeats.enabled": "false"}])
-def test_what_cannot_work_is_refused_before_anything_happens(wrong: dict[str, str]) -> None:
+def test_an_invalid_file_is_rejected_before_any_change(wrong: dict[str, str]) -> None:
     with pytest.raises(ConfigException):
         plans(**wrong)
 
 
-def test_whatever_a_class_of_the_users_own_raises_is_a_sentence_about_it() -> None:
+def test_an_exception_of_a_user_class_is_reported_with_its_name() -> None:
     own = "tests.integration.test_mm2_behaviours.policies.ShortNames"
     with pytest.raises(
         ConfigException, match=f"{own} of configuration topic.filter.class cannot be configured: KeyError"

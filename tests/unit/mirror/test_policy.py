@@ -57,7 +57,7 @@ def test_default_names() -> None:
     assert policy.checkpoints_topic("A") == "A.checkpoints.internal"
 
 
-def test_custom_separator_reaches_internal_names_but_not_connects_topics() -> None:
+def test_a_custom_separator_applies_to_internal_topics_except_connects() -> None:
     policy = separated("_")
     assert policy.format_remote_topic("A", "t") == "A_t"
     assert policy.offset_syncs_topic("B") == "mm2-offset-syncs_B_internal"
@@ -93,16 +93,16 @@ def test_an_empty_separator_is_refused() -> None:
 
 
 @pytest.mark.parametrize("topic", ["heartbeats", "s1.heartbeats", "s2.s1.heartbeats"])
-def test_heartbeats_topics(topic: str) -> None:
+def test_heartbeats_topic_names_are_recognized(topic: str) -> None:
     assert default().is_heartbeats_topic(topic)
 
 
 @pytest.mark.parametrize("topic", ["heartbeats!", "!heartbeats", "s1heartbeats", "s1-heartbeats"])
-def test_not_heartbeats_topics(topic: str) -> None:
+def test_other_topic_names_are_not_heartbeats_topics(topic: str) -> None:
     assert not default().is_heartbeats_topic(topic)
 
 
-def test_checkpoints_topics() -> None:
+def test_checkpoints_topic_names_are_recognized() -> None:
     assert default().is_checkpoints_topic("s1.checkpoints.internal")
     assert not default().is_checkpoints_topic("checkpoints.internal")
     assert not default().is_checkpoints_topic("checkpoints-internal")
@@ -124,7 +124,7 @@ def test_identity_keeps_names() -> None:
     assert identity(None).topic_source("t") is None
 
 
-def test_identity_still_renames_what_ends_like_heartbeats() -> None:
+def test_identity_still_renames_heartbeats_topics() -> None:
     policy = identity()
     assert policy.format_remote_topic("A", "heartbeats") == "A.heartbeats"
     assert policy.format_remote_topic("A", "myheartbeats") == "A.myheartbeats"

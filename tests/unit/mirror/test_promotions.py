@@ -1,4 +1,4 @@
-"""What the ledger says of topics that were handed over."""
+"""Promotions in the ledger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mm2.mirror.promotions import PROMOTED_NOTE, Promotion, holds, promoted, wit
 ONE = Promotion("orders", "A.orders", "failover", 1_700_000_000_000)
 
 
-def test_a_promotion_stands_until_it_is_withdrawn() -> None:
+def test_a_promotion_is_valid_until_it_is_withdrawn() -> None:
     ledger = Ledger()
     for promotion in (ONE, dataclasses.replace(ONE, turned=True)):
         row = promotion.record()
@@ -24,7 +24,7 @@ def test_a_promotion_stands_until_it_is_withdrawn() -> None:
     assert (promoted(ledger), holds(ledger)) == ({}, {})
 
 
-def test_one_of_which_only_the_topic_can_be_read_holds_all_the_same() -> None:
+def test_a_partly_readable_promotion_is_valid() -> None:
     ledger = Ledger()
     row = note_record(PROMOTED_NOTE, ["orders"], {"at_ms": "yesterday", "later": 1})
     ledger.apply(row.key, row.value)

@@ -1,4 +1,4 @@
-"""Which rights a flow needs, by what it is told to do."""
+"""ACLs that a flow needs, by its configuration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def found(
     return {(one.side.value, one.operation.name, one.kind.name, " ".join(one.names)) for one in some}
 
 
-def test_a_flow_as_the_file_leaves_it() -> None:
+def test_a_flow_with_default_settings_needs_these_acls() -> None:
     wanted = found()
     for operation in ("DESCRIBE", "READ", "DESCRIBE_CONFIGS"):
         assert ("source", operation, "TOPIC", "orders quiet") in wanted
@@ -55,7 +55,7 @@ def test_a_flow_as_the_file_leaves_it() -> None:
     )
 
 
-def test_what_is_switched_off_is_not_needed() -> None:
+def test_disabled_features_need_no_acls() -> None:
     off = {
         "sync.topic.acls.enabled": "false",
         "sync.topic.configs.enabled": "FALSE",
@@ -67,18 +67,18 @@ def test_what_is_switched_off_is_not_needed() -> None:
     ]
 
 
-def test_a_flow_that_beats_only_touches_nothing_but_its_own_topics() -> None:
+def test_a_heartbeat_only_flow_uses_only_its_own_topics() -> None:
     assert {(side, kind) for side, _, kind, _ in found(replicates=False)} == {("target", "TOPIC"), ("target", "GROUP")}
     assert not [one for one in found(replicates=False) if "orders" in one[3]]
 
 
-def test_what_is_switched_on_is_needed_too() -> None:
+def test_enabled_features_need_their_acls() -> None:
     wanted = found(None, {"sync.group.offsets.enabled": "true"}, exactly__once__source__support="enabled")
     assert ("target", "READ", "GROUP", "billing") in wanted
     assert ("target", "WRITE", "TRANSACTIONAL_ID", "A-mm2-* connect-cluster-A-mm2") in wanted
 
 
-def test_a_right_is_as_its_worst_name() -> None:
+def test_a_permission_has_the_state_of_its_worst_resource() -> None:
     need = RequiredAcl(Side.SOURCE, ResourceType.TOPIC, ("a", "b"), AclOperation.READ, "copying")
     told = [AclStatus(need), AclStatus(need, unknown=("a",)), AclStatus(need, missing=("b",), unknown=("a",))]
     assert [one.allowed for one in told] == [AclState.YES, AclState.UNKNOWN, AclState.NO]

@@ -8,7 +8,7 @@ def status(state: str, *, leader: bool = True, connector: str = "RUNNING") -> di
     return {"leader": leader, "connectors": {"MirrorHeartbeatConnector": parts}}
 
 
-def test_a_failed_task_is_started_again_after_a_while_and_then_ever_later() -> None:
+def test_a_failed_task_is_restarted_with_backoff() -> None:
     restarts = Restarts()
     seen = [now for now in range(0, 700, 5) if restarts.due(status("FAILED"), float(now))]
     assert seen == [10, 30, 70, 150, 310, 610]
@@ -26,7 +26,7 @@ def test_only_the_leader_restarts() -> None:
     assert restarts.due(status("FAILED"), 100.0) == ["MirrorHeartbeatConnector"]
 
 
-def test_what_runs_is_left_alone_and_forgotten_after_ten_quiet_minutes() -> None:
+def test_running_tasks_are_not_restarted_and_forgotten_after_ten_minutes() -> None:
     restarts = Restarts()
     for now in range(0, 31, 5):
         restarts.due(status("FAILED"), float(now))
@@ -35,7 +35,7 @@ def test_what_runs_is_left_alone_and_forgotten_after_ten_quiet_minutes() -> None
     assert restarts.due(status("FAILED"), 710.0) == ["MirrorHeartbeatConnector"]
 
 
-def test_a_failure_after_some_quiet_waits_as_long_as_the_last_one() -> None:
+def test_a_failure_soon_after_a_recovery_keeps_its_backoff() -> None:
     restarts = Restarts()
     assert [now for now in range(0, 15, 5) if restarts.due(status("FAILED"), float(now))] == [10]
     assert not [now for now in range(15, 100, 5) if restarts.due(status("RUNNING"), float(now))]

@@ -17,7 +17,7 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scheduler]:
     assert made.stop(5)
 
 
-def test_a_job_that_runs_once_is_tried_until_it_succeeds(scheduler: Scheduler) -> None:
+def test_a_one_time_job_is_retried_until_it_succeeds(scheduler: Scheduler) -> None:
     answers: list[object] = [ValueError("boom"), False, None]
     done = threading.Event()
 
@@ -72,7 +72,7 @@ def test_a_stop_does_not_wait_for_a_job_that_hangs() -> None:
     assert made.stop(5)
 
 
-def test_a_pause_inside_of_a_job_ends_at_stop() -> None:
+def test_a_sleep_in_a_job_ends_at_stop() -> None:
     made = Scheduler("pausing", context={})
     begun = threading.Event()
 

@@ -24,7 +24,7 @@ def selection(
 @pytest.mark.parametrize(
     "topic", ["t", "*", "A.t", "C.t", "heartbeats", "C.heartbeats", "x.internal", "connect-offsets", "B", "B."]
 )
-def test_replicated(topic: str) -> None:
+def test_topics_are_replicated(topic: str) -> None:
     assert selection().should_replicate(topic)
 
 
@@ -34,7 +34,7 @@ def test_cycles_are_not_replicated(topic: str) -> None:
     assert not selection().should_replicate(topic)
 
 
-def test_aliases_that_contain_the_separator_are_known_again() -> None:
+def test_aliases_that_contain_the_separator_are_recognized() -> None:
     everything = DefaultTopicFilter()
     everything.configure({})
     chosen = TopicSelection(DefaultReplicationPolicy(), everything, "us.east", "eu.west")
@@ -59,11 +59,11 @@ def test_internal_topics_and_replicas_are_not_replicated(topic: str) -> None:
     assert not selection().should_replicate(topic)
 
 
-def test_internal_topics_stay_even_when_the_filter_wants_them() -> None:
+def test_internal_topics_are_not_replicated_even_when_the_filter_allows_them() -> None:
     assert not selection(exclude="").should_replicate("__consumer_offsets")
 
 
-def test_heartbeats_pass_a_filter_that_refuses_them_unless_switched_off() -> None:
+def test_heartbeats_pass_a_filter_that_rejects_them_unless_disabled() -> None:
     assert selection(topics="orders").should_replicate("C.heartbeats")
     assert not selection(topics="orders", heartbeats_replication=False).should_replicate("heartbeats")
 
@@ -82,7 +82,7 @@ def test_our_own_topics_are_internal_to_every_mirrormaker(topic: str) -> None:
     assert not selection(exclude="").should_replicate(topic)
 
 
-def test_identity_finds_no_cycles_but_those_of_heartbeats() -> None:
+def test_identity_detects_only_cycles_of_heartbeats() -> None:
     chosen = selection(IdentityReplicationPolicy())
     assert chosen.should_replicate("B.t")
     assert chosen.should_replicate("heartbeats")

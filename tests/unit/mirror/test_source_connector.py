@@ -32,7 +32,7 @@ PROPS = {
 }
 
 
-def test_partitions_are_dealt_one_by_one() -> None:
+def test_partitions_are_assigned_one_by_one() -> None:
     partitions = tuple(TopicPartition(f"t{t}", p) for t, count in enumerate((8, 2, 2)) for p in range(count))
     assert [encode_partitions(share) for share in round_robin(partitions, 3)] == [
         "t0-0,t0-3,t0-6,t1-1",
@@ -43,7 +43,7 @@ def test_partitions_are_dealt_one_by_one() -> None:
     assert round_robin((), 3) == []
 
 
-def test_assigned_partitions_survive_names_with_dashes() -> None:
+def test_assigned_partitions_with_dashes_in_names_are_kept() -> None:
     partitions = [TopicPartition("a-b-1", 0), TopicPartition("t", 12)]
     assert decode_partitions(encode_partitions(partitions)) == partitions
 
@@ -55,7 +55,7 @@ def test_a_disabled_connector_does_nothing() -> None:
     connector.stop()
 
 
-def test_unknown_is_never_empty_while_no_cluster_answers() -> None:
+def test_partitions_are_unknown_and_not_empty_while_no_cluster_responds() -> None:
     connector = MirrorSourceConnector()
     connector.start(PROPS)
     try:
@@ -96,7 +96,7 @@ def test_a_filter_is_closed_when_its_connector_stops(connector: MirrorConnector)
     assert not Held.held
 
 
-def test_exactly_once_needs_a_committed_reader() -> None:
+def test_exactly_once_requires_read_committed() -> None:
     assert errors(exactly__once__support="required") == ["exactly.once.support"]
     assert errors(exactly__once__support="requested") == []
     committed = {
@@ -107,7 +107,7 @@ def test_exactly_once_needs_a_committed_reader() -> None:
     assert errors(exactly__once__support="required", consumer__isolation__level="garbage") == ["exactly.once.support"]
 
 
-def test_settings_of_offset_syncs_without_offset_syncs_are_a_mistake() -> None:
+def test_offset_syncs_settings_without_offset_syncs_are_rejected() -> None:
     off = {"emit__offset_syncs__enabled": "false"}
     assert errors(**off) == []
     assert errors(**off, offset_syncs__topic__location="target") == ["emit.offset-syncs.enabled"]
@@ -127,7 +127,7 @@ def test_our_own_keys_are_checked(tmp_path: Path) -> None:
         MirrorSourceConnector().rehearse({**PROPS, "start.from": "soon"})
 
 
-def test_names_of_our_own_topics() -> None:
+def test_internal_topics_have_java_s_names() -> None:
     assert dead_letter_topic(PROPS) == "mm2-dead-letters.A.internal"
     assert dead_letter_topic({**PROPS, "dead.letter.topic": " dlq "}) == "dlq"
     ledger = kept_ledger(PROPS)
@@ -145,7 +145,7 @@ def test_names_of_our_own_topics() -> None:
     assert int(letters.configs["max.message.bytes"]) >= 50_000_000
 
 
-def test_where_offset_syncs_are_kept() -> None:
+def test_the_offset_syncs_topic_is_on_the_configured_cluster() -> None:
     assert syncs_topic(PROPS) == "mm2-offset-syncs.B.internal"
     at_target = {**PROPS, "offset-syncs.topic.location": "target"}
     assert syncs_topic(at_target) == "mm2-offset-syncs.A.internal"
@@ -169,7 +169,7 @@ GOOD = {"cluster": "A", "topic": "t", "partition": 3}
         ({"anything": 1}, None),
     ],
 )
-def test_offsets_that_may_be_written(entry: tuple[dict[str, object], dict[str, object] | None]) -> None:
+def test_valid_offsets_can_be_written(entry: tuple[dict[str, object], dict[str, object] | None]) -> None:
     assert MirrorSourceConnector().alter_offsets(PROPS, [entry])
 
 
@@ -189,6 +189,6 @@ def test_offsets_that_may_be_written(entry: tuple[dict[str, object], dict[str, o
         (GOOD, {}),
     ],
 )
-def test_offsets_that_may_not_be_written(entry: tuple[dict[str, object], dict[str, object]]) -> None:
+def test_invalid_offsets_are_rejected(entry: tuple[dict[str, object], dict[str, object]]) -> None:
     with pytest.raises(ConnectError):
         MirrorSourceConnector().alter_offsets(PROPS, [entry])

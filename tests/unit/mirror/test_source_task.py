@@ -1,4 +1,4 @@
-"""Where a task's partitions go on, by the ledger and by Connect's positions, and what it says of troubles."""
+"""Start positions of a task's partitions, by the ledger and Connect's positions, and its error reports."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.mirror.source_task._LEDGER_PATIENCE_S", 0.1)
 
 
-def test_what_the_ledger_pauses_is_followed_once_each_time_it_changes() -> None:
+def test_pauses_in_the_ledger_are_applied_once_per_change() -> None:
     class Job:
         followed = 0
 
@@ -136,7 +136,7 @@ def test_what_the_ledger_pauses_is_followed_once_each_time_it_changes() -> None:
     assert scene.task._pauses() == {}
 
 
-def test_a_topic_that_was_handed_over_is_held_and_when_it_is_taken_back_positions_are_read_anew() -> None:
+def test_a_promoted_topic_is_not_copied_and_its_positions_are_read_again_when_withdrawn() -> None:
     class Job:
         stopped = followed = 0
 
@@ -177,7 +177,7 @@ def test_a_topic_that_was_handed_over_is_held_and_when_it_is_taken_back_position
 
 
 @pytest.mark.parametrize("committed", [40, 50])
-def test_a_session_goes_on_at_its_mark(committed: int) -> None:
+def test_a_session_continues_at_its_mark(committed: int) -> None:
     scene = Scene(ENTRY)
     scene.positions.held = {T0: committed - 1}
     start = scene.starts()[T0]
@@ -185,7 +185,7 @@ def test_a_session_goes_on_at_its_mark(committed: int) -> None:
     assert scene.positions.asked == [{"cluster": "A", "partition": 0, "topic": "t"}]
 
 
-def test_java_s_positions_are_obeyed_and_said() -> None:
+def test_positions_of_java_are_used_and_reported() -> None:
     scene = Scene(ENTRY)
     scene.positions.held = {T0: 99}
     with capture_logs() as logs:
@@ -196,7 +196,7 @@ def test_java_s_positions_are_obeyed_and_said() -> None:
     assert (warning["position"], warning["ledger"]) == (100, 50)
 
 
-def test_a_position_that_a_predecessor_wrote_late_is_not_obeyed() -> None:
+def test_a_late_position_of_a_predecessor_is_not_used() -> None:
     scene = Scene(ENTRY.replace(lease=Lease(2_000, 1), seen=5))
     scene.positions.held = {T0: 19}
     scene.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), 3)}
@@ -207,7 +207,7 @@ def test_a_position_that_a_predecessor_wrote_late_is_not_obeyed() -> None:
     assert [line for line in logs if line["log_level"] == "warning"] == []
 
 
-def test_nor_is_it_when_exactly_once_has_been_switched_on_meanwhile() -> None:
+def test_a_late_position_is_not_used_after_switching_to_exactly_once() -> None:
     scene = Scene(ENTRY.replace(lease=Lease(2_000, 1), seen=5), exactly_once=True)
     scene.positions.held = {T0: 19}
     scene.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), 3)}
@@ -257,15 +257,13 @@ def test_an_open_transaction_is_aborted_once_before_positions_are_read_without_e
 
 
 @pytest.mark.parametrize(("entry", "exactly_once"), [(ENTRY, False), (AFTER_TRANSACTIONS, True)])
-def test_no_transactional_id_is_taken_where_nothing_was_copied_in_transactions(
-    entry: LedgerEntry, exactly_once: bool
-) -> None:
+def test_without_earlier_transactions_no_transactional_id_is_fenced(entry: LedgerEntry, exactly_once: bool) -> None:
     scene = Scene(entry, exactly_once=exactly_once)
     scene.starts()
     assert scene.taken == []
 
 
-def test_where_the_transactional_id_may_not_be_taken_open_transactions_are_waited_for() -> None:
+def test_without_permission_to_fence_open_transactions_are_awaited() -> None:
     scene = Scene(AFTER_TRANSACTIONS)
     scene.positions.held = {T0: 49}
     failures = [DisconnectedFailure("away"), BrokerFailure.of(53)]
@@ -283,7 +281,7 @@ def test_where_the_transactional_id_may_not_be_taken_open_transactions_are_waite
     assert warning["transactional_id"] == "A-mm2-C-0"
 
 
-def test_a_position_that_the_second_reading_does_not_show_is_obeyed() -> None:
+def test_a_position_missing_in_the_second_read_is_used() -> None:
     """A deposed leader may answer with what the offsets topic held before."""
     scene = Scene(ENTRY.replace(lease=Lease(2_000, 1), seen=5))
     scene.positions.held = {T0: 19}
@@ -319,14 +317,14 @@ def test_a_predecessor_that_commits_between_the_two_readings_is_read_again() -> 
     assert [line for line in logs if line["log_level"] == "warning"] == []
 
 
-def test_partitions_without_a_position_begin_where_the_user_said() -> None:
+def test_partitions_without_a_position_start_where_configured() -> None:
     scene = Scene()
     scene.task._start_from = StartFrom(offsets=MappingProxyType({T0: 17, T1: 18}))
     scene.positions.held = {T1: 4}
     assert {tp: start.position for tp, start in scene.starts(T0, T1).items()} == {T0: 17, T1: 5}
 
 
-def test_positions_that_cannot_be_read_now_are_a_failure_and_those_that_are_none_an_error() -> None:
+def test_unreadable_positions_are_retriable_and_invalid_ones_are_an_error() -> None:
     scene = Scene()
     cause = DisconnectedFailure("gone")
     scene.positions.failure = ConnectError("no offsets")
@@ -343,7 +341,7 @@ def test_positions_that_cannot_be_read_now_are_a_failure_and_those_that_are_none
             scene.starts()
 
 
-def test_a_ledger_that_is_not_there_is_made_once_waited_for_and_then_followed() -> None:
+def test_a_missing_ledger_is_created_once_and_then_followed() -> None:
     missing = BrokerFailure.of(3)
     scene = Scene(ENTRY, failures=[missing, missing])
     scene.positions.held = {T0: 49}
@@ -372,7 +370,7 @@ def test_a_deleted_ledger_is_recreated_and_entries_that_match_the_positions_stay
 
 
 @pytest.mark.parametrize("code", [3, 29])
-def test_without_a_ledger_it_is_at_least_once(code: int) -> None:
+def test_without_a_ledger_delivery_is_at_least_once(code: int) -> None:
     scene = Scene(ENTRY, failures=[BrokerFailure.of(code)] * 100_000)
     scene.positions.held = {T0: 49}
     with capture_logs() as logs:
@@ -381,12 +379,12 @@ def test_without_a_ledger_it_is_at_least_once(code: int) -> None:
 
 
 @pytest.mark.parametrize("failure", [DisconnectedFailure("gone"), TlsFailure("expired"), AuthenticationFailure("no")])
-def test_a_ledger_that_cannot_be_read_now_is_a_failure(failure: KafkaFailure) -> None:
+def test_an_unreadable_ledger_is_a_retriable_failure(failure: KafkaFailure) -> None:
     with pytest.raises(type(failure)):
         Scene(failures=[failure]).starts()
 
 
-def test_positions_are_kept_where_the_worker_is() -> None:
+def test_positions_are_stored_in_the_worker_s_cluster() -> None:
     own = {"bootstrap.servers": "a:1, b:2"}
     for written, elsewhere in (("b:2,a:1", None), ("c:3", (("a", 1), ("b", 2)))):
         producer = {"bootstrap.servers": written, "client.id": "p"}
@@ -394,7 +392,7 @@ def test_positions_are_kept_where_the_worker_is() -> None:
         assert (found.bootstrap if found else None) == elsewhere
 
 
-def test_limits_are_divided_by_the_number_of_tasks_also_with_configs_of_java() -> None:
+def test_limits_are_divided_by_the_number_of_tasks_also_with_java_s_configs() -> None:
     own = {"bootstrap.servers": "127.0.0.1:1"}
     worker = WorkerView(own, "A-mm2", "mm2-offsets.A.internal", own, exactly_once=False)
     java_s = {
@@ -413,13 +411,13 @@ def test_limits_are_divided_by_the_number_of_tasks_also_with_configs_of_java() -
     assert (spec.throttle, spec.throttle_topics) == (250, {"t": 100})
 
 
-def test_what_is_written_is_what_is_read() -> None:
+def test_written_configs_are_read_back_unchanged() -> None:
     scene = Scene()
     scene.positions.held = {T0: json.loads(offset_value(42))["offset"]}
     assert scene.starts()[T0].position == 42
 
 
-def test_an_error_is_logged_once_and_so_is_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_and_its_resolution_are_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     scene, now = Scene(), [100.0]
     monkeypatch.setattr("mm2.mirror.source_task.time.monotonic", lambda: now[0])
     with capture_logs() as logs:
@@ -436,7 +434,7 @@ def test_a_task_that_was_never_started_can_be_stopped() -> None:
     MirrorSourceTask().stop()
 
 
-def test_stopping_lets_go_of_the_ledger() -> None:
+def test_stopping_releases_the_ledger() -> None:
     scene = Scene()
     scene.starts()
     scene.task.stop()

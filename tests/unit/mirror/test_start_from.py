@@ -29,7 +29,7 @@ def complaint(tmp_path: Path, content: str, source_alias: str | None = None) -> 
     return caught.value.reason.replace(f" of {tmp_path / 'offsets'}", "")
 
 
-def test_nothing_means_nothing() -> None:
+def test_an_empty_value_has_no_start_position() -> None:
     assert parse_start_from("") == StartFrom(None, {}) == parse_start_from("  ")
 
 
@@ -63,12 +63,12 @@ def test_a_time_without_an_offset_is_utc_on_every_machine(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "text", ["yesterday", "-1", "1.5", "earliest", "2023-13-01", "9" * 20, "0x10", "file", "file:"]
 )
-def test_what_is_neither_time_nor_file_is_refused_in_one_sentence(text: str) -> None:
+def test_a_value_that_is_neither_time_nor_file_is_rejected_in_one_sentence(text: str) -> None:
     with pytest.raises(ConfigException, match=r"^Invalid value .* for configuration start\.from: [^\n]+$"):
         parse_start_from(text)
 
 
-def test_no_record_is_older_than_1970() -> None:
+def test_times_before_1970_are_rejected() -> None:
     with pytest.raises(ConfigException, match="before 1970"):
         parse_start_from("1969-12-31T23:59:59Z")
 
@@ -106,7 +106,7 @@ def test_a_list_of_objects(tmp_path: Path, indent: int | None) -> None:
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_connect_s_answer_names_what_was_copied_so_the_next_one_is_first(tmp_path: Path, indent: int | None) -> None:
+def test_copying_starts_after_the_offsets_in_connect_s_response(tmp_path: Path, indent: int | None) -> None:
     known = {tp: offset for tp, offset in WANTED.items() if offset}
     assert from_file(tmp_path, json.dumps({"offsets": connect()}, indent=indent), "A").offsets == known
     assert from_file(tmp_path, json.dumps(connect(), indent=indent)).offsets == known
@@ -136,18 +136,18 @@ def test_connect_s_answer_names_what_was_copied_so_the_next_one_is_first(tmp_pat
         ("[" * 100_000, "line 1: not JSON"),
     ],
 )
-def test_a_bad_line_is_named_in_one_sentence(tmp_path: Path, content: str, reason: str) -> None:
+def test_a_bad_line_is_reported_in_one_sentence(tmp_path: Path, content: str, reason: str) -> None:
     said = complaint(tmp_path, content)
     assert said.startswith(reason)
     assert "\n" not in said
 
 
-def test_positions_of_another_cluster_are_refused(tmp_path: Path) -> None:
+def test_positions_of_another_cluster_are_rejected(tmp_path: Path) -> None:
     said = complaint(tmp_path, json.dumps({"offsets": connect()}), "C")
     assert said == "line 1: orders-0 is of cluster 'A', but the flow copies from C"
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_positions_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigException, match=f"{tmp_path}/nowhere cannot be read: No such file or directory"):
         parse_start_from(f"file:{tmp_path}/nowhere")
     (tmp_path / "binary").write_bytes(b"t,0,1\n\xff\xfe")
@@ -156,7 +156,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 @given(content=st.text() | st.text(alphabet='[]{}",:0123456789topicarnsfe \n'))
-def test_any_text_gives_offsets_or_one_sentence(tmp_path_factory: pytest.TempPathFactory, content: str) -> None:
+def test_any_text_returns_offsets_or_one_sentence(tmp_path_factory: pytest.TempPathFactory, content: str) -> None:
     file = tmp_path_factory.getbasetemp() / "any"
     file.write_text(content, encoding="utf-8", errors="surrogatepass")
     try:

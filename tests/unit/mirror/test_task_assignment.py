@@ -27,12 +27,12 @@ def moved(before: Shares, after: Shares) -> set[TopicPartition]:
 
 
 @given(partitions=SOME, tasks=TASKS)
-def test_the_first_deal_is_java_s(partitions: tuple[TopicPartition, ...], tasks: int) -> None:
+def test_the_first_assignment_equals_java_s(partitions: tuple[TopicPartition, ...], tasks: int) -> None:
     assert reassign(partitions, tasks, [], {}) == round_robin(partitions, tasks)
 
 
 @given(before=SOME, tasks=TASKS, now=SOME, tasks_now=TASKS, rates=RATES)
-def test_everything_is_dealt_once_and_no_task_goes_empty(
+def test_everything_is_assigned_once_and_no_task_is_empty(
     before: tuple[TopicPartition, ...],
     tasks: int,
     now: tuple[TopicPartition, ...],
@@ -46,7 +46,7 @@ def test_everything_is_dealt_once_and_no_task_goes_empty(
 
 
 @given(before=SOME, now=SOME, tasks=TASKS, rates=RATES)
-def test_a_deal_stays_until_something_changes(
+def test_an_assignment_is_kept_until_something_changes(
     before: tuple[TopicPartition, ...],
     now: tuple[TopicPartition, ...],
     tasks: int,
@@ -57,7 +57,7 @@ def test_a_deal_stays_until_something_changes(
 
 
 @given(tasks=TASKS, rates=RATES)
-def test_partitions_move_only_when_it_is_worth_it_and_then_the_load_is_even(
+def test_partitions_move_only_for_a_large_imbalance_and_then_the_load_is_even(
     tasks: int, rates: dict[TopicPartition, float]
 ) -> None:
     before = round_robin(ALL, tasks)
@@ -76,13 +76,13 @@ def tps(text: str) -> list[TopicPartition]:
     return [TopicPartition(item[0], int(item[1:])) for item in text.split()]
 
 
-def test_new_partitions_go_where_least_is_and_move_no_others() -> None:
+def test_new_partitions_go_to_the_least_loaded_task_and_move_no_others() -> None:
     current = [tps("a0 a2"), tps("a1 a3")]
     rates = dict(zip(tps("a0 a1 a2 a3"), (4e6, 3e6, 4e6, 4e6), strict=True))
     assert reassign(tps("a0 a1 a2 a3 b0"), 2, current, rates) == [tps("a0 a2"), tps("a1 a3 b0")]
 
 
-def test_partitions_that_are_gone_leave_the_others_where_they_are() -> None:
+def test_deleted_partitions_do_not_move_the_others() -> None:
     assert reassign(tps("a0 a1 a2"), 2, [tps("a0 a2 b0"), tps("a1 b1")], {}) == [tps("a0 a2"), tps("a1")]
 
 
@@ -94,12 +94,12 @@ def test_of_two_hot_partitions_in_one_task_one_moves_and_nothing_else() -> None:
     assert moved(current, after) <= set(tps("a0 a2"))
 
 
-def test_a_trickle_stays_where_it_is() -> None:
+def test_partitions_with_little_traffic_do_not_move() -> None:
     current = [tps("a0 a1"), tps("a2 a3")]
     assert reassign(tps("a0 a1 a2 a3"), 2, current, dict.fromkeys(tps("a0 a1"), 9e4)) == current
 
 
-def test_one_hot_partition_alone_cannot_be_shared_out() -> None:
+def test_a_single_hot_partition_is_not_moved() -> None:
     current = [tps("a0"), tps("a1 a2 a3")]
     assert (
         reassign(tps("a0 a1 a2 a3"), 2, current, {tps("a0")[0]: 9e8} | dict.fromkeys(tps("a1 a2 a3"), 1e3)) == current
@@ -111,7 +111,7 @@ def test_another_number_of_tasks_is_a_new_assignment() -> None:
     assert reassign(tps("a0 a1 a2 a3 a4 a5"), 3, current, {}) == [tps("a0 a3"), tps("a1 a4"), tps("a2 a5")]
 
 
-def test_the_shares_of_a_new_assignment_go_to_the_tasks_that_have_most_of_them() -> None:
+def test_a_new_assignment_moves_as_few_partitions_as_possible() -> None:
     current = [tps("a1 a2"), tps("a0 a4"), tps("a3")]
     rates = dict.fromkeys(tps("a1 a2 a3 a4"), 1e6) | {tps("a0")[0]: 9e7}
     assert reassign(tps("a0 a1 a2 a3 a4"), 2, current, rates) == [tps("a1 a2 a3 a4"), tps("a0")]
@@ -120,14 +120,14 @@ def test_the_shares_of_a_new_assignment_go_to_the_tasks_that_have_most_of_them()
 HOT = dict.fromkeys(tps("a0 a2"), 5e7) | dict.fromkeys(tps("a1 a3"), 1e3)
 
 
-def test_a_deal_goes_on_from_the_stored_one() -> None:
+def test_an_assignment_continues_the_stored_one() -> None:
     stored = [tps("a0 a1 a2"), tps("a3 a4 b7")]
     assignment = TaskAssignment(lambda: stored)
     assert assignment.shares(tuple(tps("a0 a1 a2 a3 a4")), 2) == [tps("a0 a1 a2"), tps("a3 a4")]
     assert assignment.tasks == 2
 
 
-def test_a_deal_changes_only_by_new_partitions_tasks_or_measurements() -> None:
+def test_an_assignment_changes_only_with_new_partitions_tasks_or_measurements() -> None:
     assignment = TaskAssignment(list)
     assert assignment.tasks == 0
     assert assignment.weigh(dict.fromkeys(HOT, 1.0)) == 0, "nothing is assigned yet"

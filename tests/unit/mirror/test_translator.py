@@ -1,4 +1,4 @@
-"""Which of ledger and offset syncs says where a group goes on, and why neither does."""
+"""Translation of group offsets by the ledger or offset syncs, and the reasons when neither applies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_ledger_is_exact_where_syncs_are_not() -> None:
     assert known.translate(P0, 500, {}, {}) == Translated("A.t", 507, is_exact=True)
 
 
-def test_without_a_ledger_the_rule_is_mm2s() -> None:
+def test_without_a_ledger_offsets_are_translated_like_mm2() -> None:
     known = translator(None, (100, 57))
     assert known.translate(P0, 100, {}, {}) == Translated("A.t", 57, is_exact=False)
     assert known.translate(P0, 150, {}, {}) == Translated("A.t", 58, is_exact=False)
@@ -62,7 +62,7 @@ def test_without_a_ledger_the_rule_is_mm2s() -> None:
     assert reason(known.translate(TopicPartition("u", 0), 1, {}, {})) is OffsetReasonCode.NO_SYNC
 
 
-def test_what_java_copied_behind_the_ledger_is_translated_by_syncs_within_what_is_known() -> None:
+def test_records_copied_by_java_after_the_ledger_are_translated_by_syncs() -> None:
     segments = [Segment(0, 0, 100), Segment(500, 450, 100)]
     known = translator(ledger(segments, Mark(600, 550, 0)), (200, 190), (400, 380))
     assert known.translate(P0, 300, {}, {}) == Translated("A.t", 191, is_exact=False)
@@ -71,7 +71,7 @@ def test_what_java_copied_behind_the_ledger_is_translated_by_syncs_within_what_i
     assert wrong.translate(P0, 300, {}, {}) == Translated("A.t", 450, is_exact=False), "500 is the next, and lies there"
 
 
-def test_before_the_ledger_there_are_syncs_and_else_a_reason() -> None:
+def test_offsets_before_the_ledger_are_translated_by_syncs_or_have_a_reason() -> None:
     segments = [Segment(500, 450, 100)]
     assert translator(ledger(segments, Mark(600, 550, 0)), (100, 90)).translate(P0, 200, {}, {}) == Translated(
         "A.t", 91, is_exact=False
@@ -80,7 +80,7 @@ def test_before_the_ledger_there_are_syncs_and_else_a_reason() -> None:
     assert why is OffsetReasonCode.TOO_OLD
 
 
-def test_of_other_topics_under_the_same_names_nothing_is_known() -> None:
+def test_recreated_topics_are_not_translated() -> None:
     known = translator(ledger([Segment(0, 0, 100)], Mark(100, 100, 0)), (0, 0))
     assert known.translate(P0, 50, {"t": "source-1"}, {"A.t": "target-1"}) == Translated("A.t", 50, is_exact=True)
     assert reason(known.translate(P0, 50, {"t": "other"}, {})) is OffsetReasonCode.RECREATED
@@ -88,7 +88,7 @@ def test_of_other_topics_under_the_same_names_nothing_is_known() -> None:
     assert reason(known.translate(P0, 50, {}, {"A.t": None})) is OffsetReasonCode.NO_TOPIC
 
 
-def test_a_group_that_consumed_a_copy_goes_home() -> None:
+def test_a_group_that_consumed_a_copy_fails_back() -> None:
     # The flow B->A, seen from A: its ledger lies on B, its source is our target.
     gaps = (Gap(100, 102, "control"),)
     segments = [Segment(0, 0, 100), Segment(102, 100, 50)]
@@ -102,7 +102,7 @@ def test_a_group_that_consumed_a_copy_goes_home() -> None:
     assert reason(translator().translate(came, 40, {}, {})) is OffsetReasonCode.NO_LEDGER
 
 
-def test_under_identity_naming_the_way_home_is_told_by_the_ledgers() -> None:
+def test_under_identity_naming_failback_uses_the_ledgers() -> None:
     home = ledger([Segment(0, 7, 100)], Mark(100, 107, 0), remote="t")
     policy = IdentityReplicationPolicy()
     policy.configure({"source.cluster.alias": "A"})
@@ -113,7 +113,7 @@ def test_under_identity_naming_the_way_home_is_told_by_the_ledgers() -> None:
     assert known.translate(P0, 5, {}, {}) == Translated("t", 5, is_exact=True), "this flow copies it"
 
 
-def test_under_identity_naming_what_the_other_flow_has_brought_before_is_translated_by_its_ledger() -> None:
+def test_under_identity_naming_records_of_the_other_flow_are_translated_by_its_ledger() -> None:
     """B->A has copied 100 records of A's that lie on B from 7 on; then applications wrote on B, and this flow took over at 107."""
     policy = IdentityReplicationPolicy()
     policy.configure({"source.cluster.alias": "A"})
@@ -124,7 +124,7 @@ def test_under_identity_naming_what_the_other_flow_has_brought_before_is_transla
     assert known.translate(P0, 107, {}, {}) == Translated("t", 130, is_exact=True)
 
 
-def test_what_was_undone_says_so_for_an_older_answer_does_not_hold_then() -> None:
+def test_offsets_of_recreated_topics_are_marked_as_undone() -> None:
     known = translator(ledger([Segment(0, 0, 100)], Mark(100, 100, 0)))
     renewed: list[tuple[dict[str, str | None], dict[str, str | None]]]
     renewed = [({"t": "other"}, {}), ({}, {"A.t": "other"}), ({}, {"A.t": None})]
@@ -137,7 +137,7 @@ def test_what_was_undone_says_so_for_an_older_answer_does_not_hold_then() -> Non
     assert not before.was_undone
 
 
-def test_the_ledger_is_asked_again_when_it_says_more() -> None:
+def test_an_updated_ledger_is_read_again() -> None:
     found = ledger([Segment(0, 0, 100)], Mark(100, 100, 0))
     known = translator(found)
     assert known.translate(P0, 120, {}, {}) == Translated("A.t", 100, is_exact=False)

@@ -14,7 +14,7 @@ from mm2.observer.views import CertificateView
 from tests.support.certificates import PASSWORD, issue
 
 
-def test_the_certificates_of_listeners_are_watched_as_those_of_clusters_are(tmp_path: Path) -> None:
+def test_certificates_of_listeners_are_monitored_like_those_of_clusters(tmp_path: Path) -> None:
     authority = issue("an authority")
     worker = issue("worker", authority, address="127.0.0.1")
     worker.pkcs12(tmp_path / "worker.p12", authority)
@@ -49,7 +49,7 @@ def test_the_certificates_of_listeners_are_watched_as_those_of_clusters_are(tmp_
     )
 
 
-def test_certificates_are_looked_at_once_a_minute_and_settings_that_do_not_resolve_change_nothing(
+def test_certificates_are_read_once_a_minute_and_unresolvable_settings_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = [1000.0]

@@ -125,13 +125,13 @@ def test_every_metric_is_described() -> None:
     assert names <= KNOWN
 
 
-def test_the_flow_is_told_in_one_look() -> None:
+def test_one_poll_describes_the_flow() -> None:
     seen = samples()
     assert value(seen, "mm2_flow_state", state="DEGRADED") == 1
     assert value(seen, "mm2_flow_state", state="RUNNING") == 0
     assert value(seen, "mm2_flow_seconds_at_risk") == 4.0
     assert value(seen, "mm2_flow_records_at_risk") == 30
-    assert value(seen, "mm2_flow_bytes_at_risk") is None  # nobody knows
+    assert value(seen, "mm2_flow_bytes_at_risk") is None  # unknown
     assert value(seen, "mm2_flow_cluster_up", cluster="A") == 1
     assert value(seen, "mm2_flow_cluster_up", cluster="B") == 0
     assert value(seen, "mm2_flow_partitions", state="CORRUPT") == 1
@@ -144,7 +144,7 @@ def test_the_flow_is_told_in_one_look() -> None:
     assert value(seen, "mm2_certificate_expiry_timestamp_seconds", cluster="B", file="client.pem") == 1.8e9
 
 
-def test_what_should_run_and_does_not_is_zero_and_there() -> None:
+def test_series_of_connectors_that_do_not_run_are_zero_and_not_missing() -> None:
     seen = samples()
     assert value(seen, "mm2_task_up", connector="MirrorSourceConnector", task="0") == 1
     assert value(seen, "mm2_task_up", connector="MirrorSourceConnector", task="1") == 0
@@ -152,7 +152,7 @@ def test_what_should_run_and_does_not_is_zero_and_there() -> None:
     assert value(seen, "mm2_spark_up") == 0
 
 
-def test_a_group_is_told_with_its_lag_and_a_reason_as_a_word() -> None:
+def test_a_group_has_its_lag_and_a_reason_code() -> None:
     seen = samples()
     place = {"group": "g", "topic": "t", "partition": "0"}
     assert value(seen, "mm2_group_lag_records", **place) == 60
@@ -160,7 +160,7 @@ def test_a_group_is_told_with_its_lag_and_a_reason_as_a_word() -> None:
     assert value(seen, "mm2_group_partitions_untranslated", reason="too_old") == 1
 
 
-def test_full_tells_every_partition() -> None:
+def test_full_cardinality_has_every_partition() -> None:
     seen = samples()
     place = {"topic": "t", "partition": "1"}
     assert value(seen, "mm2_partition_lag_seconds", **place) == 3.0
@@ -174,7 +174,7 @@ def test_full_tells_every_partition() -> None:
 @pytest.mark.parametrize(
     ("cardinality", "topic", "records"), [(Cardinality.TOPIC, "t", 20), (Cardinality.FLOW, "", 20)]
 )
-def test_sums_tell_the_worst_age_and_name_what_is_in_trouble(
+def test_summed_metrics_have_the_worst_age_and_name_unhealthy_partitions(
     cardinality: Cardinality, topic: str, records: int
 ) -> None:
     seen = samples(cardinality)
@@ -196,7 +196,7 @@ def test_fewer_series_with_less_cardinality() -> None:
     assert topic == flow
 
 
-def test_java_names_are_in_the_formats_that_are_asked_for() -> None:
+def test_java_names_have_the_configured_formats() -> None:
     place = {"topic": "A.t", "partition": "1"}
     legacy = "kafka_connect_mirror_mirrorsourceconnector_replication_latency_ms"
     new = "kafka_connect_plugins_replication_latency_ms"
@@ -210,7 +210,7 @@ def test_java_names_are_in_the_formats_that_are_asked_for() -> None:
     assert value(seen, new, connector="MirrorSourceConnector", task="1", **place) == 6
 
 
-def test_an_empty_process_tells_what_it_is() -> None:
+def test_an_empty_process_reports_its_version() -> None:
     seen = samples(snapshot=Snapshot(1, "1.0", ()))
     assert value(seen, "mm2_build_info", version="1.0") == 1
 
@@ -218,14 +218,14 @@ def test_an_empty_process_tells_what_it_is() -> None:
 # -- as JSON
 
 
-def test_a_flow_is_json_and_its_lists_are_numbers() -> None:
+def test_the_json_of_a_flow_has_counts_instead_of_lists() -> None:
     told = json.loads(json.dumps(flow_json(FLOW)))
     assert (told["name"], told["state"], told["partitions"], told["groups"]) == ("A->B", "DEGRADED", 3, 2)
     assert told["states"] == {"RUNNING": 2, "CORRUPT": 1}
     assert told["risk"] == {"seconds": 4.0, "records": 30, "bytes": None}
 
 
-def test_partitions_come_by_pages_chosen_and_in_order() -> None:
+def test_partitions_are_filtered_sorted_and_paged() -> None:
     rows = chosen_partitions(FLOW, "", (), "lag_seconds", descending=True)
     assert [(row.topic, row.partition) for row in rows] == [("t", 1), ("t", 0), ("u", 0)]  # the unknown last
     page = page_json(rows, 1, 1)
@@ -234,7 +234,7 @@ def test_partitions_come_by_pages_chosen_and_in_order() -> None:
     assert [row.partition for row in chosen_partitions(FLOW, "", ("CORRUPT",), "topic", descending=False)] == [1]
 
 
-def test_an_order_that_is_none_is_refused() -> None:
+def test_an_unknown_sort_order_is_rejected() -> None:
     with pytest.raises(ValueError, match="order is 'remote_topic'; it may be bytes_per_s, lag_bytes"):
         chosen_partitions(FLOW, "", (), "remote_topic", descending=False)
 

@@ -15,25 +15,25 @@ def history(*samples: tuple[float, int]) -> EndOffsetHistory:
     return made
 
 
-def test_a_record_is_as_old_as_the_first_look_that_saw_it() -> None:
+def test_a_record_ages_from_the_first_poll_that_saw_it() -> None:
     seen = history((1, 10), (2, 10), (3, 15), (4, 20))
     assert seen.passed(10) == 3
     assert seen.passed(14) == 3
     assert seen.passed(15) == 4
 
 
-def test_what_was_there_at_the_first_look_is_older_than_is_known() -> None:
+def test_records_of_the_first_poll_have_a_minimum_age_only() -> None:
     assert history((1, 10), (2, 12)).passed(9) is None
     assert history((1, 10)).passed(3) is None
 
 
-def test_nothing_missing_has_no_age() -> None:
+def test_no_lag_has_no_age() -> None:
     seen = history((1, 10), (2, 12))
     assert seen.passed(12) is None
     assert EndOffsetHistory().passed(0) is None
 
 
-def test_a_log_that_was_cut_off_begins_another_history() -> None:
+def test_a_truncated_log_starts_a_new_history() -> None:
     seen = history((1, 10), (2, 20), (3, 5))
     assert seen.end == 5
     assert seen.passed(4) is None
@@ -42,7 +42,7 @@ def test_a_log_that_was_cut_off_begins_another_history() -> None:
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=300), st.data())
-def test_an_age_is_never_told_too_great_and_the_memory_stays_small(gains: list[int], data: st.DataObject) -> None:
+def test_an_age_is_never_overstated_and_memory_is_bounded(gains: list[int], data: st.DataObject) -> None:
     made, end, written = EndOffsetHistory(), 100, {}
     made.see(0, end)
     for at_s, gain in enumerate(gains, 1):

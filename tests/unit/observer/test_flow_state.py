@@ -97,7 +97,7 @@ def like(inputs: FlowInputs = HEALTHY, **changes: object) -> FlowInputs:
         (like(differences={"missing": 0}), FlowState.RUNNING, "If A dies now you lose nothing."),
     ],
 )
-def test_what_is_said(inputs: FlowInputs, state: FlowState, sentence: str) -> None:
+def test_the_summary_sentence_describes_the_state(inputs: FlowInputs, state: FlowState, sentence: str) -> None:
     assert (state_of(inputs), summary_of(inputs)) == (state, sentence)
 
 
@@ -115,7 +115,7 @@ def test_what_is_said(inputs: FlowInputs, state: FlowState, sentence: str) -> No
         (like(states={}), FlowState.RUNNING),
     ],
 )
-def test_the_worst_is_told(inputs: FlowInputs, state: FlowState) -> None:
+def test_the_worst_state_is_reported(inputs: FlowInputs, state: FlowState) -> None:
     assert state_of(inputs) is state
 
 
@@ -136,7 +136,9 @@ def test_the_worst_is_told(inputs: FlowInputs, state: FlowState) -> None:
         ),
     ],
 )
-def test_what_is_lost_for_good_is_said_last_and_makes_no_flow_ill(losses: tuple[LossView, ...], said: str) -> None:
+def test_permanent_losses_are_reported_last_and_do_not_degrade_the_flow(
+    losses: tuple[LossView, ...], said: str
+) -> None:
     inputs = like(BEHIND, losses=losses)
     lost = f"Permanently lost within the last day: {said} (found 2023-11-14 22:13 UTC); see mm2 gaps."
     assert summary_of(inputs) == f"{summary_of(BEHIND)} {lost}"
@@ -154,5 +156,5 @@ def test_what_is_lost_for_good_is_said_last_and_makes_no_flow_ill(losses: tuple[
         (1e6, "12 days"),
     ],
 )
-def test_durations_are_said_as_people_say_them(seconds: float, said: str) -> None:
+def test_durations_are_readable(seconds: float, said: str) -> None:
     assert duration(seconds) == said

@@ -16,12 +16,13 @@ from mm2.observer.flow import WatchedFlow
 from mm2.observer.observer import Observer, observe_once
 from mm2.observer.views import FlowState
 from mm2.sandbox.ports import free_ports
+from tests.support.waiting import wait_until
 
 PAIR = SourceAndTarget("A", "B")
 
 
 def away() -> WatchedFlow:
-    """A flow whose clusters nobody serves."""
+    """A flow with unreachable clusters."""
     ports = free_ports(2)
     props = {
         "name": "MirrorSourceConnector",
@@ -51,12 +52,12 @@ def threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith(("observer", "watch-A->B"))}
 
 
-def test_nobody_asked_nothing_runs(observer: Observer) -> None:
+def test_the_observer_does_not_run_without_requests(observer: Observer) -> None:
     assert not observer.is_running
     assert not threads()
 
 
-def test_clusters_that_are_away_hold_up_nobody_and_are_told(observer: Observer) -> None:
+def test_unreachable_clusters_block_nothing_and_are_reported(observer: Observer) -> None:
     began_s = time.monotonic()
     snapshot = observer.snapshot(5)
     assert time.monotonic() - began_s < 6
@@ -67,24 +68,20 @@ def test_clusters_that_are_away_hold_up_nobody_and_are_told(observer: Observer) 
     assert snapshot.reloads == {"applied": 2}
     assert snapshot.spark is not None
     assert not snapshot.spark.up
-    # The next one is there at once: whoever asks is shown the same.
+    # The next request returns immediately with the same snapshot.
     began_s = time.monotonic()
     assert observer.snapshot(5).flow("A->B") is not None
     assert time.monotonic() - began_s < 0.5
 
 
-def test_it_ends_when_nobody_asks_any_more_and_begins_again(observer: Observer) -> None:
+def test_the_observer_stops_without_requests_and_starts_again(observer: Observer) -> None:
     observer.snapshot(5)
     assert threads()
-    deadline = time.monotonic() + 30
-    while (observer.is_running or threads()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not observer.is_running
-    assert not threads()
+    wait_until(lambda: not observer.is_running and not threads(), 30, what="the end of the observer")
     assert observer.snapshot(5).flows
 
 
-def test_a_look_from_outside_at_clusters_that_are_away_ends_in_time() -> None:
+def test_a_single_poll_of_unreachable_clusters_ends_in_time() -> None:
     ports = free_ports(2)
     config = MirrorMakerConfig(
         {
@@ -97,15 +94,12 @@ def test_a_look_from_outside_at_clusters_that_are_away_ends_in_time() -> None:
     began_s = time.monotonic()
     (flow,) = observe_once(config, timeout_s=5).flows
     assert time.monotonic() - began_s < 15
-    deadline = time.monotonic() + 30
-    while threads() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not threads()
+    wait_until(lambda: not threads(), 30, what="the end of the threads")
     assert flow.source_error or flow.target_error
     assert flow.records_per_s is None
 
 
-def test_flows_that_copy_nothing_are_not_looked_at_and_unknown_ones_refused() -> None:
+def test_flows_that_copy_nothing_are_not_observed_and_unknown_ones_rejected() -> None:
     config = MirrorMakerConfig(
         {"clusters": "A, B", "A.bootstrap.servers": "127.0.0.1:1", "B.bootstrap.servers": "127.0.0.1:1"}
     )

@@ -26,7 +26,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Scene:
-    """A book, and what it looks at: time goes on by the second."""
+    """A partition book with its inputs and a manual clock."""
 
     def __init__(self) -> None:
         self.book = PartitionBook()
@@ -100,13 +100,13 @@ def scene() -> Scene:
     return made
 
 
-def test_nothing_missing_is_nothing_at_risk(scene: Scene) -> None:
+def test_no_lag_means_nothing_at_risk(scene: Scene) -> None:
     seen = scene.look()
     assert (seen.risk.seconds, seen.risk.records, seen.risk.bytes) == (0.0, 0, 0)
     assert seen.states == {PartitionState.RUNNING: 2}
 
 
-def test_a_backlog_ages_from_the_look_that_first_saw_it(scene: Scene) -> None:
+def test_a_backlog_ages_from_the_poll_that_first_saw_it(scene: Scene) -> None:
     scene.look()
     scene.ends[T1] = 25
     scene.look()
@@ -117,7 +117,7 @@ def test_a_backlog_ages_from_the_look_that_first_saw_it(scene: Scene) -> None:
     assert scene.look().risk.seconds == 0.0
 
 
-def test_a_backlog_older_than_the_history_is_as_old_as_its_record_says(scene: Scene) -> None:
+def test_a_backlog_older_than_the_history_has_the_age_of_its_record(scene: Scene) -> None:
     scene.ends[T1] = 50
     seen = scene.look()
     assert seen.wanted == ((T1, 20),)
@@ -127,7 +127,7 @@ def test_a_backlog_older_than_the_history_is_as_old_as_its_record_says(scene: Sc
     assert seen.wanted == ()
 
 
-def test_what_was_verified_of_topics_that_are_others_now_is_not_told(scene: Scene) -> None:
+def test_verified_offsets_of_replaced_topics_are_not_reported(scene: Scene) -> None:
     scene.entry(T0, 90, source_id="s", target_id="r")
     scene.entry(T1, 90, source_id="s", target_id="r")
     scene.more["verified"] = {
@@ -137,13 +137,13 @@ def test_what_was_verified_of_topics_that_are_others_now_is_not_told(scene: Scen
     assert [view.verified_offset for view in scene.look().views] == [80, None]
 
 
-def test_a_timestamp_that_is_none_leaves_how_long_it_is_known(scene: Scene) -> None:
+def test_without_a_timestamp_the_age_is_the_time_since_the_first_poll(scene: Scene) -> None:
     scene.ends[T1] = 50
     scene.look()
     assert scene.look(4, stamps={T1: BatchTimestamp(20, 30, None)}).risk.seconds == 4.0
 
 
-def test_a_source_that_does_not_answer_lets_nothing_age(scene: Scene) -> None:
+def test_records_do_not_age_while_the_source_is_unreachable(scene: Scene) -> None:
     scene.look()
     scene.ends[T1] = 25
     silent_s = scene.at_s + 1
@@ -153,13 +153,13 @@ def test_a_source_that_does_not_answer_lets_nothing_age(scene: Scene) -> None:
     assert seen.stalled == ()
 
 
-def test_without_the_source_the_ledgers_word_on_its_end_counts(scene: Scene) -> None:
+def test_without_the_source_the_ledgers_end_offset_counts(scene: Scene) -> None:
     scene.ends = {}
     scene.entry(T0, 10, 10, end=15)
     assert scene.look(ends_at_s=0.0).risk.records == 5
 
 
-def test_the_copier_of_this_process_knows_more_than_the_ledger(scene: Scene) -> None:
+def test_the_copier_of_this_process_is_newer_than_the_ledger(scene: Scene) -> None:
     scene.row(T0, 14, 16)
     view = scene.look().views[0]
     assert (view.position, view.source_end, view.lag_records, view.lag_bytes) == (14, 16, 2, 200)
@@ -168,13 +168,13 @@ def test_the_copier_of_this_process_knows_more_than_the_ledger(scene: Scene) -> 
     assert scene.look().views[0].position == 15
 
 
-def test_a_log_that_was_cut_off_ends_where_it_says(scene: Scene) -> None:
+def test_a_truncated_log_has_its_new_end(scene: Scene) -> None:
     scene.look()
     scene.ends[T0] = 7
     assert scene.look().views[0].source_end == 7
 
 
-def test_an_older_answer_does_not_take_back_what_the_copier_was_told(scene: Scene) -> None:
+def test_an_older_response_does_not_override_the_copier(scene: Scene) -> None:
     asked_s = scene.at_s
     scene.row(T0, 12, 12)
     assert scene.look(ends_at_s=asked_s).views[0].source_end == 12
@@ -193,12 +193,12 @@ def test_an_older_answer_does_not_take_back_what_the_copier_was_told(scene: Scen
         ),
     ],
 )
-def test_a_state_comes_with_its_reason(scene: Scene, more: dict[str, Any], state: PartitionState, reason: str) -> None:
+def test_a_state_has_its_reason(scene: Scene, more: dict[str, Any], state: PartitionState, reason: str) -> None:
     view = scene.look(**more).views[1]
     assert (view.state, view.reason) == (state, reason)
 
 
-def test_troubles_pauses_and_distance_of_what_others_copy_are_told(scene: Scene) -> None:
+def test_errors_pauses_and_lag_of_other_processes_are_reported(scene: Scene) -> None:
     scene.entry(T0, 10, 10, condition=PartitionCondition("CORRUPT", "bad bytes", 10, 77))
     scene.ends[T1] = 20 + BEHIND_OFFSETS + 1
     first, second = scene.look().views
@@ -208,13 +208,13 @@ def test_troubles_pauses_and_distance_of_what_others_copy_are_told(scene: Scene)
     assert {view.state for view in scene.look(pauses=pauses).views} == {PartitionState.PAUSED}
 
 
-def test_what_no_task_copies_counts_in_no_figure(scene: Scene) -> None:
+def test_partitions_without_a_task_count_in_no_figure(scene: Scene) -> None:
     scene.ends[T1] = 99
     seen = scene.look(tasks={T0: 0})
     assert (seen.risk.records, len(seen.views), seen.states) == (0, 2, {PartitionState.RUNNING: 1})
 
 
-def test_one_that_has_work_and_does_not_move_is_stalled(scene: Scene) -> None:
+def test_a_partition_with_lag_and_no_progress_is_stalled(scene: Scene) -> None:
     scene.look()
     scene.ends[T0] = 30
     scene.look()
@@ -224,8 +224,8 @@ def test_one_that_has_work_and_does_not_move_is_stalled(scene: Scene) -> None:
     assert scene.look().stalled == ()
 
 
-def test_losses_are_told_for_a_day_the_newest_first_and_counted_for_ever(scene: Scene) -> None:
-    at_ms = NOW_MS - LOSSES_REPORTED_MS + 60_000  # told for a minute more
+def test_losses_are_listed_for_a_day_newest_first_and_counted_permanently(scene: Scene) -> None:
+    at_ms = NOW_MS - LOSSES_REPORTED_MS + 60_000  # listed for another minute
     scene.entry(
         T0, 900, lost=(Lost(0, 5, "retention", at_ms - 120_000), Lost(300, 900, "retention", at_ms)), lost_before=4
     )
@@ -244,7 +244,7 @@ def test_losses_are_told_for_a_day_the_newest_first_and_counted_for_ever(scene: 
     assert not scene.look(tasks={T0: 0}).losses
 
 
-def test_what_the_copier_has_just_lost_is_looked_up_at_once(scene: Scene) -> None:
+def test_new_losses_of_the_copier_are_looked_up_immediately(scene: Scene) -> None:
     scene.row(T0, 10, 10)
     scene.look()
     scene.entry(T0, 900, lost=(Lost(300, 900, "retention", NOW_MS),))
@@ -258,7 +258,7 @@ def test_no_traffic_is_no_stall(scene: Scene) -> None:
     assert scene.look(10 * STALLED_S).stalled == ()
 
 
-def test_what_has_not_begun_is_told_apart(scene: Scene) -> None:
+def test_partitions_that_have_not_started_are_distinguished(scene: Scene) -> None:
     tp = TopicPartition("new", 0)
     scene.more["tasks"][tp] = 0
     scene.ends[tp] = 1000
@@ -268,7 +268,7 @@ def test_what_has_not_begun_is_told_apart(scene: Scene) -> None:
     assert scene.look().unbegun == 0
 
 
-def test_rates_rise_with_records_and_end_with_them(scene: Scene) -> None:
+def test_rates_follow_the_records(scene: Scene) -> None:
     scene.row(T0, 100, 100)
     scene.look()
     for step in range(1, 40):
@@ -281,7 +281,7 @@ def test_rates_rise_with_records_and_end_with_them(scene: Scene) -> None:
     assert (seen.records_per_s, seen.bytes_per_s) == (0, 0)
 
 
-def test_what_was_copied_here_stays_when_its_task_has_ended(scene: Scene) -> None:
+def test_counts_are_kept_when_their_task_has_ended(scene: Scene) -> None:
     scene.row(T0, 100, 100)
     scene.look()
     scene.sights.clear()
@@ -291,7 +291,7 @@ def test_what_was_copied_here_stays_when_its_task_has_ended(scene: Scene) -> Non
     assert scene.look(left={T0: (100, 10_000)}).records_per_s == 0
 
 
-def test_what_has_not_changed_is_the_same_object(scene: Scene) -> None:
+def test_unchanged_partitions_are_the_same_object(scene: Scene) -> None:
     scene.row(T0, 14, 16)
     scene.look()
     before = scene.look().views
@@ -302,13 +302,13 @@ def test_what_has_not_changed_is_the_same_object(scene: Scene) -> None:
     assert after[1].foreign_records == 1
 
 
-def test_a_partition_that_is_gone_from_everywhere_is_gone(scene: Scene) -> None:
+def test_a_partition_deleted_everywhere_is_removed(scene: Scene) -> None:
     assert len(scene.look().views) == 2
     scene.ledger.apply(b'{"partition":1,"topic":"t"}', None)
     assert len(scene.look(tasks={T0: 0}).views) == 1
 
 
-def test_a_note_of_the_copier_is_told(scene: Scene) -> None:
+def test_a_note_of_the_copier_is_reported(scene: Scene) -> None:
     scene.entry(T0, 10, 10, note="at least once: no ledger")
     assert scene.look().views[0].note == "at least once: no ledger"
     # The ledger may be what is missing: then it is only the copier's report that has it, as a reason that stops nothing.
@@ -320,7 +320,7 @@ def test_a_note_of_the_copier_is_told(scene: Scene) -> None:
     ]
 
 
-def test_the_ledgers_pauses_are_as_the_verb_writes_them() -> None:
+def test_pauses_of_the_ledger_are_read_as_the_verb_writes_them() -> None:
     ledger = Ledger()
     record = pause_record("t", 1, Pause("ann", 5, "why"))
     ledger.apply(record.key, record.value)

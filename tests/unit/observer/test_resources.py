@@ -36,7 +36,7 @@ def get(app: ASGIApp, path: str, **headers: str) -> httpx.Response:
     return asyncio.run(ask())
 
 
-def test_a_process_without_flows_tells_that(observer: Observer) -> None:
+def test_a_process_without_flows_reports_it(observer: Observer) -> None:
     answer = get(overview_app(observer), "/overview")
     assert answer.status_code == 200
     told = answer.json()
@@ -44,24 +44,24 @@ def test_a_process_without_flows_tells_that(observer: Observer) -> None:
 
 
 @pytest.mark.parametrize("path", ["/overview/A/B", "/overview/A/B/partitions", "/overview/A/B/groups"])
-def test_a_flow_that_is_not_there_is_not_found(observer: Observer, path: str) -> None:
+def test_an_unknown_flow_is_not_found(observer: Observer, path: str) -> None:
     answer = get(overview_app(observer), path)
     assert (answer.status_code, answer.json()["message"]) == (404, "No flow A->B is in this process")
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "offset=-1", "limit=x"])
-def test_a_page_that_is_none_is_refused(observer: Observer, query: str) -> None:
+def test_an_invalid_page_is_rejected(observer: Observer, query: str) -> None:
     answer = get(overview_app(observer), f"/overview/A/B/partitions?{query}")
     assert answer.status_code == 400
     assert query.partition("=")[0] in answer.json()["message"]
 
 
-def test_nothing_else_is_there(observer: Observer) -> None:
+def test_no_other_path_exists(observer: Observer) -> None:
     with pytest.raises(RestFailure, match="404"):
         get(overview_app(observer), "/overview/A/B/secrets")
 
 
-def test_a_flow_is_where_its_name_leads() -> None:
+def test_a_flow_is_found_by_its_name() -> None:
     assert flow_url("A", "ä/b") == "/overview/A/%C3%A4%2Fb"
 
 
@@ -73,7 +73,7 @@ def test_a_flow_is_where_its_name_leads() -> None:
         ("application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5", "application/openmetrics-text"),
     ],
 )
-def test_metrics_come_in_the_format_that_the_scraper_takes(observer: Observer, accept: str, content_type: str) -> None:
+def test_metrics_have_the_format_that_the_scraper_accepts(observer: Observer, accept: str, content_type: str) -> None:
     answer = get(metrics_app(Exposition(SnapshotMetrics(observer.snapshot))), "/metrics", accept=accept)
     assert answer.status_code == 200
     assert answer.headers["content-type"].partition(";")[0] == content_type

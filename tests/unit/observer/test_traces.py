@@ -1,4 +1,4 @@
-"""What is told of a trace where there is room for one line."""
+"""The one-line summary of a stack trace."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ Caused by: java.nio.file.NoSuchFileException: a.txt
         ("\n \n", ""),
     ],
 )
-def test_the_line_that_says_what_it_was(trace: str, reason: str) -> None:
+def test_the_error_line_of_a_stack_trace_is_found(trace: str, reason: str) -> None:
     assert reason_of(trace) == reason

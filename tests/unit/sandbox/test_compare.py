@@ -24,12 +24,12 @@ def test_offsets_need_not_be_equal() -> None:
         (Record(b"k", b"v", _RECORD.headers, 1_700_000_000_001), "the timestamp is 1700000000000 on the source"),
     ],
 )
-def test_first_difference_is_named(other: Record, what: str) -> None:
+def test_the_first_difference_is_reported(other: Record, what: str) -> None:
     difference = differ(3, 41, _RECORD, other)
     assert str(difference).startswith(f"partition 3, record 41: {what}")
 
 
-def test_record_too_many_and_too_few() -> None:
+def test_extra_and_missing_records_are_reported() -> None:
     assert "is offset 7, key b'k' on the source and missing on the target" in str(differ(0, 0, _RECORD, None))
     assert "is missing on the source and offset 7" in str(differ(0, 0, None, _RECORD))
 

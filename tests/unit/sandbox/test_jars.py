@@ -15,12 +15,12 @@ def _fill(folder: Path, manifest: Path) -> jars.JarSet:
     return jars.JarSet("set", (), manifest)
 
 
-def test_whole_folder_has_no_damage(tmp_path: Path) -> None:
+def test_an_intact_folder_has_no_damage(tmp_path: Path) -> None:
     wanted = _fill(tmp_path / "set", tmp_path / "set.sha256")
     assert jars.damage(wanted, tmp_path / "set", contents=True) is None
 
 
-def test_truncated_jar_is_named_without_reading_any(tmp_path: Path) -> None:
+def test_a_truncated_jar_is_reported_without_reading_any(tmp_path: Path) -> None:
     wanted = _fill(tmp_path / "set", tmp_path / "set.sha256")
     (tmp_path / "set" / "b-2.jar").write_bytes(b"bet")
     assert jars.damage(wanted, tmp_path / "set") == "b-2.jar is corrupt: 3 bytes instead of 4"
@@ -33,7 +33,7 @@ def test_changed_byte_is_found_by_the_checksum(tmp_path: Path) -> None:
     assert "a-1.jar is corrupt" in str(jars.damage(wanted, tmp_path / "set", contents=True))
 
 
-def test_missing_and_foreign_jars_are_damage(tmp_path: Path) -> None:
+def test_missing_and_unknown_jars_are_damage(tmp_path: Path) -> None:
     wanted = _fill(tmp_path / "set", tmp_path / "set.sha256")
     (tmp_path / "set" / "evil.jar").write_bytes(b"")
     assert jars.damage(wanted, tmp_path / "set") == "evil.jar does not belong to it"
@@ -50,9 +50,9 @@ def test_manifest_round_trip(tmp_path: Path) -> None:
     ]
 
 
-def test_unreachable_registry_is_said_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_registry_is_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # the discard port: nobody listens
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # the discard port, on which no process listens
     with pytest.raises(SandboxError, match=r"^kafka-4.3.0 could not be downloaded because the Maven registry is unrea"):
         jars.fetch(jars.KAFKA)
     assert not (tmp_path / "mm2" / "kafka-4.3.0").exists()

@@ -19,7 +19,7 @@ def test_major_version(told: str, version: int | None) -> None:
     assert java_version(told) == version
 
 
-def test_old_java_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_java_version_is_rejected_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")

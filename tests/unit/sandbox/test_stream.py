@@ -13,12 +13,12 @@ def _take(
     return [(record.key, record.value, record.headers) for record in stream]
 
 
-def test_same_seed_writes_the_same_stream() -> None:
+def test_the_same_seed_writes_the_same_stream() -> None:
     for topic in TOPICS:
         assert _take(topic, 50) == _take(topic, 50)
 
 
-def test_stream_holds_what_replicators_get_wrong() -> None:
+def test_the_stream_contains_edge_cases_of_replication() -> None:
     records = {topic.name: _take(topic, 400) for topic in TOPICS}
     orders, clicks, customers = records["orders"], records["clicks"], records["customers"]
     assert any(value is None and key for key, value, _ in customers), "tombstones"

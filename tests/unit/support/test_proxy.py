@@ -1,4 +1,4 @@
-"""The bad network itself, between plain sockets: each condition does what it says, and healing ends it."""
+"""The fault-injecting proxy between plain sockets: the effect of each condition, and its end."""
 
 import contextlib
 import socket
@@ -91,7 +91,7 @@ def proxy(running: Proxy) -> Iterator[Proxy]:
     running.reset()
 
 
-def test_a_good_network_passes_everything_and_counts_it(proxy: Proxy) -> None:
+def test_an_unlimited_network_passes_and_counts_all_bytes(proxy: Proxy) -> None:
     before = proxy.look()
     assert ask(proxy, frame(1_000_000)) == frame(1_000_000)
     after = proxy.look()
@@ -99,7 +99,7 @@ def test_a_good_network_passes_everything_and_counts_it(proxy: Proxy) -> None:
     assert [after[name] - before[name] for name in ("bytes_up", "bytes_down")] == [1_000_004, 1_000_004]
 
 
-def test_a_round_trip_takes_its_time_and_a_new_connection_one_more(proxy: Proxy) -> None:
+def test_latency_applies_to_round_trips_and_to_new_connections(proxy: Proxy) -> None:
     proxy.delay(round_trip_ms=60)
     with connect(proxy) as sock:
         took_s = []
@@ -112,21 +112,21 @@ def test_a_round_trip_takes_its_time_and_a_new_connection_one_more(proxy: Proxy)
     assert 0.055 < took_s[1] < 0.5
 
 
-def test_no_more_than_a_window_is_under_way_in_a_round_trip(proxy: Proxy) -> None:
+def test_at_most_one_window_is_in_flight_in_a_round_trip(proxy: Proxy) -> None:
     proxy.delay(round_trip_ms=100, window_bytes=50_000)
     began_s = time.monotonic()
     ask(proxy, frame(250_000))  # five windows there, and the answer back at the same time
     assert time.monotonic() - began_s > 0.45
 
 
-def test_a_thin_line_lets_no_more_through_than_it_says(proxy: Proxy) -> None:
+def test_the_bandwidth_limit_is_enforced(proxy: Proxy) -> None:
     proxy.limit(400_000)
     began_s = time.monotonic()
     ask(proxy, frame(200_000))
     assert 0.45 < time.monotonic() - began_s < 5
 
 
-def test_what_is_held_arrives_when_the_network_heals(proxy: Proxy) -> None:
+def test_withheld_bytes_arrive_when_the_network_recovers(proxy: Proxy) -> None:
     proxy.freeze()
     with connect(proxy) as sock:
         sock.sendall(frame())
@@ -138,7 +138,7 @@ def test_what_is_held_arrives_when_the_network_heals(proxy: Proxy) -> None:
         assert receive(sock) == frame()
 
 
-def test_a_connection_that_lost_bytes_in_a_black_hole_stays_silent_and_a_new_one_works(proxy: Proxy) -> None:
+def test_a_connection_that_lost_bytes_stays_blocked_and_a_new_one_works(proxy: Proxy) -> None:
     with connect(proxy) as sock:
         proxy.black_hole()
         sock.sendall(frame())
@@ -151,7 +151,7 @@ def test_a_connection_that_lost_bytes_in_a_black_hole_stays_silent_and_a_new_one
     assert ask(proxy, frame()) == frame()
 
 
-def test_half_open_means_done_but_not_told(proxy: Proxy, echo: Echo) -> None:
+def test_half_open_connections_pass_requests_and_drop_responses(proxy: Proxy, echo: Echo) -> None:
     proxy.half_open()
     before = echo.frames
     with connect(proxy) as sock:
@@ -162,7 +162,7 @@ def test_half_open_means_done_but_not_told(proxy: Proxy, echo: Echo) -> None:
     assert echo.frames == before + 1
 
 
-def test_a_refusal_resets_what_is_open_and_ends_with_healing(proxy: Proxy) -> None:
+def test_a_refusal_resets_open_connections_until_the_network_recovers(proxy: Proxy) -> None:
     with connect(proxy) as sock:
         sock.sendall(frame())
         receive(sock)
@@ -175,7 +175,7 @@ def test_a_refusal_resets_what_is_open_and_ends_with_healing(proxy: Proxy) -> No
     assert ask(proxy, frame()) == frame()
 
 
-def test_a_reset_reaches_the_client_as_one(proxy: Proxy) -> None:
+def test_a_reset_reaches_the_client_as_a_reset(proxy: Proxy) -> None:
     with connect(proxy) as sock:
         sock.sendall(frame())
         receive(sock)
@@ -185,7 +185,7 @@ def test_a_reset_reaches_the_client_as_one(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("by_fin", [False, True])
-def test_an_answer_is_cut_in_its_midst_and_the_next_one_is_whole(proxy: Proxy, by_fin: bool) -> None:
+def test_a_response_is_truncated_and_the_next_one_is_complete(proxy: Proxy, by_fin: bool) -> None:
     proxy.cut(after_bytes=1000, by_fin=by_fin)
     assert ask(proxy, frame(900)) == frame(900), "it is shorter"
     expected = "ended after 1000 bytes" if by_fin else "reset by peer|ended after"
@@ -194,12 +194,12 @@ def test_an_answer_is_cut_in_its_midst_and_the_next_one_is_whole(proxy: Proxy, b
     assert ask(proxy, frame(5000)) == frame(5000)
 
 
-def test_tiny_slices_arrive_whole(proxy: Proxy) -> None:
+def test_small_fragments_arrive_completely(proxy: Proxy) -> None:
     proxy.slice(3)
     assert ask(proxy, frame(5000)) == frame(5000)
 
 
-def test_flipped_bits_are_about_as_many_as_were_wanted(proxy: Proxy) -> None:
+def test_the_rate_of_flipped_bits_is_about_the_configured_one(proxy: Proxy) -> None:
     before = proxy.look()["flipped"]
     with connect(proxy) as sock:
         sock.sendall(frame(100))
@@ -214,7 +214,7 @@ def test_flipped_bits_are_about_as_many_as_were_wanted(proxy: Proxy) -> None:
     assert sum(byte.bit_count() for byte in got[4:]) in range(flipped - 8, flipped + 1)
 
 
-def test_an_answer_comes_twice(proxy: Proxy) -> None:
+def test_a_response_is_repeated(proxy: Proxy) -> None:
     proxy.repeat(1)
     with connect(proxy) as sock:
         sock.sendall(frame(10))
@@ -238,13 +238,13 @@ def test_loss_and_jitter_delay_but_keep_the_order(proxy: Proxy) -> None:
     assert got == wanted
 
 
-def test_some_conditions_change_and_others_stay(proxy: Proxy) -> None:
+def test_conditions_are_changed_individually(proxy: Proxy) -> None:
     proxy.delay(round_trip_ms=10)
     proxy.change(slice_bytes=5)
     assert proxy.conditions == Conditions(delay_up_ms=5, delay_down_ms=5, slice_bytes=5)
 
 
-def test_a_port_that_is_taken_is_told_in_one_sentence(echo: Echo, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_sentence(echo: Echo, tmp_path: Path) -> None:
     with (
         pytest.raises(SandboxError, match=r"did not start: .*Address already in use"),
         Proxy("127.0.0.1:1", tmp_path / "log", address=echo.address),

@@ -26,7 +26,7 @@ def quoted(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def test_all_fifty_one_are_there_in_order() -> None:
+def test_all_fifty_one_rows_are_listed_in_order() -> None:
     assert [row[0] for row in ROWS] == [f"A{number}" for number in range(1, 52)]
 
 

@@ -55,11 +55,11 @@ def test_a_number_is_rounded_to_single_precision_once() -> None:
         (float("nan"), 64, 0),
     ],
 )
-def test_floats_are_cut_as_casts_in_java_do(value: float, bits: int, whole: int) -> None:
+def test_floats_are_truncated_like_casts_in_java(value: float, bits: int, whole: int) -> None:
     assert numbers.to_integer(value, bits) == whole
 
 
-def test_the_whole_of_a_huge_decimal_is_not_worked_out() -> None:
+def test_the_integer_part_of_a_huge_decimal_is_not_expanded() -> None:
     assert numbers.whole(Decimal("1e999999999")) == 0
     assert numbers.whole(Decimal("1e-999999999")) == 0
     assert numbers.whole(Decimal("-18446744073709551617.9")) == -1

@@ -21,7 +21,7 @@ POINT = SchemaBuilder.struct().name("p").field("x", INT8_SCHEMA).field("label", 
 NOW = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 
 
-def test_a_struct_gives_what_was_put() -> None:
+def test_a_struct_returns_the_values_put() -> None:
     point = Struct(POINT).put("x", 5)
     assert (point.get("x"), point["label"]) == (5, None)
     assert repr(point) == "Struct{x=5}"
@@ -43,13 +43,13 @@ def test_a_missing_field_is_its_default() -> None:
     assert (struct.get("n"), struct.get_without_default("n")) == (7, None)
 
 
-def test_a_struct_may_be_the_key_of_a_map() -> None:
+def test_a_struct_can_be_the_key_of_a_map() -> None:
     schema = SchemaBuilder.map(POINT, STRING_SCHEMA).build()
     validate_value(schema, {Struct(POINT, {"x": 1}): "a", Struct(POINT, {"x": 2}): "b"})
     assert hash(Struct(POINT, {"x": 1})) == hash(Struct(POINT, {"x": 1}))
 
 
-def test_equal_schemas_are_one_to_a_dictionary() -> None:
+def test_equal_schemas_are_equal_dictionary_keys() -> None:
     again = SchemaBuilder.struct().name("p").field("x", INT8_SCHEMA).field("label", OPTIONAL_STRING_SCHEMA).build()
     assert again == POINT
     assert len({again, POINT}) == 1
@@ -57,7 +57,7 @@ def test_equal_schemas_are_one_to_a_dictionary() -> None:
     assert POINT.as_optional() != POINT
 
 
-def test_what_was_said_may_not_be_said_differently() -> None:
+def test_schema_attributes_cannot_be_set_twice() -> None:
     builder = SchemaBuilder.string().name("a").name("a")
     with pytest.raises(SchemaBuilderError, match="name has already been set"):
         builder.name("b")
@@ -69,7 +69,7 @@ def test_a_default_has_to_fit(default: object) -> None:
         SchemaBuilder.int8().default(default)
 
 
-def test_fields_are_for_structs_and_have_names_of_their_own() -> None:
+def test_fields_are_only_for_structs_and_have_unique_names() -> None:
     with pytest.raises(SchemaBuilderError, match="INT8"):
         SchemaBuilder.int8().field("a", INT8_SCHEMA)
     with pytest.raises(SchemaBuilderError, match="needs a name"):
@@ -96,13 +96,13 @@ def test_fields_are_for_structs_and_have_names_of_their_own() -> None:
         (logical.decimal_schema(1), Decimal("1.5"), 1.5),
     ],
 )
-def test_values_are_of_their_schema(schema: Schema, good: object, bad: object) -> None:
+def test_values_must_match_their_schema(schema: Schema, good: object, bad: object) -> None:
     validate_value(schema, good)
     with pytest.raises(DataError):
         validate_value(schema, bad)
 
 
-def test_an_array_without_items_of_a_kind_holds_none() -> None:
+def test_an_array_without_an_item_schema_has_no_valid_items() -> None:
     validate_value(Schema(Type.ARRAY), [])
     with pytest.raises(DataError, match="No schema defined for element"):
         validate_value(Schema(Type.ARRAY), [1])
@@ -138,7 +138,7 @@ def test_a_decimal_of_another_scale_is_refused() -> None:
         logical.decimal_to_bytes(logical.decimal_schema(2), Decimal("NaN"))
 
 
-def test_moments_are_stored_as_numbers() -> None:
+def test_times_are_stored_as_numbers() -> None:
     assert logical.to_number(logical.DATE_SCHEMA, dt.date(1969, 12, 31)) == -1
     assert logical.to_number(logical.TIME_SCHEMA, dt.time(0, 0, 1, 2999)) == 1002
     assert logical.to_number(logical.TIMESTAMP_SCHEMA, NOW) == 1_795_176_000_000
@@ -149,7 +149,7 @@ def test_moments_are_stored_as_numbers() -> None:
     ("schema", "number"),
     [(logical.DATE_SCHEMA, 2**31 - 1), (logical.TIME_SCHEMA, 86_400_000), (logical.TIMESTAMP_SCHEMA, -(2**63))],
 )
-def test_moments_that_python_has_not_are_errors(schema: Schema, number: int) -> None:
+def test_times_outside_python_s_range_are_errors(schema: Schema, number: int) -> None:
     with pytest.raises(DataError):
         logical.from_number(schema, number)
 
@@ -159,7 +159,7 @@ def test_a_datetime_needs_a_timezone() -> None:
         logical.to_number(logical.TIMESTAMP_SCHEMA, NOW.replace(tzinfo=None))
 
 
-def test_a_value_is_told_in_an_older_schema() -> None:
+def test_a_value_is_projected_to_an_older_schema() -> None:
     older = SchemaBuilder.struct().name("p").field("x", INT64_SCHEMA).build()
     assert project(POINT, Struct(POINT, {"x": 5, "label": "a"}), older) == Struct(older, {"x": 5})
     newer = SchemaBuilder.struct().name("p").field("y", INT8_SCHEMA).build()

@@ -17,7 +17,7 @@ MS = 1_582_945_445_006  # 2020-02-29T03:04:05.006Z, a Saturday
         ("k K Z S SSSSSS ''", "3 3 +0000 6 000006 '"),
     ],
 )
-def test_dates_are_written(pattern: str, text: str) -> None:
+def test_dates_are_formatted(pattern: str, text: str) -> None:
     assert SimpleDateFormat(pattern).format(MS) == text
 
 
@@ -35,7 +35,7 @@ def test_dates_are_written(pattern: str, text: str) -> None:
         ("yyyy D", "2020 60", "2020-02-29T00:00:00"),
     ],
 )
-def test_dates_are_read(pattern: str, text: str, moment: str) -> None:
+def test_dates_are_parsed(pattern: str, text: str, moment: str) -> None:
     read = SimpleDateFormat(pattern).parse(text)
     assert read is not None
     assert read == (
@@ -44,11 +44,11 @@ def test_dates_are_read(pattern: str, text: str, moment: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "2020", "2020-", "2020/02/29"])
-def test_what_is_no_date_is_none(text: str) -> None:
+def test_text_that_is_not_a_date_returns_none(text: str) -> None:
     assert SimpleDateFormat("yyyy-MM-dd").parse(text) is None
 
 
-def test_the_calendar_was_julian_once() -> None:
+def test_old_dates_use_the_julian_calendar() -> None:
     day = 86_400_000
     last = SimpleDateFormat("yyyy-MM-dd").parse("1582-10-04")
     first = SimpleDateFormat("yyyy-MM-dd").parse("1582-10-15")
@@ -63,6 +63,6 @@ def test_a_wrong_pattern_is_refused(pattern: str) -> None:
         SimpleDateFormat(pattern)
 
 
-def test_weeks_can_be_written_only() -> None:
+def test_week_years_can_only_be_formatted() -> None:
     assert not SimpleDateFormat("YYYY-ww").can_parse
     assert SimpleDateFormat("yyyy-MM-dd").can_parse

@@ -35,7 +35,7 @@ from mm2.connect.data.values import convert_to, parse_string
         ("9223372036854775808", Type.BYTES, Decimal(9223372036854775808)),
     ],
 )
-def test_texts_tell_their_type(text: str, type_: Type, value: Any) -> None:
+def test_types_are_inferred_from_text(text: str, type_: Type, value: Any) -> None:
     schema, parsed = parse_string(text)
     assert schema is not None
     assert (schema.type, parsed) == (type_, value)
@@ -50,7 +50,7 @@ def test_elements_have_a_schema_only_if_it_is_one() -> None:
     assert parse_string('[1, "a"]').schema == Schema(Type.ARRAY)
 
 
-def test_a_date_beyond_what_python_has_stays_text() -> None:
+def test_a_date_outside_python_s_range_stays_text() -> None:
     assert parse_string("0001-01-01") == (
         Schema(Type.STRING),
         "0001-01-01",
@@ -58,7 +58,7 @@ def test_a_date_beyond_what_python_has_stays_text() -> None:
     assert parse_string("25:00:00.000Z").value == "25:00:00.000Z"
 
 
-def test_a_number_of_many_zeros_is_not_worked_out() -> None:
+def test_a_number_with_a_huge_exponent_is_not_expanded() -> None:
     schema, value = parse_string("1e2000000000")
     assert (schema, value) == (logical.decimal_schema(-2000000000), Decimal("1e2000000000"))
 
@@ -75,7 +75,7 @@ def test_a_number_of_many_zeros_is_not_worked_out() -> None:
         (dt.date(1969, 12, 31), "00:00:00.000Z"),  # as Java has it: what is before 1970 is a time of day
     ],
 )
-def test_values_are_told_as_java_tells_them(value: Any, text: str | None) -> None:
+def test_values_are_printed_like_java(value: Any, text: str | None) -> None:
     assert convert_to_string(None, value) == text
 
 
@@ -85,7 +85,7 @@ def test_a_float_of_single_precision_has_its_own_digits() -> None:
     assert convert_to_string(None, 0.10000000149011612) == "0.10000000149011612"
 
 
-def test_what_is_no_value_is_an_error() -> None:
+def test_an_invalid_value_is_an_error() -> None:
     with pytest.raises(DataError, match="object"):
         convert_to_string(None, object())
     with pytest.raises(DataError, match="requires a value"):

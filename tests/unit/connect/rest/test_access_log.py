@@ -10,7 +10,7 @@ from tests.support.waiting import wait_until
 from tests.unit.connect.rest.conftest import Start
 
 
-def test_a_probe_that_is_answered_well_is_logged_at_debug_and_all_else_at_info(start: Start) -> None:
+def test_successful_probes_are_logged_at_debug_and_everything_else_at_info(start: Start) -> None:
     rest = start({"rest.health.timeout.ms": "200"})
     with capture_logs() as lines:
         for method, path in (("GET", "/health"), ("HEAD", "/health"), ("GET", "/connectors"), ("POST", "/health")):
@@ -42,7 +42,7 @@ def test_a_probe_that_is_answered_well_is_logged_at_debug_and_all_else_at_info(s
         ("/", False),
     ],
 )
-def test_scrapes_and_probes_are_known_by_their_paths(path: str, expected: bool) -> None:
+def test_scrapes_and_probes_are_recognized_by_their_paths(path: str, expected: bool) -> None:
     assert is_routine({"path": path, "method": "GET"}, 200) is expected
     assert not is_routine({"path": path, "method": "GET"}, 500)
     assert not is_routine({"path": path}, 101), "a WebSocket"

@@ -113,25 +113,25 @@ OWN: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("who", FOREIGN)
-def test_pages_of_others_change_nothing_and_open_no_socket(local: Binding, who: str) -> None:
+def test_pages_of_other_origins_change_nothing_and_open_no_socket(local: Binding, who: str) -> None:
     for method in CHANGING:
         assert status(local, method, **FOREIGN[who]) == 403, method
     # A form or a script can send these without asking first.
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
         assert status(local, "POST", Content_Type=kind, **FOREIGN[who]) == 403
     assert shake_hands(local, **FOREIGN[who]) == 403
-    # Reading is the browser's to refuse, which it does, since nobody tells it otherwise.
+    # The browser rejects reading the response, since no CORS header allows it.
     answer = ask(local, "GET", **FOREIGN[who])
     assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (200, None)
 
 
 @pytest.mark.parametrize("who", OWN)
-def test_own_pages_and_what_is_no_browser_are_as_free_as_with_java(local: Binding, who: str) -> None:
+def test_own_pages_and_other_clients_have_the_same_access_as_with_java(local: Binding, who: str) -> None:
     assert {status(local, method, **OWN[who]) for method in ("GET", "HEAD", *CHANGING)} == {200}
     assert shake_hands(local, **OWN[who]) == 101
 
 
-def test_a_name_that_somebody_leads_here_is_refused(local: Binding) -> None:
+def test_a_foreign_host_name_is_rejected(local: Binding) -> None:
     for host in (
         "evil.example:{port}",
         "evil.example",
@@ -156,7 +156,7 @@ def test_a_name_that_somebody_leads_here_is_refused(local: Binding) -> None:
         assert status(local, host=host) == 200, host
 
 
-def test_names_of_this_server_are_those_it_is_given() -> None:
+def test_only_configured_host_names_are_accepted() -> None:
     with serving(rest_advertised_host_name="MM2.example") as binding:
         assert status(binding, host="mm2.EXAMPLE:80") == 200
         assert status(binding, host="mm3.example") == 421
@@ -165,7 +165,7 @@ def test_names_of_this_server_are_those_it_is_given() -> None:
         assert status(binding, "POST", Origin="http://bad.example") == 200
 
 
-def test_where_others_come_in_any_name_will_do_but_only_this_machine_s_are_local() -> None:
+def test_with_external_listeners_any_host_name_is_accepted_and_only_this_host_s_are_local() -> None:
     with serving(EVERYWHERE) as binding:
         answers = [ask(binding, host=host).headers["content-length"] for host in ("localhost", "evil.example")]
         assert answers == [str(len("True")), str(len("False"))]
@@ -173,7 +173,7 @@ def test_where_others_come_in_any_name_will_do_but_only_this_machine_s_are_local
         assert exposed(binding.main) == [binding.main[0].url]
 
 
-def test_a_socket_is_behind_the_same_password_as_everything_else() -> None:
+def test_websockets_need_the_same_password_as_other_requests() -> None:
     binding = Binding(RestSettings.of({"listeners": LOOPBACK}))
     server = RestServer(binding)
     server.serve(BasicAuth(resources, Credentials({"ada": "lovelace"})))
@@ -188,7 +188,7 @@ def test_a_socket_is_behind_the_same_password_as_everything_else() -> None:
         server.stop(1.0)
 
 
-def test_pages_cannot_be_framed_and_json_is_as_java_s(local: Binding) -> None:
+def test_pages_cannot_be_framed_and_json_headers_equal_java_s(local: Binding) -> None:
     page, other = ask(local, path="/page").headers, ask(local).headers
     assert (page["X-Frame-Options"], page["Content-Security-Policy"]) == ("DENY", "frame-ancestors 'none'")
     assert (page["X-Content-Type-Options"], page["Referrer-Policy"]) == ("nosniff", "same-origin")
@@ -213,5 +213,5 @@ def test_pages_cannot_be_framed_and_json_is_as_java_s(local: Binding) -> None:
         ("", False),
     ],
 )
-def test_what_leads_to_this_machine_only(host: str, expected: bool) -> None:
+def test_loopback_addresses_are_recognized(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected

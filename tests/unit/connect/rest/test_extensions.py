@@ -48,13 +48,13 @@ class Nested(ConnectRestExtension):
         context.configurable.register(outer)
 
 
-def test_java_s_name_and_the_alias_lead_to_it(tmp_path: Path) -> None:
+def test_java_s_name_and_the_alias_select_the_extension(tmp_path: Path) -> None:
     for name in (JAVA_NAME, "BasicAuthSecurityRestExtension"):
         (made,) = load_extensions((name,), Plugins(), login_file(tmp_path))
         assert isinstance(made, BasicAuthSecurityRestExtension)
 
 
-def test_only_the_right_credentials_come_in(start: Start, tmp_path: Path) -> None:
+def test_only_valid_credentials_are_accepted(start: Start, tmp_path: Path) -> None:
     extension = BasicAuthSecurityRestExtension()
     extension.configure(login_file(tmp_path))
     rest = start(None, extension)
@@ -75,13 +75,13 @@ def test_only_the_right_credentials_come_in(start: Start, tmp_path: Path) -> Non
         assert rest.ask("PUT", path, "{}").status == 401, path
 
 
-def test_an_empty_file_lets_everybody_in(start: Start, tmp_path: Path) -> None:
+def test_an_empty_file_accepts_every_client(start: Start, tmp_path: Path) -> None:
     extension = BasicAuthSecurityRestExtension()
     extension.configure(login_file(tmp_path, credentials="# nobody\n"))
     assert start(None, extension).ask("GET", "/connectors").status == 200
 
 
-def test_kafka_opts_may_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_opts_can_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = login_file(tmp_path)["java.security.auth.login.config"]
     monkeypatch.setenv("KAFKA_OPTS", f"-Dx=y -Djava.security.auth.login.config={file}")
     assert load_credentials({}).allow(basic("admin", "a:b")["Authorization"]) == "admin"
@@ -99,7 +99,7 @@ def test_kafka_opts_may_name_the_file(tmp_path: Path, monkeypatch: pytest.Monkey
         (f'KafkaConnect {{ {LOGIN_MODULE} file="s3cret"; }};', "control flag"),
     ],
 )
-def test_a_login_configuration_that_does_not_work_ends_the_start(tmp_path: Path, entry: str, said: str) -> None:
+def test_an_invalid_login_configuration_stops_the_start(tmp_path: Path, entry: str, said: str) -> None:
     with pytest.raises(ConfigException, match=said) as raised:
         load_credentials(login_file(tmp_path, entry=entry))
     assert "s3cret" not in str(raised.value)
@@ -107,7 +107,7 @@ def test_a_login_configuration_that_does_not_work_ends_the_start(tmp_path: Path,
         load_credentials({})
 
 
-def test_routers_within_routers_answer_and_refuse_methods(start: Start) -> None:
+def test_nested_routers_respond_and_reject_methods(start: Start) -> None:
     rest = start(None, Nested())
     rest.herder.configs["c"] = {}
     answer = rest.ask("GET", "/outer/inner/c")

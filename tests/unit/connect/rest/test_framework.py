@@ -56,7 +56,7 @@ UNSUPPORTED = (415, "HTTP 415 Unsupported Media Type")
         ("GET", "/connectors/nope/", (404, "Connector nope not found")),
     ],
 )
-def test_a_request_that_leads_nowhere_is_refused_as_java_does(
+def test_an_unknown_path_is_rejected_like_java(
     rest: Running, method: str, path: str, expected: tuple[int, str]
 ) -> None:
     answer = rest.ask(method, path)
@@ -64,13 +64,13 @@ def test_a_request_that_leads_nowhere_is_refused_as_java_does(
 
 
 @pytest.mark.parametrize("accept", ["text/html", "text/plain", "application/xml", "bogus"])
-def test_who_does_not_take_json_gets_406(rest: Running, accept: str) -> None:
+def test_a_client_that_does_not_accept_json_gets_406(rest: Running, accept: str) -> None:
     answer = rest.ask("GET", "/connectors", headers={"Accept": accept})
     assert (answer.status, answer.message) == NOT_ACCEPTABLE
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/*", "application/json", "text/html, */*;q=0.1"])
-def test_who_takes_json_among_others_gets_it(rest: Running, accept: str) -> None:
+def test_a_client_that_accepts_json_among_others_gets_json(rest: Running, accept: str) -> None:
     assert rest.ask("GET", "/connectors", headers={"Accept": accept}).status == 200
 
 
@@ -88,13 +88,13 @@ def test_who_takes_json_among_others_gets_it(rest: Running, accept: str) -> None
         ("Application/JSON", 400),
     ],
 )
-def test_only_json_is_read(rest: Running, content_type: str, status: int) -> None:
+def test_only_json_bodies_are_accepted(rest: Running, content_type: str, status: int) -> None:
     answer = rest.ask("POST", "/connectors", '{"name":"x","config":{}}', {"Content-Type": content_type})
     assert answer.status == status
     assert answer.message
 
 
-def test_a_body_of_no_type_is_read_by_nobody(rest: Running) -> None:
+def test_a_body_without_a_content_type_is_rejected(rest: Running) -> None:
     assert rest.ask("POST", "/connectors", '{"name":"x","config":{}}', {}).status == 415
     # who reads no body does not care
     rest.herder.configs["c"] = {}
@@ -124,12 +124,12 @@ def test_a_malformed_body_is_500_and_its_values_are_not_repeated(rest: Running, 
     assert not rest.herder.configs
 
 
-def test_bytes_that_are_no_text_are_500(rest: Running) -> None:
+def test_bytes_that_are_not_text_return_500(rest: Running) -> None:
     for body in (b"\xff\xfe{}", b'{"name":"\xff","config":{}}'):
         assert rest.ask("POST", "/connectors", body, JSON).status == 500
 
 
-def test_scalars_become_strings_where_strings_are_wanted(rest: Running) -> None:
+def test_scalars_are_converted_to_strings_where_expected(rest: Running) -> None:
     body = '{"name":5,"config":{"connector.class":"X","a":1,"b":true,"c":1.50,"d":null,"e":1e3}}'
     assert rest.ask("POST", "/connectors", body).status == 201
     name = rest.herder.calls[-1][1]
@@ -139,7 +139,7 @@ def test_scalars_become_strings_where_strings_are_wanted(rest: Running) -> None:
     assert all(type(value) in {str, type(None)} or isinstance(value, str) for value in config.values())
 
 
-def test_the_last_of_equal_fields_counts_and_a_byte_order_mark_does_not(rest: Running) -> None:
+def test_the_last_of_equal_fields_counts_and_a_byte_order_mark_is_ignored(rest: Running) -> None:
     body = '\ufeff{"name":"x","name":"y","config":{"connector.class":"X"}}'
     assert rest.ask("POST", "/connectors", body).status == 201
     assert rest.ask("GET", "/connectors").json == ["y"]
@@ -172,12 +172,12 @@ def test_options_and_refusals_name_the_methods(rest: Running, path: str, allowed
     assert set(rest.ask("FOO", path).headers["allow"].split(",")) == allowed
 
 
-def test_a_slash_at_the_end_changes_nothing(rest: Running) -> None:
+def test_a_trailing_slash_is_ignored(rest: Running) -> None:
     for path in ("/connectors/", "/connector-plugins/", "/admin/loggers/", "/health/"):
         assert rest.ask("GET", path).status == 200
 
 
-def test_a_body_that_is_too_large_is_413(start: Start) -> None:
+def test_a_body_that_is_too_large_returns_413(start: Start) -> None:
     rest = start({"rest.request.max.bytes": "1000"})
     answer = rest.ask("POST", "/connectors", "x" * 1001)
     assert answer.status == 413
@@ -192,7 +192,7 @@ def test_a_body_that_is_too_large_is_413(start: Start) -> None:
         assert sock.recv(1000).startswith(b"HTTP/1.1 413")
 
 
-def test_callers_that_stall_are_cut_off(start: Start) -> None:
+def test_stalled_clients_are_disconnected(start: Start) -> None:
     rest = start({"rest.idle.timeout.ms": "500"})
     beginnings = {
         b"": b"",
@@ -215,7 +215,7 @@ def test_callers_that_stall_are_cut_off(start: Start) -> None:
     assert rest.ask("GET", "/").status == 200
 
 
-def test_an_answer_on_a_connection_that_is_kept_waits_for_no_acknowledgement(rest: Running) -> None:
+def test_a_response_on_a_kept_connection_is_not_delayed_by_an_acknowledgement(rest: Running) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", rest.port, timeout=20)
     took_s = []
     for _ in range(60):
@@ -228,7 +228,7 @@ def test_an_answer_on_a_connection_that_is_kept_waits_for_no_acknowledgement(res
     assert min(took_s[30:]) < 0.03
 
 
-def test_what_is_no_http_is_refused_in_json(rest: Running) -> None:
+def test_invalid_http_is_rejected_with_json(rest: Running) -> None:
     for sent in (
         b"\x16\x03\x01 hello\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nbad header\r\n\r\n",
@@ -246,6 +246,6 @@ def test_what_is_no_http_is_refused_in_json(rest: Running) -> None:
         assert sock.recv(100).startswith(b"HTTP/1.1 4")
 
 
-def test_hops_that_a_proxy_claims_are_not_believed(rest: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forwarded_headers_are_ignored(rest: Running, capsys: pytest.CaptureFixture[str]) -> None:
     rest.ask("GET", "/", headers={"X-Forwarded-For": "6.6.6.6", "User-Agent": 'a"b\r\n'.strip()})
     assert "6.6.6.6" not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The herder calls of each REST resource, and the responses it makes of their results."""
+"""The herder calls of each REST resource, and the responses for their results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rest(impatient: Running) -> Running:
     return impatient
 
 
-def test_the_life_of_a_connector(rest: Running) -> None:
+def test_a_connector_is_created_changed_and_deleted(rest: Running) -> None:
     created = rest.ask(
         "POST", "/connectors", '{"name":" n 1 ","config":{"connector.class":"X"},"initial_state":"paused"}'
     )
@@ -80,7 +80,7 @@ def test_the_life_of_a_connector(rest: Running) -> None:
     assert rest.ask("DELETE", "/connectors/z").status == 404
 
 
-def test_expand_adds_what_is_asked_for(rest: Running) -> None:
+def test_expand_adds_the_requested_parts(rest: Running) -> None:
     both = rest.ask("GET", "/connectors?expand=info&expand=status&expand=bogus").json
     assert set(both) == {"c"}
     assert both["c"]["info"]["config"] == CONFIG
@@ -89,7 +89,7 @@ def test_expand_adds_what_is_asked_for(rest: Running) -> None:
     assert rest.ask("GET", "/connectors?expand").json == {"c": {}}
 
 
-def test_a_name_in_the_configuration_must_be_that_of_the_path(rest: Running) -> None:
+def test_the_name_in_the_configuration_must_match_the_path(rest: Running) -> None:
     answer = rest.ask("PUT", "/connectors/c/config", '{"name":"other"}')
     assert answer.status == 400
     assert answer.message == "Connector name configuration (other) doesn't match connector name in the URL (c)"
@@ -166,7 +166,7 @@ def test_root(rest: Running) -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), ALL)
-def test_a_herder_that_does_not_answer_costs_500_that_names_its_stage(
+def test_an_unresponsive_herder_returns_500_with_its_stage(
     rest: Running, method: str, path: str, body: str | None
 ) -> None:
     rest.herder.hang = True
@@ -191,7 +191,7 @@ def test_a_herder_that_does_not_answer_costs_500_that_names_its_stage(
     ],
 )
 @pytest.mark.parametrize(("method", "path", "body"), ALL)
-def test_refusals_keep_their_status(
+def test_rejections_keep_their_status(
     rest: Running, method: str, path: str, body: str | None, refusal: Exception, status: int
 ) -> None:
     rest.herder.refuse = refusal

@@ -29,7 +29,7 @@ def test_listeners_as_java_reads_them(text: str, expected: Listener) -> None:
 @pytest.mark.parametrize(
     "text", ["", "8083", "http://a", "http://a:b", "ftp://a:1", "http://a:65536", "http://a:-1", "://a:1"]
 )
-def test_what_is_no_listener_is_refused_with_key_and_value(text: str) -> None:
+def test_an_invalid_listener_is_rejected_with_key_and_value(text: str) -> None:
     with pytest.raises(ConfigException, match=r"admin\.listeners"):
         Listener.parse("admin.listeners", text)
 
@@ -61,7 +61,7 @@ def test_defaults() -> None:
         ({"rest.request.timeout.ms": "0"}, "rest.request.timeout.ms"),
     ],
 )
-def test_wrong_values_are_refused_by_their_key(props: dict[str, str], key: str) -> None:
+def test_invalid_values_are_rejected_with_their_key(props: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigException, match=key):
         RestSettings.of(props)
 
@@ -76,7 +76,7 @@ def test_wrong_values_are_refused_by_their_key(props: dict[str, str], key: str) 
         ({"listeners": "http://[::1]:0,http://127.0.0.1:0"}, "http://[::1]:{0}/"),
     ],
 )
-def test_what_is_advertised(props: dict[str, str], url: str) -> None:
+def test_the_advertised_address_follows_the_settings(props: dict[str, str], url: str) -> None:
     binding = Binding(RestSettings.of(props))
     try:
         assert binding.advertised_url == url.format(*(port.number for port in binding.main))
@@ -97,7 +97,7 @@ def test_without_a_host_it_listens_everywhere_and_advertises_this_machine() -> N
         binding.close()
 
 
-def test_a_port_that_is_taken_is_named_and_the_others_are_given_back() -> None:
+def test_a_port_in_use_is_reported_and_the_others_are_released() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as probe:
         free = probe.getsockname()[1]
         probe.close()

@@ -1,4 +1,4 @@
-"""A herder that keeps connectors in a dict, for tests of what is between HTTP and herder."""
+"""A herder that stores connectors in a dict, for tests of the REST layer."""
 
 from __future__ import annotations
 

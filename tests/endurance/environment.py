@@ -1,4 +1,4 @@
-"""Two brokers, a loaded source topic and the eyes on its replica: what bin/soak and bin/chaos have in common."""
+"""Two brokers, a loaded source topic and the monitor of its remote topic, shared by bin/soak and bin/chaos."""
 
 import secrets
 import shutil
@@ -28,8 +28,8 @@ _READ_PATIENCE_S = 60.0
 
 
 @dataclass
-class Scene:
-    """All that runs around the product. `folder` is deleted at the end; the product's logs only after a success."""
+class Environment:
+    """Everything that runs beside the product. `folder` is deleted at the end; logs of the product are kept after a failure."""
 
     folder: Path
     source: LocalKafka
@@ -43,23 +43,23 @@ class Scene:
     succeeded: bool = False
 
     def product(self, name: str, settings: Mapping[str, str]) -> Product:
-        """A process that is not started yet and whose remains are ended with the scene."""
+        """A process that is not started yet; its processes are killed at the end of the environment."""
         product = Product(self.flow, self.folder, name, dict(settings))
         self._stack.callback(product.clean_up)
         return product
 
     def judge(self, boundaries: list[dict[int, int]]) -> Verdict:
-        """Reads the whole replica. `boundaries`: see Judge.verdict."""
+        """Read the whole remote topic. `boundaries`: see Judge.verdict."""
         judge = Judge(self.traffic.run, self.traffic.sent)
         read_to_judge(self.target.bootstrap, self.flow.remote_topic, self.partitions, judge, _READ_PATIENCE_S)
         return judge.verdict(boundaries)
 
 
 @contextmanager
-def scene(
-    *, partitions: int, rate: float, size_bytes: int, producers: int, look_interval_s: float = 0.02
-) -> Iterator[Scene]:
-    """Brokers are up and the traffic flows; the product is the caller's to start. Ctrl-C and SIGTERM end all of it."""
+def environment(
+    *, partitions: int, rate: float, size_bytes: int, producers: int, poll_interval_s: float = 0.02
+) -> Iterator[Environment]:
+    """Run brokers and traffic; the caller starts the product. Ctrl-C and SIGTERM stop everything."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="mm2-endurance-"))
@@ -71,7 +71,7 @@ def scene(
         admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result(30)
         cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": target.bootstrap}), name="B")
         stack.callback(cluster.close)
-        growth = Growth(Arrivals(cluster, flow.remote_topic, partitions), look_interval_s)
+        growth = Growth(Arrivals(cluster, flow.remote_topic, partitions), poll_interval_s)
         growth.start()
         stack.callback(growth.stop)
         traffic = Traffic(
@@ -85,16 +85,16 @@ def scene(
         )
         traffic.start()
         stack.callback(traffic.halt)
-        stage = Scene(folder, source, target, flow, partitions, growth, traffic, cluster, stack)
+        env = Environment(folder, source, target, flow, partitions, growth, traffic, cluster, stack)
         try:
-            yield stage
+            yield env
         finally:
-            if not stage.succeeded:
+            if not env.succeeded:
                 stack.callback(_keep_logs, folder)
 
 
 def _keep_logs(folder: Path) -> None:
-    """Copies the product's logs to a folder that stays, and says where."""
+    """Copy the product's logs to a folder that is kept, and print its path."""
     kept = Path(tempfile.mkdtemp(prefix="mm2-endurance-logs-"))
     for log in folder.glob("*/contender.log"):
         shutil.copyfile(log, kept / f"{log.parent.name}.log")

@@ -1,7 +1,7 @@
-"""Two clusters of several brokers, each behind a bad network; the product between them; records; and a fault after the other.
+"""Run the product between two clusters behind fault-injecting proxies, and inject one fault after another under load.
 
-What is judged at the end is everything: each record of each topic, the ledger's reasons, every committed position against the
-target's high watermark, memory, and whether a standstill was told while it lasted.
+At the end all of these are checked: each record of each topic, the ledger's reasons, every committed position against the
+target's high watermark, memory, and whether each stall was reported while it lasted.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _RECOVERY_PATIENCE_S = 240.0 * PATIENCE
 _ARRIVAL_PATIENCE_S = 300.0 * PATIENCE
 _REPORTED_WITHIN_S = 30.0
 _MOST_BYTES = 3 << 30
-#: What a worker says that has lost its group's coordinator for longer than its session: nothing is left that could be held up.
+#: Logged by a worker that has lost its group coordinator for longer than the session timeout; no task is left to be blocked.
 _ALL_STOPS = "group session expired; stopping all connectors and tasks"
 
-_GATHERED = Pace(2)
+_BATCHED = Pace(2)
 _PROMPTLY = Pace(1, tick_ms=20.0, linger_ms=0.0)
-#: Deaths are noticed soon.
+#: Dead workers are detected soon.
 SETTINGS = {
     "B.session.timeout.ms": "6000",
     "B.heartbeat.interval.ms": "1500",
-    "copy.batch.duration.ms": "20000",  # hand-overs happen between faults, and during them
+    "copy.batch.duration.ms": "20000",  # hand-offs happen between faults and during faults
     "A.consumer.isolation.level": "read_committed",
     "tasks.max": "2",
 }
@@ -60,30 +60,30 @@ EXACTLY_ONCE = {"B.exactly.once.source.support": "enabled", "dedicated.mode.enab
 
 
 @dataclass(frozen=True)
-class Survived:
-    """A step: what was done, and how long every partition needed to grow again after its end."""
+class Step:
+    """One step: its faults, and how long it took until every partition was copied again after their end."""
 
     number: int
     at_s: float
     faults: tuple[Fault, ...]
     recovery_s: float
     pause_s: float
-    """The longest standstill of a partition, from the begin of the faults on."""
+    """The longest pause of a partition since the begin of the faults."""
 
     def __str__(self) -> str:
         what = " + ".join(str(fault) for fault in self.faults)
         minutes, seconds = divmod(int(self.at_s), 60)
         return (
             f"{self.number:4}  {minutes:3}:{seconds:02}  recovered in {self.recovery_s:5.1f} s, "
-            f"stood still {self.pause_s:5.1f} s  {what}"
+            f"stalled {self.pause_s:5.1f} s  {what}"
         )
 
 
 @dataclass
 class Outcome:
-    """All that was found out; `problems` is empty when all is well."""
+    """The results; `problems` is empty after a successful run."""
 
-    steps: list[Survived] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     judgments: dict[str, Judgment] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     peak_bytes: int = 0
@@ -92,9 +92,9 @@ class Outcome:
     sampled: int = 0
     """Positions that were compared with a high watermark."""
     unanswered: int = 0
-    """Positions for which no high watermark could be had in time."""
+    """Positions whose high watermark could not be read in time."""
     back: list[str] = field(default_factory=list)
-    """Positions below the one before them."""
+    """Positions below their predecessor."""
 
     def number(self, what: str) -> int:
         """How many records (`lost`, `doubled`, …) of all topics."""
@@ -103,8 +103,8 @@ class Outcome:
 
 
 @dataclass
-class Trial:
-    """What runs. `folder` is deleted at the end, but for the product's logs when `succeeded` is not set."""
+class FaultRun:
+    """Everything that runs. `folder` is deleted at the end; logs are kept unless `succeeded` is set."""
 
     folder: Path
     source: Side
@@ -120,27 +120,27 @@ class Trial:
     began_s: float = field(default_factory=time.monotonic)
 
     def await_live(self) -> None:
-        """Every partition is copied. Raises ProductFailed."""
+        """Wait until every partition is copied. Raises ProductFailed."""
         began_s = time.monotonic()
         if not self.growth.wait(lambda: self.growth.all_grown_since(began_s), _LIVE_PATIENCE_S, self.check):
-            raise ProductFailed(f"Nothing, or not everything, is copied after {_LIVE_PATIENCE_S:.0f} s.")
+            raise ProductFailed(f"Not every partition is copied after {_LIVE_PATIENCE_S:.0f} s.")
 
     def check(self) -> None:
-        """Raises ProductFailed when a process ended that nobody had ended."""
+        """Raise ProductFailed when a process ended unexpectedly."""
         for number, mirror in enumerate(self.mirrors, 1):
             if not mirror.process.is_running:
                 raise ProductFailed(
-                    f"Process {number} ended by itself with exit code {mirror.process.exit_code}:\n{mirror.process.tail()}"
+                    f"Process {number} ended unexpectedly with exit code {mirror.process.exit_code}:\n{mirror.process.tail()}"
                 )
 
-    def survive(self, faults: list[Fault], say: Callable[[str], None]) -> Survived:
-        """Begins them, ends each when its time is over, and waits until all partitions grow. Raises ProductFailed."""
+    def inject(self, faults: list[Fault], show: Callable[[str], None]) -> Step:
+        """Begin the faults, end each after its duration, and wait until all partitions are copied. Raises ProductFailed."""
         growth = self.growth
         began_s = time.monotonic()
         reports = [_reports(mirror) for mirror in self.mirrors]
         was_blocked = any(_is_blocked(mirror) for mirror in self.mirrors)  # by the fault before, which was reported
         number = len(self.outcome.steps) + 1
-        say(f"{number}: " + " + ".join(str(fault) for fault in faults))
+        show(f"{number}: " + " + ".join(str(fault) for fault in faults))
         begun: list[Fault] = []
         # Each fault ends in a thread of its own: a broker that starts again waits for a controller whose fault ends later.
         with ThreadPoolExecutor(len(faults)) as ends:
@@ -162,39 +162,39 @@ class Trial:
         ended_s = time.monotonic()
         for mirror in self.mirrors:
             self._watch_memory(mirror)
-        # What was sent before a kill may still be seen to arrive just after it.
+        # Records sent before a kill may still arrive just after it.
         if not growth.wait(lambda: growth.all_grown_since(ended_s + 0.3), _RECOVERY_PATIENCE_S, self.check):
             what = " + ".join(str(fault) for fault in faults)
             raise ProductFailed(f"Not every partition is copied {_RECOVERY_PATIENCE_S:.0f} s after: {what}.")
         recovered_s = time.monotonic()
         pause_s = max(growth.pauses_s(began_s).values(), default=0.0)
-        step = Survived(number, began_s - self.began_s, tuple(faults), recovered_s - ended_s, pause_s)
+        step = Step(number, began_s - self.began_s, tuple(faults), recovered_s - ended_s, pause_s)
         self.outcome.steps.append(step)
         is_reported = was_blocked or [_reports(mirror) for mirror in self.mirrors] != reports
         if pause_s > _REPORTED_WITHIN_S and not is_reported and not any(fault.kills_process for fault in faults):
             self.outcome.problems.append(f"step {number}: stalled for {pause_s:.0f} s without a report")
         return step
 
-    def finish(self, say: Callable[[str], None]) -> Outcome:
-        """Ends the traffic, waits until everything has arrived, stops the product, judges."""
-        say("Waiting for the last records")
+    def finish(self, show: Callable[[str], None]) -> Outcome:
+        """Stop the traffic, wait until all records have arrived, stop the product, and check the results."""
+        show("Waiting for the last records")
         outcome = self.outcome
         self.group.halt()
         self.transactions.halt()
         self.traffic.finish()
-        judgments = self._await_all(say)
+        judgments = self._await_all(show)
         for number, mirror in enumerate(self.mirrors, 1):
             try:
                 mirror.stop()
             except (AssertionError, subprocess.TimeoutExpired) as exc:
-                outcome.problems.append(f"process {number} did not stop as it should: {exc}")
+                outcome.problems.append(f"process {number} did not stop cleanly: {exc}")
                 mirror.clean_up()
         time.sleep(1.0)  # the last positions
         until = self._behind()
         self.sampler.halt()
         judgments = {
             topic: self._judge(topic, until.get(topic)) for topic in judgments
-        }  # what a stop writes counts too
+        }  # records written during the stop count too
         outcome.judgments = judgments
         for topic, judgment in judgments.items():
             if topic in until:
@@ -202,23 +202,25 @@ class Trial:
             if not (judgment.exactly_once and judgment.explained and judgment.source_records):
                 outcome.problems.append(f"{topic}: {judgment}")
         self._judge_positions()
-        if judgments[PLAIN].exactly_once:  # it is compared record by record, which needs each of them once and in order
+        if judgments[
+            PLAIN
+        ].exactly_once:  # checkpoints are compared record by record, which needs each record once and in order
             outcome.checkpoints, skipping = self._judge_checkpoints()
             outcome.problems += skipping
         if outcome.peak_bytes > _MOST_BYTES:
-            outcome.problems.append(f"{outcome.peak_bytes / 1e6:,.0f} MB of memory at the worst moment")
+            outcome.problems.append(f"{outcome.peak_bytes / 1e6:,.0f} MB of memory at the peak")
         if judgments[PLAIN].source_records < self.traffic.records:
-            outcome.problems.append("the source does not have all that it acknowledged: nothing was shown")
+            outcome.problems.append("the source lost acknowledged records: the run proves nothing")
         return outcome
 
-    def _await_all(self, say: Callable[[str], None]) -> dict[str, Judgment]:
-        """Waits until all is there, or the positions claim that it is, or the time is over; the judgments so far."""
+    def _await_all(self, show: Callable[[str], None]) -> dict[str, Judgment]:
+        """Wait until all records have arrived, the positions claim so, or the timeout; return the judgments so far."""
         deadline = time.monotonic() + _ARRIVAL_PATIENCE_S
         while self._behind() and time.monotonic() < deadline and self._all_run():
             time.sleep(0.5)
         time.sleep(2.0)
         while True:
-            say("Reading everything back")
+            show("Reading everything back")
             ended = not self._behind() or not self._all_run()
             judgments = {topic: self._judge(topic) for topic in (PLAIN, TRANSACTIONAL)}
             waiting = any(judgment.lost or judgment.unexplained for judgment in judgments.values())
@@ -230,7 +232,7 @@ class Trial:
         return all(mirror.process.is_running for mirror in self.mirrors)
 
     def _behind(self) -> dict[str, dict[int, int]]:
-        """The positions, by topic and partition, of topics of which one does not claim the end; none when all do."""
+        """Positions by topic and partition, of the topics that are not copied to their end."""
         behind = {}
         reader = Reader(self.source.bootstrap, "read_committed")
         try:
@@ -261,7 +263,7 @@ class Trial:
         return judgment
 
     def _judge_checkpoints(self) -> tuple[int, list[str]]:
-        """How many there are, and what is wrong with them."""
+        """The number of checkpoints, and the errors in them."""
         remote = self.mirrors[0].remote(PLAIN)
         points = checkpoints(self.target.bootstrap, self.mirrors[0].alias)
         problems: list[str] = []
@@ -285,7 +287,7 @@ class Trial:
 
 
 @contextmanager
-def trial(
+def fault_run(
     *,
     rate: float,
     processes: int = 1,
@@ -297,16 +299,16 @@ def trial(
     seed: int = 1,
     settings: Mapping[str, str] | None = None,
     promptly: bool = False,
-) -> Iterator[Trial]:
-    """Everything runs and records flow; the product has been started. `brokers` on each side, `settings` of the flow.
+) -> Iterator[FaultRun]:
+    """Run everything under load, with the product started. `brokers` per cluster, `settings` of the flow.
 
     `replicas` of every topic, as many as there are brokers if None; with three brokers and more the target needs two in sync.
-    `age_days`: how old the records say they are; the target forgets the producer of such records within a second.
-    `promptly`: records are not gathered before they are sent, so that their latency is that of those who copy them.
+    `age_days`: age of the record timestamps; the target expires the producer of old records within a second.
+    `promptly`: producers do not linger, so that the measured latency is that of the replication.
     """
     replicas = replicas or brokers
     age_ms = int(age_days * 86_400_000)
-    folder = Path(tempfile.mkdtemp(prefix="mm2-trial-"))
+    folder = Path(tempfile.mkdtemp(prefix="mm2-fault-run-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         source, target = (start_side(stack, folder, name, brokers, replicas) for name in ("A", "B"))
@@ -327,8 +329,8 @@ def trial(
         ]
         for mirror in mirrors:
             stack.callback(mirror.clean_up)
-        looking = {"bootstrap.servers": target.bootstrap, "request.timeout.ms": "2000"}
-        cluster = Cluster(ClientSettings.from_props(looking), name="B")
+        client = {"bootstrap.servers": target.bootstrap, "request.timeout.ms": "2000"}
+        cluster = Cluster(ClientSettings.from_props(client), name="B")
         stack.callback(cluster.close)
         growth = Growth(Arrivals(cluster, f"A.{PLAIN}", PARTITIONS), 0.1)
         growth.start()
@@ -341,7 +343,7 @@ def trial(
             run=run,
             rate=rate,
             size_bytes=size_bytes,
-            pace=_PROMPTLY if promptly else _GATHERED,
+            pace=_PROMPTLY if promptly else _BATCHED,
             age_ms=age_ms,
         )
         transactions = Transactions(
@@ -357,7 +359,7 @@ def trial(
         sampler = PositionSampler(target.bootstrap, mirrors[0].alias)
         sampler.start()
         stack.callback(sampler.halt)
-        made = Trial(folder, source, target, mirrors, traffic, transactions, group, growth, sampler)
+        made = FaultRun(folder, source, target, mirrors, traffic, transactions, group, growth, sampler)
         for mirror in mirrors:
             mirror.start()
         try:
@@ -370,16 +372,16 @@ def trial(
 
 
 def compose(
-    made: Trial,
+    made: FaultRun,
     seed: int,
     minutes: float,
-    say: Callable[[str], None],
-    tell: Callable[[str], None],
+    show: Callable[[str], None],
+    report: Callable[[str], None],
     victims: Sequence[Victim] | None = None,
 ) -> None:
-    """Faults by lot until the time is up; `tell` gets a line for each. Raises ProductFailed when nothing is copied at the start.
+    """Inject random faults until the time has passed; `report` gets a line for each. Raises ProductFailed when nothing is copied.
 
-    What goes wrong later is a problem of the outcome, and ends the faults: how much arrived can still be judged.
+    A later failure is a problem of the outcome and ends the faults; the arrived records are still checked.
     """
     rng = random.Random(seed)
     draw = Draw(rng, made.source, made.target, made.mirrors, victims=victims)
@@ -388,7 +390,7 @@ def compose(
     try:
         while time.monotonic() < made.began_s + 60 * minutes:
             time.sleep(rng.uniform(0.5, 6))
-            tell(str(made.survive(draw.draw(), say)))
+            report(str(made.inject(draw.draw(), show)))
     except (ProductFailed, AssertionError, subprocess.TimeoutExpired) as exc:
         made.outcome.problems.append(str(exc))
 
@@ -399,7 +401,7 @@ def _reports(mirror: Mirror) -> int:
 
 
 def _is_blocked(mirror: Mirror) -> bool:
-    """Whether a task has reported blocked copying, and not its end."""
+    """Whether a task has reported that copying is blocked and has not reported that it continues."""
     blocked: dict[object, bool] = {}
     for line in mirror.process.lines(event="Copying "):
         if line["event"] in {HELD_UP, GOES_ON}:
@@ -408,24 +410,24 @@ def _is_blocked(mirror: Mirror) -> bool:
 
 
 def _keep_logs(folder: Path) -> None:
-    """Copies the logs of product and brokers to a folder that stays."""
-    kept = Path(tempfile.mkdtemp(prefix="mm2-trial-logs-"))
+    """Copy the logs of product and brokers to a folder that is kept."""
+    kept = Path(tempfile.mkdtemp(prefix="mm2-fault-run-logs-"))
     for log in [*folder.glob("mm2-*/*.log"), *folder.glob("*/*/broker.log")]:
         shutil.copyfile(log, kept / "-".join(log.relative_to(folder).parts))
-    print(f"The logs of product and brokers, and the evidence, are in {kept}.")  # noqa: T201 - the last line somebody looks for
+    print(f"The logs of product and brokers, and the evidence, are in {kept}.")  # noqa: T201 - for the user of the command
 
 
-def _keep_evidence(made: Trial) -> None:
-    """Writes what the verdict rests on beside the logs: all sentences in full, sampled positions, ledger and offsets topics."""
+def _keep_evidence(made: FaultRun) -> None:
+    """Write the evidence beside the logs: all messages in full, sampled positions, ledger and offsets topics."""
     outcome, alias = made.outcome, made.mirrors[0].alias
-    told = [*(str(step) for step in outcome.steps), *outcome.problems]
+    lines = [*(str(step) for step in outcome.steps), *outcome.problems]
     for topic, judgment in outcome.judgments.items():
         for what in ("lost", "doubled", "reordered", "altered", "holes", "unexplained", "misexplained"):
-            told += [f"{topic} {what}: {sentence}" for sentence in getattr(judgment, what)]
-    told += [f"uncertain: {sentence}" for sentence in outcome.positions.uncertain]
-    told += [f"position went back: {sentence}" for sentence in outcome.back]
-    told += [f"sampler: {count} x {failure}" for failure, count in made.sampler.failures.most_common()]
-    (made.folder / "mm2-1" / "verdict.log").write_text("\n".join(told) + "\n")
+            lines += [f"{topic} {what}: {sentence}" for sentence in getattr(judgment, what)]
+    lines += [f"uncertain: {sentence}" for sentence in outcome.positions.uncertain]
+    lines += [f"position went back: {sentence}" for sentence in outcome.back]
+    lines += [f"sampler: {count} x {failure}" for failure, count in made.sampler.failures.most_common()]
+    (made.folder / "mm2-1" / "verdict.log").write_text("\n".join(lines) + "\n")
     with (made.folder / "mm2-1" / "claims.log").open("w") as file:
         for claims in made.sampler.claims.values():
             file.writelines(json.dumps(claim._asdict()) + "\n" for claim in claims)

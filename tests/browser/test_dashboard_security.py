@@ -36,7 +36,7 @@ from tests.browser.chromium import chromium
 from tests.support.certificates import PASSWORD, issue
 
 USER, WORD = "admin", "open-sesame"
-#: What somebody may call a group or a client, or have a broker say.
+#: A name that a user can give to a group or a client, or a text of a broker.
 NASTY = """<img src=x onerror="window.hurt = 1">' onfocus='window.hurt = 1' {{ 7 * 7 }}</pre><script>window.hurt = 1</script>"""
 VIEWS = ("", "partitions", "groups", "gaps", "connectors", "workers", "spark")
 _MODULE = "org.apache.kafka.connect.rest.basic.auth.extension"
@@ -97,7 +97,7 @@ def door(tmp_path: Path) -> Iterator[str]:
         resources.requests.close()
 
 
-def test_password_and_tls_hold_for_pages_and_websockets_and_words_stay_words(door: str, tmp_path: Path) -> None:
+def test_password_and_tls_apply_to_pages_and_websockets_and_html_is_escaped(door: str, tmp_path: Path) -> None:
     socket = door + "_nicegui_ws/socket.io/?EIO=4&transport=websocket"
     upgrade = {
         "Connection": "Upgrade",

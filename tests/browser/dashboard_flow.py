@@ -1,4 +1,4 @@
-"""What the dashboard is looked at with: two brokers, flows between them, traffic, transactions, groups, and something that has failed.
+"""Environment of the dashboard tests: two brokers, flows, traffic, transactions, groups, and a failed connector.
 
 ``shop`` is copied to ``vault``; heartbeats come back round. Used by the tests, and by the script that takes the pictures, which adds to it.
 """
@@ -76,7 +76,7 @@ class Traffic:
             plain.flush(2)
 
 
-class Shop:
+class DashboardFlow:
     """A process that copies, at ``url``."""
 
     def __init__(self, source: LocalKafka, target: LocalKafka, file: Path, process: MirrorProcess) -> None:
@@ -126,7 +126,7 @@ class Shop:
             "file": "/nowhere/to/be/found/archive.txt",
             "tasks.max": "1",
         }
-        # Refused with 409 while workers share out anew.
+        # Rejected with 409 during a rebalance.
         wait_until(
             lambda: self.ask("PUT", f"/connectors/{_BROKEN}/config", json=config).is_success,
             60.0,
@@ -138,7 +138,9 @@ class Shop:
 
 
 @contextlib.contextmanager
-def open_shop(folder: Path, *, topics: Sequence[str] = (), settings: Mapping[str, str] | None = None) -> Iterator[Shop]:
+def start_dashboard_flow(
+    folder: Path, *, topics: Sequence[str] = (), settings: Mapping[str, str] | None = None
+) -> Iterator[DashboardFlow]:
     """Everything, copying. ``topics`` of one partition and ``settings`` are there besides."""
     source, target = LocalKafka("shop", folder / "shop"), LocalKafka("vault", folder / "vault")
     start_all((source, target), PATIENCE_S)
@@ -168,7 +170,7 @@ def open_shop(folder: Path, *, topics: Sequence[str] = (), settings: Mapping[str
         )
         process = MirrorProcess(file, folder / "mm2.log", variables={"XDG_STATE_HOME": str(folder)})
         try:
-            shop = Shop(source, target, file, process)
+            shop = DashboardFlow(source, target, file, process)
             with Traffic(source):
                 wait_until(lambda: shop.state("MirrorSourceConnector") == "RUNNING", 60.0, why=process.tail)
                 shop.commit(20)
