@@ -213,8 +213,8 @@ class _Previewer:
                     self._errors.append(f"{error}.")
             elif vanished(found):
                 answer = self._rehearsed(Side.TARGET, topic.new_topic)
-                error = "" if answer is None else explain(admin, topic, answer, alias)
-                self._create(alias, topic.new_topic, error)
+                refusal = "" if answer is None else explain(admin, topic, answer, alias)
+                self._create(alias, topic.new_topic, refusal)
             else:
                 self._errors.append(str(found))
 
