@@ -25,7 +25,7 @@ def find_mutations(rule: str, limit_s: float) -> int:
         if rule and rule not in mutation.rule:
             continue
         began, cpu, steps = time.perf_counter(), time.process_time(), 0
-        for seed in range(1, 10**6):
+        for seed in range(mutation.first_seed, 10**6):
             with mutation.applied():
                 if mutation.schedule is None:
                     result = run(seed, families=mutation.families, shape=mutation.shape, alarm=mutation.alarm)
@@ -40,7 +40,7 @@ def find_mutations(rule: str, limit_s: float) -> int:
         )
         if violation is None:
             missed += 1
-            say(f"NOT FOUND  {mutation.rule}: {mutation.what}: {seed} seeds, {took}")
+            say(f"NOT FOUND  {mutation.rule}: {mutation.what}: up to seed {seed}, {took}")
         else:
             say(f"found      {mutation.rule}: {mutation.what}: seed {seed}, {took}: {str(violation)[:110]}")
     return 1 if missed else 0
