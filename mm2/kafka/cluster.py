@@ -105,8 +105,16 @@ class Cluster:
         with self._lease_any(deadline) as connection:
             return connection.request(request, timeout_s=_left(deadline))
 
+    def lease_connection(self, node_id: int, *, timeout_s: float | None = None) -> Connection:
+        """A connection of the pool for several requests. `return_connection` must follow. Raises KafkaFailure."""
+        return self._connect(node_id, time.monotonic() + self._timeout_s(timeout_s), self._pool.take)
+
+    def return_connection(self, connection: Connection) -> None:
+        """Return a connection of `lease_connection`. The caller closes it first if a response is outstanding."""
+        self._pool.give_back(connection)
+
     def open_connection(self, node_id: int | None, *, timeout_s: float | None = None) -> Connection:
-        """Open a connection outside the pool, for fetch loops and the hot path; the caller closes it.
+        """Open a connection outside the pool, for the hot path and readers of one broker; the caller closes it.
 
         Raises KafkaFailure.
         """

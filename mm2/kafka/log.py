@@ -16,15 +16,15 @@ import structlog
 from mm2.kafka.admin import Admin
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.connection import Connection
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
+from mm2.kafka.fetch_reader import FetchLimits, FetchReader
 from mm2.kafka.producer import Producer, RecordMetadata
-from mm2.kafka.records.batch import BatchView, check_crc, iter_batches
+from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.record import Record, decode_batch
-from mm2.kafka.records.transactions import AbortedTransactions
-from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition, topic_id_bytes
-from mm2.kafka.wire import fetch
-from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
+from mm2.kafka.records.visibility import VisibleBatches
+from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
+from mm2.kafka.wire.fetch import Fetched
 
 _MAX_WAIT_MS = 2000
 _MAX_WAIT_OF_SEVERAL_MS = 500
@@ -33,7 +33,6 @@ _MAX_WAIT_OF_SEVERAL_MS = 500
 _FETCH_BYTES = 8 << 20
 _PARTITION_BYTES = 1 << 20
 _KEPT_BUFFER_BYTES = 1 << 16
-_OUT_OF_RANGE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +108,8 @@ class KafkaBasedLog:
         self._moved = threading.Condition()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._connections: dict[int, tuple[Connection, FetchSession]] = {}
-        self._buffers: dict[int, bytearray] = {}
+        self._reader = FetchReader(cluster)
+        self._buffer = bytearray(_KEPT_BUFFER_BYTES)
         self._failure: Exception | None = None
         self._log = structlog.get_logger(__name__).bind(topic=topic, cluster=cluster.name)
 
@@ -194,8 +193,7 @@ class KafkaBasedLog:
     def stop(self) -> None:
         """Stop the thread without waiting for outstanding answers."""
         self._stopping.set()
-        for connection, _ in list(self._connections.values()):
-            connection.abort()
+        self._reader.abort()
         with self._moved:
             self._moved.notify_all()
         thread = self._thread
@@ -251,112 +249,71 @@ class KafkaBasedLog:
                     if self._stopping.is_set():
                         return
                     if not isinstance(error, KafkaFailure):
-                        self._log.exception("an error of ours while reading")
+                        self._log.exception("internal error while reading")
                     self._failure = error
                     (self._log.debug if failures < 3 else self._log.warning)("reading failed", error=str(error))
-                    self._close_connections()
+                    self._reader.close()
+                    self._buffer = bytearray(_KEPT_BUFFER_BYTES)  # the traceback may still refer to the previous one
                     self._cluster.invalidate(self._topic)
                     self._stopping.wait(backoff.delay_s(failures))
                     failures += 1
         finally:
-            self._close_connections()
+            self._reader.close()
 
     def _poll(self) -> None:
         metadata = self._cluster.metadata([self._topic], max_age_s=300)
         info = metadata.topics.get(self._topic)
         if info is None:
-            raise metadata.errors.get(self._topic) or BrokerFailure.of(3, subject=f"topic {self._topic}")
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            raise metadata.errors.get(self._topic) or BrokerFailure.of(code, subject=f"topic {self._topic}")
         if self._topic_id and info.topic_id not in {"", self._topic_id}:
             # Offsets of the deleted topic are meaningless in the new one, even if it already has more records.
             self._log.warning("topic recreated, reading it from its start")
             self._positions.update(self._offsets(EARLIEST))
         self._topic_id = info.topic_id or self._topic_id
-        by_leader: dict[int, dict[TopicPartition, Position]] = {}
-        for tp, offset in self._positions.items():
-            partition = info.partitions.get(tp.partition)
-            if partition is None or partition.leader < 0:
-                raise BrokerFailure.of(5, subject=str(tp))
-            position = Position(offset, partition.leader_epoch, _PARTITION_BYTES)
-            by_leader.setdefault(partition.leader, {})[tp] = position
-        for node in self._connections.keys() - by_leader.keys():
-            self._connections.pop(node)[0].close()
-        topic_ids = {self._topic: topic_id_bytes(info.topic_id)}
-        asked: list[tuple[int, int]] = []
-        for node, wanted in by_leader.items():
-            connection, session = self._connection(node, topic_ids)
-            version = connection.version_of(fetch.REQUEST, fetch.MAX_VERSION if info.topic_id else 12)
-            # requests are sent to one leader after another: no response may be delayed for long
-            several = len(by_leader) > 1
-            wait_ms = max(20, _MAX_WAIT_OF_SEVERAL_MS // len(by_leader)) if several else _MAX_WAIT_MS
-            frame = session.request(
-                version,
-                connection.next_correlation_id(),
-                connection.client_id,
-                wanted,
-                max_wait_ms=wait_ms,
-                min_bytes=1,
-                max_bytes=_FETCH_BYTES,
-                read_committed=self._read_committed,
-            )
-            connection.send_buffers([frame])
-            asked.append((node, version))
-        for node, version in asked:
-            connection, session = self._connections[node]
-            self._receive(node, connection, session, version)
+        leaders = {partition.leader for tp in self._positions if (partition := info.partitions.get(tp.partition))}
+        # Each round waits for all leaders: no response may be delayed for long.
+        wait_ms = _MAX_WAIT_MS if len(leaders) < 2 else max(20, _MAX_WAIT_OF_SEVERAL_MS // len(leaders))
+        limits = FetchLimits(wait_ms, _FETCH_BYTES, _PARTITION_BYTES, read_committed=self._read_committed)
+        self._reader.send(self._positions, limits, metadata=metadata)
+        largest = 0
+        while self._reader.has_results:
+            largest = max(largest, self._receive())
+        if len(self._buffer) > _KEPT_BUFFER_BYTES and largest <= _KEPT_BUFFER_BYTES:
+            self._buffer = bytearray(_KEPT_BUFFER_BYTES)  # only tailing from here on, which needs a small buffer
 
-    def _receive(self, node: int, connection: Connection, session: FetchSession, version: int) -> None:
+    def _receive(self) -> int:
+        """Deliver one response and return its size."""
         # A separate method: its frame holds all views into the buffer, so that the buffer can grow for the next answer.
-        buffer = self._buffers.setdefault(node, bytearray(_KEPT_BUFFER_BYTES))
-        frame = connection.receive_frame(buffer, timeout_s=self._cluster.settings.request_timeout_ms / 1000)
-        for fetched in session.response(version, frame):
-            self._take(fetched)
-        if len(buffer) > _KEPT_BUFFER_BYTES and len(frame) <= _KEPT_BUFFER_BYTES:
-            del self._buffers[node]  # only tailing from here on, which needs a small buffer
+        before = self._reader.bytes_received
+        for tp, answer in self._reader.receive(_MAX_WAIT_MS / 1000, buffer=self._buffer).items():
+            if isinstance(answer, KafkaFailure):
+                self._take_failure(tp, answer)
+            else:
+                self._take(answer)
+        return self._reader.bytes_received - before
 
-    def _connection(self, node: int, topic_ids: dict[str, bytes]) -> tuple[Connection, FetchSession]:
-        if node not in self._connections:
-            self._connections[node] = (self._cluster.open_connection(node), FetchSession(topic_ids))
-        connection, session = self._connections[node]
-        if self._stopping.is_set():
-            connection.abort()  # opened too late for `stop` to see it
-        connection.maybe_reauthenticate()
-        if session.topic_ids != topic_ids:
-            session.reset()
-            session.topic_ids = topic_ids
-        return connection, session
+    def _take_failure(self, tp: TopicPartition, failure: KafkaFailure) -> None:
+        if not isinstance(failure, BrokerFailure) or failure.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise failure
+        # The log was truncated or records were deleted: read it again from its log start offset.
+        self._log.warning("position out of range, reading from the start", partition=tp.partition)
+        self._positions[tp] = max(0, self._offsets(EARLIEST)[tp])
 
     def _take(self, fetched: Fetched) -> None:
         tp = fetched.topic_partition
-        if fetched.error_code == _OUT_OF_RANGE:
-            # The log was truncated or records were deleted: read it again from its log start offset.
-            self._log.warning("position out of range, reading from the start", partition=tp.partition)
-            self._positions[tp] = max(0, self._offsets(EARLIEST)[tp])
-            return
-        if fetched.error_code:
-            raise BrokerFailure.of(fetched.error_code, subject=f"reading {tp}")
-        position = first = self._positions[tp]
-        aborted = AbortedTransactions(fetched.aborted) if self._read_committed else None
+        first = self._positions[tp]
+        visible = VisibleBatches(fetched.records, first, aborted=fetched.aborted if self._read_committed else None)
         views: list[BatchView] = []
         failure: CorruptBatch | None = None
         try:
-            for view in iter_batches(fetched.records):
-                header = view.header
-                if header is not None:
-                    if header.last_offset < position:
-                        continue
-                    check_crc(header, view.data)
-                    position = header.last_offset + 1
-                    if (aborted is not None and aborted.covers(view)) or header.is_control:
-                        continue
-                else:
-                    position = decode_batch(view)[-1].offset + 1
-                views.append(view)
+            views.extend(visible)
         except CorruptBatch as error:
             failure = error  # the batches before it are valid
         if views:
             self._on_batches(tp.partition, views, first)
         with self._moved:
-            self._positions[tp] = position
+            self._positions[tp] = visible.position
             self._moved.notify_all()
         if failure is not None:
             raise failure
@@ -374,10 +331,4 @@ class KafkaBasedLog:
         try:
             self._on_record(LogRecord(partition, record.offset, timestamp, record.key, record.value))
         except Exception:  # noqa: BLE001  (one bad record must not stop the delivery of the others)
-            self._log.exception("a record was not understood", partition=partition, offset=record.offset)
-
-    def _close_connections(self) -> None:
-        for connection, _ in self._connections.values():
-            connection.close()
-        self._connections.clear()
-        self._buffers.clear()  # the failure being handled may still reference them, and then they could not grow
+            self._log.exception("record could not be processed", partition=partition, offset=record.offset)

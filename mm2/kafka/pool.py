@@ -49,7 +49,7 @@ class Pool:
             yield connection
 
     def take(self, address: Address, deadline: float) -> Connection:
-        """An idle connection that is still alive, or a new one. Return it with `lent`.
+        """An idle connection that is still alive, or a new one. Return it with `lent` or `give_back`.
 
         Waits for the back-off of the address. Raises the ConnectFailure family or AuthenticationFailure.
         """
@@ -81,7 +81,7 @@ class Pool:
             yield connection
         except UnsupportedVersion:
             # Raised before anything was sent.
-            self._give_back(connection)
+            self.give_back(connection)
             raise
         except TimeoutFailure as failure:
             # The broker may hang: try other brokers before it.
@@ -91,9 +91,10 @@ class Pool:
         except BaseException:
             self._discard(connection)
             raise
-        self._give_back(connection)
+        self.give_back(connection)
 
-    def _give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: Connection) -> None:
+        """Return a leased connection; one that is closed or has a request in flight is dropped."""
         if connection.closed or connection.in_flight:
             self._discard(connection)
             return

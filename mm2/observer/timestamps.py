@@ -10,27 +10,24 @@ of one batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.connection import Connection
-from mm2.kafka.errors import CorruptBatch, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, UnsupportedVersion
+from mm2.kafka.fetch_reader import FetchLimits, FetchReader
 from mm2.kafka.records.batch import DELETE_HORIZON, LOG_APPEND_TIME, iter_batches
 from mm2.kafka.records.record import decode_batch
-from mm2.kafka.structs import TopicInfo, TopicPartition, topic_id_bytes
-from mm2.kafka.wire import fetch
-from mm2.kafka.wire.fetch import FetchSession, Position
+from mm2.kafka.structs import Metadata, TopicPartition
 
 #: Reads in one poll.
 LOOKS: Final = 32
 _BYTES: Final = 4 << 20
 _SECONDS: Final = 1.0
-_FETCH_BYTES: Final = 4096
+_LIMITS: Final = FetchLimits(max_wait_ms=0, max_bytes=4096, partition_bytes=4096, incremental=False)
 _FORWARD_MS: Final = 3_600_000
 _METADATA_AGE_S: Final = 30.0
-_NO_SESSION: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,7 @@ class BatchTimestampReader:
     def __init__(self, cluster: Cluster, timeout_s: float) -> None:
         self._cluster = cluster
         self._timeout_s = timeout_s
-        self._connections: dict[int, Connection] = {}
+        self._reader = FetchReader(cluster, timeout_s=timeout_s)
 
     def read(self, wanted: Iterable[tuple[TopicPartition, int]]) -> dict[TopicPartition, BatchTimestamp]:
         """The timestamps at these offsets, in order, within the limits of a poll.
@@ -74,67 +71,30 @@ class BatchTimestampReader:
             return {}
         metadata = self._cluster.metadata({tp.topic for tp, _ in some}, max_age_s=_METADATA_AGE_S)
         found: dict[TopicPartition, BatchTimestamp] = {}
-        deadline, size = time.monotonic() + _SECONDS, 0
+        deadline, most = time.monotonic() + _SECONDS, self._reader.bytes_received + _BYTES
         for tp, offset in some:
-            if time.monotonic() > deadline or size > _BYTES:
+            if time.monotonic() > deadline or self._reader.bytes_received > most:
                 break
-            stamp, read = self._read(metadata.topics, tp, offset)
-            size += read
+            stamp = self._read(metadata, tp, offset)
             if stamp is not None:
                 found[tp] = stamp
         return found
 
     def close(self) -> None:
-        """Close the connections; a read in progress fails."""
-        for connection in list(self._connections.values()):
-            connection.abort()
-        self._connections.clear()
+        """Disconnect; a read in progress fails."""
+        self._reader.abort()
 
-    def _read(
-        self, topics: Mapping[str, TopicInfo], tp: TopicPartition, offset: int
-    ) -> tuple[BatchTimestamp | None, int]:
-        info = topics.get(tp.topic)
-        partition = None if info is None else info.partitions.get(tp.partition)
-        if info is None or partition is None or partition.leader < 0:
-            return None, 0
-        try:
-            connection = self._connections.get(partition.leader)
-            if connection is None:
-                connection = self._cluster.open_connection(partition.leader, timeout_s=self._timeout_s)
-                self._connections[partition.leader] = connection
-            connection.maybe_reauthenticate()
-            version = connection.version_of(
-                fetch.REQUEST, fetch.MAX_VERSION if info.topic_id else fetch.TOPIC_IDS_FROM - 1
-            )
-            # No fetch session, which would take memory on the broker: each request is for another partition.
-            session = FetchSession(
-                {tp.topic: topic_id_bytes(info.topic_id)} if info.topic_id else {}, epoch=_NO_SESSION
-            )
-            frame = session.request(
-                version,
-                connection.next_correlation_id(),
-                connection.client_id,
-                {tp: Position(offset, partition.leader_epoch, _FETCH_BYTES)},
-                max_wait_ms=0,
-                min_bytes=1,
-                max_bytes=_FETCH_BYTES,
-                read_committed=False,
-            )
-            connection.send_buffers([frame])
-            answer = connection.receive_frame(bytearray(1 << 13), timeout_s=self._timeout_s)
-            fetched = session.response(version, answer)
-        except KafkaFailure:
-            gone = self._connections.pop(partition.leader, None)
-            if gone is not None:
-                gone.close()
-            self._cluster.invalidate(tp.topic)
-            raise
-        for one in fetched:
-            if one.error_code:
-                self._cluster.invalidate(tp.topic)
-            else:
-                return _stamp(one.records, offset), len(answer)
-        return None, len(answer)
+    def _read(self, metadata: Metadata, tp: TopicPartition, offset: int) -> BatchTimestamp | None:
+        self._reader.send({tp: offset}, _LIMITS, metadata=metadata)
+        while self._reader.has_results:
+            answer = self._reader.receive(self._timeout_s).get(tp)
+            if isinstance(answer, BrokerFailure) and not isinstance(answer, UnsupportedVersion):
+                return None
+            if isinstance(answer, KafkaFailure):
+                raise answer
+            if answer is not None:
+                return _stamp(answer.records, offset)
+        return None
 
 
 def _stamp(records: memoryview, offset: int) -> BatchTimestamp | None:

@@ -26,14 +26,16 @@ from mm2.copy import channel
 from mm2.copy.spec import Assignment
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.wire.channel import BufferPool
 from mm2.verify.comparison import Comparison, originals
 from mm2.verify.findings import Findings
 from mm2.verify.pace import RateLimit
-from mm2.verify.reading import Lines, RangeReader
+from mm2.verify.reading import RangeReader
 from mm2.verify.spans import Span, SpanSet
 
 _OPEN_TIMEOUT_S: Final = 10.0
 _REPORT_EVERY_S: Final = 1.0
+_KEPT_BYTES: Final = 128 << 20  # receive buffers of both sides
 
 
 def run(assignments: Iterable[str]) -> Iterator[str]:
@@ -105,13 +107,14 @@ class _RangeComparer:
         self._reported_bytes = 0
         self._done_bytes = 0
         self._readers: list[RangeReader] = []
+        self._buffers = BufferPool(_KEPT_BYTES)
         self._pace = RateLimit(self._job.rate, self._report_progress)
 
     def run(self) -> None:
         """Compare all ranges. Raises OSError if the connection to the driver is closed."""
         job = self._job
-        source = Lines(Cluster(job.source, name=job.source_alias))
-        target = Lines(Cluster(job.target, name=job.target_alias))
+        source = Cluster(job.source, name=job.source_alias)
+        target = Cluster(job.target, name=job.target_alias)
         try:
             for number, span in job.spans:
                 try:
@@ -122,11 +125,10 @@ class _RangeComparer:
             self._report_progress(at_once=True)
             self._connection.send({"type": "final"})
         finally:
-            for lines in (source, target):
-                lines.close()
-                lines.cluster.close()
+            source.close()
+            target.close()
 
-    def _compare(self, span: Span, source: Lines, target: Lines) -> Findings:
+    def _compare(self, span: Span, source: Cluster, target: Cluster) -> Findings:
         piece = span.piece
         mine = self._reader(source, span, piece.first, piece.after)
         theirs = self._reader(target, span, piece.target_first, piece.target_after)
@@ -144,11 +146,12 @@ class _RangeComparer:
         comparison.findings.bytes = read
         return comparison.findings
 
-    def _reader(self, lines: Lines, span: Span, first: int, after: int) -> RangeReader:
+    def _reader(self, cluster: Cluster, span: Span, first: int, after: int) -> RangeReader:
         job = self._job
-        is_source = lines.cluster.name == job.source_alias
+        is_source = cluster.name == job.source_alias
         reader = RangeReader(
-            lines,
+            cluster,
+            self._buffers,
             span.source if is_source else span.target,
             first,
             after,
@@ -156,7 +159,7 @@ class _RangeComparer:
             read_committed=job.read_committed or not is_source,
             pace=self._pace,
             patience_s=job.patience_s,
-            heard=self._report_progress,
+            on_response=self._report_progress,
         )
         self._readers.append(reader)
         return reader

@@ -52,6 +52,13 @@ def read_message_set(view: BatchView) -> list[LegacyMessage]:
         raise CorruptBatch(message) from error
 
 
+def check_message_crc(view: BatchView) -> None:
+    """Raise CorruptBatch when the CRC of a fetched message, compressed or not, does not match its bytes."""
+    if zlib.crc32(view.data[_CRC_FROM:]) != _HEAD.unpack_from(view.data)[2]:
+        message = f"the message set at offset {view.base_offset} (magic {view.magic}) fails its CRC"
+        raise CorruptBatch(message)
+
+
 def _messages(data: bytes, where: str) -> Iterator[LegacyMessage]:
     at = 0
     while at < len(data):

@@ -29,10 +29,9 @@ from mm2.copy.states import PartitionState
 from mm2.copy.tally import Tally
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog
-from mm2.kafka.reader import BatchReader
 from mm2.kafka.records.batch import TRANSACTIONAL
 from mm2.kafka.records.record import Record, encode_batch
-from mm2.kafka.records.transactions import AbortedTransactions
+from mm2.kafka.records.visibility import VisibleBatches
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.kafka.wire.fetch import Fetched
 from tests.support.waiting import wait_until_async
@@ -622,7 +621,7 @@ def test_a_position_of_a_transaction_that_was_never_committed_counts_in_no_mode(
     data = encode_batch([Record(b"p", b"99")], producer=(5, 0, 0), attributes=TRANSACTIONAL)
     seen: list[int] = []
     address = TopicPartition("offsets", 0)
-    cluster = cast(Any, SimpleNamespace(name="B"))
+    cluster = cast(Any, SimpleNamespace(name="B", settings=SimpleNamespace(request_timeout_ms=1000)))
     log = KafkaBasedLog(
         cluster,
         "offsets",
@@ -642,11 +641,8 @@ def test_a_position_of_a_transaction_that_was_never_committed_counts_in_no_mode(
 def test_only_committed_positions_have_a_writer(aborted: tuple[tuple[int, int], ...], found: int) -> None:
     """Without its header a position of an aborted transaction would be taken for a user's."""
     data = encode_batch([Record(b"p", b"99")], producer=(5, 0, 0), attributes=TRANSACTIONAL)
-    address = TopicPartition("offsets", 0)
-    reader = BatchReader.__new__(BatchReader)
-    reader.positions = {address: 0}
-    batches = list(reader._take(address, memoryview(data), AbortedTransactions(aborted)))
-    assert (len(batches), reader.positions) == (found, {address: 1})
+    visible = VisibleBatches(memoryview(data), 0, aborted=aborted)
+    assert (len(list(visible)), visible.position) == (found, 1)
 
 
 # -- the ledger --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,70 @@
+"""The batches of a Fetch answer that a consumer returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self
+
+from mm2.kafka.records.batch import BatchView, check_crc, iter_batches
+from mm2.kafka.records.legacy import check_message_crc
+from mm2.kafka.records.transactions import AbortedTransactions
+
+
+class VisibleBatches:
+    """Iterates over the batches from offset ``position`` on, without control batches and aborted transactions.
+
+    ``position`` is then the offset after the last batch that was read, visible or not. The first batch may begin before
+    the initial position: the caller filters its records. ``aborted`` lists the aborted transactions in the answer as
+    (producer id, first offset); None: read_uncommitted, records of aborted transactions are visible. Raises
+    CorruptBatch at a batch that does not match its CRC or does not parse; ``position`` is then before that batch.
+    """
+
+    __slots__ = ("_aborted", "_check_crcs", "_views", "position")
+
+    def __init__(
+        self,
+        records: memoryview,
+        position: int,
+        *,
+        aborted: Iterable[tuple[int, int]] | None = None,
+        check_crcs: bool = True,
+    ) -> None:
+        self.position = position
+        self._views = iter_batches(records)
+        self._aborted = None if aborted is None else AbortedTransactions(aborted)
+        self._check_crcs = check_crcs
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> BatchView:
+        for view in self._views:
+            header = view.header
+            # Also for batches before the position and for control batches: they may end a transaction.
+            hidden = self._aborted is not None and self._aborted.covers(view)
+            if (last := last_offset(view)) < self.position:
+                continue
+            if self._check_crcs:
+                if header is None:
+                    check_message_crc(view)
+                else:
+                    check_crc(header, view.data)
+            self.position = last + 1
+            if not hidden and (header is None or not header.is_control):
+                return view
+        raise StopIteration
+
+
+def last_offset(view: BatchView) -> int:
+    """The last offset of a batch. The offset of a message set of magic 0 or 1 is that of its last message."""
+    return view.base_offset if view.header is None else view.header.last_offset
+
+
+def end_of(records: memoryview) -> tuple[int | None, int]:
+    """The offset after the last complete batch, None without one, and the leader epoch of that batch (-1: unknown)."""
+    last: BatchView | None = None
+    for last in iter_batches(records):  # noqa: B007
+        pass
+    if last is None:
+        return None, -1
+    return last_offset(last) + 1, -1 if last.header is None else last.header.leader_epoch

@@ -1,0 +1,152 @@
+"""A cluster that only answers Fetch requests, over socket pairs and on the caller's thread."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mm2.kafka.connection import Connection
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, RefusedFailure
+from mm2.kafka.records.batch import iter_batches
+from mm2.kafka.records.visibility import last_offset
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.stream import Buffer, Stream
+from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition
+from mm2.kafka.wire import fetch
+from tests.simulation.protocol import FetchCall, Share, fetch_answer, fetch_call, head_of
+
+SETTINGS = {
+    "bootstrap.servers": "localhost:1",
+    "retry.backoff.ms": "1",
+    "retry.backoff.max.ms": "1",
+    "request.timeout.ms": "5000",
+}
+
+
+class BrokerConnection(Connection):
+    """A connection whose other end is answered when a request is sent."""
+
+    def __init__(self, cluster: FetchCluster, node: int) -> None:
+        ours, self._theirs = socket.socketpair()
+        ours.setblocking(False)
+        super().__init__(Stream(ours, f"broker {node}"), "h", node, cluster.settings, f"broker {node}")
+        self._versions = {fetch.API_KEY: (0, 12)}
+        self._cluster = cluster
+        self.node = node
+
+    def send_buffers(self, buffers: Sequence[Buffer]) -> None:
+        super().send_buffers(buffers)
+        (frame,) = buffers
+        if self.node in self._cluster.silent:
+            return
+        answer = self._cluster.answer(self.node, bytes(frame)[4:])
+        if answer is None:
+            self._theirs.close()
+        else:
+            self._theirs.sendall(answer)
+
+    def close(self) -> None:
+        super().close()
+        self._theirs.close()
+
+
+class FetchCluster:
+    """``batches`` are the logs. ``errors`` are answered once each."""
+
+    def __init__(self, leaders: dict[TopicPartition, int], **settings: str) -> None:
+        self.name = "B"
+        self.closed = False
+        props = {**SETTINGS, **{key.replace("_", "."): value for key, value in settings.items()}}
+        self.settings = ClientSettings.from_props(props, client_id="c")
+        self.leaders = leaders
+        self.batches: dict[TopicPartition, list[bytes]] = {tp: [] for tp in leaders}
+        self.aborted: dict[TopicPartition, list[tuple[int, int]]] = {}
+        self.errors: dict[TopicPartition, list[int]] = {}
+        self.topic_errors: dict[str, BrokerFailure] = {}
+        self.diverging: dict[TopicPartition, tuple[int, int]] = {}
+        self.hanging_up: set[int] = set()
+        self.refusing: set[int] = set()
+        self.silent: set[int] = set()
+        self.requests: list[tuple[int, dict[TopicPartition, int]]] = []
+        self.calls: list[FetchCall] = []
+        self.invalidated: list[str] = []
+        self.in_use: list[BrokerConnection] = []
+        self.opened = 0
+
+    def metadata(self, topics: Iterable[str], *, max_age_s: float = 0, timeout_s: float | None = None) -> Metadata:
+        del max_age_s, timeout_s
+        infos = {}
+        for name in topics:
+            rows = {
+                tp.partition: PartitionInfo(node, 0, (), ()) for tp, node in self.leaders.items() if tp.topic == name
+            }
+            if rows and name not in self.topic_errors:
+                infos[name] = TopicInfo(name, "", False, rows)
+        return Metadata("id", 0, {}, infos, self.topic_errors)
+
+    def invalidate(self, topic: str) -> None:
+        self.invalidated.append(topic)
+
+    def leader(self, topic: str, partition: int) -> int:
+        return self.leaders[TopicPartition(topic, partition)]
+
+    def open_connection(self, node: int, *, timeout_s: float | None = None) -> Connection:
+        return self.lease_connection(node, timeout_s=timeout_s)
+
+    def lease_connection(self, node: int, *, timeout_s: float | None = None) -> Connection:
+        del timeout_s
+        if node in self.refusing:
+            raise RefusedFailure(f"broker {node} refused")
+        connection = BrokerConnection(self, node)
+        self.opened += 1
+        self.in_use.append(connection)
+        return connection
+
+    def return_connection(self, connection: Any) -> None:
+        self.in_use.remove(connection)
+        connection.close()
+
+    def answer(self, node: int, frame: bytes) -> bytes | None:
+        head = head_of(frame)
+        call = fetch_call(head, frame)
+        self.calls.append(call)
+        wanted = {TopicPartition(str(read.topic), read.partition): read for read in call.reads}
+        self.requests.append((node, {tp: read.offset for tp, read in wanted.items()}))
+        if node in self.hanging_up:
+            return None
+        return fetch_answer(head, [self._share(tp, read.offset, call) for tp, read in wanted.items()])
+
+    def _share(self, tp: TopicPartition, offset: int, call: FetchCall) -> Share:
+        if self.errors.get(tp):
+            return Share(*tp, error=self.errors[tp].pop(0))
+        if tp in self.diverging:
+            return Share(*tp, diverging=self.diverging.pop(tp))
+        views = [view for data in self.batches[tp] for view in iter_batches(memoryview(data))]
+        start, end = (views[0].base_offset, last_offset(views[-1]) + 1) if views else (0, 0)
+        if not start <= offset <= end:
+            return Share(*tp, error=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=end)
+        records = b"".join(view.data for view in views if last_offset(view) >= offset)
+        aborted = self.aborted.get(tp, ()) if call.read_committed else ()
+        return Share(*tp, 0, end, end, start, aborted, records)
+
+
+def codes(results: dict[TopicPartition, Any]) -> dict[TopicPartition, int | str]:
+    """The error code of each failure, or the name of its class; 0 for a result."""
+    return {
+        tp: result.code
+        if isinstance(result, BrokerFailure)
+        else type(result).__name__
+        if isinstance(result, KafkaFailure)
+        else 0
+        for tp, result in results.items()
+    }
+
+
+def legacy_message(offset: int, value: bytes) -> bytes:
+    """A message of magic 1 without compression."""
+    body = struct.pack(">bbqi", 1, 0, 1, -1) + struct.pack(">i", len(value)) + value
+    return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body
