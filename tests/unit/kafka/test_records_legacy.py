@@ -151,7 +151,7 @@ SMALL = message(b"v", offset=3)
         (message(b"x", attributes=7), "codec 7"),
         (message(b"x", attributes=1), "gzip block of 1 bytes does not decompress"),
         (message(b"x", attributes=3, magic=0), "an lz4 frame of 1 bytes"),
-        (message(codec_of("gzip").compress(b""), attributes=1), "holds 0 messages"),
+        (message(codec_of("gzip").compress(b""), attributes=1), "contains 0 messages"),
         (message(codec_of("gzip").compress(message(b"x", attributes=1)), attributes=1), "or compressed ones"),
         (message(codec_of("gzip").compress(SMALL), attributes=1, offset=2), "relative offset 3"),
         (message(codec_of("gzip").compress(SMALL[:-1]), attributes=1), "claims"),
