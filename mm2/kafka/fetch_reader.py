@@ -30,7 +30,7 @@ _NO_EPOCHS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class FetchLimits:
+class FetchReaderLimits:
     """Limits and isolation level of a Fetch request; ``partition_bytes`` is the limit for each partition.
 
     Without ``incremental`` no fetch session is used, which would take memory on the broker: for readers that request
@@ -65,7 +65,7 @@ class LeaderConnection:
         self,
         offsets: Mapping[TopicPartition, int],
         topics: Mapping[str, TopicInfo],
-        limits: FetchLimits,
+        limits: FetchReaderLimits,
         last_epochs: Mapping[TopicPartition, int] = _NO_EPOCHS,
     ) -> None:
         """Request these partitions from these offsets. ``last_epochs``: see `Position`. Raises KafkaFailure."""
@@ -150,7 +150,7 @@ class FetchReader:
     def send(
         self,
         offsets: Mapping[TopicPartition, int],
-        limits: FetchLimits,
+        limits: FetchReaderLimits,
         *,
         metadata: Metadata | None = None,
         last_epochs: Mapping[TopicPartition, int] = _NO_EPOCHS,

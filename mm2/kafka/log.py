@@ -18,7 +18,7 @@ from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
-from mm2.kafka.fetch_reader import FetchLimits, FetchReader
+from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.producer import Producer, RecordMetadata
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.record import Record, decode_batch
@@ -274,7 +274,7 @@ class KafkaBasedLog:
         leaders = {partition.leader for tp in self._positions if (partition := info.partitions.get(tp.partition))}
         # Each round waits for all leaders: no response may be delayed for long.
         wait_ms = _MAX_WAIT_MS if len(leaders) < 2 else max(20, _MAX_WAIT_OF_SEVERAL_MS // len(leaders))
-        limits = FetchLimits(wait_ms, _FETCH_BYTES, _PARTITION_BYTES, read_committed=self._read_committed)
+        limits = FetchReaderLimits(wait_ms, _FETCH_BYTES, _PARTITION_BYTES, read_committed=self._read_committed)
         self._reader.send(self._positions, limits, metadata=metadata)
         largest = 0
         while self._reader.has_results:

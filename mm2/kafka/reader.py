@@ -8,13 +8,13 @@ from typing import Final
 
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, TimeoutFailure
-from mm2.kafka.fetch_reader import FetchLimits, LeaderConnection
+from mm2.kafka.fetch_reader import FetchReaderLimits, LeaderConnection
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.record import Record, decode_batch
 from mm2.kafka.records.visibility import VisibleBatches
 from mm2.kafka.structs import TopicInfo, TopicPartition
 
-_LIMITS: Final = FetchLimits(max_wait_ms=0, max_bytes=16 << 20, partition_bytes=4 << 20)
+_LIMITS: Final = FetchReaderLimits(max_wait_ms=0, max_bytes=16 << 20, partition_bytes=4 << 20)
 _ANSWER_TIMEOUT_S: Final = 30.0
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, UnsupportedVersion
-from mm2.kafka.fetch_reader import FetchLimits, FetchReader
+from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import DELETE_HORIZON, LOG_APPEND_TIME, iter_batches
 from mm2.kafka.records.record import decode_batch
 from mm2.kafka.structs import Metadata, TopicPartition
@@ -25,7 +25,7 @@ from mm2.kafka.structs import Metadata, TopicPartition
 LOOKS: Final = 32
 _BYTES: Final = 4 << 20
 _SECONDS: Final = 1.0
-_LIMITS: Final = FetchLimits(max_wait_ms=0, max_bytes=4096, partition_bytes=4096, incremental=False)
+_LIMITS: Final = FetchReaderLimits(max_wait_ms=0, max_bytes=4096, partition_bytes=4096, incremental=False)
 _FORWARD_MS: Final = 3_600_000
 _METADATA_AGE_S: Final = 30.0
 

@@ -12,7 +12,7 @@ from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
-from mm2.kafka.fetch_reader import FetchLimits, FetchReader
+from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.visibility import VisibleBatches
 from mm2.kafka.structs import EARLIEST, TopicPartition
@@ -115,7 +115,7 @@ class RangeReader:
         if self._reader.has_results:
             return
         self._pace.wait()
-        limits = FetchLimits(
+        limits = FetchReaderLimits(
             _MAX_WAIT_MS, self._most_bytes, self._most_bytes, read_committed=self._read_committed, incremental=False
         )
         self._reader.send({self._partition: self._position}, limits)

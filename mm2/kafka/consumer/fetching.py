@@ -22,7 +22,7 @@ from mm2.kafka.consumer.records import ConsumerRecord
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.fetch_reader import FetchLimits, FetchReader
+from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.record import Headers, decode_batch_as
 from mm2.kafka.records.visibility import VisibleBatches, end_of
@@ -92,7 +92,7 @@ class Fetcher:
             backoff=Backoff(client.retry_backoff_ms, client.retry_backoff_max_ms),
             timeout_s=(client.request_timeout_ms + settings.fetch_max_wait_ms) / 1000,
         )
-        self._limits = FetchLimits(
+        self._limits = FetchReaderLimits(
             settings.fetch_max_wait_ms,
             settings.fetch_max_bytes,
             settings.max_partition_fetch_bytes,

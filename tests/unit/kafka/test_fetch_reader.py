@@ -15,7 +15,7 @@ from mm2.kafka.consumer.fetching import Fetcher
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, RefusedFailure, TimeoutFailure
-from mm2.kafka.fetch_reader import FetchLimits, FetchReader
+from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.log import KafkaBasedLog
 from mm2.kafka.reader import read_partition
 from mm2.kafka.records.batch import CONTROL, TRANSACTIONAL
@@ -29,7 +29,7 @@ from mm2.verify.reading import RangeReader
 from tests.unit.kafka.fetch_cluster import FetchCluster, codes, legacy_message
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
-LIMITS = FetchLimits(max_wait_ms=10, max_bytes=1 << 20, partition_bytes=1 << 20)
+LIMITS = FetchReaderLimits(max_wait_ms=10, max_bytes=1 << 20, partition_bytes=1 << 20)
 MARKER = Record(b"\0\0\0\0", b"\0\0\0\0\0\0", timestamp=1)
 
 
@@ -223,7 +223,7 @@ def test_abort_ends_a_wait_of_another_thread_and_later_requests() -> None:
 def test_isolation_and_limits_are_sent() -> None:
     cluster, client = cluster_of({T0: 1})
     reader = FetchReader(client)
-    reader.send({T0: 0}, FetchLimits(7, 1000, 100, 3, read_committed=True), last_epochs={T0: 4})
+    reader.send({T0: 0}, FetchReaderLimits(7, 1000, 100, 3, read_committed=True), last_epochs={T0: 4})
     (call,) = cluster.calls
     assert (call.max_wait_ms, call.max_bytes, call.min_bytes, call.read_committed) == (7, 1000, 3, True)
     assert (call.reads[0].max_bytes, call.reads[0].fetched_epoch) == (100, 4)
