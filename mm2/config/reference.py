@@ -46,9 +46,9 @@ _INTRODUCTION: Final = """\
 
 # Configuration
 
-All configuration keys, with Kafka's name, type and default (4.3.0), except the rows marked *ours*. The configuration is validated
-before anything is started. An invalid value ends the program with an error that names the key and the value. Unknown keys are
-reported together with the closest known key. `bin/mm2 config mm2.properties` shows the effective values and their origin.
+All configuration keys, with Kafka's name, type and default (4.3.0), except the rows marked *this project only*. The configuration is
+validated before anything is started. An invalid value ends the program with an error that names the key and the value. Unknown keys
+are reported together with the closest known key. `bin/mm2 config mm2.properties` shows the effective values and their origin.
 
 ## Prefixes
 
@@ -120,7 +120,7 @@ def _mirror_sections() -> list[ReferenceTable]:
             mirror | common | {*OWN_CONFIG.names},
         ),
         ReferenceTable(
-            "Copying: ours",
+            "Copying: keys of this project only",
             f"`{THROTTLE_KEY}.<source topic>` limits a single topic, in addition to the limit of the flow.",
             OWN_CONFIG,
         ),
@@ -210,7 +210,7 @@ def _table(section: ReferenceTable) -> Iterable[str]:
     yield "| key | type | default | valid | importance | description |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for key in section.keys:
-        ours = "*Ours.* " if key.name in OURS else ""
+        ours = "*This project only.* " if key.name in OURS else ""
         valid = "" if key.validator is None or _is_bare(key.validator) else _cell(str(key.validator))
         cells = (f"`{key.name}`", key.type.value.lower(), _default(key), valid, key.importance.value.lower())
         yield f"| {' | '.join(cells)} | {ours}{_cell(key.documentation)} |"

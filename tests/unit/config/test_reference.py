@@ -42,7 +42,7 @@ def test_our_keys_are_marked_and_kafkas_are_not() -> None:
     told = rows()
     assert {THROTTLE_KEY, "rest.unauthenticated.access", *OWN_CONFIG.names} <= OURS
     for name, lines in told.items():
-        assert all(("*Ours.*" in line) == (name in OURS) for line in lines), name
+        assert all(("*This project only.*" in line) == (name in OURS) for line in lines), name
 
 
 def test_every_row_has_a_description_and_every_table_has_rows() -> None:
