@@ -138,7 +138,7 @@ def test_a_group_with_an_empty_id_is_skipped_and_reported(
             assert context.reconfigured.wait(30)
             assert [one["task.assigned.groups"] for one in connector.task_configs(2)] == [unique]
         warnings = [line["event"] for line in logs if line["log_level"] == "warning"]
-        assert len([one for one in warnings if "empty text" in one]) == 1
+        assert len([one for one in warnings if "empty id" in one]) == 1
     finally:
         admin(kafka_a).delete_consumer_groups([""])[""].result(30)
         cluster.close()

@@ -14,7 +14,7 @@ from tests.simulation.directed import DIRECTED
 from tests.simulation.directed_target import TARGET
 from tests.simulation.machine import Faults
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
 
