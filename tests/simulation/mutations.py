@@ -294,6 +294,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         schedule=LATE_FIRST_ENTRY,
     ),
     Mutation(
+        "S8",
+        "old batches are sent behind unanswered requests of the connection",
+        ((Outbox, "may_be_processed_late", lambda *_: False),),
+        ("errors", "replication", "reset"),
+        first_seed=130251,
+    ),
+    Mutation(
+        "S8, L7",
+        "with S8 reverted too: the position moves past records that may be duplicates",
+        ((Outbox, "may_be_processed_late", lambda *_: False), (Cursor, "_has_unsearched_gap", lambda *_: False)),
+        ("errors", "replication", "reset"),
+        first_seed=130251,
+        alarm=True,
+    ),
+    Mutation(
         "C5",
         "the first batch of a session is sent before the ledger names the session",
         ((Opening, "_open_one", _at_once(_open_one)),),

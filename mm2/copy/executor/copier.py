@@ -424,15 +424,16 @@ class Copier:
         for outbox in outboxes:
             outbox.queue = deque(outgoing for outgoing in outbox.queue if outgoing.at >= 0)
 
-        def is_drained(outbox: Outbox) -> bool:
+        def is_drained(cursor: Cursor) -> bool:
+            outbox = cursor.outbox
             return (
-                outbox.idle
+                (outbox.idle and not cursor.is_searching)
                 or outbox.refused
                 or outbox.stopped
                 or (outbox.quarantining and self._dead_letter_error() is not None)
             )
 
-        while not all(is_drained(outbox) for outbox in outboxes):
+        while not all(is_drained(cursor) for cursor in self._cursors.values()):
             self._renew_lease()
             if time.monotonic() > deadline:
                 self._log.warning("stopped with unanswered batches")

@@ -126,8 +126,10 @@ class Owner(Protocol):
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
         """The target assigned an offset below earlier ones."""
 
-    def target_gap(self, cursor: Cursor, first: int, end: int) -> None:
-        """The target has records at offsets ``first .. end-1`` that were not acknowledged to this outbox."""
+    def target_gap(self, cursor: Cursor, first: int, end: int, own: int) -> bool:
+        """The target has records at offsets ``first .. end-1`` that were not acknowledged to this outbox, beside ``own``
+        records that were. True when they are being searched for records of the session: `Cursor.gap_searched` follows.
+        """
 
 
 @dataclass(slots=True, eq=False)
@@ -228,6 +230,8 @@ class Cursor:
         default_factory=list
     )  # by retention; it is not known yet how much of it was copied
     _has_holes: bool = False  # the source has holes where a predecessor copied
+    _searching_to: int = -1  # target offset up to which a gap is being searched for records of the session
+    _searched_to: int = -1  # target offset up to which gaps have been searched
     _malformed: CorruptBatch | None = None  # content error of the batch that the target rejects
     partition: TopicPartition = field(init=False)  # of the source
     _rated: tuple[float, int] = (0.0, 0)
@@ -274,7 +278,13 @@ class Cursor:
     @property
     def _has_ended(self) -> bool:
         """Whether it has stopped, and nothing that was read is still to be copied."""
-        return self.stopped and (not self.stopped_at_source or self.outbox.idle or self.outbox.refused)
+        is_copied = self.outbox.idle and not self.is_searching
+        return self.stopped and (not self.stopped_at_source or is_copied or self.outbox.refused)
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether the position waits until a gap on the target has been searched (rule L7)."""
+        return self._searching_to >= 0
 
     # -- the source's side -------------------------------------------------------------------------------------------
 
@@ -375,6 +385,7 @@ class Cursor:
         self.target, self.records = mark.target, mark.records
         self.skip, self.skip_base, self.match = skip, skip_base, None
         self._has_holes = False
+        self._searching_to = self._searched_to = -1
         self.entries.clear()
         self._deleted.clear()
         self._when_idle = None  # callbacks are for another position
@@ -444,6 +455,15 @@ class Cursor:
         if state is PartitionState.REFUSED and self._malformed is not None:
             state, reason = PartitionState.CORRUPT, f"{self.partition}: {self._malformed}, and {reason}"
         self.write_condition = self._condition(self.write_condition, state, reason, self.position)
+
+    def gap_searched(self, end: int, *, is_known: bool) -> None:
+        """The target was searched up to offset ``end``, or (not ``is_known``) could not be searched now."""
+        if end != self._searching_to:
+            return  # the position has been changed meanwhile
+        self._searching_to = -1
+        if is_known:
+            self._searched_to = end
+            self._pass_done()
 
     def finish_quarantine(self) -> None:
         """The corrupt batch has been written to the dead letter topic. Called once for each that `Owner.corrupt`
@@ -893,11 +913,36 @@ class Cursor:
 
     def _done(self, entry: SourceRange) -> None:
         entry.done = True
-        while self.entries and self.entries[0].done:
+        self._pass_done()
+
+    def _pass_done(self) -> None:
+        while self.entries and self.entries[0].done and not self._has_unsearched_gap(self.entries[0]):
             self._pass(self.entries.popleft())
         if not self.entries and self._when_idle is not None:
             then, self._when_idle = self._when_idle, None
             then()
+
+    def _has_unsearched_gap(self, entry: SourceRange) -> bool:
+        """Whether the target has records before those of this entry that may be the session's own (rule L7).
+
+        The position must not pass them before that is known, or a successor would not find them either.
+        """
+        base = entry.target_base
+        if self.is_searching:
+            return True
+        # Offsets of records that a predecessor copied come from a look-up, which has read this part of the log (rule L3).
+        if not entry.count or entry.already_copied or self.target < 0 or self.markers is None:
+            return False
+        if base <= self.target + self.markers or base <= self._searched_to:
+            return False
+        # One search for all gaps that are known by now: other producers may write continuously.
+        done = [one for one in self.entries if one.done and one.target_base >= base]
+        end = max(one.target_base for one in done)
+        own = sum(one.count for one in done if one.target_base < end)
+        self._searching_to = end
+        if not self.owner.target_gap(self, self.target, end, own):
+            self._searching_to, self._searched_to = -1, end
+        return self.is_searching
 
     def _pass(self, entry: SourceRange) -> None:
         """The oldest entry is done: advance, and extend the trail."""
@@ -946,7 +991,6 @@ class Cursor:
                     records=base - expected,
                 )
             self.foreign += base - expected
-            self.owner.target_gap(self, expected, base)
 
 
 def _reencode_reason(view: BatchView, start: int) -> str:

@@ -410,33 +410,43 @@ class Opening:
             return dict.fromkeys(questions, error)
         return found
 
-    def search_gap(self, cursor: Cursor, first: int, end: int) -> None:
-        """The target has records at offsets ``first .. end-1`` that no response acknowledged. If they belong to the
-        session, they are duplicates, and the partition is stopped.
+    def search_gap(self, cursor: Cursor, first: int, end: int, own: int) -> bool:
+        """Count the session's records at target offsets ``first .. end-1``. More than ``own`` are duplicates, and the
+        partition is stopped. `Cursor.gap_searched` is called in any other case. False: there is no session to search for.
         """
-        self._spawn(self._search_gap(cursor, first, end))
-
-    async def _search_gap(self, cursor: Cursor, first: int, end: int) -> None:
         session = self.sessions.get(cursor.partition)
-        if session is None:
-            return
-        own = None
-        while own is None and not self._link.stop.is_set():
+        if session is None or not self.with_sessions:
+            return False
+        self._spawn(self._search_gap(cursor, first, end, own, session))
+        return True
+
+    async def _search_gap(self, cursor: Cursor, first: int, end: int, own: int, session: Session) -> None:
+        target = cursor.spec.target
+        failure: KafkaFailure | None = None
+        while True:
             try:
-                own = await self._call(self._look_up.count_own, cursor.spec.target, first, end, session.producer)
+                found = await self._call(self._look_up.count_own, target, first, end, session.producer)
+                break
             except KafkaFailure as error:
-                self._log.info(
-                    "gap on the target could not be searched", partition=str(cursor.spec.target), error=str(error)
-                )
+                self._log.info("gap on the target could not be searched", partition=str(target), error=str(error))
                 if error.is_final:
+                    found = own  # no READ right: `check_rights` has reported it
+                    break
+                if self._link.stop.is_set():
+                    cursor.gap_searched(end, is_known=False)
                     return
+                failure = cursor.outbox.last_error = error
                 await self._link.pause(_RETRY_S)
-        if own:
+        if failure is not None and cursor.outbox.last_error is failure:
+            cursor.outbox.last_error = None
+        if found > own:
             cursor.fail(
                 PartitionState.INCONSISTENT,
-                f"{cursor.spec.target} of cluster {self._spec.target_alias} has {own} records of the copy session at offsets "
+                f"{target} of cluster {self._spec.target_alias} has {found - own} records of the copy session at offsets "
                 f"{first} to {end - 1} that were not acknowledged there: they were appended twice",
             )
+        else:
+            cursor.gap_searched(end, is_known=True)
 
     async def _match(self, cursor: Cursor) -> None:
         partition = cursor.partition

@@ -120,6 +120,12 @@ class Outbox:
             return True
         return self.acked_ms >= remembered_ms and all(p.header.max_timestamp >= remembered_ms for p in self.sent)
 
+    def may_be_processed_late(self, remembered_ms: float) -> bool:
+        """Whether the leader would append the first batch a second time if it processed one of the two after a look-up
+        (rule S8 of docs/design/copy-sessions.md).
+        """
+        return self.looked_up and self.queue[0].header.max_timestamp < remembered_ms
+
     @property
     def needs_producer_id(self) -> bool:
         """Whether it is idempotent and has no producer id yet."""

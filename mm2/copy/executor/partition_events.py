@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Mapping
-from typing import Final
 
 import structlog
 
@@ -24,9 +22,6 @@ from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.structs import TopicPartition
 
-#: Other producers may write to a remote topic continuously, so not every gap is read.
-_SEARCH_INTERVAL_S: Final = 10.0
-
 
 class PartitionEvents:
     """The `Owner` of all cursors of a micro-batch. `attach` completes it, before anything is read or written."""
@@ -39,7 +34,6 @@ class PartitionEvents:
         self._sink = sink
         self._cursors = cursors
         self.tally = tally
-        self._searched: dict[TopicPartition, float] = {}  # when the target was searched for own batches (monotonic)
         self._log = structlog.get_logger(__name__)
 
     def attach(self, opening: Opening, losses: Losses, commits: Commits, quarantine: Quarantine | None) -> None:
@@ -131,12 +125,9 @@ class PartitionEvents:
         """The target lost acknowledged records."""
         self._losses.target_truncated(cursor, records, end)
 
-    def target_gap(self, cursor: Cursor, first: int, end: int) -> None:
+    def target_gap(self, cursor: Cursor, first: int, end: int, own: int) -> bool:
         """The target has records that were not acknowledged to this producer."""
-        now = time.monotonic()
-        if self._opening.with_sessions and now - self._searched.get(cursor.partition, 0.0) > _SEARCH_INTERVAL_S:
-            self._searched[cursor.partition] = now
-            self._opening.search_gap(cursor, first, end)
+        return self._opening.search_gap(cursor, first, end, own)
 
     def producer_lost(self, outbox: Outbox, failure: KafkaFailure) -> None:
         """The target's state of the producer contradicts ours: another process writes with its id, or the target

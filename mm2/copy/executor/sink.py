@@ -12,9 +12,11 @@ Rules:
   with the batch and without its position.
 * In a copy session, a batch whose outcome is unknown is looked up on the target, and only missing records are resent. A broker forgets
   producers by the timestamps of their records, and would then append the same batch twice.
+* A batch so old that this may happen is sent only on a connection without unanswered requests. Otherwise the broker might read it after
+  a look-up: a broker reads the next request of a connection when it has answered the one before, also after the client has closed it.
 * Nothing is sent after the lease has expired.
 
-The rules S1 to S6 of docs/design/copy-sessions.md give the reasons.
+The rules S1 to S8 of docs/design/copy-sessions.md give the reasons.
 
 All methods and callbacks run on the loop's thread; blocking calls (metadata, connecting) run in ``background``.
 """
@@ -272,9 +274,11 @@ class Sink(Brokers[_TargetBroker]):
         # The lease is checked where requests are handed to the socket: a process that was frozen resumes with the callbacks of its
         # sockets, before any timer.
         while broker.ready and len(broker.under_way) < MAX_IN_FLIGHT and not channel.lost and self._may_send():
-            self._send_request(broker, channel)
+            if not self._send_request(broker, channel):
+                break
 
-    def _send_request(self, broker: _TargetBroker, channel: Channel) -> None:
+    def _send_request(self, broker: _TargetBroker, channel: Channel) -> bool:
+        """Send one request; False when nothing may be sent now."""
         batches: dict[TopicPartition, memoryview] = {}
         outgoing_batches: list[tuple[Outbox, OutgoingBatch]] = []
         again: list[Outbox] = []
@@ -295,6 +299,10 @@ class Sink(Brokers[_TargetBroker]):
                 continue
             if outbox.sent and not outbox.has_room(remembered_ms):
                 continue  # the leader has changed since it was scheduled; a response wakes it
+            if broker.under_way and outbox.may_be_processed_late(remembered_ms):
+                outbox.ready = True
+                broker.ready.appendleft(outbox)  # the next response continues here
+                break
             if transactional is None:
                 transactional = outbox.transactional
             elif transactional is not outbox.transactional:
@@ -312,7 +320,7 @@ class Sink(Brokers[_TargetBroker]):
         for outbox in (*again, *put_off):
             self.wake(outbox)
         if not batches:
-            return
+            return False
         connection = channel.connection
         correlation_id = connection.next_correlation_id()
         version = broker.version
@@ -330,6 +338,7 @@ class Sink(Brokers[_TargetBroker]):
         )
         broker.under_way.append(_UnderWay(outgoing_batches, time.monotonic(), version))
         channel.send(buffers, correlation_id)
+        return True
 
     # -- answers ---------------------------------------------------------------------------------------------------
 

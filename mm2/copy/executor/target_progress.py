@@ -1,4 +1,4 @@
-"""Finds out how many records of a copy session are on the target, and at which offsets (rules L1 to L5 of
+"""Finds out how many records of a copy session are on the target, and at which offsets (rules L1 to L6 of
 docs/design/copy-sessions.md).
 
 The leader's producer state is used where it agrees with the offsets of the log. Otherwise the batch headers in the

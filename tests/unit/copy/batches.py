@@ -34,7 +34,10 @@ class Owner:
         self.acks: list[tuple[int, ...]] = []
         self.newest_ms: list[int] = []
         self.calls: list[tuple[Any, ...]] = []
-        self.gaps: list[tuple[int, int]] = []  # on the target
+        self.gaps: list[
+            tuple[int, int, int]
+        ] = []  # on the target, with the number of acknowledged records between them
+        self.searches = False  # whether gaps are searched
         self.takes_corrupt = False
         self.takes_large = False
         self.stops = False
@@ -95,8 +98,9 @@ class Owner:
         cursor.suspended = self.takes_corrupt
         return self.takes_corrupt
 
-    def target_gap(self, _cursor: Cursor, first: int, end: int) -> None:
-        self.gaps.append((first, end))
+    def target_gap(self, _cursor: Cursor, first: int, end: int, own: int) -> bool:
+        self.gaps.append((first, end, own))
+        return self.searches
 
     def target_went_back(self, _cursor: Cursor, base_offset: int) -> None:
         self.calls.append(("went back", base_offset))

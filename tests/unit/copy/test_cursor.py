@@ -533,7 +533,37 @@ def test_records_of_others_on_the_target_are_counted() -> None:
     bench.ack(110)
     assert bench.cursor.progress().foreign == 6
     assert segments(bench) == [Segment(0, 103, 4), Segment(4, 110, 1)]
-    assert bench.owner.gaps == [(100, 103), (107, 110)], "they may be the session's own"
+    assert bench.owner.gaps == [(100, 103, 0), (107, 110, 0)], "they may be the session's own"
+
+
+def test_the_position_waits_until_records_of_others_are_known_not_to_be_the_session_s_own() -> None:
+    bench = Bench(target=100)
+    bench.owner.searches = True
+    bench.fetch_each(batch(0, 2), batch(2, 2), batch(4, 1), batch(5, 1))
+    outgoing = list(bench.outgoing_batches)
+    outgoing[0].acked(103)
+    assert (bench.cursor.mark, bench.cursor.is_searching, bench.cursor.idle) == (Mark(0, 100, 0), True, False)
+    bench.cursor.gap_searched(103, is_known=False)
+    assert (bench.cursor.mark, bench.cursor.is_searching) == (Mark(0, 100, 0), False), "it is searched again"
+    outgoing[1].acked(105)
+    outgoing[2].acked(110)
+    assert bench.owner.gaps == [(100, 103, 0), (100, 105, 2)]
+    bench.cursor.gap_searched(105, is_known=True)
+    assert (bench.cursor.mark, bench.cursor.foreign) == (Mark(4, 107, 4), 3), "only the first gap has been searched"
+    assert bench.owner.gaps[2:] == [(107, 110, 0)]
+    bench.cursor.gap_searched(110, is_known=True)
+    outgoing[3].acked(111)
+    assert (bench.cursor.mark, bench.cursor.idle) == (Mark(6, 112, 6), True)
+
+
+def test_a_search_that_began_before_the_position_was_changed_has_no_effect() -> None:
+    bench = Bench(target=100)
+    bench.owner.searches = True
+    bench.fetch(batch(0, 2))
+    bench.ack(103)
+    bench.cursor.begin(Mark(0, 100, 0))
+    bench.cursor.gap_searched(103, is_known=True)
+    assert (bench.cursor.mark, bench.cursor.is_searching) == (Mark(0, 100, 0), False)
 
 
 def test_markers_of_our_own_transactions_are_not_foreign() -> None:

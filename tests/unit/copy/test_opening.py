@@ -299,24 +299,30 @@ def test_a_target_that_contradicts_the_count_stops_the_partition() -> None:
     assert "40 offsets" in condition.reason
 
 
+def search(scene: Scene) -> None:
+    scene.cursor._searching_to = 160
+    assert scene.opening.search_gap(scene.cursor, 150, 160, 4)
+
+
 @pytest.mark.parametrize("own", [3, 0])
 def test_batches_of_the_session_between_two_acknowledgements_stop_the_partition(own: int) -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
     opening: Any = scene.opening
-    opening._look_up.count_own = lambda *_: own
-    play(scene, lambda: scene.opening.search_gap(scene.cursor, 150, 160))
+    opening._look_up.count_own = lambda *_: own + 4
+    play(scene, lambda: search(scene))
     condition = scene.cursor.stop_condition
     assert (condition is not None) is bool(own)
     if condition is not None:
         assert "3 records of the copy session at offsets 150 to 159" in condition.reason
+    assert scene.cursor.is_searching is bool(own)
 
 
 def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
     opening: Any = scene.opening
-    answers: list[Any] = [DisconnectedFailure("a broker is restarted"), 3]
+    answers: list[Any] = [DisconnectedFailure("a broker is restarted"), 7]
 
     def count_own(*_: Any) -> int:
         answer = answers.pop(0)
@@ -325,7 +331,7 @@ def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
         return int(answer)
 
     opening._look_up.count_own = count_own
-    play(scene, lambda: scene.opening.search_gap(scene.cursor, 150, 160))
+    play(scene, lambda: search(scene))
     assert scene.cursor.stop_condition is not None
 
 
