@@ -34,9 +34,7 @@ class Owner:
         self.acks: list[tuple[int, ...]] = []
         self.newest_ms: list[int] = []
         self.calls: list[tuple[Any, ...]] = []
-        self.gaps: list[
-            tuple[int, int, int]
-        ] = []  # on the target, with the number of acknowledged records between them
+        self.gaps: list[tuple[int, int, int]] = []  # on the target, and the acknowledged records between them
         self.searches = False  # whether gaps are searched
         self.takes_corrupt = False
         self.takes_large = False
