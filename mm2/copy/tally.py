@@ -18,6 +18,7 @@ BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 STAGES: Final = ("fetch", "produce", "visible")
 
 PASSTHROUGH: Final = "passthrough"
+_RATE_OVER_S: Final = 10.0
 
 
 @dataclass(slots=True)
@@ -61,6 +62,26 @@ class Summary(list[int]):
             self[2] = value
         self[3] += value
         self[4] += 1
+
+
+@dataclass(slots=True)
+class Rate:
+    """Growth of a count per second, over about the last ten seconds."""
+
+    value: float = 0.0
+    _measured: tuple[float, int] | None = None
+
+    def measure(self, now_s: float, count: int) -> None:
+        """Update ``value`` with the present count, at most once a second."""
+        if self._measured is None:
+            self._measured = (now_s, count)
+            return
+        since_s, before = self._measured
+        passed = now_s - since_s
+        if passed >= 1.0:
+            weight = min(1.0, passed / _RATE_OVER_S)
+            self.value += ((count - before) / passed - self.value) * weight
+            self._measured = (now_s, count)
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
+from mm2.copy.executor.window import Window
 from mm2.copy.ledger import Ledger
 from mm2.copy.session import Lease, Start, count_after
 from mm2.kafka.errors import KafkaFailure
@@ -198,7 +199,7 @@ def _clean_when_idle(self: Copier) -> list[Any]:
     rows = _starts(self)
     for topic, partition, row in rows:
         cursor = self._cursors[TopicPartition(topic, partition)]
-        row[4] = cursor.outbox.idle and cursor.outbox.acked == cursor.records
+        row[4] = cursor.outbox.idle and cursor.outbox.acked == cursor.window.records
     return rows
 
 
@@ -215,6 +216,10 @@ def _overtaking_counts(self: Sink, outbox: Outbox) -> None:
         outbox.sent.remove(outgoing)
         self._deliver(outbox, outgoing, outgoing.base_offset or 0)
     _start_over(self, outbox)
+
+
+def _searched(self: Window, base: int) -> None:
+    self._searched_to = base
 
 
 def _validated(self: Losses, cursor: Cursor) -> None:
@@ -303,7 +308,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "S8, L7",
         "with S8 reverted too: the position moves past records that may be duplicates",
-        ((Outbox, "may_be_processed_late", lambda *_: False), (Cursor, "_has_unsearched_gap", lambda *_: False)),
+        ((Outbox, "may_be_processed_late", lambda *_: False), (Window, "_search", _searched)),
         ("errors", "replication", "reset"),
         first_seed=130251,
         alarm=True,

@@ -16,12 +16,13 @@ import structlog
 
 from mm2.copy import channel
 from mm2.copy.executor import history
-from mm2.copy.executor.cursor import Cursor, SourceRange
+from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.positions import Commit, PendingRecords, Positions
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.syncs import Syncs
 from mm2.copy.executor.transaction import TaskTransactions
+from mm2.copy.executor.window import SourceRange
 from mm2.copy.segments import SegmentChunk
 from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, PreviousCommit, Session, SourceState, Start
 from mm2.kafka.error_codes import ErrorCode
@@ -79,7 +80,7 @@ class Commits:
         self._watch_ledger()
         now = time.monotonic()
         for tp, cursor in self._cursors.items():
-            cursor.measure(now)
+            cursor.rate.measure(now, cursor.window.bytes)
             is_written = self._written.get(tp) == _state_of(cursor)
             if not (is_written and self._positions.is_settled(tp, ending=ending)):
                 self._commit_one(cursor)
@@ -99,7 +100,7 @@ class Commits:
 
     def committed(self, source: TopicPartition, entry: LedgerEntry) -> None:
         """A commit is written."""
-        self._cursors[source].trail.written()
+        self._cursors[source].window.trail.written()
         waiting = self._waiting.get(source)
         if not waiting:
             return
@@ -124,7 +125,7 @@ class Commits:
 
     def _is_all_written(self) -> bool:
         return all(
-            cursor.position < 0 or self._written.get(tp, ())[:3] == _state_of(cursor)[:3]
+            cursor.window.position < 0 or self._written.get(tp, ())[:3] == _state_of(cursor)[:3]
             for tp, cursor in self._cursors.items()
         )
 
@@ -140,26 +141,26 @@ class Commits:
             part.topic,
             part.partition,
             part.remote_topic,
-            cursor.mark,
+            cursor.window.mark,
             None,
             cursor.topic_id,
             self._sink.topic_ids.get(part.remote_topic, ""),
             cursor.leader_epoch,
             self._sessions.get(part.source),
-            dict(cursor.trail.gaps),
+            dict(cursor.window.trail.gaps),
             lost,
-            cursor.foreign,
-            int(cursor.rate),
-            cursor.trail.newest.number,
+            cursor.window.foreign,
+            int(cursor.rate.value),
+            cursor.window.trail.newest.number,
             condition,
-            cursor.note,
+            cursor.conditions.note,
             end=cursor.known_end,
             lost_before=lost_before,
             target_epoch=cursor.outbox.leader_epoch,
             lease=self._positions.lease(part.source),
             known_epoch=cursor.known_epoch,
             retired=cursor.retired,
-            source_epochs=history.before(cursor.epochs, cursor.mark.source),
+            source_epochs=history.before(cursor.epochs, cursor.window.mark.source),
         )
 
     @property
@@ -174,13 +175,13 @@ class Commits:
 
     def _commit_one(self, cursor: Cursor) -> None:
         tp = cursor.partition
-        if cursor.position < 0 or self._positions.busy(tp):
+        if cursor.window.position < 0 or self._positions.busy(tp):
             return
         self._write(cursor, self.entry(cursor))
 
     def _write(self, cursor: Cursor, entry: LedgerEntry) -> None:
         self._written[cursor.partition] = _state_of(cursor)
-        self._positions.commit(Commit(entry, *cursor.trail.take_changed()))
+        self._positions.commit(Commit(entry, *cursor.window.trail.take_changed()))
 
     def _commit_again(self, cursor: Cursor) -> None:
         self._commit_one(cursor)
@@ -210,7 +211,7 @@ class Commits:
             note = f"at least once: the ledger {self._ledger_topic} cannot be written: {known}"
             self._log.error(note)
             for cursor in self._cursors.values():
-                cursor.note = note
+                cursor.conditions.note = note
             self._ledger = None
             self._positions.without_ledger()
 
@@ -263,7 +264,7 @@ class TransactionCommits(Commits):
         self._watch_ledger()
         now = time.monotonic()
         for cursor in self._cursors.values():
-            cursor.measure(now)
+            cursor.rate.measure(now, cursor.window.bytes)
         self._positions.flush()
 
     def check_moved(self) -> None:
@@ -285,7 +286,7 @@ class TransactionCommits(Commits):
         if self._ledger is None:
             return
         for tp, cursor in self._cursors.items():
-            stands = cursor.position >= 0 and cursor.position == (self._positions.committed.get(tp) or 0)
+            stands = cursor.window.position >= 0 and cursor.window.position == (self._positions.committed.get(tp) or 0)
             if stands and not self._positions.busy(tp) and self._written.get(tp) != _state_of(cursor):
                 self._previous[tp] = self._current_commit(cursor)
                 self._commit_one(cursor)
@@ -327,7 +328,7 @@ class TransactionCommits(Commits):
             self._written.pop(cursor.partition, None)
             call()
         for cursor in {row[0].partition: row[0] for row in in_transaction if not row[1].already_copied}.values():
-            cursor.markers = (cursor.markers or 0) + 1
+            cursor.window.markers = (cursor.window.markers or 0) + 1
         for cursor, copied, last in in_transaction:
             self._make_visible(cursor, copied, last)
         if self._syncs is not None:
@@ -345,14 +346,14 @@ class TransactionCommits(Commits):
         rows = []
         for tp, cursor in self._cursors.items():
             is_ahead = self._is_ahead(cursor)
-            if not is_ahead and (tp not in waiting or cursor.position < 0):
+            if not is_ahead and (tp not in waiting or cursor.window.position < 0):
                 continue
             entry = self.entry(cursor)
             if is_ahead:
                 # Also 0, where the source was recreated: otherwise a position of the old topic could not be distinguished from
                 # the same position in the new one.
-                positions[tp] = cursor.position
-                rows.append(self._positions.offset_record(tp, cursor.position))
+                positions[tp] = cursor.window.position
+                rows.append(self._positions.offset_record(tp, cursor.window.position))
                 # The entry contains exactly this transaction, and the state before it, which is valid if it is not committed. If
                 # it were written afterwards, a crash in between would leave a range of offsets without a reason.
                 before = self._previous[tp]
@@ -393,7 +394,7 @@ class TransactionCommits(Commits):
         a user. The source may have been recreated by the time the first transaction is written.
         """
         before = self._previous.get(cursor.partition)
-        if before is not None and before.state is None and cursor.position >= 0:
+        if before is not None and before.state is None and cursor.window.position >= 0:
             self._previous[cursor.partition] = before._replace(state=self._source_state(cursor))
 
     def _is_ahead(self, cursor: Cursor) -> bool:
@@ -401,18 +402,18 @@ class TransactionCommits(Commits):
 
         Skipped records belong to a session, which the ledger names until the first transaction.
         """
-        position = cursor.position
+        position = cursor.window.position
         return (
-            not cursor.finishing
+            not cursor.predecessor.finishing
             and position >= 0
             and position != (self._positions.committed.get(cursor.partition) or 0)
         )
 
     def _current_commit(self, cursor: Cursor) -> PreviousCommit:
         """The current state of a partition."""
-        newest = cursor.trail.newest
-        gaps, state = dict(cursor.trail.gaps), self._source_state(cursor)
-        return PreviousCommit(cursor.mark, gaps, newest.number, newest.extent(), len(cursor.lost), state)
+        newest = cursor.window.trail.newest
+        gaps, state = dict(cursor.window.trail.gaps), self._source_state(cursor)
+        return PreviousCommit(cursor.window.mark, gaps, newest.number, newest.extent(), len(cursor.lost), state)
 
     def _source_state(self, cursor: Cursor) -> SourceState:
         session = self._sessions.get(cursor.partition)
@@ -423,7 +424,9 @@ class TransactionCommits(Commits):
 
 def _state_of(cursor: Cursor) -> tuple[Any, ...]:
     """The part of the state whose change requires a ledger write. The rate alone does not."""
-    return _state(cursor.mark, len(cursor.lost), cursor.foreign, cursor.current_condition(), cursor.note)
+    return _state(
+        cursor.window.mark, len(cursor.lost), cursor.window.foreign, cursor.current_condition(), cursor.conditions.note
+    )
 
 
 def _state(mark: Mark, lost: int, foreign: int, condition: PartitionCondition | None, note: str) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import Outbox
 from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.positions import SEEN_AFTER_S, PendingRecords, Positions
-from mm2.copy.executor.reports import Reports
+from mm2.copy.executor.reports import Reports, progress_of
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.session import Lease, Start
@@ -105,7 +105,7 @@ class Copier:
                     self._source.close()
                     await self._drain()
             final["reason"] = link.reason
-            final["partitions"] = [cursor.progress().to_row() for cursor in self._cursors.values()]
+            final["partitions"] = [progress_of(cursor).to_row() for cursor in self._cursors.values()]
             final["starts"] = self._starts()
             final["tally"] = self._reports.tally.to_json()
             link.send(final)
@@ -204,7 +204,7 @@ class Copier:
         found = await self._call(uncompacted, self._endpoints.source_cluster, topics)
         for cursor in self._cursors.values():
             if cursor.spec.topic in found:
-                cursor.hole_reason = MISSING
+                cursor.window.hole_reason = MISSING
 
     def _make_commits(self, offsets_partitions: int) -> Commits:
         spec = self._spec
@@ -353,14 +353,14 @@ class Copier:
             if tp in wanted:
                 cursor.pause(*wanted[tp])
             else:
-                cursor.paused = None
+                cursor.conditions.paused = None
         self._source.reconsider(self._cursors)
 
     def _has_room(self) -> bool:
-        if sum(cursor.waiting_bytes for cursor in self._cursors.values()) < ROOM_BYTES:
+        if sum(cursor.window.waiting_bytes for cursor in self._cursors.values()) < ROOM_BYTES:
             return True
         # Batches that the target rejects wait until the cause is fixed. They must not block other partitions.
-        waiting = (cursor.waiting_bytes for cursor in self._cursors.values() if not cursor.stuck)
+        waiting = (cursor.window.waiting_bytes for cursor in self._cursors.values() if not cursor.stuck)
         return sum(waiting) < ROOM_BYTES
 
     # -- reports -------------------------------------------------------------------------------------------------------
@@ -388,10 +388,15 @@ class Copier:
             return []
         rows = []
         for tp, cursor in self._cursors.items():
-            if cursor.position < 0 or cursor.stopped or tp not in self._opening.sessions or cursor.skip:
+            if (
+                cursor.window.position < 0
+                or cursor.stopped
+                or tp not in self._opening.sessions
+                or cursor.predecessor.remaining
+            ):
                 continue
             # ``next`` counts a batch with unknown outcome, also when it was removed from the queue at the stop.
-            is_in = cursor.outbox.idle and cursor.outbox.acked == cursor.outbox.next == cursor.records
+            is_in = cursor.outbox.idle and cursor.outbox.acked == cursor.outbox.next == cursor.window.records
             # Without a producer id it waits for the ledger entry of a new session.
             is_entered = not self._commits.has_ledger or self._positions.is_entered(tp)
             # Callbacks that wait for a commit depend on it: nothing may be sent before the ledger has it.
@@ -403,9 +408,9 @@ class Copier:
             # Also after an unclean hand-off: otherwise a late position of this executor would count as a user's (rule C4).
             seen = self._positions.seen(tp)
             entry = self._commits.entry(cursor).replace(previous=committed, seen=seen)
-            trail = cursor.trail
+            trail = cursor.window.trail
             start = Start(
-                cursor.position, committed, entry, trail.newest, clean, seen=seen, unwritten=trail.unwritten()
+                cursor.window.position, committed, entry, trail.newest, clean, seen=seen, unwritten=trail.unwritten()
             )
             rows.append([tp.topic, tp.partition, start.to_json()])
         return rows
@@ -427,7 +432,7 @@ class Copier:
         def is_drained(cursor: Cursor) -> bool:
             outbox = cursor.outbox
             return (
-                (outbox.idle and not cursor.is_searching)
+                (outbox.idle and not cursor.window.is_searching)
                 or outbox.refused
                 or outbox.stopped
                 or (outbox.quarantining and self._dead_letter_error() is not None)

@@ -15,10 +15,11 @@ from collections.abc import Callable
 
 import structlog
 
-from mm2.copy.executor.cursor import QUARANTINED, Cursor, SourceRange
+from mm2.copy.executor.cursor import QUARANTINED, Cursor
 from mm2.copy.executor.outbox import OutgoingBatch, outgoing_of
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import Source
+from mm2.copy.executor.window import SourceRange
 from mm2.kafka.errors import CorruptBatch, KafkaFailure
 from mm2.kafka.records.batch import BatchView, unpatched
 from mm2.kafka.records.record import Record, decode_batch

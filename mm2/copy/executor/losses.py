@@ -94,7 +94,7 @@ class Losses:
         if cursor.suspended:
             return  # called again later
         self._log.error("source topic recreated, copying it from its start", partition=str(tp))
-        first = cursor.offset + cursor.skip  # a predecessor copied at least up to here
+        first = cursor.offset + cursor.predecessor.remaining  # a predecessor copied at least up to here
         if cursor.known_end > first:  # known end of the deleted topic
             cursor.add_lost_range(first, cursor.known_end, "recreated")
         self.rebase(cursor, 0, topic_id)
@@ -132,20 +132,20 @@ class Losses:
 
     def target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
         """The target lost acknowledged records of the session and has ``records`` left: resend the rest."""
-        lost = cursor.outbox.acked - records if cursor.outbox.acked else cursor.records - records
+        lost = cursor.outbox.acked - records if cursor.outbox.acked else cursor.window.records - records
         session = self._opening.sessions.get(cursor.partition)
         # The session's records end at the target's end, unless other producers write there; then the source offset is unknown.
-        source = cursor.trail.source_of(end - 1) if end > 0 else None
+        source = cursor.window.trail.source_of(end - 1) if end > 0 else None
         self._log.error(
             "target lost acknowledged records, resending them",
             partition=str(cursor.spec.target),
             records=lost,
             end=end,
         )
-        if source is None or session is None or cursor.foreign:
+        if source is None or session is None or cursor.window.foreign:
             cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
             return
-        cursor.trail.target_cut(end)
+        cursor.window.trail.target_cut(end)
         cursor.outbox.queue.clear()
         # The truncated log may have lost its producer state.
         verified_epoch = cursor.outbox.verified_epoch
@@ -158,19 +158,19 @@ class Losses:
 
     def target_recreated(self, cursor: Cursor) -> None:
         """The remote topic was recreated while records were written to it."""
-        cursor.fail(PartitionState.RECREATED, self._opening.recreated(cursor.spec.target, cursor.records))
+        cursor.fail(PartitionState.RECREATED, self._opening.recreated(cursor.spec.target, cursor.window.records))
 
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
         """The target assigned an offset twice: its log was truncated, or the topic was recreated."""
         cursor.fail(
             PartitionState.INCONSISTENT,
             f"{cursor.spec.target} of {self._spec.target_alias} appended a batch at offset {base_offset}, although it had "
-            f"acknowledged one before {cursor.target}: it was truncated or recreated, and records in between are lost; reset "
+            f"acknowledged one before {cursor.window.target}: it was truncated or recreated, and records in between are lost; reset "
             "the position of this partition to copy them again",
         )
 
     def _release(self, cursor: Cursor) -> None:
-        if cursor.finishing and not cursor.skip:
+        if cursor.predecessor.finishing and not cursor.predecessor.remaining:
             self._opening.open_next(cursor)
             return
         cursor.suspended = False
@@ -199,7 +199,7 @@ class Losses:
         if cursor.stopped or cursor.suspended:
             return
         if cursor.offset < start:
-            if not cursor.skip:
+            if not cursor.predecessor.remaining:
                 self.deleted(cursor, cursor.offset, start)
             if not cursor.stopped:  # records of a predecessor are compared with the target first
                 cursor.jump(start, "retention")
@@ -271,7 +271,7 @@ class Losses:
         return True
 
     def _go_back(self, cursor: Cursor, end_offset: int, epoch: int = -1) -> None:
-        if cursor.skip and end_offset >= cursor.offset:
+        if cursor.predecessor.remaining and end_offset >= cursor.offset:
             cursor.compare(epoch)
         else:
             self._cut_off(cursor, end_offset, epoch)
@@ -317,7 +317,9 @@ class Losses:
     def _cut_off(self, cursor: Cursor, end_offset: int, epoch: int = -1) -> None:
         if cursor.suspended:
             return  # its position is being changed; if not to this one, this is called again
-        read = cursor.offset + cursor.skip  # records that a predecessor copied after the mark came from the same log
+        read = (
+            cursor.offset + cursor.predecessor.remaining
+        )  # records that a predecessor copied after the mark came from the same log
         what = (
             f"{cursor.partition} of {self._spec.source_alias} was truncated at offset {end_offset}; the records "
             f"that were read from offsets {end_offset}..{read - 1} are lost or replaced"

@@ -136,10 +136,10 @@ class Opening:
             elif start.clean:
                 clean.append((cursor, entry))
             elif self._has_other_rules(entry) and entry.session.rules not in RULES:
-                cursor.note = (
+                cursor.conditions.note = (
                     f"at least once: a predecessor counted records under unknown rules ({entry.session.rules})"
                 )
-                self._log.warning(cursor.note, partition=str(tp))
+                self._log.warning(cursor.conditions.note, partition=str(tp))
                 positions[tp] = entry.mark.source
             else:
                 asking.append((cursor, entry))
@@ -177,10 +177,10 @@ class Opening:
         The ledger names the old session until the new one is written, so another crash changes nothing.
         """
         self._use_present_rules(cursor)
-        self._spawn(self._open({cursor.partition: cursor.position}))
+        self._spawn(self._open({cursor.partition: cursor.window.position}))
 
     def _use_present_rules(self, cursor: Cursor) -> None:
-        cursor.finishing = False
+        cursor.predecessor.finishing = False
         cursor.read_committed = self._spec.read_committed
         self._source.isolate(cursor.partition, committed=False)
 
@@ -213,14 +213,14 @@ class Opening:
             self._link.fail(error)
 
     def _remember(self, cursor: Cursor, entry: LedgerEntry, start: Start) -> None:
-        cursor.trail = Trail(start.chunk, entry.gaps, start.unwritten)
+        cursor.window.trail = Trail(start.chunk, entry.gaps, start.unwritten)
         cursor.retired = entry.retired
         if start.moved and self._has_another_target(entry):
-            cursor.trail.restart()
+            cursor.window.trail.restart()
             cursor.retired = retire(cursor.retired, entry.target_id)
         cursor.lost, cursor.lost_before = list(entry.lost), entry.lost_before
-        cursor.foreign = entry.foreign
-        cursor.rate = float(entry.rate)
+        cursor.window.foreign = entry.foreign
+        cursor.rate.value = float(entry.rate)
         if not start.moved:
             cursor.leader_epoch = entry.source_epoch
             cursor.known_epoch = entry.known_epoch
@@ -321,8 +321,10 @@ class Opening:
                     cursor.outbox.last_error = answer
                 else:
                     del waiting[tp]
-                    cursor.note = f"at least once: the progress of the predecessor cannot be looked up: {answer}"
-                    self._log.warning(cursor.note, partition=str(cursor.partition))
+                    cursor.conditions.note = (
+                        f"at least once: the progress of the predecessor cannot be looked up: {answer}"
+                    )
+                    self._log.warning(cursor.conditions.note, partition=str(cursor.partition))
                     blind[cursor.partition] = entry.mark.source
             if blind:
                 self._spawn(self._open(blind))
@@ -334,7 +336,7 @@ class Opening:
         if progress.records < entry.mark.records and not self.with_sessions:
             self._copy_again(cursor, entry, progress)
             return
-        cursor.finishing = self._is_to_end(entry)
+        cursor.predecessor.finishing = self._is_to_end(entry)
         if progress.records < entry.mark.records:
             self._continue_session(cursor, entry)
             cursor.suspended = True
@@ -366,8 +368,8 @@ class Opening:
     def _copy_again(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         """The target lost acknowledged records of a copy session: begin transactions at their current end."""
         lost, end = entry.mark.records - progress.records, progress.end
-        last = cursor.trail.source_of(end - 1) if end > 0 else None
-        if last is None or cursor.foreign:
+        last = cursor.window.trail.source_of(end - 1) if end > 0 else None
+        if last is None or cursor.window.foreign:
             cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
             return
         self._log.error(
@@ -377,7 +379,7 @@ class Opening:
             end=end,
         )
         self._use_present_rules(cursor)
-        cursor.trail.target_cut(end)
+        cursor.window.trail.target_cut(end)
         self._spawn(self._open({cursor.partition: last + 1}))
 
     async def _check_read_rights(self) -> None:
@@ -394,7 +396,7 @@ class Opening:
             note = f"at least once: after a crash the progress could not be looked up: {answer}"
             for cursor in self._cursors.values():
                 if cursor.spec.remote_topic == target.topic:
-                    cursor.note = note
+                    cursor.conditions.note = note
 
     async def look_up(
         self, questions: Mapping[TopicPartition, ProgressQuestion]
@@ -412,7 +414,7 @@ class Opening:
 
     def search_gap(self, cursor: Cursor, first: int, end: int, own: int) -> bool:
         """Count the session's records at target offsets ``first .. end-1``. More than ``own`` are duplicates, and the
-        partition is stopped. `Cursor.gap_searched` is called in any other case. False: there is no session to search for.
+        partition is stopped. `Window.gap_searched` is called in any other case. False: there is no session to search for.
         """
         session = self.sessions.get(cursor.partition)
         if session is None or not self.with_sessions:
@@ -433,7 +435,7 @@ class Opening:
                     found = own  # no READ right: `check_rights` has reported it
                     break
                 if self._link.stop.is_set():
-                    cursor.gap_searched(end, is_known=False)
+                    cursor.window.gap_searched(end, is_known=False)
                     return
                 failure = cursor.outbox.last_error = error
                 await self._link.pause(_RETRY_S)
@@ -446,13 +448,13 @@ class Opening:
                 f"{first} to {end - 1} that were not acknowledged there: they were appended twice",
             )
         else:
-            cursor.gap_searched(end, is_known=True)
+            cursor.window.gap_searched(end, is_known=True)
 
     async def _match(self, cursor: Cursor) -> None:
         partition = cursor.partition
         session = self.sessions.get(partition)
         while not self._link.stop.is_set() and session is not None:
-            first = cursor.skip_base if cursor.skip_base >= 0 else cursor.target
+            first = cursor.predecessor.target_base if cursor.predecessor.target_base >= 0 else cursor.window.target
             first = first if first >= 0 else self._behind.get(partition, -1)
             # The session's records are identified by their producer, so more of the log than needed may be read.
             first = first if first >= 0 else cursor.outbox.floor
@@ -464,7 +466,12 @@ class Opening:
                 if isinstance(end, KafkaFailure):
                     raise end
                 prints = await self._call(
-                    self._look_up.fingerprints, cursor.spec.target, first, end.offset, session.producer, cursor.skip
+                    self._look_up.fingerprints,
+                    cursor.spec.target,
+                    first,
+                    end.offset,
+                    session.producer,
+                    cursor.predecessor.remaining,
                 )
             except KafkaFailure as error:
                 cursor.outbox.last_error = error
@@ -475,31 +482,33 @@ class Opening:
             self._log.info(
                 "comparing records of a predecessor with the source by content",
                 partition=str(partition),
-                records=cursor.skip,
+                records=cursor.predecessor.remaining,
             )
-            cursor.match = deque(prints.values[-cursor.skip :])
-            cursor.match_with_time = prints.with_time
-            if len(cursor.match) < cursor.skip:
+            cursor.predecessor.fingerprints = deque(prints.values[-cursor.predecessor.remaining :])
+            cursor.predecessor.with_time = prints.with_time
+            if len(cursor.predecessor.fingerprints) < cursor.predecessor.remaining:
                 # They are in the count, but those left on the source count as new.
-                cursor.note = f"at least once: {cursor.spec.target} was compacted while copying was stopped"
-                self._log.warning(cursor.note)
-                cursor.records += cursor.skip - len(cursor.match)
-                cursor.skip = len(cursor.match)
-                cursor.target = -1
-            if not cursor.match:
-                cursor.match = None
-            cursor.skip_base = -1
+                cursor.conditions.note = f"at least once: {cursor.spec.target} was compacted while copying was stopped"
+                self._log.warning(cursor.conditions.note)
+                cursor.window.records += cursor.predecessor.remaining - len(cursor.predecessor.fingerprints)
+                cursor.predecessor.remaining = len(cursor.predecessor.fingerprints)
+                cursor.window.target = -1
+            if not cursor.predecessor.fingerprints:
+                cursor.predecessor.fingerprints = None
+            cursor.predecessor.target_base = -1
             cursor.outbox.last_error = None
-            if cursor.finishing and not cursor.skip:
+            if cursor.predecessor.finishing and not cursor.predecessor.remaining:
                 self.open_next(cursor)
                 return
             cursor.suspended = False
             self._source.resume()
             return
         if not self._link.stop.is_set():
-            cursor.note = f"at least once: it is unknown which records of {partition} are on the target after a crash"
-            self._log.warning(cursor.note)
-            self.open_again(cursor, cursor.mark)
+            cursor.conditions.note = (
+                f"at least once: it is unknown which records of {partition} are on the target after a crash"
+            )
+            self._log.warning(cursor.conditions.note)
+            self.open_again(cursor, cursor.window.mark)
 
     # -- new sessions --------------------------------------------------------------------------------------------------
 
@@ -567,12 +576,12 @@ class Opening:
         if self._spec.transactions is not None:
             for tp, position in positions.items():
                 mark = self._marks.get(tp)
-                if self.sessions.pop(tp, None) is not None or self._cursors[tp].finishing:
+                if self.sessions.pop(tp, None) is not None or self._cursors[tp].predecessor.finishing:
                     self._use_present_rules(self._cursors[tp])
                 self._cursors[tp].outbox.last_error = None
-                self._cursors[tp].trail.settle()
+                self._cursors[tp].window.trail.settle()
                 self._cursors[tp].begin(mark if mark is not None and mark.source == position else Mark(position, -1, 0))
-                self._cursors[tp].markers = None
+                self._cursors[tp].window.markers = None
             self._source.add(self._cursors[tp] for tp in positions)
             return
         waiting = dict(positions)
@@ -611,9 +620,9 @@ class Opening:
         """Brokers before 2.8 return producer ids only with the IdempotentWrite right (KIP-679)."""
         for tp, position in positions.items():
             cursor = self._cursors[tp]
-            cursor.note = f"at least once: the target does not assign a producer id: {error}"
-            self._log.warning(cursor.note, partition=str(tp))
-            cursor.trail.settle()
+            cursor.conditions.note = f"at least once: the target does not assign a producer id: {error}"
+            self._log.warning(cursor.conditions.note, partition=str(tp))
+            cursor.window.trail.settle()
             cursor.begin(Mark(position, -1, 0))
             cursor.outbox.last_error = None
             cursor.outbox.identity = None
@@ -621,7 +630,7 @@ class Opening:
         self._source.add(self._cursors[tp] for tp in positions)
 
     def _open_one(self, cursor: Cursor, mark: Mark, identity: ProducerIdentity) -> None:
-        cursor.trail.settle()
+        cursor.window.trail.settle()
         cursor.begin(mark)
         cursor.outbox.last_error = None
         cursor.outbox.queue.clear()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import structlog
 
 from mm2.copy.executor.commits import Commits
-from mm2.copy.executor.cursor import Cursor, SourceRange
+from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.dead_letters import Quarantine
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
@@ -16,6 +16,7 @@ from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import Source
+from mm2.copy.executor.window import SourceRange
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import Tally
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
@@ -50,7 +51,7 @@ class PartitionEvents:
         outbox.on_recreated = lambda: self._losses.target_recreated(cursor)
         outbox.on_truncated = functools.partial(self.target_truncated, cursor)
         outbox.on_inconsistent = functools.partial(cursor.fail, PartitionState.INCONSISTENT)
-        outbox.on_uncertain = functools.partial(setattr, cursor, "note")
+        outbox.on_uncertain = functools.partial(setattr, cursor.conditions, "note")
 
     # -- copying
 
@@ -65,10 +66,10 @@ class PartitionEvents:
 
     def stopped(self, cursor: Cursor) -> None:
         """The partition has stopped."""
-        if not cursor.stopped_at_source:
+        if not cursor.conditions.is_stopped_at_source:
             cursor.outbox.stopped = True
         self._source.remove(cursor.partition)
-        condition = cursor.stop_condition
+        condition = cursor.conditions.stop
         if condition is not None:
             self._log.error(
                 "partition stopped",
@@ -142,11 +143,11 @@ class PartitionEvents:
         if not outbox.looked_up:
             # Without a look-up the progress is unknown; a new producer resends.
             self._log.warning("the target forgot the producer id; using a new one", partition=str(outbox.partition))
-            cursor.note = "at least once: the target forgot the producer id"
+            cursor.conditions.note = "at least once: the target forgot the producer id"
             cursor.outbox.queue.clear()
             cursor.outbox.failures = 0
             cursor.outbox.paused = False
-            self._opening.open_again(cursor, cursor.mark)
+            self._opening.open_again(cursor, cursor.window.mark)
             return
         self._link.end(f"{outbox.partition}: {failure}; the next micro-batch looks up the progress on the target")
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from crc32c import crc32c
 
-from mm2.copy.executor.cursor import Cursor, SourceRange
+from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.reports import progress_of
+from mm2.copy.executor.window import SourceRange
 from mm2.copy.session import Mark
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState
@@ -53,7 +55,7 @@ class Owner:
         self.calls.append(("unreadable", failure.code))
 
     def stopped(self, cursor: Cursor) -> None:
-        condition = cursor.stop_condition
+        condition = cursor.conditions.stop
         self.calls.append(("stopped", condition and condition.state))
 
     def source_recreated(self, _cursor: Cursor, topic_id: str) -> None:
@@ -81,7 +83,7 @@ class Owner:
         self.calls.append(("finished", cursor.offset))
 
     def uncertain(self, cursor: Cursor) -> None:
-        self.calls.append(("uncertain", cursor.offset, cursor.skip))
+        self.calls.append(("uncertain", cursor.offset, cursor.predecessor.remaining))
 
     def too_large(self, _cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
         self.calls.append(("too large", entry.first, outgoing.count))
@@ -114,7 +116,7 @@ class Bench:
         records = begin.pop("records", 0)
         self.cursor.known_epoch = begin.pop("known_epoch", 0)
         self.cursor.begin(Mark(offset, begin.pop("target", -1), records), **begin)
-        self.outbox.begin(PRODUCER, records + self.cursor.skip, known=True)
+        self.outbox.begin(PRODUCER, records + self.cursor.predecessor.remaining, known=True)
 
     @property
     def outgoing_batches(self) -> list[OutgoingBatch]:
@@ -126,11 +128,11 @@ class Bench:
 
     @property
     def gaps(self) -> dict[str, int]:
-        return self.cursor.trail.gaps
+        return self.cursor.window.trail.gaps
 
     @property
     def state(self) -> str:
-        return self.cursor.progress().state
+        return progress_of(self.cursor).state
 
     def fetch(self, *batches: bytes | bytearray, end: int = 1000, stable: int = 900, **fields: Any) -> None:
         """One answer of the source."""

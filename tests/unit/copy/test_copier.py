@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from mm2.copy import channel
 from mm2.copy.executor.commits import Commits, TransactionCommits
+from mm2.copy.executor.conditions import Conditions
 from mm2.copy.executor.copier import ROOM_BYTES, Copier
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition_events import PartitionEvents
@@ -131,10 +132,10 @@ def test_positions_are_not_committed_after_the_lease_has_expired(unanswered_s: f
 def test_a_pause_message_replaces_all_pauses_and_the_source_reconsiders() -> None:
     class Paused:
         def __init__(self) -> None:
-            self.paused: Any = None
+            self.conditions: Any = Conditions()
 
         def pause(self, *why: object) -> None:
-            self.paused = why
+            self.conditions.paused = why
 
     class Source:
         def __init__(self) -> None:
@@ -147,11 +148,11 @@ def test_a_pause_message_replaces_all_pauses_and_the_source_reconsiders() -> Non
     copier = Copier(ASSIGNMENT, 0)
     copier._source = cast(Any, source)
     copier._cursors.update(cast(Any, {TopicPartition("t", 0): one, TopicPartition("t", 1): two}))
-    two.paused = "by an earlier message"
+    two.conditions.paused = "by an earlier message"
     copier._on_message({"type": "pause", "partitions": [["t", 0, "paused by ann", 5], ["another lane's", 0, "", 0]]})
-    assert (one.paused, two.paused) == (("paused by ann", 5), None)
+    assert (one.conditions.paused, two.conditions.paused) == (("paused by ann", 5), None)
     copier._on_message({"type": "pause", "partitions": []})
-    assert (one.paused, source.asked) == (None, [*copier._cursors] * 2)
+    assert (one.conditions.paused, source.asked) == (None, [*copier._cursors] * 2)
 
 
 class Entries:
@@ -201,7 +202,7 @@ def test_between_transactions_the_ledger_gets_unmoved_partitions_once_and_no_mov
         None,
     )
     assert shown.end == 10
-    bench.cursor.paused = None
+    bench.cursor.conditions.paused = None
     bench.fetch(batch(10, 3))
     bench.ack(101)  # in a transaction that is still open
     commits.commit_unmoved()
@@ -287,7 +288,7 @@ def test_unsent_batches_of_a_stopped_partition_do_not_keep_others_from_being_rea
     bench = Bench()
     bench.cursor.owner = events_of([])
     own._cursors[bench.cursor.partition] = bench.cursor
-    bench.cursor.waiting_bytes = ROOM_BYTES
+    bench.cursor.window.waiting_bytes = ROOM_BYTES
     assert not own._has_room()
     bench.cursor.fail(PartitionState.INCONSISTENT, "contradiction")
     assert own._has_room()

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, MISSING, QUEUE_LIMIT_BYTES, SourceRange
+from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, MISSING, QUEUE_LIMIT_BYTES
 from mm2.copy.executor.outbox import OutgoingBatch
+from mm2.copy.executor.reports import progress_of
+from mm2.copy.executor.window import SourceRange
 from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import LOST_KEPT, Mark
 from mm2.copy.states import PartitionState
@@ -22,11 +24,11 @@ from tests.unit.copy.batches import Bench, batch, checked, holed, marker, spoile
 
 
 def segments(bench: Bench) -> list[Segment]:
-    return bench.cursor.trail.newest.segments
+    return bench.cursor.window.trail.newest.segments
 
 
 def gaps(bench: Bench) -> list[Gap]:
-    return bench.cursor.trail.newest.gaps
+    return bench.cursor.window.trail.newest.gaps
 
 
 # -- batches in, outgoing batches out ----------------------------------------------------------------------------------------------
@@ -37,10 +39,10 @@ def test_a_dense_batch_is_sent_byte_for_byte() -> None:
     bench.fetch(data)
     cursor = bench.cursor
     assert bytes(bench.outgoing_batches[0].data) == bytes(data)
-    assert (cursor.offset, cursor.position, bench.tally.paths) == (3, 0, {"passthrough": 1})
+    assert (cursor.offset, cursor.window.position, bench.tally.paths) == (3, 0, {"passthrough": 1})
     bench.outgoing_batches[0].acked(70)
-    assert cursor.mark == Mark(3, 73, 3)
-    assert (cursor.copied, cursor.bytes, cursor.waiting_bytes) == (3, len(data), 0)
+    assert cursor.window.mark == Mark(3, 73, 3)
+    assert (cursor.window.copied, cursor.window.bytes, cursor.window.waiting_bytes) == (3, len(data), 0)
     assert bench.owner.acks == [(0, 2, 70, 3)]
     assert cursor.idle
 
@@ -50,9 +52,9 @@ def test_positions_advance_only_over_contiguous_acks() -> None:
     bench.fetch_each(batch(0, 2), batch(2, 2), batch(4, 2))
     bench.outgoing_batches[2].acked(14)
     bench.outgoing_batches[1].acked(12)
-    assert (bench.cursor.position, bench.owner.acks) == (0, [])
+    assert (bench.cursor.window.position, bench.owner.acks) == (0, [])
     bench.outgoing_batches[0].acked(10)
-    assert bench.cursor.mark == Mark(6, 16, 6)
+    assert bench.cursor.window.mark == Mark(6, 16, 6)
     assert [ack[0] for ack in bench.owner.acks] == [0, 2, 4]
 
 
@@ -66,7 +68,7 @@ def test_acks_in_any_order_are_reported_in_source_order(order: list[int]) -> Non
         bench.outgoing_batches[index].acked(100 + index * 3)
         done.add(index)
         prefix = next(i for i in range(9) if i not in done)
-        assert (bench.cursor.position, bench.cursor.records) == (prefix * 3, prefix * 3)
+        assert (bench.cursor.window.position, bench.cursor.window.records) == (prefix * 3, prefix * 3)
     assert [ack[2] for ack in bench.owner.acks] == [100 + i * 3 for i in range(8)]
     assert segments(bench) == [Segment(0, 100, 24)]
 
@@ -93,7 +95,7 @@ def test_many_small_batches_are_merged_and_few_are_sent_unchanged() -> None:
     assert bench.offsets() == [*range(many), many + 1, many + 3]
     assert [outgoing.count for outgoing in bench.outgoing_batches] == [many, 1, 1]
     bench.ack(10)
-    assert bench.cursor.mark == Mark(many + 4, 10 + many + 2, many + 2)
+    assert bench.cursor.window.mark == Mark(many + 4, 10 + many + 2, many + 2)
     assert segments(bench)[0] == Segment(0, 10, many)
     assert gaps(bench) == [Gap(many, many + 1, "compacted"), Gap(many + 2, many + 3, "compacted")]
     assert bench.tally.paths["merged"] == many
@@ -107,7 +109,7 @@ def test_holes_between_and_within_batches_are_counted_as_compacted() -> None:
     bench.fetch(batch(5, 2), holed(7, 12, [8, 11]))
     assert read_header(bench.outgoing_batches[1].data).is_dense
     bench.ack(50)
-    assert bench.cursor.mark == Mark(13, 54, 4)
+    assert bench.cursor.window.mark == Mark(13, 54, 4)
     assert bench.gaps == {"compacted": 5 + 4}
     assert segments(bench) == [Segment(5, 50, 2), Segment(8, 52, 1), Segment(11, 53, 1)]
     assert gaps(bench) == [
@@ -122,16 +124,16 @@ def test_holes_between_and_within_batches_are_counted_as_compacted() -> None:
 def test_a_batch_that_compaction_emptied_moves_the_position() -> None:
     bench = Bench()
     bench.fetch(holed(0, 4, []))
-    assert (bench.outgoing_batches, bench.cursor.mark, bench.gaps) == ([], Mark(5, -1, 0), {"compacted": 5})
+    assert (bench.outgoing_batches, bench.cursor.window.mark, bench.gaps) == ([], Mark(5, -1, 0), {"compacted": 5})
 
 
 def test_control_batches_are_dropped_and_counted() -> None:
     bench = Bench()
     bench.fetch(batch(0, 2, attributes=TRANSACTIONAL, producer=(5, 0, 0)), marker(2, 1), batch(3, 1))
     bench.outgoing_batches[1].acked(2)
-    assert bench.cursor.position == 0
+    assert bench.cursor.window.position == 0
     bench.outgoing_batches[0].acked(0)
-    assert (bench.cursor.mark, bench.gaps) == (Mark(4, 3, 3), {"control": 1})
+    assert (bench.cursor.window.mark, bench.gaps) == (Mark(4, 3, 3), {"control": 1})
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -157,14 +159,18 @@ def test_a_corrupt_batch_is_fetched_again_and_then_stops_the_partition_after_val
     bench.fetch(batch(0, 2), spoiled(batch(2, 2)), batch(4, 2))
     assert (bench.cursor.stopped, bench.cursor.offset) == (False, 2)
     bench.fetch(spoiled(batch(2, 2)), batch(4, 2))
-    progress = bench.cursor.progress()
+    progress = progress_of(bench.cursor)
     assert (progress.state, progress.stopped, progress.offset) == (PartitionState.CORRUPT, False, 2), (
         "one is to be sent"
     )
     assert progress.reason.startswith("t-0: the record batch at offsets 2..3 has CRC-32C")
     assert bench.owner.calls == [("corrupt", 2), ("stopped", PartitionState.CORRUPT)]
     bench.outbox.queue.popleft().acked(0)
-    assert (len(bench.outgoing_batches), bench.cursor.position, bench.cursor.progress().stopped) == (1, 2, True)
+    assert (len(bench.outgoing_batches), bench.cursor.window.position, progress_of(bench.cursor).stopped) == (
+        1,
+        2,
+        True,
+    )
 
 
 def test_a_single_transmission_error_is_tolerated() -> None:
@@ -181,11 +187,13 @@ def test_batches_after_a_quarantined_one_wait_until_it_is_handled() -> None:
     for _ in range(2):
         bench.fetch(spoiled(batch(0, 2)), batch(2, 2))
     assert bench.owner.calls == [("corrupt", 0)]
-    assert (bench.cursor.mark, bench.gaps, bench.outgoing_batches) == (Mark(0, -1, 0), {}, []), "it is nowhere yet"
+    assert (bench.cursor.window.mark, bench.gaps, bench.outgoing_batches) == (Mark(0, -1, 0), {}, []), (
+        "it is nowhere yet"
+    )
     bench.fetch(batch(2, 2))
     assert bench.outgoing_batches == [], "it is held"
     bench.cursor.finish_quarantine()
-    assert (bench.cursor.mark, bench.gaps) == (Mark(2, -1, 0), {"quarantined": 2})
+    assert (bench.cursor.window.mark, bench.gaps) == (Mark(2, -1, 0), {"quarantined": 2})
     bench.cursor.suspended = False
     bench.fetch(batch(2, 2))
     assert bench.offsets() == [2, 3]
@@ -198,15 +206,15 @@ def test_a_quarantined_batch_is_read_again_when_the_target_is_truncated_meanwhil
         bench.fetch(spoiled(batch(0, 2)))
     bench.cursor.begin(Mark(0, -1, 0))
     bench.cursor.finish_quarantine()
-    assert (bench.cursor.mark, bench.gaps) == (Mark(0, -1, 0), {})
+    assert (bench.cursor.window.mark, bench.gaps) == (Mark(0, -1, 0), {})
 
 
 def test_an_internal_error_stops_the_partition_and_not_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     monkeypatch.setattr(bench.owner, "put", lambda *_: 1 // 0)
     bench.fetch(batch(0, 1))
-    assert bench.cursor.progress().state == PartitionState.FAILED
-    assert "ZeroDivisionError" in bench.cursor.progress().reason
+    assert progress_of(bench.cursor).state == PartitionState.FAILED
+    assert "ZeroDivisionError" in progress_of(bench.cursor).reason
 
 
 # -- states ---------------------------------------------------------------------------------------------------------------
@@ -219,7 +227,7 @@ def test_a_failed_partition_stays_failed() -> None:
     bench.cursor.refused(None)
     bench.cursor.failed(BrokerFailure.of(6))
     bench.fetch(batch(0, 1))
-    progress = bench.cursor.progress()
+    progress = progress_of(bench.cursor)
     assert (progress.state, progress.reason, progress.stopped) == (PartitionState.RECREATED, "over", True)
     assert bench.owner.calls.count(("stopped", PartitionState.RECREATED)) == 1
 
@@ -229,12 +237,16 @@ def test_a_reason_on_the_target_replaces_one_on_the_source_and_not_the_other_way
     bench.fetch(batch(0, 1))
     bench.cursor.fail(PartitionState.CORRUPT, "source", at_source=True)
     bench.cursor.fail(PartitionState.LOST_RANGE, "source as well", at_source=True)
-    assert (bench.cursor.stopped_at_source, bench.state, bench.cursor.progress().stopped) == (True, "CORRUPT", False)
+    assert (bench.cursor.conditions.is_stopped_at_source, bench.state, progress_of(bench.cursor).stopped) == (
+        True,
+        "CORRUPT",
+        False,
+    )
     for reason in ("target", "target as well"):
         bench.cursor.fail(PartitionState.INCONSISTENT, reason)
     bench.cursor.fail(PartitionState.LOST_RANGE, "source again", at_source=True)
-    progress = bench.cursor.progress()
-    assert (bench.cursor.stopped_at_source, progress.reason, progress.stopped) == (False, "target", True)
+    progress = progress_of(bench.cursor)
+    assert (bench.cursor.conditions.is_stopped_at_source, progress.reason, progress.stopped) == (False, "target", True)
     assert bench.owner.calls == [("stopped", PartitionState.CORRUPT), ("stopped", PartitionState.INCONSISTENT)]
 
 
@@ -243,29 +255,29 @@ def test_a_partition_whose_target_rejects_the_rest_has_stopped() -> None:
     bench.fetch(batch(0, 1))
     bench.cursor.fail(PartitionState.CORRUPT, "source", at_source=True)
     bench.outbox.refused = True
-    assert bench.cursor.progress().stopped
+    assert progress_of(bench.cursor).stopped
 
 
 def test_an_error_of_the_source_is_reported_until_it_responds() -> None:
     bench, failure = Bench(40), BrokerFailure.of(6, subject="reading t-0")
     bench.cursor.failed(failure)
-    before = bench.cursor.progress()
+    before = progress_of(bench.cursor)
     assert (before.state, before.reason, before.offset) == (PartitionState.UNREACHABLE, str(failure), 40)
     assert bench.owner.calls == [("unreadable", 6)]
     bench.fetch()
-    after = bench.cursor.progress()
+    after = progress_of(bench.cursor)
     assert (after.state, after.reason, after.offset, after.since_ms) == (PartitionState.RUNNING, "", -1, -1)
 
 
 def test_the_same_condition_keeps_its_time() -> None:
     bench = Bench()
     bench.cursor.set_read_error(PartitionState.UNREACHABLE, "one")
-    assert bench.cursor.read_condition is not None
-    bench.cursor.read_condition = bench.cursor.read_condition._replace(since_ms=5)
+    assert bench.cursor.conditions.read is not None
+    bench.cursor.conditions.read = bench.cursor.conditions.read._replace(since_ms=5)
     bench.cursor.set_read_error(PartitionState.UNREACHABLE, "two")
-    assert (bench.cursor.read_condition.since_ms, bench.cursor.read_condition.reason) == (5, "two")
+    assert (bench.cursor.conditions.read.since_ms, bench.cursor.conditions.read.reason) == (5, "two")
     bench.cursor.set_read_error(PartitionState.UNAUTHORIZED, "three")
-    assert bench.cursor.read_condition.since_ms > 5
+    assert bench.cursor.conditions.read.since_ms > 5
 
 
 @pytest.mark.parametrize(
@@ -301,7 +313,7 @@ def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
     bench.cursor.refused(BrokerFailure.of(10, subject="writing to A.t-0"))
     assert bench.cursor.stuck
     assert bench.state == PartitionState.TOO_LARGE
-    assert bench.cursor.progress().reason.startswith("writing to A.t-0: MESSAGE_TOO_LARGE")
+    assert progress_of(bench.cursor).reason.startswith("writing to A.t-0: MESSAGE_TOO_LARGE")
     assert bench.owner.calls == [("too large", 0, 1)]
     bench.fetch()
     assert bench.state == PartitionState.TOO_LARGE
@@ -322,12 +334,12 @@ def test_behind_an_open_transaction_for_a_while_is_blocked_by_it() -> None:
     bench = Bench(900, read_committed=True)
     bench.fetch(end=1000, stable=900)
     assert bench.state == PartitionState.RUNNING
-    bench.cursor._behind_lso_s -= 2
+    bench.cursor.conditions._blocked_since_s -= 2
     assert bench.state == PartitionState.BLOCKED_BY_OPEN_TXN
-    shown = bench.cursor.progress()
+    shown = progress_of(bench.cursor)
     assert "began at source offset 900 " in shown.reason
     assert shown.offset == 900
-    assert bench.cursor.progress().since_ms == shown.since_ms > 0
+    assert progress_of(bench.cursor).since_ms == shown.since_ms > 0
     bench.fetch(batch(900, 1), end=1000, stable=950)
     assert bench.state == PartitionState.RUNNING
 
@@ -335,7 +347,7 @@ def test_behind_an_open_transaction_for_a_while_is_blocked_by_it() -> None:
 def test_only_a_reader_of_what_is_committed_is_blocked() -> None:
     bench = Bench(900)
     bench.fetch(end=1000, stable=900)
-    assert not bench.cursor._behind_lso_s
+    assert not bench.cursor.conditions._blocked_since_s
 
 
 def test_a_configured_limit_is_reported_while_it_blocks_reading() -> None:
@@ -343,13 +355,13 @@ def test_a_configured_limit_is_reported_while_it_blocks_reading() -> None:
     bench.fetch(end=100)
     bench.cursor.throttled()
     assert bench.state == PartitionState.THROTTLED
-    shown = bench.cursor.progress()
+    shown = progress_of(bench.cursor)
     assert (shown.reason, shown.offset) == ("limited by copy.throttle.bytes.per.sec", 90)
     assert shown.since_ms > 0
     bench.fetch(batch(90, 10), end=100)
     assert bench.state == PartitionState.RUNNING, "there is nothing left to read"
     bench.fetch(end=200)
-    bench.cursor._throttled_s -= 5
+    bench.cursor.conditions._throttled_s -= 5
     assert bench.state == PartitionState.RUNNING
 
 
@@ -363,22 +375,22 @@ def test_far_behind_is_catching_up() -> None:
 
 def test_a_note_is_reported_when_there_is_no_condition() -> None:
     bench = Bench()
-    bench.cursor.note = "at least once"
-    assert bench.cursor.progress().reason == "at least once"
+    bench.cursor.conditions.note = "at least once"
+    assert progress_of(bench.cursor).reason == "at least once"
     bench.cursor.set_read_error(PartitionState.UNREACHABLE, "disconnected")
-    assert bench.cursor.progress().reason == "disconnected"
+    assert progress_of(bench.cursor).reason == "disconnected"
 
 
 def test_the_rate_is_of_the_last_seconds() -> None:
     bench = Bench()
-    bench.cursor.measure(100.0)
-    bench.cursor.bytes = 50_000
-    bench.cursor.measure(100.5)
-    assert bench.cursor.rate == 0
-    bench.cursor.measure(110.0)
-    assert bench.cursor.rate == 5_000
-    bench.cursor.measure(111.0)
-    assert bench.cursor.rate == 4_500
+    bench.cursor.rate.measure(100.0, bench.cursor.window.bytes)
+    bench.cursor.window.bytes = 50_000
+    bench.cursor.rate.measure(100.5, bench.cursor.window.bytes)
+    assert bench.cursor.rate.value == 0
+    bench.cursor.rate.measure(110.0, bench.cursor.window.bytes)
+    assert bench.cursor.rate.value == 5_000
+    bench.cursor.rate.measure(111.0, bench.cursor.window.bytes)
+    assert bench.cursor.rate.value == 4_500
 
 
 # -- going elsewhere ------------------------------------------------------------------------------------------------------
@@ -389,18 +401,18 @@ def test_lost_records_are_counted_once_skipped() -> None:
     bench.fetch(batch(0, 2))
     bench.cursor.jump(10, "retention")
     bench.fetch(batch(10, 1))
-    assert bench.cursor.position == 0
+    assert bench.cursor.window.position == 0
     bench.outgoing_batches[0].acked(0)
-    assert (bench.gaps, bench.cursor.position) == ({"retention": 8}, 10)
+    assert (bench.gaps, bench.cursor.window.position) == ({"retention": 8}, 10)
 
 
 def test_a_rewind_waits_for_nothing_without_batches_in_flight() -> None:
     bench = Bench(50)
     bench.cursor.jump(0, "truncated")
-    assert (bench.cursor.offset, bench.cursor.position, bench.gaps) == (0, 0, {})
+    assert (bench.cursor.offset, bench.cursor.window.position, bench.gaps) == (0, 0, {})
     bench.fetch(batch(0, 2))
     bench.cursor.jump(1, "truncated")
-    assert (bench.cursor.offset, bench.cursor.position) == (1, 0)
+    assert (bench.cursor.offset, bench.cursor.window.position) == (1, 0)
 
 
 def test_begin_discards_batches_in_flight() -> None:
@@ -408,8 +420,8 @@ def test_begin_discards_batches_in_flight() -> None:
     bench.fetch(batch(0, 2))
     bench.cursor.suspended = True
     bench.cursor.begin(Mark(40, 90, 7))
-    assert (bench.cursor.mark, bench.cursor.offset) == (Mark(40, 90, 7), 40)
-    assert (bench.cursor.idle, bench.cursor.waiting_bytes, bench.cursor.suspended) == (True, 0, False)
+    assert (bench.cursor.window.mark, bench.cursor.offset) == (Mark(40, 90, 7), 40)
+    assert (bench.cursor.idle, bench.cursor.window.waiting_bytes, bench.cursor.suspended) == (True, 0, False)
 
 
 def test_a_suspended_cursor_accepts_nothing() -> None:
@@ -431,7 +443,7 @@ def test_a_paused_cursor_finishes_its_batches_accepts_no_more_and_reports_the_re
         True,
     )
     bench.outgoing_batches[0].acked(0)
-    shown = bench.cursor.progress()
+    shown = progress_of(bench.cursor)
     assert (shown.state, shown.reason, shown.position, shown.since_ms, shown.stopped) == (
         "PAUSED",
         "paused by ann",
@@ -439,9 +451,9 @@ def test_a_paused_cursor_finishes_its_batches_accepts_no_more_and_reports_the_re
         5,
         False,
     )
-    bench.cursor.paused = None
+    bench.cursor.conditions.paused = None
     bench.fetch(batch(2, 2))
-    assert (len(bench.outgoing_batches), bench.cursor.offset, bench.cursor.progress().state) == (2, 4, "RUNNING")
+    assert (len(bench.outgoing_batches), bench.cursor.offset, progress_of(bench.cursor).state) == (2, 4, "RUNNING")
 
 
 def test_the_idle_callback_is_called_once() -> None:
@@ -463,7 +475,7 @@ def test_lost_ranges_are_kept_with_their_time() -> None:
     ((first, after, reason, at_ms),) = bench.cursor.lost
     assert (first, after, reason) == (3, 9, "retention")
     assert abs(at_ms - time.time() * 1000) < 10_000
-    assert bench.cursor.progress().lost == 1
+    assert progress_of(bench.cursor).lost == 1
 
 
 def test_lost_ranges_are_counted_permanently_and_the_newest_are_listed() -> None:
@@ -473,7 +485,7 @@ def test_lost_ranges_are_counted_permanently_and_the_newest_are_listed() -> None
         bench.cursor.add_lost_range(first, first + 1, "retention")
     kept, before = bench.cursor.kept_losses()
     assert ([lost.first for lost in kept], before) == ([*range(3, LOST_KEPT + 3)], 10)
-    assert bench.cursor.progress().lost == LOST_KEPT + 10
+    assert progress_of(bench.cursor).lost == LOST_KEPT + 10
 
 
 def test_source_events_are_passed_to_the_owner() -> None:
@@ -485,7 +497,7 @@ def test_source_events_are_passed_to_the_owner() -> None:
 
 def test_holes_of_a_topic_that_is_not_compacted_are_called_missing() -> None:
     bench = Bench()
-    bench.cursor.hole_reason = MISSING
+    bench.cursor.window.hole_reason = MISSING
     bench.fetch(batch(2, 1))
     bench.fetch(holed(3, 8, [4, 6]))
     bench.fetch(holed(9, 12, []))
@@ -511,7 +523,7 @@ def test_a_long_waiting_batch_makes_a_cursor_full() -> None:
     seen = [bench.cursor.full]
     bench.fetch(batch(0, 1))
     seen.append(bench.cursor.full)
-    bench.cursor.entries[0].since -= 2
+    bench.cursor.window.entries[0].since -= 2
     seen.append(bench.cursor.full)
     bench.outgoing_batches[0].acked(0)
     bench.fetch(batch(1, 1))
@@ -528,10 +540,10 @@ def test_records_of_others_on_the_target_are_counted() -> None:
     bench = Bench(target=100)
     bench.fetch_each(batch(0, 2), batch(2, 2))
     bench.ack(103)
-    assert (bench.cursor.foreign, bench.cursor.mark) == (3, Mark(4, 107, 4))
+    assert (bench.cursor.window.foreign, bench.cursor.window.mark) == (3, Mark(4, 107, 4))
     bench.fetch(batch(4, 1))
     bench.ack(110)
-    assert bench.cursor.progress().foreign == 6
+    assert progress_of(bench.cursor).foreign == 6
     assert segments(bench) == [Segment(0, 103, 4), Segment(4, 110, 1)]
     assert bench.owner.gaps == [(100, 103, 0), (107, 110, 0)], "they may be the session's own"
 
@@ -542,18 +554,26 @@ def test_the_position_waits_until_records_of_others_are_known_not_to_be_the_sess
     bench.fetch_each(batch(0, 2), batch(2, 2), batch(4, 1), batch(5, 1))
     outgoing = list(bench.outgoing_batches)
     outgoing[0].acked(103)
-    assert (bench.cursor.mark, bench.cursor.is_searching, bench.cursor.idle) == (Mark(0, 100, 0), True, False)
-    bench.cursor.gap_searched(103, is_known=False)
-    assert (bench.cursor.mark, bench.cursor.is_searching) == (Mark(0, 100, 0), False), "it is searched again"
+    assert (bench.cursor.window.mark, bench.cursor.window.is_searching, bench.cursor.idle) == (
+        Mark(0, 100, 0),
+        True,
+        False,
+    )
+    bench.cursor.window.gap_searched(103, is_known=False)
+    assert (bench.cursor.window.mark, bench.cursor.window.is_searching) == (Mark(0, 100, 0), False), (
+        "it is searched again"
+    )
     outgoing[1].acked(105)
     outgoing[2].acked(110)
     assert bench.owner.gaps == [(100, 103, 0), (100, 105, 2)]
-    bench.cursor.gap_searched(105, is_known=True)
-    assert (bench.cursor.mark, bench.cursor.foreign) == (Mark(4, 107, 4), 3), "only the first gap has been searched"
+    bench.cursor.window.gap_searched(105, is_known=True)
+    assert (bench.cursor.window.mark, bench.cursor.window.foreign) == (Mark(4, 107, 4), 3), (
+        "only the first gap has been searched"
+    )
     assert bench.owner.gaps[2:] == [(107, 110, 0)]
-    bench.cursor.gap_searched(110, is_known=True)
+    bench.cursor.window.gap_searched(110, is_known=True)
     outgoing[3].acked(111)
-    assert (bench.cursor.mark, bench.cursor.idle) == (Mark(6, 112, 6), True)
+    assert (bench.cursor.window.mark, bench.cursor.idle) == (Mark(6, 112, 6), True)
 
 
 def test_a_search_that_began_before_the_position_was_changed_has_no_effect() -> None:
@@ -562,49 +582,49 @@ def test_a_search_that_began_before_the_position_was_changed_has_no_effect() -> 
     bench.fetch(batch(0, 2))
     bench.ack(103)
     bench.cursor.begin(Mark(0, 100, 0))
-    bench.cursor.gap_searched(103, is_known=True)
-    assert (bench.cursor.mark, bench.cursor.is_searching) == (Mark(0, 100, 0), False)
+    bench.cursor.window.gap_searched(103, is_known=True)
+    assert (bench.cursor.window.mark, bench.cursor.window.is_searching) == (Mark(0, 100, 0), False)
 
 
 def test_markers_of_our_own_transactions_are_not_foreign() -> None:
     bench = Bench(target=100)
-    bench.cursor.markers = 1
+    bench.cursor.window.markers = 1
     bench.fetch(batch(0, 2))
     bench.ack(101)
-    assert (bench.cursor.foreign, bench.cursor.markers, bench.owner.calls) == (0, 0, [])
+    assert (bench.cursor.window.foreign, bench.cursor.window.markers, bench.owner.calls) == (0, 0, [])
 
 
 def test_offsets_after_a_predecessor_s_last_record_are_unknown_and_not_foreign() -> None:
     bench = Bench(target=100)
-    bench.cursor.markers = None
+    bench.cursor.window.markers = None
     bench.fetch_each(batch(0, 2), batch(2, 2))
     bench.ack(101)
-    assert (bench.cursor.progress().foreign, bench.owner.calls) == (0, [])
+    assert (progress_of(bench.cursor).foreign, bench.owner.calls) == (0, [])
 
 
 def test_without_a_known_target_offset_nothing_is_foreign() -> None:
     bench = Bench()
     bench.fetch(batch(0, 2))
     bench.ack(500)
-    assert (bench.cursor.foreign, bench.cursor.target) == (0, 502)
+    assert (bench.cursor.window.foreign, bench.cursor.window.target) == (0, 502)
 
 
 @pytest.mark.parametrize("markers", [0, None])
 def test_a_target_offset_that_was_assigned_before_is_reported(markers: int | None) -> None:
     bench = Bench(target=100)
-    bench.cursor.markers = markers
+    bench.cursor.window.markers = markers
     bench.fetch(batch(0, 2))
     bench.ack(40)
-    assert (bench.owner.calls, bench.cursor.mark) == ([("went back", 40)], Mark(2, 42, 2))
+    assert (bench.owner.calls, bench.cursor.window.mark) == ([("went back", 40)], Mark(2, 42, 2))
 
 
 def test_after_an_unknown_target_offset_the_next_one_is_known() -> None:
     bench = Bench(target=100)
     bench.fetch_each(batch(0, 2), batch(2, 2))
     bench.outgoing_batches[0].acked(-1)
-    assert bench.cursor.mark == Mark(2, -1, 2)
+    assert bench.cursor.window.mark == Mark(2, -1, 2)
     bench.outgoing_batches[1].acked(102)
-    assert (bench.cursor.mark, bench.cursor.foreign) == (Mark(4, 104, 4), 0)
+    assert (bench.cursor.window.mark, bench.cursor.window.foreign) == (Mark(4, 104, 4), 0)
     assert segments(bench) == [Segment(2, 102, 2)]
 
 
@@ -621,19 +641,21 @@ def cut(outgoing: OutgoingBatch) -> list[OutgoingBatch]:
 def test_the_pieces_of_an_outgoing_batch_move_the_position_one_by_one() -> None:
     bench = Bench()
     bench.fetch_each(batch(0, 5), batch(5, 1))
-    size = bench.cursor.waiting_bytes
+    size = bench.cursor.window.waiting_bytes
     first, second = cut(bench.outgoing_batches[0])
     assert (first.count, second.count) == (3, 2)
-    assert bench.cursor.waiting_bytes == size - len(bench.outgoing_batches[0].data) + len(first.data) + len(second.data)
+    assert bench.cursor.window.waiting_bytes == size - len(bench.outgoing_batches[0].data) + len(first.data) + len(
+        second.data
+    )
     bench.outgoing_batches[1].acked(15)
     deeper = cut(first)
     positions = []
     for piece, base in ((deeper[0], 10), (deeper[1], 12), (second, 13)):
         piece.acked(base)
-        positions.append(bench.cursor.position)
+        positions.append(bench.cursor.window.position)
     assert positions == [2, 3, 6]
     assert bench.owner.acks == [(0, 1, 10, 2), (2, 2, 12, 1), (3, 4, 13, 2), (5, 5, 15, 1)]
-    assert (bench.cursor.mark, bench.cursor.waiting_bytes) == (Mark(6, 16, 6), 0)
+    assert (bench.cursor.window.mark, bench.cursor.window.waiting_bytes) == (Mark(6, 16, 6), 0)
     assert segments(bench) == [Segment(0, 10, 6)]
 
 
@@ -642,10 +664,10 @@ def test_pieces_of_a_batch_with_holes_keep_their_offsets() -> None:
     bench.fetch(holed(0, 9, [1, 2, 6, 8]))
     pieces = cut(bench.outgoing_batches[0])
     assert [piece.count for piece in pieces] == [2, 2]
-    assert [(entry.first, entry.next_offset) for entry in bench.cursor.entries] == [(0, 6), (6, 10)]
+    assert [(entry.first, entry.next_offset) for entry in bench.cursor.window.entries] == [(0, 6), (6, 10)]
     for index, piece in enumerate(pieces):
         piece.acked(20 + 2 * index)
-    assert bench.cursor.mark == Mark(10, 24, 4)
+    assert bench.cursor.window.mark == Mark(10, 24, 4)
     assert segments(bench) == [Segment(1, 20, 2), Segment(6, 22, 1), Segment(8, 23, 1)]
     assert gaps(bench) == [
         Gap(0, 1, "compacted"),
@@ -661,7 +683,7 @@ def test_a_piece_that_was_written_before_has_an_unknown_target_offset() -> None:
     first, second = cut(bench.outgoing_batches[0])
     first.acked(-1)
     second.acked(12)
-    assert bench.cursor.mark == Mark(4, 14, 4)
+    assert bench.cursor.window.mark == Mark(4, 14, 4)
     assert bench.owner.acks == [(0, 1, -1, 2), (2, 3, 12, 2)]
     assert segments(bench) == [Segment(2, 12, 2)]
 
@@ -689,11 +711,11 @@ def test_without_its_first_records_an_outgoing_batch_holds_the_rest() -> None:
     assert whole.without is not None
     rest = whole.without(3)
     assert [record.key for record in decode_batch(view_of(rest.data))] == [b"k008"]
-    assert bench.cursor.mark == Mark(8, -1, 3), "the offsets of the others are unknown"
+    assert bench.cursor.window.mark == Mark(8, -1, 3), "the offsets of the others are unknown"
     rest.acked(30)
-    assert bench.cursor.mark == Mark(10, 31, 4)
-    assert (segments(bench), bench.cursor.copied) == ([Segment(8, 30, 1)], 1)
-    assert bench.cursor.waiting_bytes == 0
+    assert bench.cursor.window.mark == Mark(10, 31, 4)
+    assert (segments(bench), bench.cursor.window.copied) == ([Segment(8, 30, 1)], 1)
+    assert bench.cursor.window.waiting_bytes == 0
 
 
 # -- quarantined records -------------------------------------------------------------------------------------------------
@@ -705,19 +727,19 @@ def test_a_quarantined_record_leaves_its_sequence_to_the_next_one() -> None:
     large, other = bench.outbox.queue
     bench.outbox.stamp(large)
     bench.outbox.stamp(other)
-    bench.cursor.quarantine(bench.cursor.entries[0], "quarantined")
-    assert (bench.cursor.mark, bench.gaps) == (Mark(1, -1, 0), {"quarantined": 1})
+    bench.cursor.quarantine(bench.cursor.window.entries[0], "quarantined")
+    assert (bench.cursor.window.mark, bench.gaps) == (Mark(1, -1, 0), {"quarantined": 1})
     bench.ack(50)
     assert (other.at, read_header(other.data).base_sequence) == (0, 0)
-    assert (bench.cursor.mark, bench.outbox.next, bench.cursor.waiting_bytes) == (Mark(3, 52, 2), 2, 0)
+    assert (bench.cursor.window.mark, bench.outbox.next, bench.cursor.window.waiting_bytes) == (Mark(3, 52, 2), 2, 0)
 
 
 def test_holes_around_a_quarantined_record_keep_their_own_reason() -> None:
     bench = Bench()
     bench.fetch(holed(0, 6, [3]))
-    bench.cursor.quarantine(bench.cursor.entries[0], "quarantined")
+    bench.cursor.quarantine(bench.cursor.window.entries[0], "quarantined")
     assert gaps(bench) == [Gap(0, 3, "compacted"), Gap(3, 4, "quarantined"), Gap(4, 7, "compacted")]
-    assert (bench.cursor.mark, bench.cursor.idle) == (Mark(7, -1, 0), True)
+    assert (bench.cursor.window.mark, bench.cursor.idle) == (Mark(7, -1, 0), True)
 
 
 # -- any log --------------------------------------------------------------------------------------------------------------
@@ -756,9 +778,9 @@ def test_every_offset_is_copied_or_has_a_reason(
     assert bench.offsets() == wanted
     bench.ack(base)
     cursor = bench.cursor
-    assert cursor.position == cursor.offset
-    assert cursor.records == len(wanted)
-    assert cursor.records + sum(bench.gaps.values()) == cursor.position - start
+    assert cursor.window.position == cursor.offset
+    assert cursor.window.records == len(wanted)
+    assert cursor.window.records + sum(bench.gaps.values()) == cursor.window.position - start
     found: dict[int, int] = {}
     for segment in segments(bench):
         found |= {segment.source + i: segment.target + i for i in range(segment.records)}
@@ -770,7 +792,7 @@ def test_progress_is_the_sum_of_all_parts() -> None:
     bench = Bench(5, target=8, records=3)
     bench.fetch(batch(5, 2), end=9)
     bench.ack(8)
-    row: Any = dataclasses.asdict(bench.cursor.progress())
+    row: Any = dataclasses.asdict(progress_of(bench.cursor))
     assert (row["topic"], row["partition"], row["position"], row["target_offset"]) == ("t", 0, 7, 10)
     assert (row["high_watermark"], row["records"], row["gaps"], row["lost"]) == (9, 2, {}, 0)
 

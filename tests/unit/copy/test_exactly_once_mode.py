@@ -591,13 +591,13 @@ def test_skipped_records_are_in_no_transaction() -> None:
     """Else a crash in between would leave a position that the count of the session does not go with."""
     scene = Scene()
     scene.cursor.begin(Mark(100, 200, 100), skip=10, skip_base=200)
-    scene.cursor.finishing = True
+    scene.cursor.predecessor.finishing = True
     scene.bench.fetch(batch(100, 5))
-    assert scene.cursor.position == 105
+    assert scene.cursor.window.position == 105
     entries = len(scene.positions.entries)
     scene.commit()
     assert (scene.coordinator.ended, len(scene.positions.entries), scene.positions.committed[TP]) == ([], entries, 100)
-    assert scene.cursor.markers == 0
+    assert scene.cursor.window.markers == 0
 
 
 @pytest.mark.parametrize("support", ["disabled", "preparing", "enabled"])

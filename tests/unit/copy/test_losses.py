@@ -98,7 +98,7 @@ class Scene:
         return call(*args)
 
     def _commit(self, cursor: Cursor, then: Callable[[], None]) -> None:
-        self.committed.append((cursor.mark, cursor.suspended))
+        self.committed.append((cursor.window.mark, cursor.suspended))
         self.waiting.append(then)
 
     def written(self) -> None:
@@ -119,7 +119,7 @@ class Scene:
 
 
 def stopped(scene: Scene) -> str | None:
-    condition = scene.cursor.stop_condition
+    condition = scene.cursor.conditions.stop
     return condition.state if condition is not None else None
 
 
@@ -131,7 +131,7 @@ def test_deleted_records_are_a_lost_range_and_copying_continues_after_it() -> No
     scene.range = (30, 50)
     scene.unreadable()
     assert scene.asked == 2, "one question for the start and one for the end, however often the error is reported"
-    assert (scene.cursor.mark, scene.bench.gaps) == (Mark(30, 110, 10), {"retention": 20})
+    assert (scene.cursor.window.mark, scene.bench.gaps) == (Mark(30, 110, 10), {"retention": 20})
     assert [lost[:3] for lost in scene.cursor.lost] == [(10, 30, "retention")]
 
 
@@ -139,8 +139,8 @@ def test_deleted_records_stop_the_partition_when_configured() -> None:
     scene = Scene(source_data_loss="stop")
     scene.range = (30, 50)
     scene.unreadable()
-    assert (stopped(scene), scene.cursor.position, scene.cursor.lost) == (PartitionState.LOST_RANGE, 10, [])
-    condition = scene.cursor.stop_condition
+    assert (stopped(scene), scene.cursor.window.position, scene.cursor.lost) == (PartitionState.LOST_RANGE, 10, [])
+    condition = scene.cursor.conditions.stop
     assert condition is not None
     assert condition.reason.startswith("offsets 10..29 of t-0 were deleted on A")
 
@@ -150,7 +150,11 @@ def test_records_that_may_have_been_copied_are_no_lost_range_yet() -> None:
     scene.cursor.begin(Mark(10, 110, 10), skip=3)
     scene.range = (30, 50)
     scene.unreadable()
-    assert (scene.bench.owner.calls, scene.cursor.lost, scene.cursor.position) == ([("uncertain", 10, 3)], [], 10)
+    assert (scene.bench.owner.calls, scene.cursor.lost, scene.cursor.window.position) == (
+        [("uncertain", 10, 3)],
+        [],
+        10,
+    )
 
 
 def test_records_copied_by_a_predecessor_are_not_lost_when_retention_deletes_them() -> None:
@@ -159,12 +163,12 @@ def test_records_copied_by_a_predecessor_are_not_lost_when_retention_deletes_the
     scene.range = (12, 50)  # and 10 and 11 are no longer on the source
     scene.unreadable()
     assert scene.bench.owner.calls == [("uncertain", 10, 4)]
-    scene.cursor.match = deque(fingerprint(record(offset)) for offset in range(10, 14))
+    scene.cursor.predecessor.fingerprints = deque(fingerprint(record(offset)) for offset in range(10, 14))
     scene.cursor.suspended = False
     scene.unreadable()
     scene.bench.fetch(batch(12, 4))
     assert scene.bench.offsets() == [14, 15], "so it is known that 10 and 11 were copied"
-    assert (scene.cursor.records, scene.cursor.lost, scene.bench.gaps) == (14, [], {})
+    assert (scene.cursor.window.records, scene.cursor.lost, scene.bench.gaps) == (14, [], {})
 
 
 @pytest.mark.parametrize(("start", "lost"), [(14, []), (20, [(14, 20, "retention")])])
@@ -173,16 +177,16 @@ def test_when_retention_deleted_the_session_only_later_records_are_lost(
 ) -> None:
     scene = Scene()
     scene.cursor.begin(Mark(10, 110, 10), skip=4)
-    scene.cursor.match = deque(fingerprint(record(offset)) for offset in range(10, 14))
+    scene.cursor.predecessor.fingerprints = deque(fingerprint(record(offset)) for offset in range(10, 14))
     scene.range = (start, 50)
     scene.unreadable()
     assert scene.cursor.lost == []
     scene.bench.fetch(batch(start, 2))
     assert [shown[1:] for shown in scene.bench.owner.calls if shown[0] == "deleted"] == [row[:2] for row in lost]
     assert [one[:3] for one in scene.cursor.lost] == lost
-    assert (scene.cursor.records, scene.bench.offsets()) == (14, [start, start + 1])
+    assert (scene.cursor.window.records, scene.bench.offsets()) == (14, [start, start + 1])
     scene.bench.ack(114)
-    assert scene.cursor.position == start + 2
+    assert scene.cursor.window.position == start + 2
 
 
 def test_retention_of_copied_records_does_not_stop_the_partition() -> None:
@@ -383,7 +387,7 @@ def test_an_existing_offset_that_stays_out_of_range_stops_the_partition(
         clock[0] += CONTRADICTED_S + 1
         scene.unreadable()
         assert (stopped(scene), scene.committed) == (PartitionState.LOST_RANGE, [])
-        condition = scene.cursor.stop_condition
+        condition = scene.cursor.conditions.stop
         assert condition is not None
         assert "offset 10 of t-0 (leader epoch 7) as out of range although its log has 0..50" in condition.reason
 
@@ -449,10 +453,10 @@ def test_a_failed_request_for_the_range_changes_nothing() -> None:
     scene = Scene()
     scene.failure = DisconnectedFailure("gone")
     scene.unreadable()
-    assert (scene.cursor.mark, stopped(scene)) == (Mark(10, 110, 10), None)
+    assert (scene.cursor.window.mark, stopped(scene)) == (Mark(10, 110, 10), None)
     scene.failure, scene.range = None, (20, 50)
     scene.unreadable()
-    assert scene.cursor.position == 20, "and it is asked for again"
+    assert scene.cursor.window.position == 20, "and it is asked for again"
 
 
 def test_other_errors_are_ignored() -> None:
@@ -500,7 +504,7 @@ def test_a_truncated_source_stops_the_partition_when_configured(changes: dict[st
     scene.cursor.leader_epoch = 3
     scene.losses.diverged(scene.cursor, 2, 4)
     assert (stopped(scene), scene.committed) == (PartitionState.LOST_RANGE, [])
-    condition = scene.cursor.stop_condition
+    condition = scene.cursor.conditions.stop
     assert condition is not None
     (key, value), *_ = changes.items()
     assert condition.reason.endswith(f"; {key.replace('_', '.')} is {value}")
@@ -560,7 +564,7 @@ def test_a_pending_move_is_discarded_when_the_partition_starts_elsewhere() -> No
     assert (cursor.offset, cursor.suspended) == (11, False)
     scene.bench.fetch(batch(11, 2))
     scene.bench.ack(111)
-    assert (cursor.position, cursor.offset) == (13, 13)
+    assert (cursor.window.position, cursor.offset) == (13, 13)
 
 
 @pytest.mark.parametrize("case", ["no session", "foreign", "out of sight"])
@@ -569,7 +573,7 @@ def test_when_lost_records_are_unknown_the_partition_stops(case: str) -> None:
     if case != "no session":
         scene.sessions[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))
     copied(scene, 8)
-    scene.cursor.foreign = 1 if case == "foreign" else 0
+    scene.cursor.window.foreign = 1 if case == "foreign" else 0
     scene.losses.target_truncated(scene.cursor, 3, 103 if case == "out of sight" else 115)
     assert (stopped(scene), scene.committed) == (PartitionState.LOST_RANGE, [])
 

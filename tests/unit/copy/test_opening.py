@@ -15,6 +15,7 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.opening import Opening, duration_ms
 from mm2.copy.executor.outbox import Outbox
+from mm2.copy.executor.reports import progress_of
 from mm2.copy.executor.target_progress import FoundBatch, InconsistentTarget, Prints, TargetProgress, fingerprint
 from mm2.copy.segments import Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.session import LedgerEntry, Lost, Mark, Session, Start, rules_of
@@ -42,7 +43,7 @@ class Scene:
         self.bench = Bench()
         self.cursor, self.outbox = self.bench.cursor, self.bench.outbox
         self.outbox.identity = ProducerIdentity(-1, -1)
-        self.cursor.position = self.cursor.offset = -1
+        self.cursor.window.position = self.cursor.offset = -1
         self.cursor.suspended = True
         self.link = DriverLink(Assignment("b", "localhost", 1, "00"), 0, 8)
         self.reading: list[Cursor] = []
@@ -156,17 +157,22 @@ def test_a_clean_hand_off_continues_immediately() -> None:
     scene, chunk = Scene(), SegmentChunk(6, [Segment(40, 140, 10)])
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY.replace(lost_before=7), chunk, clean=True)))
     cursor, outbox = scene.cursor, scene.outbox
-    assert (cursor.mark, cursor.offset, cursor.suspended, scene.reading) == (Mark(50, 150, 50), 50, False, [cursor])
+    assert (cursor.window.mark, cursor.offset, cursor.suspended, scene.reading) == (
+        Mark(50, 150, 50),
+        50,
+        False,
+        [cursor],
+    )
     assert (outbox.identity, outbox.next, outbox.acked) == (ProducerIdentity(7, 1), 50, 50)
     assert (outbox.end_offset, outbox.looked_up) == (150, True)
     assert scene.opening.sessions == {TP: SESSION}
-    assert (cursor.trail.newest, cursor.trail.gaps, cursor.lost, cursor.foreign) == (
+    assert (cursor.window.trail.newest, cursor.window.trail.gaps, cursor.lost, cursor.window.foreign) == (
         chunk,
         {"control": 2},
         [*ENTRY.lost],
         4,
     )
-    assert (cursor.lost_before, cursor.progress().lost) == (7, 8)
+    assert (cursor.lost_before, progress_of(cursor).lost) == (7, 8)
     assert (cursor.leader_epoch, cursor.topic_id) == (3, "src")
     assert (scene.asked, scene.committed) == ([], [])
 
@@ -181,7 +187,11 @@ def test_after_a_crash_the_progress_is_looked_up_on_the_target(end: int, base: i
     kept_out = [TlsFailure("its certificate has expired"), AuthenticationFailure("another password")]
     scene.standings = [DisconnectedFailure("disconnected"), *kept_out, TargetProgress(57, end, 4, tuple(found))]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
-    assert (scene.cursor.mark, scene.cursor.skip, scene.cursor.skip_base) == (Mark(50, 150, 50), 7, base)
+    assert (scene.cursor.window.mark, scene.cursor.predecessor.remaining, scene.cursor.predecessor.target_base) == (
+        Mark(50, 150, 50),
+        7,
+        base,
+    )
     scene.written()
     assert (scene.outbox.next, scene.outbox.acked, scene.outbox.end_offset) == (
         57,
@@ -191,7 +201,7 @@ def test_after_a_crash_the_progress_is_looked_up_on_the_target(end: int, base: i
     assert (scene.outbox.verified_epoch, scene.outbox.floor) == (4, 100)
     scene.bench.fetch(batch(50, 10))
     scene.bench.ack(end)
-    assert (scene.bench.offsets(), scene.cursor.mark) == ([57, 58, 59], Mark(60, end + 3, 60))
+    assert (scene.bench.offsets(), scene.cursor.window.mark) == ([57, 58, 59], Mark(60, end + 3, 60))
 
 
 def test_nothing_was_written_since_the_mark() -> None:
@@ -202,7 +212,11 @@ def test_nothing_was_written_since_the_mark() -> None:
         "nothing is sent before the entry is written"
     )
     scene.written()
-    assert (scene.cursor.skip, scene.outbox.end_offset, scene.outbox.identity) == (0, 150, ProducerIdentity(7, 1))
+    assert (scene.cursor.predecessor.remaining, scene.outbox.end_offset, scene.outbox.identity) == (
+        0,
+        150,
+        ProducerIdentity(7, 1),
+    )
 
 
 def test_a_target_with_fewer_records_than_acknowledged_is_reported() -> None:
@@ -210,7 +224,7 @@ def test_a_target_with_fewer_records_than_acknowledged_is_reported() -> None:
     scene.standings = [TargetProgress(44, 144)]
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY)))
     assert scene.truncated == [(44, 144)]
-    assert (scene.cursor.mark, scene.cursor.suspended) == (Mark(50, 150, 50), True)
+    assert (scene.cursor.window.mark, scene.cursor.suspended) == (Mark(50, 150, 50), True)
 
 
 def test_a_permanently_rejected_lookup_means_at_least_once_from_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +232,10 @@ def test_a_permanently_rejected_lookup_means_at_least_once_from_the_mark(monkeyp
     scene = Scene()
     scene.standings = [BrokerFailure.of(29)] * 1000
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
-    assert (scene.cursor.mark, scene.cursor.note.startswith("at least once")) == (Mark(50, 70, 0), True)
+    assert (scene.cursor.window.mark, scene.cursor.conditions.note.startswith("at least once")) == (
+        Mark(50, 70, 0),
+        True,
+    )
     assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), UNCOMMITTED)}
 
 
@@ -238,7 +255,7 @@ def test_a_missing_right_is_reported_before_a_crash(answer: Any, *, is_noted: bo
     opening: Any = scene.opening
     opening._target_admin = SimpleNamespace(describe_producers=lambda asked: dict.fromkeys(asked, answer))
     play(scene, scene.opening.check_rights)
-    assert scene.cursor.note.startswith("at least once: ") is is_noted
+    assert scene.cursor.conditions.note.startswith("at least once: ") is is_noted
 
 
 def test_the_source_end_offset_is_known_without_new_reads() -> None:
@@ -253,7 +270,7 @@ def test_another_target_topic_of_the_same_name_stops_the_partition() -> None:
     scene = Scene()
     scene.topic_ids = {"A.t": "other"}
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
-    condition = scene.cursor.stop_condition
+    condition = scene.cursor.conditions.stop
     assert condition is not None
     assert (condition.state, scene.reading) == (PartitionState.RECREATED, [])
     assert "50 records" in condition.reason
@@ -266,19 +283,25 @@ def test_one_stale_answer_about_the_remote_topic_stops_nothing() -> None:
     entry = ENTRY.replace(retired=("before",))
     play(scene, lambda: scene.begin(Start(50, 50, entry, clean=True)))
     assert scene.asked_ids == [("A.t", "dst", ["before"])]
-    assert (scene.cursor.mark, scene.cursor.stopped, scene.cursor.retired) == (Mark(50, 150, 50), False, ("before",))
+    assert (scene.cursor.window.mark, scene.cursor.stopped, scene.cursor.retired) == (
+        Mark(50, 150, 50),
+        False,
+        ("before",),
+    )
 
 
 def test_offsets_on_a_previous_target_are_not_used_for_a_new_target() -> None:
     scene, moved = Scene(), ENTRY.replace(session=None)
     scene.topic_ids, scene.offsets[LATEST] = {"A.t": "other"}, [0]
     play(scene, lambda: scene.begin(Start(30, 30, moved, SegmentChunk(6, [Segment(0, 100, 50)]), moved=True)))
-    trail = scene.cursor.trail
-    assert (trail.newest, trail.gaps, scene.cursor.mark) == (SegmentChunk(7), {"control": 2}, Mark(30, 0, 0))
+    trail = scene.cursor.window.trail
+    assert (trail.newest, trail.gaps, scene.cursor.window.mark) == (SegmentChunk(7), {"control": 2}, Mark(30, 0, 0))
     assert trail.take_changed() == UnwrittenChunks((SegmentChunk(7),), tuple(range(7)))
     same = Scene()
     play(same, lambda: same.begin(Start(30, 30, moved, SegmentChunk(6, [Segment(0, 100, 50)]), moved=True)))
-    assert same.cursor.trail.newest.segments == [Segment(0, 100, 50)], "sent back on the same one, all of it holds"
+    assert same.cursor.window.trail.newest.segments == [Segment(0, 100, 50)], (
+        "sent back on the same one, all of it holds"
+    )
 
 
 def test_one_rejected_lookup_keeps_exactly_once() -> None:
@@ -286,21 +309,25 @@ def test_one_rejected_lookup_keeps_exactly_once() -> None:
     scene = Scene()
     scene.standings = [BrokerFailure.of(29), TargetProgress(57, 157, 4, (FoundBatch(50, 150, 7),))]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
-    assert (scene.cursor.skip, scene.cursor.note, scene.opening.sessions) == (7, "", {TP: SESSION})
+    assert (scene.cursor.predecessor.remaining, scene.cursor.conditions.note, scene.opening.sessions) == (
+        7,
+        "",
+        {TP: SESSION},
+    )
 
 
 def test_a_target_that_contradicts_the_count_stops_the_partition() -> None:
     scene = Scene()
     scene.standings = [InconsistentTarget("A.t-0 has 40 offsets, but 50 records were counted there")]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
-    condition = scene.cursor.stop_condition
+    condition = scene.cursor.conditions.stop
     assert condition is not None
     assert (condition.state, scene.reading) == (PartitionState.INCONSISTENT, [])
     assert "40 offsets" in condition.reason
 
 
 def search(scene: Scene) -> None:
-    scene.cursor._searching_to = 160
+    scene.cursor.window._searching_to = 160
     assert scene.opening.search_gap(scene.cursor, 150, 160, 4)
 
 
@@ -311,11 +338,11 @@ def test_batches_of_the_session_between_two_acknowledgements_stop_the_partition(
     opening: Any = scene.opening
     opening._look_up.count_own = lambda *_: own + 4
     play(scene, lambda: search(scene))
-    condition = scene.cursor.stop_condition
+    condition = scene.cursor.conditions.stop
     assert (condition is not None) is bool(own)
     if condition is not None:
         assert "3 records of the copy session at offsets 150 to 159" in condition.reason
-    assert scene.cursor.is_searching is bool(own)
+    assert scene.cursor.window.is_searching is bool(own)
 
 
 def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
@@ -332,7 +359,7 @@ def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
 
     opening._look_up.count_own = count_own
     play(scene, lambda: search(scene))
-    assert scene.cursor.stop_condition is not None
+    assert scene.cursor.conditions.stop is not None
 
 
 # -- a session that begins ------------------------------------------------------------------------------------------------
@@ -342,21 +369,25 @@ def test_a_new_session_is_in_the_ledger_before_anything_is_sent() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(12, 12)))
     mark = Mark(12, 70, 0)
-    assert (scene.cursor.mark, scene.reading, scene.outbox.needs_producer_id) == (mark, [scene.cursor], True)
+    assert (scene.cursor.window.mark, scene.reading, scene.outbox.needs_producer_id) == (mark, [scene.cursor], True)
     assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), mark, UNCOMMITTED)}
     (known,) = scene.committed
     scene.bench.fetch(batch(12, 2))
     known()
     assert (scene.outbox.identity, scene.outbox.end_offset, scene.woken) == (ProducerIdentity(9, 0), 70, [scene.outbox])
     scene.bench.ack(70)
-    assert (scene.bench.outgoing_batches[0].at, scene.cursor.mark) == (0, Mark(14, 72, 2))
+    assert (scene.bench.outgoing_batches[0].at, scene.cursor.window.mark) == (0, Mark(14, 72, 2))
 
 
 def test_a_foreign_position_begins_a_session_with_the_old_counts() -> None:
     scene = Scene()
     moved = Start(7, 7, ENTRY.replace(session=None), moved=True)
     play(scene, lambda: scene.begin(moved))
-    assert (scene.cursor.mark, scene.cursor.trail.gaps, scene.cursor.foreign) == (Mark(7, 70, 0), {"control": 2}, 4)
+    assert (scene.cursor.window.mark, scene.cursor.window.trail.gaps, scene.cursor.window.foreign) == (
+        Mark(7, 70, 0),
+        {"control": 2},
+        4,
+    )
     assert (scene.cursor.leader_epoch, scene.cursor.topic_id) == (-1, ""), "the source may be another one"
 
 
@@ -364,14 +395,14 @@ def test_an_unreachable_target_is_retried() -> None:
     scene = Scene()
     scene.offsets[LATEST] = [BrokerFailure.of(5), DisconnectedFailure("gone"), TlsFailure("expired"), 71]
     play(scene, lambda: scene.begin(Start(12, 12)))
-    assert (scene.cursor.mark, scene.outbox.last_error) == (Mark(12, 71, 0), None)
+    assert (scene.cursor.window.mark, scene.outbox.last_error) == (Mark(12, 71, 0), None)
 
 
 def test_a_write_only_target_is_written_without_known_offsets() -> None:
     scene = Scene()
     scene.offsets[LATEST] = [BrokerFailure.of(29)]
     play(scene, lambda: scene.begin(Start(12, 12)))
-    assert scene.cursor.mark == Mark(12, -1, 0)
+    assert scene.cursor.window.mark == Mark(12, -1, 0)
 
 
 def test_without_a_ledger_nothing_waits() -> None:
@@ -384,7 +415,7 @@ def test_without_a_ledger_nothing_waits() -> None:
 def test_in_a_transaction_only_the_position_counts() -> None:
     scene = Scene(transactions=TransactionsSpec("id"))
     play(scene, lambda: scene.begin(Start(12, 12, ENTRY.replace(session=None))))
-    assert (scene.cursor.mark, scene.asked, scene.committed) == (Mark(12, -1, 0), [], [])
+    assert (scene.cursor.window.mark, scene.asked, scene.committed) == (Mark(12, -1, 0), [], [])
     assert scene.reading == [scene.cursor]
 
 
@@ -393,13 +424,23 @@ def test_a_session_whose_holder_died_is_read_past_in_exactly_once_mode_too() -> 
     cursor, outbox = scene.cursor, scene.outbox
     scene.standings = [TargetProgress(60, 160, 0)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
-    assert (cursor.offset, cursor.skip, cursor.finishing, scene.standings) == (50, 10, True, [])
+    assert (cursor.offset, cursor.predecessor.remaining, cursor.predecessor.finishing, scene.standings) == (
+        50,
+        10,
+        True,
+        [],
+    )
     assert scene.opening.sessions == {TP: SESSION}, "the ledger names it until the first transaction"
     assert (outbox.looked_up, outbox.identity, scene.committed) == (False, ProducerIdentity(-1, -1), [])
     scene.bench.fetch(batch(50, 15))
     assert (scene.bench.owner.calls, cursor.suspended, scene.bench.outgoing_batches) == ([("finished", 60)], True, [])
     play(scene, lambda: scene.opening.open_next(cursor))
-    assert (cursor.offset, cursor.suspended, cursor.finishing, scene.opening.sessions) == (60, False, False, {})
+    assert (cursor.offset, cursor.suspended, cursor.predecessor.finishing, scene.opening.sessions) == (
+        60,
+        False,
+        False,
+        {},
+    )
     scene.bench.fetch(batch(60, 5))
     assert scene.bench.offsets() == [60, 61, 62, 63, 64]
 
@@ -409,7 +450,12 @@ def test_transactions_begin_at_the_mark_where_the_session_got_no_further() -> No
     scene.standings = [DisconnectedFailure("disconnected"), TargetProgress(50, 150, 0)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     cursor = scene.cursor
-    assert (cursor.mark, cursor.skip, cursor.finishing, scene.standings) == (ENTRY.mark, 0, False, [])
+    assert (cursor.window.mark, cursor.predecessor.remaining, cursor.predecessor.finishing, scene.standings) == (
+        ENTRY.mark,
+        0,
+        False,
+        [],
+    )
     assert scene.reading == [cursor]
 
 
@@ -418,23 +464,23 @@ def test_transactions_begin_where_the_session_ends_now_if_the_target_lost_its_en
     scene.standings = [TargetProgress(45, 145, 0)]
     entry = ENTRY.replace(foreign=0)
     play(scene, lambda: scene.begin(Start(50, 40, entry, SegmentChunk(9, [Segment(0, 100, 50)]))))
-    assert (scene.cursor.position, scene.cursor.stop_condition, scene.truncated) == (45, None, [])
+    assert (scene.cursor.window.position, scene.cursor.conditions.stop, scene.truncated) == (45, None, [])
 
 
 def test_transactions_do_not_begin_where_it_is_not_known_what_the_target_lost() -> None:
     scene = Scene(transactions=TransactionsSpec("id"))
     scene.standings = [TargetProgress(45, 145, 0)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
-    assert scene.cursor.stop_condition is not None
-    assert (scene.cursor.stop_condition.state, scene.reading) == (PartitionState.LOST_RANGE, [])
+    assert scene.cursor.conditions.stop is not None
+    assert (scene.cursor.conditions.stop.state, scene.reading) == (PartitionState.LOST_RANGE, [])
 
 
 def test_a_session_that_cannot_continue_is_followed_by_another() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
-    play(scene, lambda: scene.opening.open_again(scene.cursor, scene.cursor.mark))
+    play(scene, lambda: scene.opening.open_again(scene.cursor, scene.cursor.window.mark))
     assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), UNCOMMITTED)}
-    assert scene.cursor.trail.gaps == {"control": 2}
+    assert scene.cursor.window.trail.gaps == {"control": 2}
 
 
 # -- where there is no position -------------------------------------------------------------------------------------------
@@ -454,7 +500,7 @@ def test_the_start_offset_without_a_position(changes: dict[str, Any], asked: lis
     scene = Scene(**changes)
     scene.offsets |= {5_000: [40], 9_000: [-1]}
     play(scene, lambda: scene.begin(Start(None)))
-    assert (scene.asked[: len(asked)], scene.cursor.position) == (asked, position)
+    assert (scene.asked[: len(asked)], scene.cursor.window.position) == (asked, position)
 
 
 @pytest.mark.parametrize(("named", "position"), [(12, 12), (70, 70), (90, 70)])
@@ -462,7 +508,7 @@ def test_a_configured_offset_is_limited_to_the_end_of_the_log(named: int, positi
     scene = Scene(auto_offset_reset="none")
     scene.offsets[LATEST] = [DisconnectedFailure("gone"), 70]
     play(scene, lambda: scene.begin(Start(named)))
-    assert (scene.cursor.position, scene.cursor.stopped, scene.cursor.lost) == (position, False, [])
+    assert (scene.cursor.window.position, scene.cursor.stopped, scene.cursor.lost) == (position, False, [])
 
 
 def test_no_position_and_no_reset_policy_stops_the_partition() -> None:
@@ -475,7 +521,7 @@ def test_an_unreachable_source_is_retried_and_reported() -> None:
     scene = Scene()
     scene.offsets[EARLIEST] = [BrokerFailure.of(29), DisconnectedFailure("gone"), 8]
     play(scene, lambda: scene.begin(Start(None)))
-    assert (scene.bench.owner.calls, scene.cursor.position) == ([("unreadable", 29)], 8)
+    assert (scene.bench.owner.calls, scene.cursor.window.position) == ([("unreadable", 29)], 8)
 
 
 @pytest.mark.parametrize(
@@ -505,14 +551,14 @@ def test_a_session_without_rules_has_the_current_ones(clean: bool) -> None:
     scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY, clean=clean)))
     assert scene.opening.sessions == {TP: SESSION}
-    assert not scene.cursor.finishing
+    assert not scene.cursor.predecessor.finishing
 
 
 def test_a_clean_handover_to_other_rules_begins_a_session_at_the_mark() -> None:
     scene = Scene(read_committed=True)
     play(scene, lambda: scene.begin(Start(50, 50, under(UNCOMMITTED), clean=True)))
     assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
-    assert (scene.cursor.mark, len(scene.committed), scene.isolated) == (Mark(50, 70, 0), 1, [])
+    assert (scene.cursor.window.mark, len(scene.committed), scene.isolated) == (Mark(50, 70, 0), 1, [])
 
 
 def test_a_crashed_session_without_new_copies_is_followed_by_one_under_the_current_rules() -> None:
@@ -528,14 +574,19 @@ def test_a_crashed_session_is_read_past_under_its_own_rules(old: bool) -> None:
     scene.standings = [TargetProgress(54, 154, 4, (FoundBatch(50, 150, 4),))]
     play(scene, lambda: scene.begin(Start(50, 40, under(rules_of(read_committed=old)))))
     cursor = scene.cursor
-    assert (cursor.skip, cursor.finishing, cursor.read_committed, scene.isolated) == (4, True, old, [old])
+    assert (cursor.predecessor.remaining, cursor.predecessor.finishing, cursor.read_committed, scene.isolated) == (
+        4,
+        True,
+        old,
+        [old],
+    )
     scene.bench.fetch(batch(50, 2), batch(52, 9))
     assert (scene.bench.owner.calls, cursor.suspended, scene.bench.outgoing_batches) == ([("finished", 54)], True, [])
-    assert (cursor.mark, scene.opening.sessions[TP].producer) == (Mark(54, 154, 54), ProducerIdentity(7, 1))
+    assert (cursor.window.mark, scene.opening.sessions[TP].producer) == (Mark(54, 154, 54), ProducerIdentity(7, 1))
     play(scene, lambda: scene.opening.open_next(cursor))
     rules = rules_of(read_committed=not old)
     assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(54, 70, 0), rules)}
-    assert (cursor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [old, False])
+    assert (cursor.predecessor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [old, False])
     assert (len(scene.committed), scene.outbox.needs_producer_id) == (2, True)
     scene.committed.pop(0)()
     assert scene.outbox.needs_producer_id, "the session before has ended"
@@ -548,18 +599,21 @@ def test_compared_records_also_end_a_session_under_other_rules() -> None:
     scene.standings = [TargetProgress(54, 154, 4, (FoundBatch(50, 150, 4),))]
     play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
     scene.bench.fetch(batch(51, 2))
-    scene.cursor.match = deque(fingerprint(record(offset)) for offset in range(50, 54))
-    scene.cursor.skip_base, scene.cursor.suspended = -1, False
+    scene.cursor.predecessor.fingerprints = deque(fingerprint(record(offset)) for offset in range(50, 54))
+    scene.cursor.predecessor.target_base, scene.cursor.suspended = -1, False
     scene.bench.fetch(batch(51, 9))
     assert scene.bench.owner.calls == [("uncertain", 50, 4), ("finished", 54)]
-    assert (scene.cursor.mark, scene.bench.outgoing_batches) == (Mark(54, -1, 54), [])
+    assert (scene.cursor.window.mark, scene.bench.outgoing_batches) == (Mark(54, -1, 54), [])
 
 
 def test_unknown_rules_mean_at_least_once() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 40, under("isolation=snapshot"))))
-    assert scene.cursor.note == "at least once: a predecessor counted records under unknown rules (isolation=snapshot)"
-    assert scene.cursor.mark == Mark(50, 70, 0)
+    assert (
+        scene.cursor.conditions.note
+        == "at least once: a predecessor counted records under unknown rules (isolation=snapshot)"
+    )
+    assert scene.cursor.window.mark == Mark(50, 70, 0)
 
 
 # -- looking for records by content ---------------------------------------------------------------------------------------
@@ -580,23 +634,23 @@ def test_records_on_the_target_are_found_by_their_content() -> None:
     scene.written()
     scene.bench.fetch(batch(53, 1), batch(55, 4))
     scene.bench.ack(157)
-    assert (scene.bench.offsets(), scene.cursor.mark) == ([57, 58], Mark(59, 159, 59))
-    assert (scene.outbox.next, scene.cursor.note) == (59, "")
+    assert (scene.bench.offsets(), scene.cursor.window.mark) == ([57, 58], Mark(59, 159, 59))
+    assert (scene.outbox.next, scene.cursor.conditions.note) == (59, "")
 
 
 def test_only_the_last_records_are_compared() -> None:
     scene = Scene()
     uncertain(scene, range(40, 57))  # read from before the mark
-    assert scene.cursor.match is not None
-    assert len(scene.cursor.match) == 7
+    assert scene.cursor.predecessor.fingerprints is not None
+    assert len(scene.cursor.predecessor.fingerprints) == 7
 
 
 def test_records_compacted_on_the_target_count_as_present() -> None:
     scene = Scene()
     uncertain(scene, [55, 56])
-    assert (scene.cursor.records, scene.cursor.skip, scene.cursor.suspended) == (55, 2, False)
+    assert (scene.cursor.window.records, scene.cursor.predecessor.remaining, scene.cursor.suspended) == (55, 2, False)
     scene.bench.fetch(batch(55, 3))
-    assert (scene.bench.offsets(), scene.cursor.records) == ([57], 57)
+    assert (scene.bench.offsets(), scene.cursor.window.records) == ([57], 57)
 
 
 def test_an_unreadable_target_means_at_least_once() -> None:
@@ -606,8 +660,12 @@ def test_an_unreadable_target_means_at_least_once() -> None:
     scene.bench.fetch(batch(53, 1))
     scene.offsets[LATEST] = [BrokerFailure.of(29)]
     play(scene, lambda: scene.opening.match(scene.cursor))
-    assert scene.cursor.note.startswith("at least once")
-    assert (scene.cursor.mark, scene.cursor.skip, scene.cursor.suspended) == (Mark(50, -1, 0), 0, False)
+    assert scene.cursor.conditions.note.startswith("at least once")
+    assert (scene.cursor.window.mark, scene.cursor.predecessor.remaining, scene.cursor.suspended) == (
+        Mark(50, -1, 0),
+        0,
+        False,
+    )
 
 
 def test_a_session_under_other_rules_ends_also_where_the_target_was_truncated() -> None:
@@ -616,7 +674,7 @@ def test_a_session_under_other_rules_ends_also_where_the_target_was_truncated() 
     scene.standings = [TargetProgress(45, 145, 0)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY.replace(session=old))))
     assert scene.truncated == [(45, 145)]
-    assert (scene.cursor.read_committed, scene.cursor.finishing) == (False, True)
+    assert (scene.cursor.read_committed, scene.cursor.predecessor.finishing) == (False, True)
 
 
 def test_where_the_mark_has_no_target_offset_the_start_of_the_session_does() -> None:
@@ -624,11 +682,15 @@ def test_where_the_mark_has_no_target_offset_the_start_of_the_session_does() -> 
     scene = Scene()
     scene.standings = [TargetProgress(60, 170, 0, (FoundBatch(50, 155, 5), FoundBatch(55, 165, 5)))]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY.replace(mark=Mark(50, -1, 50)))))
-    assert (scene.cursor.skip, scene.cursor.skip_base, scene.outbox.floor) == (10, -1, 100)
+    assert (scene.cursor.predecessor.remaining, scene.cursor.predecessor.target_base, scene.outbox.floor) == (
+        10,
+        -1,
+        100,
+    )
     scene.prints = [fingerprint(record(offset)) for offset in range(50, 60)]
     scene.cursor.suspended = True
     play(scene, lambda: scene.opening.match(scene.cursor))
-    assert (scene.cursor.note, scene.cursor.skip) == ("", 10)
+    assert (scene.cursor.conditions.note, scene.cursor.predecessor.remaining) == ("", 10)
 
 
 @pytest.mark.parametrize("changes", [{}, {"transactions": TransactionsSpec("id")}], ids=["default", "exactly once"])
@@ -646,9 +708,13 @@ def test_a_session_under_other_rules_ends_where_its_records_cannot_be_compared(
     if not readable:
         scene.offsets[LATEST] = [BrokerFailure.of(29)]
     play(scene, lambda: scene.opening.match(cursor))
-    assert (cursor.finishing, cursor.read_committed, cursor.suspended) == (False, True, False)
-    assert (cursor.skip, cursor.position, cursor.note[:13]) == (0, 50, "at least once")
-    expected = {} if changes else {TP: Session(ProducerIdentity(9, 0), cursor.mark, COMMITTED)}
+    assert (cursor.predecessor.finishing, cursor.read_committed, cursor.suspended) == (False, True, False)
+    assert (cursor.predecessor.remaining, cursor.window.position, cursor.conditions.note[:13]) == (
+        0,
+        50,
+        "at least once",
+    )
+    expected = {} if changes else {TP: Session(ProducerIdentity(9, 0), cursor.window.mark, COMMITTED)}
     assert scene.opening.sessions == expected
 
 
@@ -657,4 +723,8 @@ def test_transactions_that_begin_where_a_session_was_cut_off_use_the_current_rul
     scene.standings = [TargetProgress(45, 145, 0)]
     entry = under(UNCOMMITTED).replace(foreign=0)
     play(scene, lambda: scene.begin(Start(50, 40, entry, SegmentChunk(9, [Segment(0, 100, 50)]))))
-    assert (scene.cursor.position, scene.cursor.read_committed, scene.cursor.finishing) == (45, True, False)
+    assert (scene.cursor.window.position, scene.cursor.read_committed, scene.cursor.predecessor.finishing) == (
+        45,
+        True,
+        False,
+    )

@@ -22,8 +22,8 @@ from tests.unit.copy.batches import Bench, batch, holed, marker, of_epoch, recor
 
 def answered(bench: Bench, there: Iterable[int]) -> None:
     """The copier has looked: these source offsets' records are what is on the target behind the mark."""
-    bench.cursor.match = deque(fingerprint(record(offset)) for offset in there)
-    bench.cursor.skip_base = -1
+    bench.cursor.predecessor.fingerprints = deque(fingerprint(record(offset)) for offset in there)
+    bench.cursor.predecessor.target_base = -1
     bench.cursor.suspended = False
 
 
@@ -34,27 +34,31 @@ def test_whole_batches_are_read_past() -> None:
     bench = Bench(100, target=200, records=50, skip=6, skip_base=200)
     bench.fetch(batch(100, 3), batch(103, 3), batch(106, 2))
     assert bench.offsets() == [106, 107]
-    assert (bench.cursor.mark, bench.cursor.skip) == (Mark(106, 206, 56), 0)
+    assert (bench.cursor.window.mark, bench.cursor.predecessor.remaining) == (Mark(106, 206, 56), 0)
     bench.ack(206)
-    assert (bench.cursor.mark, bench.cursor.copied, bench.cursor.foreign) == (Mark(108, 208, 58), 2, 0)
+    assert (bench.cursor.window.mark, bench.cursor.window.copied, bench.cursor.window.foreign) == (
+        Mark(108, 208, 58),
+        2,
+        0,
+    )
     assert bench.owner.acks == [(100, 102, 200, 3), (103, 105, 203, 3), (106, 107, 206, 2)]
-    assert bench.cursor.trail.newest.segments == [Segment(100, 200, 8)]
+    assert bench.cursor.window.trail.newest.segments == [Segment(100, 200, 8)]
 
 
 def test_the_rest_of_a_partly_written_batch_is_sent() -> None:
     bench = Bench(100, target=200, records=50, skip=4, skip_base=200)
     bench.fetch(batch(100, 3), batch(103, 3))
     assert bench.offsets() == [104, 105]
-    assert bench.cursor.mark == Mark(104, 204, 54)
+    assert bench.cursor.window.mark == Mark(104, 204, 54)
     bench.ack(204)
     assert bench.outgoing_batches[0].at == 54, "its sequence is its count"
-    assert bench.cursor.mark == Mark(106, 206, 56)
+    assert bench.cursor.window.mark == Mark(106, 206, 56)
 
 
 def test_a_batch_begun_before_the_mark_counts_from_there() -> None:
     bench = Bench(102, target=200, skip=2, skip_base=200)
     bench.fetch(batch(100, 5))
-    assert (bench.offsets(), bench.cursor.mark) == ([104], Mark(104, 202, 2))
+    assert (bench.offsets(), bench.cursor.window.mark) == ([104], Mark(104, 202, 2))
 
 
 def test_records_that_are_never_copied_are_not_counted() -> None:
@@ -65,19 +69,19 @@ def test_records_that_are_never_copied_are_not_counted() -> None:
         batch(3, 2, attributes=TRANSACTIONAL, producer=(5, 0, 0)),
         aborted=((5, 3),),
     )
-    assert (bench.cursor.mark, bench.gaps) == (Mark(5, 2, 2), {"control": 1, "aborted": 2})
+    assert (bench.cursor.window.mark, bench.gaps) == (Mark(5, 2, 2), {"control": 1, "aborted": 2})
     bench.fetch(marker(5, 0), batch(6, 2))
-    assert bench.cursor.mark == Mark(7, 3, 3)
+    assert bench.cursor.window.mark == Mark(7, 3, 3)
     assert (bench.offsets(), bench.gaps) == ([7], {"control": 2, "aborted": 2})
 
 
 def test_the_target_offset_may_be_unknown() -> None:
     bench = Bench(0, target=10, skip=2)
     bench.fetch(batch(0, 3))
-    assert (bench.cursor.mark, bench.owner.acks) == (Mark(2, -1, 2), [(0, 1, -1, 2)])
-    assert bench.cursor.trail.newest.segments == []
+    assert (bench.cursor.window.mark, bench.owner.acks) == (Mark(2, -1, 2), [(0, 1, -1, 2)])
+    assert bench.cursor.window.trail.newest.segments == []
     bench.ack(40)
-    assert (bench.cursor.mark, bench.cursor.foreign) == (Mark(3, 41, 3), 0)
+    assert (bench.cursor.window.mark, bench.cursor.window.foreign) == (Mark(3, 41, 3), 0)
 
 
 @settings(deadline=None)
@@ -113,8 +117,10 @@ def test_the_successor_continues_where_the_predecessor_stopped(
         bench.fetch(one, aborted=aborted)
     assert bench.offsets() == kept[there:]
     bench.ack(there)
-    assert bench.cursor.mark == Mark(end, len(kept) if source < end or marked else bench.cursor.target, len(kept))
-    assert (bench.cursor.foreign, bench.cursor.skip) == (0, 0)
+    assert bench.cursor.window.mark == Mark(
+        end, len(kept) if source < end or marked else bench.cursor.window.target, len(kept)
+    )
+    assert (bench.cursor.window.foreign, bench.cursor.predecessor.remaining) == (0, 0)
     assert [outgoing.at for outgoing in bench.outgoing_batches] == sorted(
         outgoing.at for outgoing in bench.outgoing_batches
     )
@@ -137,7 +143,7 @@ def test_a_hole_makes_the_owner_check_the_target(skip: int, fetched: list[bytear
     bench.fetch(*fetched, batch(50, 1))
     assert bench.owner.calls == [("uncertain", 0, skip)]
     assert (bench.cursor.suspended, bench.outgoing_batches, bench.gaps) == (True, [], {})
-    assert bench.cursor.mark == Mark(0, 0, 0)
+    assert bench.cursor.window.mark == Mark(0, 0, 0)
 
 
 def test_a_hole_after_the_counted_records_is_ignored() -> None:
@@ -173,7 +179,7 @@ def test_a_corrupt_batch_cannot_be_counted() -> None:
     bench.cursor.suspended = False
     bench.fetch(batch(2, 2))
     bench.ack(2)
-    assert (bench.offsets(), bench.cursor.mark) == ([2, 3], Mark(4, 4, 4))
+    assert (bench.offsets(), bench.cursor.window.mark) == ([2, 3], Mark(4, 4, 4))
 
 
 # -- batches that an election may have replaced ---------------------------------------------------------------------------
@@ -184,7 +190,7 @@ def test_no_batch_of_a_newer_leader_is_counted() -> None:
     bench = Bench(0, target=0, skip=5, skip_base=0, known_epoch=3)
     bench.fetch(of_epoch(batch(0, 2), 3), of_epoch(batch(2, 9), 4))
     assert bench.owner.calls == [("uncertain", 2, 3)]
-    assert (bench.cursor.mark, bench.cursor.known_epoch, bench.outgoing_batches) == (Mark(2, 2, 2), 3, [])
+    assert (bench.cursor.window.mark, bench.cursor.known_epoch, bench.outgoing_batches) == (Mark(2, 2, 2), 3, [])
 
 
 def test_records_replaced_by_an_election_are_reported_and_the_new_ones_are_copied() -> None:
@@ -196,7 +202,7 @@ def test_records_replaced_by_an_election_are_reported_and_the_new_ones_are_copie
     assert bench.owner.calls[1:] == [("replaced", 2, 3, True)]
     assert bench.offsets() == list(range(2, 11))
     bench.ack(5)
-    assert (bench.cursor.mark, bench.outgoing_batches[0].at) == (Mark(11, 14, 14), 5)
+    assert (bench.cursor.window.mark, bench.outgoing_batches[0].at) == (Mark(11, 14, 14), 5)
     bench.fetch(of_epoch(batch(11, 1), 4))
     assert bench.cursor.known_epoch == 4
 
@@ -207,7 +213,7 @@ def test_a_clean_election_causes_only_a_comparison() -> None:
     bench.fetch(of_epoch(batch(0, 2), 3), new)
     answered(bench, [2, 3, 4])
     bench.fetch(new)
-    assert (bench.owner.calls[1:], bench.offsets(), bench.cursor.records) == ([], [5], 5)
+    assert (bench.owner.calls[1:], bench.offsets(), bench.cursor.window.records) == ([], [5], 5)
 
 
 def test_while_records_are_compared_the_epoch_that_may_be_counted_stays() -> None:
@@ -217,7 +223,7 @@ def test_while_records_are_compared_the_epoch_that_may_be_counted_stays() -> Non
     bench.fetch(new)
     answered(bench, range(5))
     bench.fetch(new)
-    assert (bench.cursor.mark, bench.cursor.known_epoch, bench.cursor.leader_epoch) == (Mark(2, -1, 2), 3, 4)
+    assert (bench.cursor.window.mark, bench.cursor.known_epoch, bench.cursor.leader_epoch) == (Mark(2, -1, 2), 3, 4)
 
 
 def test_when_replaced_records_stop_the_partition_no_later_record_is_copied() -> None:
@@ -227,7 +233,11 @@ def test_when_replaced_records_stop_the_partition_no_later_record_is_copied() ->
     bench.fetch(new)
     answered(bench, range(100, 105))
     bench.fetch(new, of_epoch(batch(9, 1), 4))
-    assert (bench.outgoing_batches, bench.cursor.mark, bench.cursor.skip) == ([], Mark(0, 0, 0), 5)
+    assert (bench.outgoing_batches, bench.cursor.window.mark, bench.cursor.predecessor.remaining) == (
+        [],
+        Mark(0, 0, 0),
+        5,
+    )
 
 
 def test_with_holes_which_offsets_the_replaced_records_had_is_not_known() -> None:
@@ -252,8 +262,10 @@ def test_a_truncation_after_the_mark_is_compared_and_not_applied() -> None:
 def test_timestamps_that_the_target_does_not_keep_are_not_compared() -> None:
     bench = Bench(0, target=0, skip=2)
     bench.fetch(batch(1, 2))
-    bench.cursor.match = deque(fingerprint(replace(record(o), timestamp=77), with_time=False) for o in (0, 1))
-    bench.cursor.match_with_time, bench.cursor.suspended = False, False
+    bench.cursor.predecessor.fingerprints = deque(
+        fingerprint(replace(record(o), timestamp=77), with_time=False) for o in (0, 1)
+    )
+    bench.cursor.predecessor.with_time, bench.cursor.suspended = False, False
     bench.fetch(batch(1, 2))
     assert bench.offsets() == [2]
 
@@ -266,11 +278,11 @@ def test_the_first_record_that_is_not_found_is_new() -> None:
     bench.fetch(holed(0, 5, [1, 3, 4, 5]))
     answered(bench, [0, 1, 2, 3])
     bench.fetch(holed(0, 5, [1, 3, 4, 5]))
-    assert (bench.offsets(), bench.cursor.records, bench.cursor.skip) == ([4, 5], 4, 0)
+    assert (bench.offsets(), bench.cursor.window.records, bench.cursor.predecessor.remaining) == ([4, 5], 4, 0)
     bench.ack(4)
-    assert (bench.cursor.mark, bench.cursor.foreign) == (Mark(6, 6, 6), 0)
+    assert (bench.cursor.window.mark, bench.cursor.window.foreign) == (Mark(6, 6, 6), 0)
     assert bench.outgoing_batches[0].at == 4
-    assert bench.cursor.match is None
+    assert bench.cursor.predecessor.fingerprints is None
 
 
 def test_only_surviving_records_are_skipped() -> None:
@@ -278,10 +290,10 @@ def test_only_surviving_records_are_skipped() -> None:
     bench.fetch(batch(12, 1))
     answered(bench, range(10, 15))
     bench.fetch(batch(12, 1), batch(14, 1))
-    assert (bench.outgoing_batches, bench.cursor.mark) == ([], Mark(15, -1, 105))
+    assert (bench.outgoing_batches, bench.cursor.window.mark) == ([], Mark(15, -1, 105))
     bench.fetch(batch(15, 1))
     bench.ack(5)
-    assert (bench.offsets(), bench.cursor.mark) == ([15], Mark(16, 6, 106))
+    assert (bench.offsets(), bench.cursor.window.mark) == ([15], Mark(16, 6, 106))
 
 
 def test_a_new_record_is_copied_when_all_others_are_deleted() -> None:
@@ -289,10 +301,10 @@ def test_a_new_record_is_copied_when_all_others_are_deleted() -> None:
     bench.fetch(batch(30, 2))
     answered(bench, range(10, 15))
     bench.fetch(batch(30, 2))
-    assert (bench.offsets(), bench.cursor.records, bench.cursor.target) == ([30, 31], 105, -1)
+    assert (bench.offsets(), bench.cursor.window.records, bench.cursor.window.target) == ([30, 31], 105, -1)
     bench.ack(8)
-    assert bench.cursor.mark == Mark(32, 10, 107)
-    assert bench.cursor.foreign == 0, "records of the predecessor are not foreign"
+    assert bench.cursor.window.mark == Mark(32, 10, 107)
+    assert bench.cursor.window.foreign == 0, "records of the predecessor are not foreign"
 
 
 def test_the_rest_of_a_batch_after_the_last_one_found_is_copied() -> None:
@@ -300,10 +312,10 @@ def test_the_rest_of_a_batch_after_the_last_one_found_is_copied() -> None:
     bench.fetch(holed(0, 6, [1, 3, 5]))
     answered(bench, [1, 3])
     bench.fetch(holed(0, 6, [1, 3, 5]))
-    assert (bench.offsets(), bench.cursor.position) == ([5], 4)
+    assert (bench.offsets(), bench.cursor.window.position) == ([5], 4)
     bench.ack(2)
-    assert bench.cursor.mark == Mark(7, 3, 3)
-    assert bench.cursor.trail.newest.gaps == [Gap(4, 5, "compacted"), Gap(6, 7, "compacted")]
+    assert bench.cursor.window.mark == Mark(7, 3, 3)
+    assert bench.cursor.window.trail.newest.gaps == [Gap(4, 5, "compacted"), Gap(6, 7, "compacted")]
 
 
 def test_a_position_never_passes_records_that_may_exist() -> None:
@@ -312,16 +324,16 @@ def test_a_position_never_passes_records_that_may_exist() -> None:
     bench.fetch(batch(5, 1))
     answered(bench, range(4))
     bench.fetch(holed(0, 9, []))
-    assert bench.cursor.mark == Mark(0, 0, 0)
+    assert bench.cursor.window.mark == Mark(0, 0, 0)
     bench.cursor.jump(20, "retention")
-    assert bench.cursor.mark == Mark(0, 0, 0)
+    assert bench.cursor.window.mark == Mark(0, 0, 0)
     bench.fetch(marker(20, 1))
-    assert (bench.cursor.mark, bench.cursor.offset) == (Mark(0, 0, 0), 21)
+    assert (bench.cursor.window.mark, bench.cursor.offset) == (Mark(0, 0, 0), 21)
     assert not bench.cursor.full, "nothing is held for them"
     bench.fetch(batch(21, 1))
-    assert bench.cursor.mark == Mark(21, -1, 4)
+    assert bench.cursor.window.mark == Mark(21, -1, 4)
     bench.ack(4)
-    assert bench.cursor.mark == Mark(22, 5, 5)
+    assert bench.cursor.window.mark == Mark(22, 5, 5)
     assert bench.gaps == {"compacted": 10, "retention": 10, "control": 1}
 
 
@@ -335,7 +347,7 @@ def test_a_reassigned_partition_keeps_the_count_of_skipped_records() -> None:
             bench.fetch(holed(50, 59, []))
         bench.cursor.when_idle(lambda calls=calls: calls.append(1))  # type: ignore[misc]
         bench.cursor.move(0)
-        assert (calls, bench.cursor.mark, bench.cursor.offset) == ([1], Mark(0, -1, 24), 0)
+        assert (calls, bench.cursor.window.mark, bench.cursor.offset) == ([1], Mark(0, -1, 24), 0)
         bench.fetch(batch(0, 2))
         assert bench.offsets() == [0, 1], "another topic's first records are not taken for the old one's"
 
@@ -345,12 +357,12 @@ def test_equal_records_are_matched_one_by_one() -> None:
     data = encode_batch(same, base_offset=4)
     bench = Bench(0, target=0, skip=2)
     bench.fetch(data)
-    bench.cursor.match = deque(fingerprint(row) for row in decode_batch(view_of(data)))
-    bench.cursor.match.pop()
+    bench.cursor.predecessor.fingerprints = deque(fingerprint(row) for row in decode_batch(view_of(data)))
+    bench.cursor.predecessor.fingerprints.pop()
     bench.cursor.suspended = False
     bench.fetch(data)
     assert [outgoing.count for outgoing in bench.outgoing_batches] == [1]
-    assert bench.cursor.records == 2
+    assert bench.cursor.window.records == 2
 
 
 @settings(deadline=None)
@@ -368,14 +380,14 @@ def test_after_any_compaction_every_remaining_record_is_on_the_target_once(
     for _ in range(2):
         for one in log:
             bench.fetch(one)
-            mark = bench.cursor.mark
+            mark = bench.cursor.window.mark
             assert mark.records == min(mark.source, there), "a successor would count wrong"
         if bench.cursor.suspended:
-            answered(bench, range(there - bench.cursor.skip, there))
+            answered(bench, range(there - bench.cursor.predecessor.remaining, there))
     left = [offset for offset in range(there, 30) if offset not in gone]
     assert bench.offsets() == left
     if left:
         assert bench.outbox.next == there
         bench.ack(there)
-        assert bench.cursor.mark == Mark(30, there + len(left), there + len(left))
-        assert (bench.cursor.foreign, bench.cursor.skip) == (0, 0)
+        assert bench.cursor.window.mark == Mark(30, there + len(left), there + len(left))
+        assert (bench.cursor.window.foreign, bench.cursor.predecessor.remaining) == (0, 0)

@@ -1,0 +1,83 @@
+"""Why a partition is not copied at the moment, or not completely."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from mm2.copy.session import PartitionCondition
+from mm2.copy.states import PartitionState, state_of
+from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.structs import TopicPartition
+
+_BLOCKED_AFTER_S: Final = 1.0
+_THROTTLED_FOR_S: Final = 2.0
+
+
+@dataclass(slots=True, eq=False)
+class Conditions:
+    """``stop`` lasts for the micro-batch, ``paused`` until a user resumes the partition, ``read`` and ``write`` until
+    the cluster accepts the partition again. ``note`` is a message about reduced guarantees; it stops nothing.
+    """
+
+    stop: PartitionCondition | None = None
+    is_stopped_at_source: bool = False  # records that were read are still copied
+    paused: PartitionCondition | None = None
+    read: PartitionCondition | None = None
+    write: PartitionCondition | None = None
+    note: str = ""
+    content_error: CorruptBatch | None = None  # of the batch that the target rejects
+    _wait: PartitionCondition | None = None
+    _blocked_since_s: float = 0.0
+    _throttled_s: float = 0.0
+
+    def set_read(self, state: PartitionState, reason: str, offset: int) -> None:
+        """The source rejects reads at the moment."""
+        self.read = _continued(self.read, state, reason, offset)
+
+    def set_write(self, failure: Exception, partition: TopicPartition, offset: int) -> None:
+        """The target rejects the partition, perhaps because of `content_error`."""
+        state, reason = state_of(failure), str(failure)
+        if state is PartitionState.REFUSED and self.content_error is not None:
+            state, reason = PartitionState.CORRUPT, f"{partition}: {self.content_error}, and {reason}"
+        self.write = _continued(self.write, state, reason, offset)
+
+    def throttled(self) -> None:
+        """A configured limit prevented reading."""
+        self._throttled_s = time.monotonic()
+
+    def waiting(self, offset: int, end: int, last_stable: int | None) -> PartitionCondition | None:
+        """What reading at ``offset`` waits for although there is no error; ``end`` is the high watermark, and
+        ``last_stable`` None reads past open transactions.
+        """
+        now = time.monotonic()
+        blocked = last_stable is not None and end > offset >= last_stable
+        self._blocked_since_s = (self._blocked_since_s or now) if blocked else 0.0
+        if blocked and now - self._blocked_since_s > _BLOCKED_AFTER_S:
+            reason = (
+                f"a transaction that began at source offset {last_stable} is neither committed nor aborted, "
+                "and read_committed does not read past it"
+            )
+            self._set_wait(PartitionState.BLOCKED_BY_OPEN_TXN, reason, last_stable or 0)
+        elif now - self._throttled_s < _THROTTLED_FOR_S and end > offset:
+            self._set_wait(PartitionState.THROTTLED, "limited by copy.throttle.bytes.per.sec", offset)
+        else:
+            self._wait = None
+        return self._wait
+
+    def _set_wait(self, state: PartitionState, reason: str, offset: int) -> None:
+        if self._wait is None or (self._wait.state, self._wait.reason) != (state, reason):
+            self._wait = PartitionCondition(state, reason, offset, now_ms())
+
+
+def _continued(known: PartitionCondition | None, state: PartitionState, reason: str, offset: int) -> PartitionCondition:
+    """A condition that keeps its time while the state is the same."""
+    if known is None or known.state != state:
+        return PartitionCondition(state, reason, offset, now_ms())
+    return known._replace(reason=reason)
+
+
+def now_ms() -> int:
+    """The current time as a timestamp of a record."""
+    return int(time.time() * 1000)

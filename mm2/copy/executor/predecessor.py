@@ -1,0 +1,172 @@
+"""The records that a predecessor has put on the target after the mark: they are *skipped*, read and not sent.
+
+Counting them is exact while the source is unchanged. Where it has a hole now, records that are on the target may have
+been removed from the source; then the target's records are compared by content. The same holds from the first batch
+on whose leader epoch is higher than the one in the predecessor's ledger entry: an unclean election may have replaced
+records that were copied (KIP-101).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mm2.copy.executor.target_progress import fingerprint
+from mm2.copy.executor.window import SourceRange
+from mm2.kafka.records.batch import BatchView
+from mm2.kafka.records.record import decode_batch
+
+if TYPE_CHECKING:
+    from mm2.copy.executor.cursor import Cursor
+
+
+@dataclass(slots=True, eq=False)
+class PredecessorRecords:
+    """``remaining`` records are still to be skipped. Those on the target begin at ``target_base`` if they are
+    contiguous, otherwise it is -1.
+
+    ``fingerprints`` of them are set while they are compared by content.
+    """
+
+    cursor: Cursor
+    remaining: int = 0
+    target_base: int = -1
+    fingerprints: deque[int] | None = None
+    with_time: bool = True  # the fingerprints contain timestamps
+    finishing: bool = False  # the session has other rules: its records are skipped, then another session begins
+    has_holes: bool = False  # the source has holes where the records were
+    _deleted: list[SourceRange] = field(default_factory=list)  # by retention; it is not known yet how much was copied
+
+    def begin(self, count: int, target_base: int) -> None:
+        """Skip so many records."""
+        self.remaining, self.target_base, self.fingerprints = count, target_base, None
+        self.has_holes = False
+        self._deleted.clear()
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether there are records to be skipped, by their number alone."""
+        return self.remaining > 0 and self.fingerprints is None
+
+    def compare(self) -> None:
+        """Counting is not possible: records have to be compared by content."""
+        self.cursor.suspended = True
+        self.cursor.owner.uncertain(self.cursor)
+
+    def skip(self, view: BatchView, after: int) -> int:
+        """Skip records of a batch that ends before source offset ``after``; returns the offset of the first new one.
+
+        Nothing must be copied when the cursor is suspended or stopped afterwards.
+        """
+        if self.fingerprints is not None:
+            return self._skip_matching(view, after)
+        cursor, header = self.cursor, view.header
+        if header is None or not header.is_dense:
+            self.has_holes = self.has_holes or header is not None
+            self.compare()
+            return cursor.offset
+        count = min(self.remaining, after - cursor.offset)
+        fresh = cursor.offset + count
+        self._add(cursor.offset, fresh, count)
+        self._finish(fresh)
+        return fresh
+
+    def drop_deleted(self, first: int, after: int, reason: str) -> None:
+        """The source has deleted these offsets, and some of their records may be on the target."""
+        self.cursor.drop(first, after, reason)
+        if self.fingerprints is not None:
+            self._deleted.append(self.cursor.window.entries[-1])
+
+    def conclude(self) -> None:
+        """The rest of the records will not be found on the source any more."""
+        window = self.cursor.window
+        if self.remaining:
+            window.target = self.target_base + self.remaining if self.target_base >= 0 else -1
+        window.records += self.remaining
+        self.remaining, self.target_base, self.fingerprints = 0, -1, None
+        self._deleted.clear()
+        window.drop_done()
+
+    def _skip_matching(self, view: BatchView, after: int) -> int:
+        """Find each record among the target's records, in order, until one is new."""
+        cursor, match = self.cursor, self.fingerprints
+        first = fresh = cursor.offset
+        offsets = []
+        for record in decode_batch(view):
+            if record.offset < first or match is None:
+                continue
+            try:
+                index = match.index(fingerprint(record, with_time=self.with_time))
+            except ValueError:
+                match, fresh = None, record.offset
+                break
+            for _ in range(index + 1):
+                match.popleft()
+            offsets.append(record.offset)
+            # Records were copied in order, so deleted records before it were copied, too.
+            self._settle_deleted(record.offset)
+            cursor.window.drop_done()
+            cursor.window.records += index  # on the target, and no longer on the source
+            self.remaining -= index
+            if not match:
+                match = None
+        there = offsets[-1] + 1 if offsets else first
+        if offsets:
+            self._add(first, there, len(offsets), offsets)
+        if match is not None:
+            if there < after:
+                cursor.drop(there, after, cursor.window.hole_reason)
+            return after
+        self._end_matching(view, fresh)
+        if cursor.stopped:
+            return there
+        if there < fresh:
+            cursor.drop(there, fresh, cursor.window.hole_reason)
+            there = fresh
+        self._finish(there)
+        return there
+
+    def _end_matching(self, view: BatchView, fresh: int) -> None:
+        """The source has a new record at ``fresh``: those that were not found are no longer there."""
+        cursor, header = self.cursor, view.header
+        if self._deleted:
+            # The remaining records were copied from the deleted range, unless there were holes before it.
+            first = self._deleted[0].first
+            is_known = not any(entry.reason == cursor.window.hole_reason for entry in cursor.window.entries)
+            self._settle_deleted(first + self.remaining if is_known else first)
+        elif self.remaining and header is not None and header.leader_epoch > cursor.known_epoch:
+            cursor.owner.replaced(cursor, fresh, self.remaining, exact=not self.has_holes)
+        if not cursor.stopped:
+            self.conclude()
+
+    def _settle_deleted(self, copied_to: int) -> None:
+        """Of the deleted source offsets a predecessor had copied those before this offset; the rest is lost."""
+        deleted, self._deleted = self._deleted, []
+        entries = self.cursor.window.entries
+        for entry in deleted:
+            after = entry.next_offset
+            entry.already_copied = entry.first < copied_to
+            first = min(max(entry.first, copied_to), after)
+            if first == after:
+                continue
+            if entry.already_copied:
+                entry.next_offset = first
+                entries.insert(entries.index(entry) + 1, SourceRange(first, after, reason=entry.reason))
+            self.cursor.owner.deleted(self.cursor, first, after)
+
+    def _add(self, first: int, after: int, count: int, offsets: list[int] | None = None) -> None:
+        """So many records are on the target already."""
+        entry = SourceRange(first, after, 0, count, offsets, already_copied=True, target_base=self.target_base)
+        self.remaining -= count
+        if self.target_base >= 0:
+            self.target_base += count
+        self.cursor.window.append(entry)
+        self.cursor.window.done(entry)
+
+    def _finish(self, after: int) -> None:
+        """A session with other rules ends before this offset."""
+        if self.finishing and not self.remaining:
+            self.cursor.offset = after
+            self.cursor.suspended = True
+            self.cursor.owner.finished(self.cursor)

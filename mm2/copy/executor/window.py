@@ -1,0 +1,247 @@
+"""The source offsets of one partition between its position and the next batch to be read, in order.
+
+Batches in flight and offsets that are dropped for a reason may be done in any order; the position passes them in source
+order. Between the target offsets of two batches there may be records that no response explains. The position does not
+pass those before they have been searched for records of the session (rule L7 of docs/design/copy-sessions.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import structlog
+
+from mm2.copy.segments import Trail
+from mm2.copy.session import Mark
+from mm2.kafka.structs import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class SourceRange:
+    """Source offsets up to ``next_offset``: a batch in flight, or offsets that are dropped for a reason.
+
+    ``offsets`` are those of its records, unless they are all of the range. Done once it is on the target or dropped.
+    ``newest_ms`` is its newest record's timestamp; -1 when there is none, or when it belongs to a backlog.
+    """
+
+    first: int
+    next_offset: int
+    size: int = 0
+    count: int = 0
+    offsets: list[int] | None = None
+    reason: str = ""
+    done: bool = False
+    already_copied: bool = False  # copied by a predecessor
+    target_base: int = -1
+    newest_ms: int = -1
+    since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108  (the simulation replaces `time`)
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """(first source offset, count) of each run of records without a hole."""
+        if self.offsets is None:
+            yield self.next_offset - self.count, self.count
+            return
+        start = previous = self.offsets[0]
+        for offset in self.offsets[1:]:
+            if offset != previous + 1:
+                yield start, previous + 1 - start
+                start = offset
+            previous = offset
+        yield start, previous + 1 - start
+
+
+@dataclass(slots=True, eq=False)
+class Window:
+    """``records`` of the session are on the target and acknowledged. ``position`` is the source offset after them,
+    ``target`` the target offset, -1 while unknown.
+
+    ``on_acked(entry, last)``: source offsets ``entry.first .. last`` are on the target. ``on_target_went_back(base)``:
+    the target assigned an offset below earlier ones. ``search_gap(first, end, own)`` starts a search (see
+    `Owner.target_gap`); False when none is needed.
+    """
+
+    remote: TopicPartition
+    on_acked: Callable[[SourceRange, int], None]
+    on_target_went_back: Callable[[int], None]
+    search_gap: Callable[[int, int, int], bool]
+    position: int = -1
+    target: int = -1
+    records: int = 0
+    entries: deque[SourceRange] = field(default_factory=deque)
+    waiting_bytes: int = 0  # of batches in flight
+    on_empty: Callable[[], None] | None = None  # called once when everything is done
+    trail: Trail = field(default_factory=Trail)
+    hole_reason: str = ""  # of source offsets without a record
+    markers: int | None = 0  # own transaction markers after ``target``; None: unknown
+    foreign: int = 0  # records of other producers on the target
+    copied: int = 0
+    bytes: int = 0
+    _searching_to: int = -1  # target offset up to which a gap is being searched for records of the session
+    _searched_to: int = -1  # target offset up to which gaps have been searched
+
+    @property
+    def mark(self) -> Mark:
+        """The position on both sides."""
+        return Mark(self.position, self.target, self.records)
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether the position waits until a gap on the target has been searched (rule L7)."""
+        return self._searching_to >= 0
+
+    def begin(self, mark: Mark) -> None:
+        """Continue at a mark, with nothing in flight."""
+        self.position, self.target, self.records = mark.source, mark.target, mark.records
+        self._searching_to = self._searched_to = -1
+        self.entries.clear()
+        self.on_empty = None  # it is for another position
+        self.waiting_bytes = 0
+
+    # -- entries -------------------------------------------------------------------------------------------------------
+
+    def append(self, entry: SourceRange) -> None:
+        """Add the next source offsets."""
+        self.entries.append(entry)
+        self.waiting_bytes += entry.size
+
+    def cut(self, entry: SourceRange, counts: list[int], sizes: list[int]) -> list[SourceRange]:
+        """Replace a batch by parts of so many records and bytes; returns them."""
+        offsets = entry.offsets or list(range(entry.next_offset - entry.count, entry.next_offset))
+        pieces, first, at = [], entry.first, 0
+        for index, (count, size) in enumerate(zip(counts, sizes, strict=True)):
+            own = offsets[at : at + count]
+            at += count
+            after = entry.next_offset if index == len(counts) - 1 else offsets[at]
+            dense = len(own) == after - first
+            piece = SourceRange(first, after, size, count, None if dense else own, newest_ms=entry.newest_ms)
+            piece.since = entry.since
+            pieces.append(piece)
+            first = after
+        entry_index = self.entries.index(entry)
+        self.entries.remove(entry)
+        for index, piece in enumerate(pieces):
+            self.entries.insert(entry_index + index, piece)
+        self.waiting_bytes += sum(sizes) - entry.size
+        return pieces
+
+    def exclude(self, entry: SourceRange, reason: str) -> None:
+        """A batch in flight will not be on the target. Holes around its records keep their own reason."""
+        runs = list(entry.runs())
+        offset, after = runs[0][0], sum(runs[-1])
+        self.waiting_bytes -= entry.size
+        entry.size = entry.count = 0
+        entry.offsets = None
+        index = self.entries.index(entry)
+        if after < entry.next_offset:
+            self.entries.insert(index + 1, SourceRange(after, entry.next_offset, reason=self.hole_reason, done=True))
+        if entry.first < offset:
+            self.entries.insert(index, SourceRange(entry.first, offset, reason=self.hole_reason, done=True))
+        entry.first, entry.next_offset, entry.reason = offset, after, reason
+        self.done(entry)
+
+    def done(self, entry: SourceRange) -> None:
+        """An entry is on the target or dropped."""
+        entry.done = True
+        self._advance()
+
+    def drop_done(self) -> None:
+        """All entries without records are done."""
+        for entry in [entry for entry in self.entries if not entry.count and not entry.done]:
+            self.done(entry)
+
+    # -- the position --------------------------------------------------------------------------------------------------
+
+    def gap_searched(self, end: int, *, is_known: bool) -> None:
+        """The target was searched up to offset ``end``, or (not ``is_known``) could not be searched now."""
+        if end != self._searching_to:
+            return  # the position has been changed meanwhile
+        self._searching_to = -1
+        if is_known:
+            self._searched_to = end
+            self._advance()
+
+    def _advance(self) -> None:
+        while self.entries and self.entries[0].done and not self.is_searching:
+            entry = self.entries[0]
+            unexplained = self._unexplained(entry)
+            # Offsets of records that a predecessor copied come from a look-up, which has read this part of the log (rule L3).
+            if unexplained > 0 and not entry.already_copied and entry.target_base > self._searched_to:
+                self._search(entry.target_base)
+                continue
+            self.entries.popleft()
+            self._pass(entry, unexplained)
+        if not self.entries and self.on_empty is not None:
+            then, self.on_empty = self.on_empty, None
+            then()
+
+    def _unexplained(self, entry: SourceRange) -> int:
+        """Number of target offsets between the last record and those of this entry, without own transaction markers;
+        below zero when the target assigned an earlier offset.
+        """
+        if not entry.count or entry.target_base < 0 or self.target < 0:
+            return 0
+        between = entry.target_base - self.target
+        # If the number of markers is unknown, the gap may consist of markers and aborted records.
+        return min(0, between) if self.markers is None else between - self.markers
+
+    def _search(self, base: int) -> None:
+        """Search the target for records of the session before it assigned ``base``.
+
+        The position must not pass them before, or a successor would not find them either.
+        """
+        # One search for all gaps that are known by now: other producers may write continuously.
+        done = [one for one in self.entries if one.done and one.target_base >= base]
+        end = max(one.target_base for one in done)
+        own = sum(one.count for one in done if one.target_base < end)
+        self._searching_to = end
+        if not self.search_gap(self.target, end, own):
+            self._searching_to, self._searched_to = -1, end
+
+    def _pass(self, entry: SourceRange, unexplained: int) -> None:
+        """The oldest entry is done: advance, and extend the trail."""
+        if not entry.count:
+            if not entry.already_copied:
+                self.trail.missing(entry.first, entry.next_offset, entry.reason)
+            self.position = entry.next_offset
+            return
+        self.waiting_bytes -= entry.size
+        self.copied += 0 if entry.already_copied else entry.count
+        self.records += entry.count
+        self.bytes += entry.size
+        base = entry.target_base
+        if base >= 0:
+            self._report(base, unexplained)
+            self.markers = 0
+            self.target = base + entry.count
+        else:
+            self.target = -1
+        at, last = entry.first, entry.first - 1
+        for start, count in entry.runs():
+            if start > at and not entry.already_copied:  # records missing now may have existed when it was copied
+                self.trail.missing(at, start, self.hole_reason)
+            if base >= 0:
+                self.trail.copied(start, base, count)
+                base += count
+            at, last = start + count, start + count - 1
+        if at < entry.next_offset:
+            self.trail.missing(at, entry.next_offset, self.hole_reason)
+        self.position = entry.next_offset
+        self.on_acked(entry, last)
+
+    def _report(self, base: int, unexplained: int) -> None:
+        if unexplained < 0:
+            self.on_target_went_back(base)
+        elif unexplained > 0:
+            if not self.foreign:
+                log.warning(
+                    "another producer writes to a remote topic",
+                    partition=str(self.remote),
+                    offset=base - unexplained,
+                    records=unexplained,
+                )
+            self.foreign += unexplained
