@@ -29,16 +29,14 @@ def wire(sent: OutgoingBatch) -> tuple[int, int, int, int]:
     return header.base_offset, header.producer_id, header.producer_epoch, header.base_sequence
 
 
-def test_nothing_is_sent_after_a_failure_during_a_pause_and_after_the_stop() -> None:
+@pytest.mark.parametrize("state", OutboxState)
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_only_an_open_outbox_sends(state: OutboxState, paused: bool, stopped: bool) -> None:
     box = outbox()
-    assert not box.is_blocked
-    for state in OutboxState:
-        box.state = state
-        assert (box.is_blocked, box.refused) == (state is not OutboxState.OPEN, state is OutboxState.REFUSED)
-    box.state, box.paused = OutboxState.OPEN, True
-    assert box.is_blocked
-    box.paused, box.stopped = False, True
-    assert box.is_blocked
+    box.state, box.paused, box.stopped = state, paused, stopped
+    assert box.is_blocked is not (state is OutboxState.OPEN and not paused and not stopped)
+    assert box.refused is (state is OutboxState.REFUSED)
 
 
 def test_a_batch_is_in_flight_until_it_is_delivered() -> None:
