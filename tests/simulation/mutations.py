@@ -17,10 +17,11 @@ from mm2.copy.executor import history
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
+from mm2.copy.executor.look_ups import LookUps
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox
-from mm2.copy.executor.sink import Sink
+from mm2.copy.executor.outcomes import Outcomes
 from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.copy.executor.window import Window
 from mm2.copy.ledger import Ledger
@@ -117,8 +118,8 @@ def _depth_whatever_age(self: Outbox, _remembered_ms: float) -> bool:
     return not self.sent or (self.identity is not None and self.known and len(self.sent) < MAX_IN_FLIGHT)
 
 
-def _sent_again(self: Sink, outbox: Outbox) -> None:
-    self._retry(outbox, outbox.look_up_cause)
+def _sent_again(self: LookUps, outbox: Outbox) -> None:
+    self._owner.retry(outbox, outbox.look_up_cause)
 
 
 _progress = TargetLookUp.progress
@@ -207,14 +208,14 @@ def _as_they_are(_self: MirrorSourceTask, _ledger: Ledger, starts: dict[TopicPar
     return starts
 
 
-_start_over = Sink._start_over
+_start_over = Outcomes._start_over
 
 
-def _overtaking_counts(self: Sink, outbox: Outbox) -> None:
+def _overtaking_counts(self: Outcomes, outbox: Outbox) -> None:
     """Take an acknowledged batch behind a refused one for delivered."""
     for outgoing in [outgoing for outgoing in outbox.sent if outgoing.base_offset is not None]:
         outbox.sent.remove(outgoing)
-        self._deliver(outbox, outgoing, outgoing.base_offset or 0)
+        outbox.deliver(outgoing, outgoing.base_offset or 0)
     _start_over(self, outbox)
 
 
@@ -244,7 +245,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "S3",
         "a batch in doubt is sent again",
-        ((Sink, "_queue_look_up", _sent_again),),
+        ((LookUps, "add", _sent_again),),
         ("errors", "network"),
         _forgetful,
     ),
@@ -363,7 +364,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "with S1 reverted too: what contradicts the count is no reason to stop",
         (
             (Outbox, "has_room", _depth_always),
-            (Sink, "_start_over", _overtaking_counts),
+            (Outcomes, "_start_over", _overtaking_counts),
             (TargetLookUp, "_check_gap", lambda *_: None),
             (TargetLookUp, "_check_room", lambda *_: None),
         ),

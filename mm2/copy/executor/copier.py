@@ -25,7 +25,7 @@ from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.opening import Opening
-from mm2.copy.executor.outbox import Outbox
+from mm2.copy.executor.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.positions import SEEN_AFTER_S, PendingRecords, Positions
 from mm2.copy.executor.reports import Reports, progress_of
@@ -435,7 +435,7 @@ class Copier:
                 (outbox.idle and not cursor.window.is_searching)
                 or outbox.refused
                 or outbox.stopped
-                or (outbox.quarantining and self._dead_letter_error() is not None)
+                or (outbox.state is OutboxState.QUARANTINING and self._dead_letter_error() is not None)
             )
 
         while not all(is_drained(cursor) for cursor in self._cursors.values()):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import structlog
 
 from mm2.copy.executor.cursor import QUARANTINED, Cursor
-from mm2.copy.executor.outbox import OutgoingBatch, outgoing_of
+from mm2.copy.executor.outbox import OutboxState, OutgoingBatch, outgoing_of
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import Source
 from mm2.copy.executor.window import SourceRange
@@ -135,11 +135,11 @@ class Quarantine:
     def _set_aside(self, cursor: Cursor, entry: SourceRange) -> Callable[[], None]:
         """Block the partition until its rejected batch is in the dead letter topic. The returned function ends that."""
         cursor.dead_letter_outbox = self._letters.outbox
-        cursor.outbox.refused = False
-        cursor.outbox.paused = cursor.outbox.quarantining = True
+        cursor.outbox.state = OutboxState.QUARANTINING
+        cursor.outbox.paused = True  # longer than that, until the ledger has the entry
 
         def written() -> None:
-            cursor.outbox.quarantining = False
+            cursor.outbox.state = OutboxState.OPEN
             if cursor.outbox.queue:  # otherwise the successor writes it to the dead letter topic again
                 cursor.outbox.last_error = None
                 cursor.quarantine(entry, QUARANTINED)

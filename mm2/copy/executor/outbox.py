@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Final
 
 from mm2.copy.session import sequence_of
@@ -15,6 +16,18 @@ from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 #: Number of batches that a broker remembers of an idempotent producer.
 MAX_IN_FLIGHT: Final = 5
+
+
+class OutboxState(Enum):
+    """What a failure of a partition has led to. `Outbox.paused` and `Outbox.stopped` are independent of it."""
+
+    OPEN = auto()
+    DRAINING = auto()
+    """A batch in flight has failed, or the leader has changed: all requests in flight are answered first."""
+    REFUSED = auto()
+    """The target rejects the first batch for a reason that does not change by itself. It is resent every 5 s."""
+    QUARANTINING = auto()
+    """The target rejects the first batch, which is being written to the dead letter topic."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,12 +67,14 @@ class Outbox:
 
     ``identity`` None means a producer without idempotence, which has one batch in flight at a time. With an id below
     0 the producer is not known yet, and nothing is sent. ``next`` is the number of the next record that is sent for
-    the first time; the first ``acked`` records are on the target. While ``refused`` the broker rejects the first
-    batch for a reason that does not change by itself; it is resent every 5 s, in case the cause has been fixed.
+    the first time; the first ``acked`` records are on the target.
 
-    ``on_refused(failure | None)`` reports that. ``looked_up`` is set for copy sessions: a batch whose outcome is
-    unknown is looked up on the target before anything is resent. ``on_inconsistent`` reports that the target
-    contradicts the session's count.
+    ``on_refused(failure | None)`` reports that the target rejects the first batch, or accepts it again.
+    ``looked_up`` is set for copy sessions: a batch whose outcome is unknown is looked up on the target before
+    anything is resent. ``on_inconsistent`` reports that the target contradicts the session's count.
+
+    ``paused`` can begin in every state: where the topic was recreated, batches may be in flight, or the first one may
+    be rejected. It also lasts until the ledger has the entry of a dead letter. ``stopped`` is permanent.
     """
 
     partition: TopicPartition
@@ -85,13 +100,11 @@ class Outbox:
     sent: deque[OutgoingBatch] = field(default_factory=deque)
     address: tuple[int, int] | None = None  # the leader's node id and the number of the connection to it
     slot: int = 0
-    draining: bool = False
+    state: OutboxState = OutboxState.OPEN
     ready: bool = False  # scheduled on a broker's connection
     paused: bool = False  # nothing is sent until `Sink.end_pause`
     failures: int = 0
-    refused: bool = False
     stopped: bool = False  # permanently in this micro-batch
-    quarantining: bool = False  # its first batch is being written to the dead letter topic
     end_offset: int = -1  # target offset after the last acknowledged record
     last_error: KafkaFailure | None = None  # the last error, until an acknowledgement
 
@@ -103,7 +116,12 @@ class Outbox:
     @property
     def is_blocked(self) -> bool:
         """Whether nothing may be sent now."""
-        return self.draining or self.paused or self.refused or self.stopped
+        return self.state is not OutboxState.OPEN or self.paused or self.stopped
+
+    @property
+    def refused(self) -> bool:
+        """Whether the target rejects the first batch, and it is resent every 5 s."""
+        return self.state is OutboxState.REFUSED
 
     def has_room(self, remembered_ms: float) -> bool:
         """Whether another batch may be in flight (rule S1 of docs/design/copy-sessions.md).
@@ -141,6 +159,22 @@ class Outbox:
         for outgoing in self.queue:
             outgoing.at = -1
 
+    def send_next(self) -> OutgoingBatch:
+        """Take the first batch from the queue; from now on it is in flight."""
+        outgoing = self.queue.popleft()
+        self.stamp(outgoing)
+        outgoing.under_way = True
+        outgoing.leader_epoch = self.leader_epoch
+        self.sent.append(outgoing)
+        return outgoing
+
+    def deliver(self, outgoing: OutgoingBatch, base_offset: int) -> None:
+        """A batch and all before it are on the target, at this offset (-1: unknown)."""
+        if outgoing.at >= 0:
+            self.acked = max(self.acked, outgoing.end)
+        self.end_offset = base_offset + outgoing.count if base_offset >= 0 else -1
+        outgoing.acked(base_offset)
+
     def stamp(self, outgoing: OutgoingBatch) -> None:
         """Assign a sequence to a batch, once, and write its header for the target."""
         if outgoing.at >= 0:
@@ -167,6 +201,11 @@ class Outbox:
     def _write(self, outgoing: OutgoingBatch, identity: ProducerIdentity) -> None:
         producer = (identity.producer_id, identity.producer_epoch, sequence_of(outgoing.at))
         patch(outgoing.data, outgoing.header, producer, transactional=self.transactional)
+
+
+def subject_of(outbox: Outbox, cluster: str) -> str:
+    """What is done in an outbox, for error messages."""
+    return f"writing to {outbox.partition} of cluster {cluster}"
 
 
 def outgoing_of(records: list[Record], acked: Callable[[], None]) -> OutgoingBatch:

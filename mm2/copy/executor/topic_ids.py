@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Final
 
+from mm2.kafka.structs import topic_id_bytes
+
 CONFIRM_AFTER_S: Final = 1.0
 #: Number of retired ids that are kept, the newest.
 RETIRED_KEPT: Final = 8
@@ -82,6 +84,39 @@ class TopicIds:
     def drop(self, name: str) -> None:
         """The leader does not confirm the unknown id."""
         self._candidates.pop(name, None)
+
+
+class TargetTopicIds:
+    """Ids by which batches are addressed to topics of the target (Produce 13).
+
+    An id does not change when the topic is recreated: acknowledged records are not in the new topic.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+        self.data: dict[str, bytes] = {}  # by name, as in requests
+        self.names: dict[bytes, str] = {}  # of all ids that were ever used: responses may be late
+
+    def get(self, name: str, default: str = "") -> str:
+        """The id of a topic as first seen."""
+        return self._first.get(name, default)
+
+    def see(self, name: str, topic_id: str) -> bool:
+        """Use the id of an accepted metadata response. False, and nothing changes, when the topic was recreated."""
+        if self._first.setdefault(name, topic_id) != topic_id:
+            return False
+        self._use(name, topic_id)
+        return True
+
+    def replace(self, name: str, topic_id: str) -> None:
+        """Use this id from now on."""
+        self._first[name] = topic_id
+        self._use(name, topic_id)
+
+    def _use(self, name: str, topic_id: str) -> None:
+        if topic_id:
+            data = topic_id_bytes(topic_id)
+            self.data[name], self.names[data] = data, name
 
 
 def retire(retired: Iterable[str], *replaced: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from mm2.copy.executor.outbox import Outbox, outgoing_of
+from mm2.copy.executor.outbox import Outbox, OutboxState, outgoing_of
 from mm2.copy.executor.sink import Sink
 from mm2.copy.spec import TransactionsSpec
 from mm2.kafka.cluster import Cluster
@@ -198,7 +198,8 @@ class TaskTransactions:
         """Whether all batches that were sent in this transaction are acknowledged, except those that the target
         rejects.
         """
-        return not outbox.sent and (not outbox.queue or outbox.queue[0].at < 0 or outbox.refused or outbox.quarantining)
+        is_rejected = outbox.state in {OutboxState.REFUSED, OutboxState.QUARANTINING}
+        return not outbox.sent and (not outbox.queue or outbox.queue[0].at < 0 or is_rejected)
 
     def _begin_outbox(self, outbox: Outbox, count: int) -> None:
         outbox.begin(self._identity, count, known=True)

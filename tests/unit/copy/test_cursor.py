@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, MISSING, QUEUE_LIMIT_BYTES
-from mm2.copy.executor.outbox import OutgoingBatch
+from mm2.copy.executor.outbox import OutboxState, OutgoingBatch
 from mm2.copy.executor.reports import progress_of
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.segments import Gap, Segment
@@ -254,7 +254,7 @@ def test_a_partition_whose_target_rejects_the_rest_has_stopped() -> None:
     bench = Bench()
     bench.fetch(batch(0, 1))
     bench.cursor.fail(PartitionState.CORRUPT, "source", at_source=True)
-    bench.outbox.refused = True
+    bench.outbox.state = OutboxState.REFUSED
     assert progress_of(bench.cursor).stopped
 
 
@@ -309,7 +309,7 @@ def test_a_disconnected_broker_is_unreachable() -> None:
 def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
     bench = Bench()
     bench.fetch(batch(0, 1))
-    bench.outbox.refused = True
+    bench.outbox.state = OutboxState.REFUSED
     bench.cursor.refused(BrokerFailure.of(10, subject="writing to A.t-0"))
     assert bench.cursor.stuck
     assert bench.state == PartitionState.TOO_LARGE
@@ -317,7 +317,7 @@ def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
     assert bench.owner.calls == [("too large", 0, 1)]
     bench.fetch()
     assert bench.state == PartitionState.TOO_LARGE
-    bench.outbox.refused = False
+    bench.outbox.state = OutboxState.OPEN
     bench.cursor.refused(None)
     assert (bench.state, bench.cursor.stuck) == (PartitionState.RUNNING, False)
 
@@ -528,7 +528,7 @@ def test_a_long_waiting_batch_makes_a_cursor_full() -> None:
     bench.outgoing_batches[0].acked(0)
     bench.fetch(batch(1, 1))
     seen.append(bench.cursor.full)
-    bench.outbox.refused = True
+    bench.outbox.state = OutboxState.REFUSED
     seen.append(bench.cursor.full)
     assert seen == [False, False, True, False, True]
 

@@ -18,7 +18,7 @@ from mm2.connect.plugins import Plugins
 from mm2.copy.executor.commits import TransactionCommits
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.losses import Losses
-from mm2.copy.executor.outbox import Outbox
+from mm2.copy.executor.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.source import Source, _Intake
 from mm2.copy.executor.transaction import TaskTransactions
@@ -308,7 +308,7 @@ def test_a_transaction_whose_batches_were_all_rejected_is_empty() -> None:
     scene.bench.fetch(batch(100, 1))
     outbox = scene.bench.outbox
     outbox.stamp(outbox.queue[0])
-    outbox.refused = True
+    outbox.state = OutboxState.REFUSED
     scene.commit()
     assert (scene.coordinator.ended, scene.positions.committed[TP]) == ([True], 100)
     assert (outbox.queue[0].at, outbox.next) == (-1, 0), "it is offered in the next one"
@@ -427,7 +427,7 @@ def test_no_second_transaction_follows_one_that_takes_longer_than_the_stop() -> 
 
 def test_nothing_is_sent_between_the_positions_and_the_end_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused batch is offered again after a while, but not in a transaction whose positions do not count it."""
-    monkeypatch.setattr("mm2.copy.executor.sink._REFUSED_RETRY_S", 0.02)
+    monkeypatch.setattr("mm2.copy.executor.outcomes._REFUSED_RETRY_S", 0.02)
     order: list[str] = []
 
     async def scenario(scene: sinks.Scene) -> None:

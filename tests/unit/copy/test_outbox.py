@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, OutgoingBatch
+from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, OutboxState, OutgoingBatch
 from mm2.kafka.records.batch import TRANSACTIONAL, read_header
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
@@ -27,6 +27,28 @@ def outgoing(count: int, **options: int) -> OutgoingBatch:
 def wire(sent: OutgoingBatch) -> tuple[int, int, int, int]:
     header = read_header(sent.data)
     return header.base_offset, header.producer_id, header.producer_epoch, header.base_sequence
+
+
+@pytest.mark.parametrize("state", OutboxState)
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_only_an_open_outbox_sends(state: OutboxState, paused: bool, stopped: bool) -> None:
+    box = outbox()
+    box.state, box.paused, box.stopped = state, paused, stopped
+    assert box.is_blocked is not (state is OutboxState.OPEN and not paused and not stopped)
+    assert box.refused is (state is OutboxState.REFUSED)
+
+
+def test_a_batch_is_in_flight_until_it_is_delivered() -> None:
+    box, first = outbox(10), outgoing(3)
+    box.leader_epoch = 4
+    box.queue.append(first)
+    assert box.send_next() is first
+    assert (list(box.sent), first.under_way, first.leader_epoch, first.at) == ([first], True, 4, 10)
+    box.deliver(first, 100)
+    assert (box.acked, box.end_offset) == (13, 103)
+    box.deliver(first, -1)
+    assert (box.acked, box.end_offset) == (13, -1)
 
 
 def test_batches_take_as_many_numbers_as_they_have_records() -> None:

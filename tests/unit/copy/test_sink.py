@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from mm2.copy.executor.brokers import SLOW_RESPONSE_S, BrokerAddress
-from mm2.copy.executor.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.outbox import Outbox, OutboxState, OutgoingBatch
 from mm2.copy.executor.sink import Sink, _TargetBroker, _UnderWay
 from mm2.copy.executor.target_progress import FoundBatch, ProgressQuestion, TargetProgress
 from mm2.kafka.cluster import Cluster
@@ -234,7 +234,7 @@ def test_a_new_leader_gets_nothing_before_the_old_one_has_responded() -> None:
 
 
 def test_a_batch_missing_in_the_response_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.sink._REFUSED_RETRY_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.outcomes._REFUSED_RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox()
@@ -420,8 +420,8 @@ def test_a_fenced_executor_has_lost_the_partition() -> None:
 
 
 def test_a_lookup_that_stays_rejected_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_RETRY_S", 0.01)
-    monkeypatch.setattr("mm2.copy.executor.sink.LOOK_UP_REFUSED_S", 0.1)
+    monkeypatch.setattr("mm2.copy.executor.look_ups._RETRY_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.look_ups.LOOK_UP_REFUSED_S", 0.1)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
@@ -560,7 +560,7 @@ def test_after_a_lookup_nothing_is_sent_in_another_leader_epoch() -> None:
 
 
 def test_an_unanswered_lookup_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_RETRY_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.look_ups._RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
@@ -632,7 +632,7 @@ def test_a_batch_that_is_too_large_is_cut_and_what_follows_keeps_its_numbers() -
 
 
 def test_a_record_that_is_too_large_is_resent_in_case_the_limit_was_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.sink._REFUSED_RETRY_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.outcomes._REFUSED_RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
@@ -648,13 +648,13 @@ def test_a_record_that_is_too_large_is_resent_in_case_the_limit_was_raised(monke
 
 
 def test_a_batch_that_the_owner_has_handled_is_not_resent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.sink._REFUSED_RETRY_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.outcomes._REFUSED_RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True)
 
         def quarantine(_failure: KafkaFailure | None) -> None:
-            box.refused, box.paused = False, True
+            box.state, box.paused = OutboxState.QUARANTINING, True
 
         box.on_refused = quarantine
         scene.put(box, "a")

@@ -52,7 +52,7 @@ class Scene:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.topic_ids.CONFIRM_AFTER_S", 0.01)
-    monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_RETRY_S", 0.02)
+    monkeypatch.setattr("mm2.copy.executor.sink._SETTLE_RETRY_S", 0.02)
 
 
 def play(scenario: Callable[[Scene], Awaitable[None]]) -> None:
@@ -77,7 +77,7 @@ def test_one_answer_with_another_id_changes_nothing() -> None:
         await scene.look()
         scene.say(NEW)
         await scene.look()
-        assert (scene.recreated, scene.outbox.address, scene.sink.topic_ids) == (0, BrokerAddress(1, 0), {"t": NEW})
+        assert (scene.recreated, scene.outbox.address, scene.sink.topic_ids.get("t")) == (0, BrokerAddress(1, 0), NEW)
 
     play(scenario)
 
@@ -92,7 +92,7 @@ def test_a_confirmed_topic_id_stops_partitions_of_the_replaced_topic() -> None:
         scene.say(NEW)
         await scene.look(3)
         assert scene.recreated
-        assert (scene.outbox.paused, scene.sink.topic_ids) == (True, {"t": OLD})
+        assert (scene.outbox.paused, scene.sink.topic_ids.get("t")) == (True, OLD)
 
     play(scenario)
 
@@ -106,10 +106,10 @@ def test_topic_ids_of_the_ledger_are_compared_with_the_cluster() -> None:
         assert not asked.done()
         scene.say(NEW)
         assert await asked == NEW
-        assert (scene.sink.topic_ids, scene.sink._ids["t"]) == ({"t": NEW}, topic_id_bytes(NEW))
+        assert (scene.sink.topic_ids.get("t"), scene.sink.topic_ids.data["t"]) == (NEW, topic_id_bytes(NEW))
         scene.say(OLD)
         await scene.look(3)
-        assert (scene.recreated, scene.sink.topic_ids) == (0, {"t": NEW})
+        assert (scene.recreated, scene.sink.topic_ids.get("t")) == (0, NEW)
 
     play(scenario)
 
@@ -119,7 +119,7 @@ def test_an_id_that_the_ledger_does_not_know_is_confirmed_first() -> None:
         scene.say(NEW)
         await scene.look()
         assert await scene.sink.settle_id("t", OLD, []) == NEW
-        assert scene.sink.topic_ids == {"t": NEW}
+        assert scene.sink.topic_ids.get("t") == NEW
 
     play(scenario)
 

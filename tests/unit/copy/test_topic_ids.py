@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mm2.copy.executor.topic_ids import CONFIRM_AFTER_S, RETIRED_KEPT, IdCheck, TopicIds, retire
+from mm2.copy.executor.topic_ids import CONFIRM_AFTER_S, RETIRED_KEPT, IdCheck, TargetTopicIds, TopicIds, retire
+from mm2.kafka.structs import topic_id_bytes
 
 LATER = CONFIRM_AFTER_S
 
@@ -69,3 +70,19 @@ def test_brokers_without_topic_ids_are_accepted() -> None:
 def test_the_number_of_remembered_replaced_ids_is_limited() -> None:
     kept = retire((), *(str(number) for number in range(RETIRED_KEPT + 3)), "", "5")
     assert kept == tuple(str(number) for number in range(3, RETIRED_KEPT + 3))
+
+
+def test_the_target_id_changes_only_when_it_is_replaced() -> None:
+    old, new = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
+    ids = TargetTopicIds()
+    assert (ids.see("t", old), ids.see("t", old), ids.see("t", new)) == (True, True, False)
+    assert (ids.get("t"), ids.data, ids.names) == (old, {"t": topic_id_bytes(old)}, {topic_id_bytes(old): "t"})
+    ids.replace("t", new)
+    assert (ids.get("t"), ids.data["t"], set(ids.names.values())) == (new, topic_id_bytes(new), {"t"})
+    assert len(ids.names) == 2, "a late response has the old id"
+
+
+def test_a_target_without_topic_ids_is_addressed_by_names() -> None:
+    ids = TargetTopicIds()
+    assert ids.see("t", "")
+    assert (ids.get("t"), ids.get("u"), ids.data) == ("", "", {})
