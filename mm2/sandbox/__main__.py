@@ -1,16 +1,15 @@
-"""`python -m mm2.sandbox`: download all files that the sandbox needs, so that later runs need no network."""
+"""`python -m mm2.sandbox`: download all files that the sandbox needs, so that later runs need no network, and create the
+class archive of the broker."""
 
 import sys
 
+from mm2.sandbox import archive
 from mm2.sandbox.errors import SandboxError
-from mm2.sandbox.jars import KAFKA, fetch
-from mm2.sandbox.java import java_executable
 
 
 def main() -> int:
     try:
-        java_executable()
-        fetch(KAFKA)
+        archive.build()
     except SandboxError as exc:
         sys.stderr.write(f"{exc}\n")
         return 1

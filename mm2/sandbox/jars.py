@@ -80,6 +80,13 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "mm2"
 
 
+def class_archive(jars: JarSet) -> Path:
+    """Where the class archive of this Java and these jars is, or would be. Raises SandboxError when Java is missing."""
+    java = Path(java_executable()).resolve()
+    identity = hashlib.sha256(f"{java} {java.stat().st_mtime_ns}".encode()).hexdigest()
+    return cache_folder() / f"{jars.name}-{identity[:12]}.jsa"
+
+
 def fetch(jars: JarSet) -> Path:
     """The folder with exactly the jars of `jars`, each of the right size; downloads it again otherwise.
 

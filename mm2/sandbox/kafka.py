@@ -18,12 +18,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from mm2.sandbox.errors import SandboxError
-from mm2.sandbox.jars import KAFKA, fetch
+from mm2.sandbox.jars import KAFKA, class_archive, fetch
 from mm2.sandbox.java import java_executable
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
 
 _TAIL_LINES = 25
+#: The serial collector needs no threads of its own, and the compiler that optimizes less starts a broker with half the
+#: processor time, which suits the few cores of a test machine.
+_SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 _LOGGING = """\
 status = error
@@ -256,11 +259,14 @@ class LocalKafka:
             return file.read()
 
     def _java(self, jars: Path, main: str, *args: str) -> list[str]:
-        # The serial collector needs no threads of its own, which suits the few cores of a test machine.
-        collector = [option for option in self._jvm_options if option.endswith("GC")] or ["-XX:+UseSerialGC"]
-        others = [option for option in self._jvm_options if option not in collector]
+        options = list(self._jvm_options)
+        if not any(option.endswith("GC") for option in options):
+            options += _SHORT_LIVED
+        archive = class_archive(KAFKA)
+        if archive.exists():
+            options.append(f"-XX:SharedArchiveFile={archive}")
         return [
-            *(java_executable(), f"-Xmx{self._heap}", f"-Xms{self._heap}", *collector, "-Xshare:auto", *others),
+            *(java_executable(), f"-Xmx{self._heap}", f"-Xms{self._heap}", "-Xshare:auto", *options),
             *(f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}", "-Djava.awt.headless=true"),
             *("-cp", f"{jars}/*", main, *args),
         ]
