@@ -18,7 +18,7 @@ from typing import Final
 from mm2.copy.executor.brokers import SLOW_RESPONSE_S, WATCH_S, BrokerAddress, Brokers
 from mm2.copy.executor.fetch_selector import FetchLimits, FetchSelector
 from mm2.copy.executor.intakes import Intake, PartitionReceiver, SourceBroker
-from mm2.copy.executor.leaders import agreed_leader, are_complete, newest_leaders
+from mm2.copy.executor.leaders import agreed_leader, are_complete, newest_leaders, partition_of
 from mm2.copy.executor.throttle import Throttle
 from mm2.copy.executor.topic_ids import IdCheck
 from mm2.kafka.cluster import Cluster
@@ -97,8 +97,7 @@ class Source(Brokers[SourceBroker]):
         metadata: Metadata = await self._in_background(self._cluster.metadata, names)
         addresses: set[BrokerAddress] = set()
         for slot, tp in enumerate(partitions):
-            info = metadata.topics.get(tp.topic)
-            partition = None if info is None else info.partitions.get(tp.partition)
+            partition = partition_of(metadata, tp)
             if partition is None or partition.leader < 0:
                 return
             addresses.add(BrokerAddress(partition.leader, slot % self._connections))
@@ -128,8 +127,7 @@ class Source(Brokers[SourceBroker]):
         intake = self._intakes.get(partition)
         if intake is not None and intake.address is not None:
             return intake.leader_epoch
-        prepared = None if self._prepared is None else self._prepared[1].topics.get(partition.topic)
-        found = None if prepared is None else prepared.partitions.get(partition.partition)
+        found = None if self._prepared is None else partition_of(self._prepared[1], partition)
         return -1 if found is None else found.leader_epoch
 
     def remove(self, partition: TopicPartition) -> None:
