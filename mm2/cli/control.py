@@ -27,6 +27,7 @@ from mm2.copy.ledger import Ledger, Pause, ledger_topic, pause_record, paused
 from mm2.copy.states import PartitionState
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
+from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 
@@ -164,12 +165,7 @@ def _mark(options: Any, action: _Action) -> int:
         ]
         records = [pause_record(*name, None) for name in taken_back]
     if records:
-        settings = MirrorClients(flow.props).settings(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
-        cluster = Cluster(settings, name=flow.pair.target)
-        try:
-            Producer(cluster).send(ledger_topic(flow.pair.source), records, 0, timeout_s=_WRITE_S)
-        finally:
-            cluster.close()
+        _write_to_ledger(flow, records)
         for record in records:
             ledger.apply(record.key, record.value)
     deadline = time.monotonic() + options.timeout
@@ -197,6 +193,15 @@ def _mark(options: Any, action: _Action) -> int:
             f"mm2: written to the ledger, but not applied after {options.timeout:g} s: {names}; is the flow running?\n"
         )
     return EXIT_NOT_WELL if wrong else EXIT_WELL
+
+
+def _write_to_ledger(flow: ConfiguredFlow, records: list[Record]) -> None:
+    settings = MirrorClients(flow.props).settings(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
+    cluster = Cluster(settings, name=flow.pair.target)
+    try:
+        Producer(cluster).send(ledger_topic(flow.pair.source), records, 0, timeout_s=_WRITE_S)
+    finally:
+        cluster.close()
 
 
 def _not_yet(ledger: Ledger, partitions: Collection[TopicPartition]) -> list[TopicPartition]:

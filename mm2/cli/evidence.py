@@ -89,24 +89,7 @@ def write_report(out: TextIO, report: FailoverReport) -> None:
             f"last contact with {source} on {target}: {silent}; records that {source} received since then are not known\n"
         )
     if report.partitions:
-        out.write("\n")
-        header = (
-            "PARTITION",
-            "COPIED UP TO",
-            f"END ON {source}",
-            "MISSING",
-            f"ENDS ON {target}",
-            "BY OTHERS",
-            "REMOTE",
-            "",
-        )
-        table(out, header, [_partition(one) for one in report.partitions])
-        out.write(
-            f"{counted(len(report.partitions), 'partition')}, on {source} only: {_left(report, source, target)}\n"
-        )
-        for one in report.partitions:
-            if one.missing:
-                out.write(f"  {one.source}: {_range(one.copied + one.unmarked, one.end)}\n")
+        _write_partitions(out, report, source, target)
     if report.groups:
         out.write("\n")
         header = ("GROUP", "PARTITION", f"ON {source}", f"ON {target}", "BEFORE", "AFTER", "FOUND BY", "OUTCOME")
@@ -126,6 +109,25 @@ def write_report(out: TextIO, report: FailoverReport) -> None:
         ("next", report.advice),
     ):
         out.writelines(f"{heading}: {sentence}\n" for sentence in sentences)
+
+
+def _write_partitions(out: TextIO, report: FailoverReport, source: str, target: str) -> None:
+    out.write("\n")
+    header = (
+        "PARTITION",
+        "COPIED UP TO",
+        f"END ON {source}",
+        "MISSING",
+        f"ENDS ON {target}",
+        "BY OTHERS",
+        "REMOTE",
+        "",
+    )
+    table(out, header, [_partition(one) for one in report.partitions])
+    out.write(f"{counted(len(report.partitions), 'partition')}, on {source} only: {_left(report, source, target)}\n")
+    for one in report.partitions:
+        if one.missing:
+            out.write(f"  {one.source}: {_range(one.copied + one.unmarked, one.end)}\n")
 
 
 def _left(report: FailoverReport, source: str, target: str) -> str:

@@ -107,9 +107,6 @@ def required_acls(
         chosen = tuple(sorted(some))
         found.extend(RequiredAcl(side, kind, chosen, operation, purpose) for operation in operations if chosen)
 
-    def is_on(props: Mapping[str, str], key: str, default: str = _TRUE) -> bool:
-        return props.get(key, default).strip().lower() == _TRUE
-
     own = "workers, positions, and the flow's internal topics"
     need(Side.TARGET, topic, names.own_topics, (describe, create, read, write), own)
     need(Side.TARGET, group, (worker.str("group.id"),), (describe, read), "workers that share the flow")
@@ -125,20 +122,24 @@ def required_acls(
         need(Side.TARGET, topic, names.remote_topics, (describe, create, write), "copying")
         need(Side.TARGET, topic, names.remote_topics, (read,), "no duplicates after a failure")
         need(Side.TARGET, topic, names.remote_topics, (AclOperation.ALTER,), "adding partitions")
-        if is_on(source, "sync.topic.configs.enabled"):
+        if _is_on(source, "sync.topic.configs.enabled"):
             configs = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
             need(Side.TARGET, topic, names.remote_topics, configs, "sync.topic.configs.enabled")
-        if is_on(source, "sync.topic.acls.enabled"):
+        if _is_on(source, "sync.topic.acls.enabled"):
             need(Side.SOURCE, ResourceType.CLUSTER, cluster, (describe,), "sync.topic.acls.enabled")
             need(Side.TARGET, ResourceType.CLUSTER, cluster, (describe, AclOperation.ALTER), "sync.topic.acls.enabled")
-        if is_on(source, "emit.offset-syncs.enabled"):
+        if _is_on(source, "emit.offset-syncs.enabled"):
             need(names.syncs_side, topic, (names.syncs_topic,), (describe, create, write, read), "offset syncs")
-        if is_on(checkpoints, "emit.checkpoints.enabled"):
+        if _is_on(checkpoints, "emit.checkpoints.enabled"):
             need(Side.SOURCE, group, names.groups, (describe,), "checkpoints")
-            if is_on(checkpoints, "sync.group.offsets.enabled", "false"):
+            if _is_on(checkpoints, "sync.group.offsets.enabled", "false"):
                 need(Side.TARGET, group, names.groups, (describe, read), "sync.group.offsets.enabled")
     if worker.str("exactly.once.source.support").lower() != "disabled":
         workers = worker.str("group.id")
         ids = (f"{workers}-*", f"connect-cluster-{workers}")
         need(Side.TARGET, ResourceType.TRANSACTIONAL_ID, ids, (describe, write), "exactly.once.source.support")
     return found
+
+
+def _is_on(props: Mapping[str, str], key: str, default: str = _TRUE) -> bool:
+    return props.get(key, default).strip().lower() == _TRUE

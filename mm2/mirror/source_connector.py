@@ -86,6 +86,24 @@ class MirrorSourceConnector(MirrorConnector):
         refresh_s = self._interval_s("refresh.topics")
         acls_s = self._interval_s("sync.topic.acls")
         self._configs_s = configs_s = self._interval_s("sync.topic.configs")
+        self._create_parts(scheduler)
+        self._schedule_internal_topics(scheduler)
+        refresh = self._reaching(self._refresh, self._source_admin, self._target_admin)
+        if refresh_s < 0:
+            scheduler.once("Loading topics", refresh)
+        scheduler.every(refresh_s, "Refreshing topics", refresh)
+        # Only the target must be reachable. A source that is unreachable for longer than a lease must not find, when it
+        # recovers, that the opposite flow has taken over its topics.
+        hold = self._reaching(self._hold_provenance, self._target_admin)
+        scheduler.every(RENEW_S, "Renewing the provenance of topics", hold, delay_s=RENEW_S)
+        scheduler.every(acls_s, "Syncing topic ACLs", self._sync_acls)
+        scheduler.every(configs_s, "Syncing topic configs", self._sync_configs)
+        weigh_s = max(refresh_s, LEAST_BETWEEN_DEALS_S) if refresh_s >= 0 else _BETWEEN_DEALS_S
+        weigh = self._reaching(self._weigh, self._target_admin)
+        scheduler.every(weigh_s, "Comparing the load of the tasks", weigh, delay_s=weigh_s)
+
+    def _create_parts(self, scheduler: Scheduler) -> None:
+        """Create the admin clients, and what reads and changes the topics of both clusters with them."""
         self._source_admin = self._admin(Side.SOURCE, "replication-source-admin")
         self._target_admin = self._admin(Side.TARGET, "replication-target-admin")
         self._remote_topics = RemoteTopics(
@@ -124,6 +142,9 @@ class MirrorSourceConnector(MirrorConnector):
             self._clients.target_alias,
             self._recurring,
         )
+
+    def _schedule_internal_topics(self, scheduler: Scheduler) -> None:
+        """Schedule the creation of the flow's internal topics."""
         if self._settings.bool(EMIT_SYNCS_KEY):
             side = syncs_side(self._props)
             self._syncs_admin = self._admin(side, f"offset-syncs-{side.value}-admin")
@@ -134,19 +155,6 @@ class MirrorSourceConnector(MirrorConnector):
         if self._settings.str(TOLERANCE_KEY) == "all":
             create_dead_letters = self._reaching(self._create_dead_letters, self._target_admin)
             scheduler.once("Creating the dead-letter topic", create_dead_letters)
-        refresh = self._reaching(self._refresh, self._source_admin, self._target_admin)
-        if refresh_s < 0:
-            scheduler.once("Loading topics", refresh)
-        scheduler.every(refresh_s, "Refreshing topics", refresh)
-        # Only the target must be reachable. A source that is unreachable for longer than a lease must not find, when it
-        # recovers, that the opposite flow has taken over its topics.
-        hold = self._reaching(self._hold_provenance, self._target_admin)
-        scheduler.every(RENEW_S, "Renewing the provenance of topics", hold, delay_s=RENEW_S)
-        scheduler.every(acls_s, "Syncing topic ACLs", self._sync_acls)
-        scheduler.every(configs_s, "Syncing topic configs", self._sync_configs)
-        weigh_s = max(refresh_s, LEAST_BETWEEN_DEALS_S) if refresh_s >= 0 else _BETWEEN_DEALS_S
-        weigh = self._reaching(self._weigh, self._target_admin)
-        scheduler.every(weigh_s, "Comparing the load of the tasks", weigh, delay_s=weigh_s)
 
     def stop(self) -> None:
         if self._ledgers is not None:

@@ -91,19 +91,10 @@ class DistributedHerder(AbstractHerder):
         self._on_leader_ready = on_leader_ready
         self._sync_timeout_s = config.int("worker.sync.timeout.ms") / 1000
         self._member = _group_member(
-            config,
-            cluster,
-            rest_url,
-            configs=config_store.snapshot,
-            listener=self,
-            stage=lambda: self._stages.current.description,
+            config, cluster, rest_url, configs=config_store.snapshot, listener=self, stages=self._stages
         )
         self._rest_url = rest_url
-        self._internal_requests = InternalRequests(
-            {key: str(value) for key, value in config.originals.items()},
-            namespace=rest_namespace,
-            algorithm=config.str("inter.worker.signature.algorithm"),
-        )
+        self._internal_requests = InternalRequests.of(config, namespace=rest_namespace)
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"herder-{self.group_id}", daemon=True)
 
@@ -121,18 +112,21 @@ class DistributedHerder(AbstractHerder):
         self._work = AssignedWork(
             worker, self._starts, self._stages, name=self.group_id, log_context=worker.log_context
         )
-        self._rebalances = Rebalances(
+        self._rebalances = self._build_rebalances()
+        self._tick = self._build_tick()
+
+    def _build_rebalances(self) -> Rebalances:
+        return Rebalances(
             self._member,
             self._view,
             self._work,
             self._reports,
             self._privileges,
-            config_store,
-            status_store,
+            self._config_store,
+            self._status_store,
             on_started=self._begin_fencing_without_rest,
             on_leading=self._announce_leadership,
         )
-        self._tick = self._build_tick()
 
     def _build_tick(self) -> HerderTick:
         changes = ConfigChanges(
@@ -521,7 +515,7 @@ def _group_member(
     *,
     configs: Callable[[], ClusterConfigState],
     listener: WorkerRebalanceListener,
-    stage: Callable[[], str],
+    stages: StageTracker,
 ) -> GroupMember:
     """The member of a worker with this configuration."""
     max_delay_ms = config.int("scheduled.rebalance.max.delay.ms")
@@ -536,7 +530,7 @@ def _group_member(
         assignor=CooperativeAssignor(max_delay_ms, lambda: int(time.monotonic() * 1000)),
         configs=configs,
         listener=listener,
-        stage=stage,
+        stage=lambda: stages.current.description,
     )
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -124,6 +124,12 @@ class InternalRequests:
         self._props = dict(props)
         self._namespace = tuple(namespace)
         self._algorithm = algorithm
+
+    @classmethod
+    def of(cls, config: AbstractConfig, *, namespace: Sequence[str]) -> Self:
+        """With the settings of a worker."""
+        props = {key: str(value) for key, value in config.originals.items()}
+        return cls(props, namespace=namespace, algorithm=config.str("inter.worker.signature.algorithm"))
 
     def fence(self, leader_url: str, connector: str, key: SessionKey | None) -> None:
         """Request the leader to fence older tasks of a connector; returns when it has. Raises RequestRefused."""

@@ -48,7 +48,8 @@ def connectors_router(herder: Herder, requests: Requests) -> APIRouter:
     """Connectors, their tasks and offsets."""
     router = APIRouter(prefix="/connectors", tags=[CONSUMES_JSON])
     _add_reading(router, herder, requests)
-    _add_writing(router, herder, requests)
+    _add_creation(router, herder, requests)
+    _add_modification(router, herder, requests)
     _add_states(router, herder, requests)
     _add_tasks(router, herder, requests)
     _add_topics(router, herder, requests)
@@ -101,7 +102,7 @@ def _expanded(herder: Herder, names: list[str], expansions: list[str]) -> dict[s
     return answer
 
 
-def _add_writing(router: APIRouter, herder: Herder, requests: Requests) -> None:
+def _add_creation(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.post(
         "",
         status_code=201,
@@ -143,6 +144,8 @@ def _add_writing(router: APIRouter, herder: Herder, requests: Requests) -> None:
             answer.headers["Location"] = _location(request, connector)
         return answer
 
+
+def _add_modification(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.patch(
         "/{connector}/config",
         response_model=ConnectorInfo,

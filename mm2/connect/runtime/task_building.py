@@ -300,14 +300,7 @@ class _Building:
             owns_store,
             reader,
             cluster,
-            RecordSender(
-                cluster,
-                producer,
-                SenderSettings.of(producer_props),
-                name=f"producer-{self._id}",
-                transactional=transactional is not None,
-                is_ours=self._start.is_ours,
-            ),
+            self._sender(cluster, producer, producer_props, transactional=transactional is not None),
             creation,
             (*store_clusters, *creation_clusters),
             self._start.guard if transactions is not None else None,
@@ -318,6 +311,18 @@ class _Building:
                 equipment, setup, transactional, transactions, boundaries, flush_timeout_s=flush_timeout_s
             )
         return WorkerSourceTask(equipment, setup, flush_timeout_s=flush_timeout_s)
+
+    def _sender(
+        self, cluster: Cluster, producer: Producer, producer_props: Mapping[str, str], *, transactional: bool
+    ) -> RecordSender:
+        return RecordSender(
+            cluster,
+            producer,
+            SenderSettings.of(producer_props),
+            name=f"producer-{self._id}",
+            transactional=transactional,
+            is_ours=self._start.is_ours,
+        )
 
     def _source_context(
         self, reader: ConnectorOffsetReader, view: WorkerView, boundaries: WorkerTransactionContext | None

@@ -10,10 +10,11 @@ from typing import Any, Final
 import structlog
 
 from mm2.copy.executor.discovery import connections_per_broker
+from mm2.copy.executor.fetch_selector import FetchLimits
 from mm2.copy.executor.look_ups import LookUp
 from mm2.copy.executor.outbox import Outbox
 from mm2.copy.executor.sink import Sink
-from mm2.copy.executor.source import FetchLimits, Source
+from mm2.copy.executor.source import Source
 from mm2.copy.executor.syncs import Syncs
 from mm2.copy.executor.throttle import Throttle
 from mm2.copy.spec import CopySpec

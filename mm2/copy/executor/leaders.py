@@ -12,6 +12,12 @@ from collections.abc import Collection, Iterable, Mapping
 from mm2.kafka.structs import Metadata, PartitionInfo, TopicPartition
 
 
+def partition_of(metadata: Metadata, tp: TopicPartition) -> PartitionInfo | None:
+    """A partition in a metadata response; None if it is missing."""
+    info = metadata.topics.get(tp.topic)
+    return None if info is None else info.partitions.get(tp.partition)
+
+
 def newest_leaders(metadata: Metadata, others: Iterable[Metadata]) -> Metadata:
     """The same metadata with the leaders of the response with the highest leader epoch, for topics with the same id."""
     topics = dict(metadata.topics)
@@ -37,7 +43,7 @@ def are_complete(answers: Mapping[int, Metadata]) -> bool:
 
 def agreed_leader(answers: Collection[Metadata], tp: TopicPartition) -> PartitionInfo | None:
     """The leader of a partition when all responses name the same leader and leader epoch."""
-    found = [_partition_of(answer, tp) for answer in answers]
+    found = [partition_of(answer, tp) for answer in answers]
     first = found[0] if found else None
     if first is None:
         return None
@@ -45,8 +51,3 @@ def agreed_leader(answers: Collection[Metadata], tp: TopicPartition) -> Partitio
         one is not None and (one.leader, one.leader_epoch) == (first.leader, first.leader_epoch) for one in found
     )
     return first if is_same else None
-
-
-def _partition_of(metadata: Metadata, tp: TopicPartition) -> PartitionInfo | None:
-    info = metadata.topics.get(tp.topic)
-    return None if info is None else info.partitions.get(tp.partition)

@@ -13,11 +13,12 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from mm2.copy.executor.brokers import SLOW_RESPONSE_S, WATCH_S, BrokerAddress, Brokers, Link
-from mm2.copy.executor.leaders import agreed_leader, are_complete, newest_leaders
+from mm2.copy.executor.brokers import SLOW_RESPONSE_S, WATCH_S, BrokerAddress, Brokers
+from mm2.copy.executor.fetch_selector import FetchLimits, FetchSelector
+from mm2.copy.executor.intakes import Intake, PartitionReceiver, SourceBroker
+from mm2.copy.executor.leaders import agreed_leader, are_complete, newest_leaders, partition_of
 from mm2.copy.executor.throttle import Throttle
 from mm2.copy.executor.topic_ids import IdCheck
 from mm2.kafka.cluster import Cluster
@@ -27,133 +28,22 @@ from mm2.kafka.errors import BrokerFailure, CorruptBatch, TimeoutFailure
 from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.channel import BufferPool
-from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
+from mm2.kafka.wire.fetch import Fetched, FetchSession
 
 _SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-_BLOCKED_WAIT_MS: Final = 20
-#: The broker responds as soon as there are records, so the maximum wait grows by this factor while none arrive.
-_QUIET_WAITS: Final = 4
 #: A truncated log is examined during this pause; the broker would answer each request immediately.
 _DIVERGED_PAUSE_S: Final = 0.2
 _REFRESH_DELAY_S: Final = 0.25
 _MAX_PARTITION_BYTES: Final = 64 << 20
 #: Maximum age of the metadata of `Source.prepare`. A broker that is no longer the leader returns an error.
 _PREPARED_S: Final = 30.0
-#: A lower leader epoch than one that was read is accepted when all brokers name it for this time.
-_SET_BACK_AFTER_S: Final = 3.0
 
 
-class PartitionReceiver(Protocol):
-    """The receiver of a partition's records."""
-
-    offset: int  # next source offset to fetch
-    leader_epoch: int  # of the last batch read, -1 for none
-    topic_id: str  # of the topic that ``offset`` belongs to, "" while unknown
-    retired: tuple[str, ...]  # ids that topic had before
-
-    @property
-    def partition(self) -> TopicPartition:
-        """The source partition."""
-
-    suspended: bool  # it must not be read
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing waits."""
-
-    @property
-    def full(self) -> bool:
-        """Whether enough records wait already."""
-
-    @property
-    def stuck(self) -> bool:
-        """Whether it stays full for a while, or permanently."""
-
-    @property
-    def behind(self) -> bool:
-        """Whether it is far from the end: other partitions have priority under a limit."""
-
-    def take(self, fetched: Fetched) -> None:
-        """The partition's part of a response without an error; may be empty. Advances ``offset``."""
-
-    def failed(self, failure: BrokerFailure) -> None:
-        """A broker error of this partition, except those that a metadata refresh resolves."""
-
-    def source_recreated(self, topic_id: str) -> None:
-        """The topic was deleted and recreated with this id.
-
-        Called repeatedly, and nothing is read, until `topic_id` has this value.
-        """
-
-    def diverged(self, epoch: int, end_offset: int) -> None:
-        """The log was truncated: of the records that were read it has only those before this offset and of this or an
-        older epoch.
-        """
-
-    def unvalidated(self) -> None:
-        """The position has to be validated with OffsetForLeaderEpoch, because the leader does not compare epochs in
-        Fetch (KIP-320).
-
-        Called repeatedly, and nothing is read, until `Source.validated`.
-        """
-
-    def throttled(self) -> None:
-        """A configured limit currently prevents reading."""
-
-
-@dataclass(slots=True, eq=False)
-class _Intake:
-    """A receiver, and the source's state of its partition."""
-
-    receiver: PartitionReceiver
-    max_bytes: int
-    slot: int = 0
-    address: BrokerAddress | None = None
-    leader_epoch: int = -1
-    paused_until: float = 0.0
-    asked_for: int = -1  # the offset that the request under way names
-    settled: bool = False  # requested, without new records since: include it again only when its offset changes
-    topic_id: str = ""  # of the topic as it is now
-    unvalidated: bool = True  # its leader or the leader's epoch changed since the position was validated
-    topic_replaced: bool = False  # the receiver's offset belongs to a deleted topic
-    set_back_s: float = 0.0  # since when (monotonic) all brokers name a lower leader epoch than the known one
-    refuted: int = -1  # a leader epoch of the receiver that all brokers contradict: the cluster was restored
-
-
-@dataclass(slots=True, eq=False)
-class _SourceBroker(Link):
-    """One connection to a broker: its fetch session and the partitions that the broker leads."""
-
-    session: FetchSession = field(default_factory=lambda: FetchSession({}))
-    asked_at: float | None = None  # monotonic seconds; None while no answer is due
-    wait_ms: int = 0  # maximum time until the broker responds
-    quiet: int = 0  # consecutive responses without records
-    intakes: dict[TopicPartition, _Intake] = field(default_factory=dict)
-    wanted: dict[TopicPartition, Position] = field(default_factory=dict)  # all partitions of the last request
-    left: dict[TopicPartition, None] = field(default_factory=dict)  # removed since the last request, in order
-    throttle_pending: bool = False  # some partitions wait for the throttle
-
-    def leave(self, partition: TopicPartition) -> None:
-        """Stop reading a partition from this broker."""
-        if self.intakes.pop(partition, None) is not None:
-            self.left[partition] = None
-
-
-@dataclass(frozen=True, slots=True)
-class FetchLimits:
-    """Sizes in bytes, times in ms, as ``fetch.*`` and ``max.partition.fetch.bytes`` of the consumer."""
-
-    max_bytes: int = 8 << 20
-    partition_bytes: int = 1 << 20
-    max_wait_ms: int = 500
-    min_bytes: int = 1
-
-
-class Source(Brokers[_SourceBroker]):
+class Source(Brokers[SourceBroker]):
     """All partitions that are read from one cluster."""
 
     role = "source"
@@ -175,9 +65,10 @@ class Source(Brokers[_SourceBroker]):
         super().__init__(cluster, loop, background, pool, connections=connections)
         self._limits = limits
         self._throttle = throttle
+        self._selector = FetchSelector(limits, throttle)
         self._read_committed = read_committed
         self._room = room
-        self._intakes: dict[TopicPartition, _Intake] = {}
+        self._intakes: dict[TopicPartition, Intake] = {}
         self._topic_ids: dict[str, bytes] = {}
         self._committed: set[TopicPartition] = set()  # these need READ_COMMITTED
         self._resuming = False
@@ -190,7 +81,7 @@ class Source(Brokers[_SourceBroker]):
         for receiver in receivers:
             if receiver.partition not in self._intakes:
                 self._topics.expect(receiver.partition.topic, receiver.topic_id, receiver.retired, time.monotonic())
-                self._intakes[receiver.partition] = _Intake(receiver, self._limits.partition_bytes, len(self._intakes))
+                self._intakes[receiver.partition] = Intake(receiver, self._limits.partition_bytes, len(self._intakes))
         if self._prepared is None or time.monotonic() - self._prepared[0] > _PREPARED_S:
             self._refresh(0.0)
         elif not self._assigning:
@@ -206,8 +97,7 @@ class Source(Brokers[_SourceBroker]):
         metadata: Metadata = await self._in_background(self._cluster.metadata, names)
         addresses: set[BrokerAddress] = set()
         for slot, tp in enumerate(partitions):
-            info = metadata.topics.get(tp.topic)
-            partition = None if info is None else info.partitions.get(tp.partition)
+            partition = partition_of(metadata, tp)
             if partition is None or partition.leader < 0:
                 return
             addresses.add(BrokerAddress(partition.leader, slot % self._connections))
@@ -237,8 +127,7 @@ class Source(Brokers[_SourceBroker]):
         intake = self._intakes.get(partition)
         if intake is not None and intake.address is not None:
             return intake.leader_epoch
-        prepared = None if self._prepared is None else self._prepared[1].topics.get(partition.topic)
-        found = None if prepared is None else prepared.partitions.get(partition.partition)
+        found = None if self._prepared is None else partition_of(self._prepared[1], partition)
         return -1 if found is None else found.leader_epoch
 
     def remove(self, partition: TopicPartition) -> None:
@@ -304,7 +193,7 @@ class Source(Brokers[_SourceBroker]):
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, broker: _SourceBroker) -> None:
+    def _ask(self, broker: SourceBroker) -> None:
         channel = broker.channel
         if self._closed or broker.asked_at is not None:
             return
@@ -315,85 +204,33 @@ class Source(Brokers[_SourceBroker]):
         if not self._room():
             return
         now = time.monotonic()
-        wanted = broker.wanted
-        blocked = False
-        throttled = self._throttle.active
-        max_bytes = self._limits.max_bytes
-        throttled_s = 0.0
-        candidates = [
-            (tp, intake)
-            for tp, intake in broker.intakes.items()
-            if throttled
-            or not intake.settled
-            or intake.receiver.suspended
-            or intake.receiver.offset != intake.asked_for
-        ]
-        touched = broker.left
-        broker.left = {}
-        for tp in touched:
-            wanted.pop(tp, None)
-        for tp, intake in candidates:
-            receiver = intake.receiver
-            touched[tp] = None
-            wanted.pop(tp, None)
-            intake.settled = False
-            if intake.topic_replaced and self._is_topic_replaced(intake):
-                continue
-            if self._must_be_checked(broker, intake):
-                if not receiver.suspended:
-                    receiver.unvalidated()
-                continue
-            if receiver.full:
-                blocked = blocked or not receiver.stuck
-            elif intake.paused_until <= now:
-                size = intake.max_bytes
-                if throttled:
-                    room, wait_s = self._throttle.room(tp.topic, now, behind=receiver.behind)
-                    if not room:
-                        receiver.throttled()
-                        throttled_s = min(throttled_s or wait_s, wait_s)
-                        continue
-                    size = int(min(size, room))
-                    # The limit of one topic must not reduce the bytes of the others.
-                    max_bytes = int(min(max_bytes, self._throttle.flow_room(behind=receiver.behind)))
-                intake.asked_for = receiver.offset
-                intake.unvalidated = False
-                intake.settled = receiver.idle
-                wanted[tp] = Position(receiver.offset, intake.leader_epoch, size, receiver.leader_epoch)
-        if throttled_s and not broker.throttle_pending:
+        selection = self._selector.select(broker, now)
+        if selection.throttled_s and not broker.throttle_pending:
             broker.throttle_pending = True
-            self._loop.call_later(throttled_s, self._throttle_ended, broker)
-        if not wanted:
-            broker.left = touched
+            self._loop.call_later(selection.throttled_s, self._throttle_ended, broker)
+        if not broker.wanted:
             return
-        if candidates:
-            broker.quiet = 0
-        if blocked or throttled_s:
-            # A partition that was left out must not wait until the others have records.
-            broker.wait_ms = _BLOCKED_WAIT_MS
-        else:
-            broker.wait_ms = self._limits.max_wait_ms * min(1 << broker.quiet, _QUIET_WAITS)
         connection = channel.connection
         correlation_id = connection.next_correlation_id()
         frame = broker.session.request(
             broker.version,
             correlation_id,
             connection.client_id,
-            wanted,
+            broker.wanted,
             max_wait_ms=broker.wait_ms,
             min_bytes=self._limits.min_bytes,
-            max_bytes=max_bytes,
+            max_bytes=selection.max_bytes,
             read_committed=self._read_committed or bool(self._committed),
-            touched=touched,
+            touched=selection.touched,
         )
         broker.asked_at = now
         channel.send([frame], correlation_id)
 
-    def _throttle_ended(self, broker: _SourceBroker) -> None:
+    def _throttle_ended(self, broker: SourceBroker) -> None:
         broker.throttle_pending = False
         self._ask(broker)
 
-    def _answered(self, broker: _SourceBroker, frame: memoryview) -> None:
+    def _answered(self, broker: SourceBroker, frame: memoryview) -> None:
         broker.asked_at = None
         self._responded(broker)
         if self._closed:
@@ -414,7 +251,7 @@ class Source(Brokers[_SourceBroker]):
             if broker.channel is not None:
                 broker.channel.fail(error)
             return
-        broker.quiet = 0 if answer else min(broker.quiet + 1, _QUIET_WAITS)
+        broker.count_quiet(is_empty=not answer)
         for fetched in answer:
             intake = broker.intakes.get(fetched.topic_partition)
             if intake is None:
@@ -424,7 +261,7 @@ class Source(Brokers[_SourceBroker]):
                 self._partition_failed(broker, intake, fetched)
                 continue
             before = intake.receiver.offset
-            if before != intake.asked_for or self._must_be_checked(broker, intake):
+            if before != intake.asked_for or intake.must_be_validated(broker.version):
                 continue  # its position changed meanwhile; the difference is not a hole
             if fetched.diverging is not None:
                 intake.paused_until = time.monotonic() + _DIVERGED_PAUSE_S
@@ -439,7 +276,7 @@ class Source(Brokers[_SourceBroker]):
                 intake.max_bytes = min(intake.max_bytes * 4, _MAX_PARTITION_BYTES)
         self._ask(broker)
 
-    def _partition_failed(self, broker: _SourceBroker, intake: _Intake, fetched: Fetched) -> None:
+    def _partition_failed(self, broker: SourceBroker, intake: Intake, fetched: Fetched) -> None:
         failure = BrokerFailure.of(fetched.error_code, subject=self._reading(fetched.topic_partition))
         if failure.stale_metadata or failure.retriable:
             broker.leave(intake.receiver.partition)
@@ -450,7 +287,10 @@ class Source(Brokers[_SourceBroker]):
         intake.receiver.failed(failure)
 
     def _reading(self, partition: TopicPartition) -> str:
-        return f"reading {partition} of cluster {self._cluster.name}"
+        return f"reading {self._subject(partition)}"
+
+    def _subject(self, partition: TopicPartition) -> str:
+        return f"{partition} of cluster {self._cluster.name}"
 
     # -- connections and leaders -----------------------------------------------------------------------------------
 
@@ -458,14 +298,14 @@ class Source(Brokers[_SourceBroker]):
         with_ids = all(any(topic_id) for topic_id in self._topic_ids.values())
         return connection.version_of(fetch.REQUEST, fetch.MAX_VERSION if with_ids else fetch.TOPIC_IDS_FROM - 1)
 
-    def _opened(self, broker: _SourceBroker) -> None:
+    def _opened(self, broker: SourceBroker) -> None:
         broker.session.reset()
         self._ask(broker)
 
-    def _dropped(self, broker: _SourceBroker) -> None:
+    def _dropped(self, broker: SourceBroker) -> None:
         broker.asked_at = None
 
-    def _try_again(self, broker: _SourceBroker) -> None:
+    def _try_again(self, broker: SourceBroker) -> None:
         self._ask(broker)
 
     async def _find_leaders_now(self) -> float | None:
@@ -479,15 +319,6 @@ class Source(Brokers[_SourceBroker]):
             return 0.0  # partitions were added meanwhile
         return None if complete else WATCH_S
 
-    @staticmethod
-    def _is_stale(intake: _Intake, info: TopicInfo, partition: PartitionInfo) -> bool:
-        """Whether a later leader of the same topic is known than the one in the metadata."""
-        known = intake.leader_epoch if intake.topic_id == info.topic_id else -1
-        receiver = intake.receiver
-        if receiver.topic_id in ("", info.topic_id) and receiver.leader_epoch > intake.refuted:
-            known = max(known, receiver.leader_epoch)
-        return 0 <= partition.leader_epoch < known
-
     def _stale(self, metadata: Metadata, accepted: set[str]) -> set[TopicPartition]:
         """Partitions whose leader in the metadata is outdated."""
         return {
@@ -496,7 +327,7 @@ class Source(Brokers[_SourceBroker]):
             if tp.topic in accepted
             and (info := metadata.topics.get(tp.topic)) is not None
             and (partition := info.partitions.get(tp.partition)) is not None
-            and self._is_stale(intake, info, partition)
+            and intake.is_stale(info, partition)
         }
 
     async def _ask_all(self, metadata: Metadata, topics: Iterable[str], accepted: set[str]) -> Metadata:
@@ -510,11 +341,7 @@ class Source(Brokers[_SourceBroker]):
         now = time.monotonic()
         stale = self._stale(found, accepted) if are_complete(answers) else set()
         for tp, intake in self._intakes.items():
-            if tp not in stale:
-                intake.set_back_s = 0.0
-                continue
-            intake.set_back_s = intake.set_back_s or now
-            if now - intake.set_back_s >= _SET_BACK_AFTER_S:
+            if intake.is_set_back(now, stale=tp in stale):
                 leader_epoch = found.topics[tp.topic].partitions[tp.partition].leader_epoch
                 self._log.warning(
                     "all brokers name an older leader epoch than the one that was read",
@@ -522,9 +349,7 @@ class Source(Brokers[_SourceBroker]):
                     leader_epoch=leader_epoch,
                     read=intake.receiver.leader_epoch,
                 )
-                intake.refuted = max(intake.receiver.leader_epoch, leader_epoch)
-                intake.leader_epoch = -1
-                intake.set_back_s = 0.0
+                intake.accept_older_leader(leader_epoch)
         return found
 
     def _identify(self, accepted: Iterable[str]) -> None:
@@ -553,61 +378,50 @@ class Source(Brokers[_SourceBroker]):
             partition = None if info is None else info.partitions.get(tp.partition)
             if info is None or partition is None or partition.leader < 0:
                 complete = False
-                subject = f"{tp} of cluster {self._cluster.name}"
                 code = ErrorCode.LEADER_NOT_AVAILABLE if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                intake.receiver.failed(metadata.errors.get(tp.topic) or BrokerFailure.of(code, subject=subject))
-                continue
-            if self._is_stale(intake, info, partition):
+                intake.receiver.failed(
+                    metadata.errors.get(tp.topic) or BrokerFailure.of(code, subject=self._subject(tp))
+                )
+            elif intake.is_stale(info, partition):
                 complete = False
                 if intake.address is None:
                     message = f"leader epoch {partition.leader_epoch} is older than a known one"
                     intake.receiver.failed(
-                        BrokerFailure.of(
-                            ErrorCode.LEADER_NOT_AVAILABLE, message, subject=f"{tp} of cluster {self._cluster.name}"
-                        )
+                        BrokerFailure.of(ErrorCode.LEADER_NOT_AVAILABLE, message, subject=self._subject(tp))
                     )
-                continue
-            if intake.topic_id != info.topic_id:
-                intake.refuted = -1
-            intake.topic_id = info.topic_id
-            intake.topic_replaced = self._is_topic_replaced(intake)
-            if tp not in self._intakes:
-                continue
-            address = BrokerAddress(partition.leader, intake.slot % self._connections)
-            if intake.address != address or intake.leader_epoch != partition.leader_epoch:
-                intake.unvalidated = True
-                # Ignore a response under way: if the leader moved and came back, its log may have been truncated since.
-                intake.asked_for = -1
-            intake.leader_epoch = partition.leader_epoch
-            intake.settled = False
-            if intake.address is not None and intake.address != address:
-                self._brokers[intake.address].leave(tp)
-            intake.address = address
-            self._broker_at(address).intakes[tp] = intake
-            touched.add(address)
+            elif (address := self._assign(tp, intake, info, partition)) is not None:
+                touched.add(address)
         for address in touched:
             self._ask(self._brokers[address])
         return complete
 
-    def _broker_at(self, address: BrokerAddress) -> _SourceBroker:
+    def _assign(
+        self, tp: TopicPartition, intake: Intake, info: TopicInfo, partition: PartitionInfo
+    ) -> BrokerAddress | None:
+        """Read a partition from this leader from now on; None if it is no longer read."""
+        if intake.topic_id != info.topic_id:
+            intake.refuted = -1
+        intake.topic_id = info.topic_id
+        intake.check_topic()
+        if tp not in self._intakes:
+            return None
+        address = BrokerAddress(partition.leader, intake.slot % self._connections)
+        if intake.address != address or intake.leader_epoch != partition.leader_epoch:
+            intake.unvalidated = True
+            # Ignore a response under way: if the leader moved and came back, its log may have been truncated since.
+            intake.asked_for = -1
+        intake.leader_epoch = partition.leader_epoch
+        intake.settled = False
+        if intake.address is not None and intake.address != address:
+            self._brokers[intake.address].leave(tp)
+        intake.address = address
+        self._broker_at(address).intakes[tp] = intake
+        return address
+
+    def _broker_at(self, address: BrokerAddress) -> SourceBroker:
         if address not in self._brokers:
-            self._brokers[address] = _SourceBroker(*address, session=FetchSession(self._topic_ids))
+            self._brokers[address] = SourceBroker(*address, session=FetchSession(self._topic_ids))
         return self._brokers[address]
-
-    @staticmethod
-    def _must_be_checked(broker: _SourceBroker, intake: _Intake) -> bool:
-        """From Fetch 12 on the leader itself compares the epoch of the last batch that was read (KIP-595)."""
-        return intake.unvalidated and broker.version < fetch.FLEXIBLE_FROM and intake.receiver.leader_epoch >= 0
-
-    @staticmethod
-    def _is_topic_replaced(intake: _Intake) -> bool:
-        receiver = intake.receiver
-        receiver.topic_id = receiver.topic_id or intake.topic_id
-        if not intake.topic_id or receiver.topic_id == intake.topic_id:
-            intake.topic_replaced = False
-            return False
-        receiver.source_recreated(intake.topic_id)
-        return True
 
     def _watch(self) -> None:
         if self._closed:

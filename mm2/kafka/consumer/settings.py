@@ -80,23 +80,6 @@ class ConsumerSettings:
     @classmethod
     def from_props(cls, props: Mapping[str, str]) -> Self:
         """Settings from unprefixed keys. Raises ConfigException naming the key and the value."""
-
-        def integer(key: str, default: int, low: int) -> int:
-            text = str(props.get(key, "")).strip()
-            if not text:
-                return default
-            if not re.fullmatch(r"[+-]?\d+", text):
-                raise ConfigException(key, text, "Not a number of type INT")
-            if int(text) < low:
-                raise ConfigException(key, text, f"Value must be at least {low}")
-            return int(text)
-
-        def boolean(key: str, default: bool) -> bool:
-            text = str(props.get(key, "")).strip().lower()
-            if text not in {"", "true", "false"}:
-                raise ConfigException(key, text, "Expected value to be either true or false")
-            return text == "true" if text else default
-
         group_id = str(props.get("group.id", "")).strip()
         if not group_id:
             raise ConfigException("group.id", props.get("group.id"), "a consumer that subscribes needs one")
@@ -112,19 +95,19 @@ class ConsumerSettings:
             group_instance_id=str(props.get("group.instance.id", "")).strip() or None,
             assignors=_assignors(str(props.get("partition.assignment.strategy", "") or _DEFAULT_ASSIGNORS)),
             offset_reset=OffsetReset.parse(str(props.get("auto.offset.reset", "latest")).strip().lower()),
-            session_timeout_ms=integer("session.timeout.ms", 45_000, 1),
-            heartbeat_interval_ms=integer("heartbeat.interval.ms", 3_000, 1),
-            max_poll_interval_ms=integer("max.poll.interval.ms", 300_000, 1),
-            max_poll_records=integer("max.poll.records", 500, 1),
-            fetch_min_bytes=integer("fetch.min.bytes", 1, 0),
-            fetch_max_bytes=integer("fetch.max.bytes", 52_428_800, 0),
-            fetch_max_wait_ms=integer("fetch.max.wait.ms", 500, 0),
-            max_partition_fetch_bytes=integer("max.partition.fetch.bytes", 1_048_576, 0),
-            default_api_timeout_ms=integer("default.api.timeout.ms", 60_000, 0),
+            session_timeout_ms=_integer(props, "session.timeout.ms", 45_000, 1),
+            heartbeat_interval_ms=_integer(props, "heartbeat.interval.ms", 3_000, 1),
+            max_poll_interval_ms=_integer(props, "max.poll.interval.ms", 300_000, 1),
+            max_poll_records=_integer(props, "max.poll.records", 500, 1),
+            fetch_min_bytes=_integer(props, "fetch.min.bytes", 1, 0),
+            fetch_max_bytes=_integer(props, "fetch.max.bytes", 52_428_800, 0),
+            fetch_max_wait_ms=_integer(props, "fetch.max.wait.ms", 500, 0),
+            max_partition_fetch_bytes=_integer(props, "max.partition.fetch.bytes", 1_048_576, 0),
+            default_api_timeout_ms=_integer(props, "default.api.timeout.ms", 60_000, 0),
             read_committed=isolation == _ISOLATION[1],
-            check_crcs=boolean("check.crcs", True),
-            allow_auto_create_topics=boolean("allow.auto.create.topics", True),
-            exclude_internal_topics=boolean("exclude.internal.topics", True),
+            check_crcs=_boolean(props, "check.crcs", True),
+            allow_auto_create_topics=_boolean(props, "allow.auto.create.topics", True),
+            exclude_internal_topics=_boolean(props, "exclude.internal.topics", True),
         )
         if settings.heartbeat_interval_ms >= settings.session_timeout_ms:
             raise ConfigException(
@@ -133,6 +116,24 @@ class ConsumerSettings:
                 f"must be less than session.timeout.ms, which is {settings.session_timeout_ms}",
             )
         return settings
+
+
+def _integer(props: Mapping[str, str], key: str, default: int, low: int) -> int:
+    text = str(props.get(key, "")).strip()
+    if not text:
+        return default
+    if not re.fullmatch(r"[+-]?\d+", text):
+        raise ConfigException(key, text, "Not a number of type INT")
+    if int(text) < low:
+        raise ConfigException(key, text, f"Value must be at least {low}")
+    return int(text)
+
+
+def _boolean(props: Mapping[str, str], key: str, default: bool) -> bool:
+    text = str(props.get(key, "")).strip().lower()
+    if text not in {"", "true", "false"}:
+        raise ConfigException(key, text, "Expected value to be either true or false")
+    return text == "true" if text else default
 
 
 def _assignors(text: str) -> tuple[type[Assignor], ...]:

@@ -251,9 +251,38 @@ def rewrite(
     header = view.header
     if header is None:
         return _rewrite_legacy(view, keep, keep_index, recompress=recompress)
-    data = records_block(header, view.data)
-    append_time = header.max_timestamp if header.is_log_append_time else None
-    base = append_time if append_time is not None else header.base_timestamp
+    base = header.max_timestamp if header.is_log_append_time else header.base_timestamp
+    out, offsets, newest = _kept_records(header, records_block(header, view.data), base, keep, keep_index)
+    if not offsets:
+        return None
+    if not _INT64_MIN <= newest <= _INT64_MAX:
+        raise _corrupt(header, f"a record has the timestamp {newest}")
+    chosen = codec_of(header.codec if recompress else 0)
+    attributes = header.attributes & ~(CODEC_MASK | LOG_APPEND_TIME)
+    return Rewritten(
+        assemble(
+            chosen.compress(out),
+            count=len(offsets),
+            attributes=attributes | chosen.id,
+            base_timestamp=base,
+            max_timestamp=newest,
+        ),
+        offsets,
+    )
+
+
+def _kept_records(
+    header: BatchHeader,
+    data: bytes,
+    base: int,
+    keep: Callable[[int], bool] | None,
+    keep_index: Callable[[int], bool] | None,
+) -> tuple[bytearray, list[int], int]:
+    """The selected records of a block with dense offset deltas, their source offsets, and their newest timestamp.
+
+    ``base``: the base timestamp; with LogAppendTime the timestamp of all records.
+    """
+    is_append_time = header.is_log_append_time
     newest = NO_TIMESTAMP
     out = bytearray()
     offsets: list[int] = []
@@ -273,8 +302,8 @@ def rewrite(
             previous = offset_delta
             offset = header.base_offset + offset_delta
             if (keep is None or keep(offset)) and (keep_index is None or keep_index(place)):
-                stamp = b"\x00" if append_time is not None else data[delta_at:offset_at]
-                timestamp = base if append_time is not None else base + delta
+                stamp = b"\x00" if is_append_time else data[delta_at:offset_at]
+                timestamp = base if is_append_time else base + delta
                 newest = max(newest, timestamp) if offsets else timestamp
                 index = varint(len(offsets))
                 out += varint(1 + len(stamp) + len(index) + stop - rest_at)
@@ -287,22 +316,7 @@ def rewrite(
     except IndexError as error:
         raise _corrupt(header, error) from error
     _check_end(header, at, len(data))
-    if not offsets:
-        return None
-    if not _INT64_MIN <= newest <= _INT64_MAX:
-        raise _corrupt(header, f"a record has the timestamp {newest}")
-    chosen = codec_of(header.codec if recompress else 0)
-    attributes = header.attributes & ~(CODEC_MASK | LOG_APPEND_TIME)
-    return Rewritten(
-        assemble(
-            chosen.compress(out),
-            count=len(offsets),
-            attributes=attributes | chosen.id,
-            base_timestamp=base,
-            max_timestamp=newest,
-        ),
-        offsets,
-    )
+    return out, offsets, newest
 
 
 def _rewrite_legacy(

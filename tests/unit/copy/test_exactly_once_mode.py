@@ -17,10 +17,10 @@ from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.copy.executor.commits import TransactionCommits
 from mm2.copy.executor.copier import Copier
+from mm2.copy.executor.intakes import Intake
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
-from mm2.copy.executor.source import Source, _Intake
 from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.session import Lease, LedgerEntry, Mark, PreviousCommit, Session, SourceState, Start
@@ -198,7 +198,7 @@ def _finds_the_new_topic(start: Start) -> bool:
     """Whether a successor detects that the source is the topic "new"."""
     scene = opening_bench.Scene(transactions=EXACTLY_ONCE)
     opening_bench.play(scene, lambda: scene.begin(start))
-    Source._is_topic_replaced(_Intake(scene.cursor, 1 << 20, topic_id="new"))
+    Intake(scene.cursor, 1 << 20, topic_id="new").check_topic()
     return ("source_recreated", "new") in scene.bench.owner.calls
 
 

@@ -12,7 +12,9 @@ from typing import Any, cast
 import pytest
 
 from mm2.copy.executor.brokers import BrokerAddress
-from mm2.copy.executor.source import FetchLimits, Source, _Intake, _SourceBroker
+from mm2.copy.executor.fetch_selector import FetchLimits
+from mm2.copy.executor.intakes import Intake, SourceBroker
+from mm2.copy.executor.source import Source
 from mm2.copy.executor.throttle import Throttle
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
@@ -79,7 +81,7 @@ class Line:
         self.answers: list[list[Fetched]] = []
         self.connection = SimpleNamespace(next_correlation_id=lambda: 1, client_id="c", session_is_over=False)
         session = SimpleNamespace(request=self._request, response=lambda *_: self.answers.pop(0))
-        self.broker = source._brokers[BrokerAddress(node, 0)] = _SourceBroker(node, 0, session=cast(Any, session))
+        self.broker = source._brokers[BrokerAddress(node, 0)] = SourceBroker(node, 0, session=cast(Any, session))
         self.broker.channel = cast(Any, self)
         self.broker.version = version
         self.broker.intakes = {receiver.partition: source._intakes[receiver.partition] for receiver in receivers}
@@ -139,7 +141,7 @@ class Scene:
     def line(self, *receivers: Feed, version: int = fetch.MAX_VERSION) -> Line:
         """A broker that leads these receivers' partitions, and responses when the test calls for them."""
         for receiver in receivers:
-            self.source._intakes[receiver.partition] = _Intake(receiver, 1 << 20)
+            self.source._intakes[receiver.partition] = Intake(receiver, 1 << 20)
         return Line(self.source, receivers, version)
 
     def say(self, leader: int, topic_id: str = "", leader_epoch: int = 1) -> None:
@@ -307,7 +309,7 @@ def _leaders(scene: Scene, answers: dict[int, tuple[int, int] | None]) -> None:
 
 @pytest.fixture
 def _set_back_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.source._SET_BACK_AFTER_S", 0.2)
+    monkeypatch.setattr("mm2.copy.executor.intakes._SET_BACK_AFTER_S", 0.2)
     monkeypatch.setattr("mm2.copy.executor.source.WATCH_S", 0.05)
 
 
