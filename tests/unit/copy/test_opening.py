@@ -11,11 +11,16 @@ from typing import Any, cast
 
 import pytest
 
+from mm2.copy.executor.background import BackgroundTasks
+from mm2.copy.executor.continued_sessions import ContinuedSessions
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.opening import Opening, duration_ms
+from mm2.copy.executor.new_sessions import NewSessions, duration_ms
+from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import Outbox
+from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.target_progress import FoundBatch, InconsistentTarget, Prints, TargetProgress, fingerprint
+from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.segments import Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.session import LedgerEntry, Lost, Mark, Session, Start, rules_of
 from mm2.copy.spec import Assignment, CopySpec, TransactionsSpec
@@ -58,22 +63,29 @@ class Scene:
         self.certain = ""  # the remote topic's id in the end
         self.topic_ids = {"A.t": "dst"}
         source, target = Cluster(SETTINGS, name="A"), Cluster(SETTINGS, name="B")
-        self.opening = Opening(
-            dataclasses.replace(COPY, **changes),
-            self.link,
-            cast(Any, self),
-            cast(Any, self),
-            source,
-            target,
-            {TP: self.cursor},
-            self._call,
-            lambda _, then: self.committed.append(then),
-            lambda _, records, end: self.truncated.append((records, end)),
+        new_producer = SimpleNamespace(error_code=0, producer_id=9, producer_epoch=0)
+        target.send = lambda *_, **__: new_producer  # type: ignore[method-assign]
+        spec = dataclasses.replace(COPY, **changes)
+        self.endpoints: Any = SimpleNamespace(
+            source=self, sink=self, source_cluster=source, target_cluster=target, call=self._call
         )
-        opening: Any = self.opening
-        opening._source_admin = opening._target_admin = self
-        opening._look_up = SimpleNamespace(progress=self._standings, fingerprints=lambda *_: Prints(self.prints))
-        opening._new_identity = lambda: ProducerIdentity(9, 0)
+        self.sessions, self.tasks, cursors = SessionTable(spec), BackgroundTasks(self.link), {TP: self.cursor}
+        shared = spec, self.link, self.tasks, self.endpoints
+        self.new_sessions = NewSessions(*shared, cursors, self.sessions, self._commit)
+        losses: Any = SimpleNamespace(target_truncated=lambda _, records, end: self.truncated.append((records, end)))
+        self.continued = ContinuedSessions(*shared, cursors, self.sessions, self.new_sessions, losses, self._commit)
+        self.search = TargetSearch(*shared, self.sessions, self.new_sessions)
+        self.opening = Opening(
+            spec, cast(Any, self), self.tasks, cursors, self.sessions, self.continued, self.new_sessions
+        )
+        self.look_up: Any = SimpleNamespace(progress=self._standings, fingerprints=lambda *_: Prints(self.prints))
+        parts: Any = (self.new_sessions, self.continued, self.search)
+        for part in parts:
+            part._source_admin = part._target_admin = self
+            part._look_up = self.look_up
+
+    def _commit(self, _cursor: Cursor, then: Callable[[], None]) -> None:
+        self.committed.append(then)
 
     # as source and sink
     def add(self, receivers: Iterable[Cursor]) -> None:
@@ -136,7 +148,7 @@ def play(scene: Scene, action: Callable[[], object]) -> None:
     async def run() -> None:
         action()
         async with asyncio.timeout(5):
-            while scene.opening._tasks:  # noqa: ASYNC110  (tasks start tasks)
+            while scene.tasks._running:  # noqa: ASYNC110  (tasks start tasks)
                 await asyncio.sleep(0.001)
 
     asyncio.run(run())
@@ -145,8 +157,9 @@ def play(scene: Scene, action: Callable[[], object]) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.opening._RETRY_S", 0.001)
-    monkeypatch.setattr("mm2.copy.executor.opening._FRESH_RETRY_S", 0.001)
+    for module in ("continued_sessions", "new_sessions", "target_search"):
+        monkeypatch.setattr(f"mm2.copy.executor.{module}._RETRY_S", 0.001)
+    monkeypatch.setattr("mm2.copy.executor.new_sessions._FRESH_RETRY_S", 0.001)
 
 
 # -- a continued session --------------------------------------------------------------------------------------------------
@@ -159,7 +172,7 @@ def test_a_clean_hand_off_continues_immediately() -> None:
     assert (cursor.mark, cursor.offset, cursor.suspended, scene.reading) == (Mark(50, 150, 50), 50, False, [cursor])
     assert (outbox.identity, outbox.next, outbox.acked) == (ProducerIdentity(7, 1), 50, 50)
     assert (outbox.end_offset, outbox.looked_up) == (150, True)
-    assert scene.opening.sessions == {TP: SESSION}
+    assert scene.sessions.current == {TP: SESSION}
     assert (cursor.trail.newest, cursor.trail.gaps, cursor.lost, cursor.foreign) == (
         chunk,
         {"control": 2},
@@ -214,12 +227,12 @@ def test_a_target_with_fewer_records_than_acknowledged_is_reported() -> None:
 
 
 def test_a_permanently_rejected_lookup_means_at_least_once_from_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.opening.LOOK_UP_REFUSED_S", 0.02)
+    monkeypatch.setattr("mm2.copy.executor.continued_sessions.LOOK_UP_REFUSED_S", 0.02)
     scene = Scene()
     scene.standings = [BrokerFailure.of(29)] * 1000
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     assert (scene.cursor.mark, scene.cursor.note.startswith("at least once")) == (Mark(50, 70, 0), True)
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), UNCOMMITTED)}
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), UNCOMMITTED)}
 
 
 @pytest.mark.parametrize(
@@ -235,9 +248,9 @@ def test_a_permanently_rejected_lookup_means_at_least_once_from_the_mark(monkeyp
 )
 def test_a_missing_right_is_reported_before_a_crash(answer: Any, *, is_noted: bool) -> None:
     scene = Scene()
-    opening: Any = scene.opening
-    opening._target_admin = SimpleNamespace(describe_producers=lambda asked: dict.fromkeys(asked, answer))
-    play(scene, scene.opening.check_rights)
+    continued: Any = scene.continued
+    continued._target_admin = SimpleNamespace(describe_producers=lambda asked: dict.fromkeys(asked, answer))
+    play(scene, scene.continued.check_rights)
     assert scene.cursor.note.startswith("at least once: ") is is_noted
 
 
@@ -286,7 +299,7 @@ def test_one_rejected_lookup_keeps_exactly_once() -> None:
     scene = Scene()
     scene.standings = [BrokerFailure.of(29), TargetProgress(57, 157, 4, (FoundBatch(50, 150, 7),))]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
-    assert (scene.cursor.skip, scene.cursor.note, scene.opening.sessions) == (7, "", {TP: SESSION})
+    assert (scene.cursor.skip, scene.cursor.note, scene.sessions.current) == (7, "", {TP: SESSION})
 
 
 def test_a_target_that_contradicts_the_count_stops_the_partition() -> None:
@@ -301,15 +314,14 @@ def test_a_target_that_contradicts_the_count_stops_the_partition() -> None:
 
 def search(scene: Scene) -> None:
     scene.cursor._searching_to = 160
-    assert scene.opening.search_gap(scene.cursor, 150, 160, 4)
+    assert scene.search.search_gap(scene.cursor, 150, 160, 4)
 
 
 @pytest.mark.parametrize("own", [3, 0])
 def test_batches_of_the_session_between_two_acknowledgements_stop_the_partition(own: int) -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
-    opening: Any = scene.opening
-    opening._look_up.count_own = lambda *_: own + 4
+    scene.look_up.count_own = lambda *_: own + 4
     play(scene, lambda: search(scene))
     condition = scene.cursor.stop_condition
     assert (condition is not None) is bool(own)
@@ -321,7 +333,6 @@ def test_batches_of_the_session_between_two_acknowledgements_stop_the_partition(
 def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
-    opening: Any = scene.opening
     answers: list[Any] = [DisconnectedFailure("a broker is restarted"), 7]
 
     def count_own(*_: Any) -> int:
@@ -330,7 +341,7 @@ def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
             raise answer
         return int(answer)
 
-    opening._look_up.count_own = count_own
+    scene.look_up.count_own = count_own
     play(scene, lambda: search(scene))
     assert scene.cursor.stop_condition is not None
 
@@ -343,7 +354,7 @@ def test_a_new_session_is_in_the_ledger_before_anything_is_sent() -> None:
     play(scene, lambda: scene.begin(Start(12, 12)))
     mark = Mark(12, 70, 0)
     assert (scene.cursor.mark, scene.reading, scene.outbox.needs_producer_id) == (mark, [scene.cursor], True)
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), mark, UNCOMMITTED)}
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), mark, UNCOMMITTED)}
     (known,) = scene.committed
     scene.bench.fetch(batch(12, 2))
     known()
@@ -378,7 +389,7 @@ def test_without_a_ledger_nothing_waits() -> None:
     scene = Scene(ledger_topic=None)
     play(scene, lambda: scene.begin(Start(12, 12)))
     assert (scene.outbox.identity, scene.committed, scene.outbox.looked_up) == (ProducerIdentity(9, 0), [], False)
-    assert scene.opening.sessions == {}
+    assert scene.sessions.current == {}
 
 
 def test_in_a_transaction_only_the_position_counts() -> None:
@@ -394,12 +405,12 @@ def test_a_session_whose_holder_died_is_read_past_in_exactly_once_mode_too() -> 
     scene.standings = [TargetProgress(60, 160, 0)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     assert (cursor.offset, cursor.skip, cursor.finishing, scene.standings) == (50, 10, True, [])
-    assert scene.opening.sessions == {TP: SESSION}, "the ledger names it until the first transaction"
+    assert scene.sessions.current == {TP: SESSION}, "the ledger names it until the first transaction"
     assert (outbox.looked_up, outbox.identity, scene.committed) == (False, ProducerIdentity(-1, -1), [])
     scene.bench.fetch(batch(50, 15))
     assert (scene.bench.owner.calls, cursor.suspended, scene.bench.outgoing_batches) == ([("finished", 60)], True, [])
-    play(scene, lambda: scene.opening.open_next(cursor))
-    assert (cursor.offset, cursor.suspended, cursor.finishing, scene.opening.sessions) == (60, False, False, {})
+    play(scene, lambda: scene.new_sessions.open_next(cursor))
+    assert (cursor.offset, cursor.suspended, cursor.finishing, scene.sessions.current) == (60, False, False, {})
     scene.bench.fetch(batch(60, 5))
     assert scene.bench.offsets() == [60, 61, 62, 63, 64]
 
@@ -432,8 +443,8 @@ def test_transactions_do_not_begin_where_it_is_not_known_what_the_target_lost() 
 def test_a_session_that_cannot_continue_is_followed_by_another() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
-    play(scene, lambda: scene.opening.open_again(scene.cursor, scene.cursor.mark))
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), UNCOMMITTED)}
+    play(scene, lambda: scene.new_sessions.open_again(scene.cursor, scene.cursor.mark))
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), UNCOMMITTED)}
     assert scene.cursor.trail.gaps == {"control": 2}
 
 
@@ -504,14 +515,14 @@ def test_a_session_without_rules_has_the_current_ones(clean: bool) -> None:
     scene = Scene(read_committed=True)
     scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY, clean=clean)))
-    assert scene.opening.sessions == {TP: SESSION}
+    assert scene.sessions.current == {TP: SESSION}
     assert not scene.cursor.finishing
 
 
 def test_a_clean_handover_to_other_rules_begins_a_session_at_the_mark() -> None:
     scene = Scene(read_committed=True)
     play(scene, lambda: scene.begin(Start(50, 50, under(UNCOMMITTED), clean=True)))
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
     assert (scene.cursor.mark, len(scene.committed), scene.isolated) == (Mark(50, 70, 0), 1, [])
 
 
@@ -519,7 +530,7 @@ def test_a_crashed_session_without_new_copies_is_followed_by_one_under_the_curre
     scene = Scene(read_committed=True)
     scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["was committed", "was uncommitted"])
@@ -531,10 +542,10 @@ def test_a_crashed_session_is_read_past_under_its_own_rules(old: bool) -> None:
     assert (cursor.skip, cursor.finishing, cursor.read_committed, scene.isolated) == (4, True, old, [old])
     scene.bench.fetch(batch(50, 2), batch(52, 9))
     assert (scene.bench.owner.calls, cursor.suspended, scene.bench.outgoing_batches) == ([("finished", 54)], True, [])
-    assert (cursor.mark, scene.opening.sessions[TP].producer) == (Mark(54, 154, 54), ProducerIdentity(7, 1))
-    play(scene, lambda: scene.opening.open_next(cursor))
+    assert (cursor.mark, scene.sessions.current[TP].producer) == (Mark(54, 154, 54), ProducerIdentity(7, 1))
+    play(scene, lambda: scene.new_sessions.open_next(cursor))
     rules = rules_of(read_committed=not old)
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(54, 70, 0), rules)}
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(54, 70, 0), rules)}
     assert (cursor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [old, False])
     assert (len(scene.committed), scene.outbox.needs_producer_id) == (2, True)
     scene.committed.pop(0)()
@@ -571,7 +582,7 @@ def uncertain(scene: Scene, there: Iterable[int]) -> None:
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     scene.bench.fetch(batch(53, 1))
     assert scene.cursor.suspended
-    play(scene, lambda: scene.opening.match(scene.cursor))
+    play(scene, lambda: scene.search.match(scene.cursor))
 
 
 def test_records_on_the_target_are_found_by_their_content() -> None:
@@ -605,7 +616,7 @@ def test_an_unreadable_target_means_at_least_once() -> None:
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     scene.bench.fetch(batch(53, 1))
     scene.offsets[LATEST] = [BrokerFailure.of(29)]
-    play(scene, lambda: scene.opening.match(scene.cursor))
+    play(scene, lambda: scene.search.match(scene.cursor))
     assert scene.cursor.note.startswith("at least once")
     assert (scene.cursor.mark, scene.cursor.skip, scene.cursor.suspended) == (Mark(50, -1, 0), 0, False)
 
@@ -627,7 +638,7 @@ def test_where_the_mark_has_no_target_offset_the_start_of_the_session_does() -> 
     assert (scene.cursor.skip, scene.cursor.skip_base, scene.outbox.floor) == (10, -1, 100)
     scene.prints = [fingerprint(record(offset)) for offset in range(50, 60)]
     scene.cursor.suspended = True
-    play(scene, lambda: scene.opening.match(scene.cursor))
+    play(scene, lambda: scene.search.match(scene.cursor))
     assert (scene.cursor.note, scene.cursor.skip) == ("", 10)
 
 
@@ -645,11 +656,11 @@ def test_a_session_under_other_rules_ends_where_its_records_cannot_be_compared(
     assert (scene.bench.owner.calls, cursor.suspended) == ([("uncertain", 50, 4)], True)
     if not readable:
         scene.offsets[LATEST] = [BrokerFailure.of(29)]
-    play(scene, lambda: scene.opening.match(cursor))
+    play(scene, lambda: scene.search.match(cursor))
     assert (cursor.finishing, cursor.read_committed, cursor.suspended) == (False, True, False)
     assert (cursor.skip, cursor.position, cursor.note[:13]) == (0, 50, "at least once")
     expected = {} if changes else {TP: Session(ProducerIdentity(9, 0), cursor.mark, COMMITTED)}
-    assert scene.opening.sessions == expected
+    assert scene.sessions.current == expected
 
 
 def test_transactions_that_begin_where_a_session_was_cut_off_use_the_current_rules() -> None:
