@@ -205,7 +205,6 @@ class ContinuedSessions:
             records=lost,
             end=end,
         )
-        self._new_sessions.use_present_rules(cursor)
         cursor.trail.target_cut(end)
         self._new_sessions.open({cursor.partition: last + 1})
 

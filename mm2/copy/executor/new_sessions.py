@@ -55,16 +55,22 @@ class NewSessions:
         self._log = structlog.get_logger(__name__)
 
     def open(self, positions: dict[TopicPartition, int | None]) -> None:
-        """Open a session for each of these partitions; None: at the offset given by auto.offset.reset."""
+        """Open a session for each of these partitions, under the rules of this job, or begin transactions; None: at the
+        offset given by auto.offset.reset.
+        """
+        for tp in positions:
+            cursor = self._cursors[tp]
+            cursor.finishing = False  # a session with other rules, whose records were skipped under them, ends here
+            cursor.read_committed = self._spec.read_committed
+            self._source.isolate(tp, committed=False)
         self._tasks.spawn(self._open(positions))
 
     def open_named(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Start partitions for the first time, at configured offsets; at the end of a log that ends before."""
+        """Start partitions without a session or a position at configured offsets; at the end of a log that ends before."""
         self._tasks.spawn(self._open_where(dict.fromkeys(positions, LATEST), positions))
 
     def open_again(self, cursor: Cursor, mark: Mark) -> None:
         """Open a new session at a mark, because the old one cannot continue."""
-        self.use_present_rules(cursor)
         self._sessions.current.pop(cursor.partition, None)
         self.open({cursor.partition: mark.source})
 
@@ -74,14 +80,7 @@ class NewSessions:
 
         The ledger names the old session until the new one is written, so another crash changes nothing.
         """
-        self.use_present_rules(cursor)
         self.open({cursor.partition: cursor.position})
-
-    def use_present_rules(self, cursor: Cursor) -> None:
-        """Read a partition under the rules of this job."""
-        cursor.finishing = False
-        cursor.read_committed = self._spec.read_committed
-        self._source.isolate(cursor.partition, committed=False)
 
     async def _open(self, positions: dict[TopicPartition, int | None]) -> None:
         """Find unknown positions, then open a session for each partition."""
@@ -147,8 +146,7 @@ class NewSessions:
         if self._spec.transactions is not None:
             for tp, position in positions.items():
                 mark = self._sessions.marks.get(tp)
-                if self._sessions.current.pop(tp, None) is not None or self._cursors[tp].finishing:
-                    self.use_present_rules(self._cursors[tp])
+                self._sessions.current.pop(tp, None)
                 self._cursors[tp].outbox.last_error = None
                 self._cursors[tp].trail.settle()
                 self._cursors[tp].begin(mark if mark is not None and mark.source == position else Mark(position, -1, 0))

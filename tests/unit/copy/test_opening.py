@@ -27,6 +27,7 @@ from mm2.copy.spec import Assignment, CopySpec, TransactionsSpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
+from mm2.kafka.records.batch import TRANSACTIONAL
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, ProducerIdentity, TopicPartition
 from tests.unit.copy.batches import SPEC, TP, Bench, batch, record
@@ -44,7 +45,7 @@ class Scene:
     """One cursor and what it is opened with."""
 
     def __init__(self, **changes: Any) -> None:
-        self.bench = Bench()
+        self.bench = Bench(read_committed=changes.get("read_committed", False))
         self.cursor, self.outbox = self.bench.cursor, self.bench.outbox
         self.outbox.identity = ProducerIdentity(-1, -1)
         self.cursor.position = self.cursor.offset = -1
@@ -70,7 +71,7 @@ class Scene:
             source=self, sink=self, source_cluster=source, target_cluster=target, call=self._call
         )
         self.sessions, self.tasks, cursors = SessionTable(spec), BackgroundTasks(self.link), {TP: self.cursor}
-        shared = spec, self.link, self.tasks, self.endpoints
+        shared: Any = spec, self.link, self.tasks, self.endpoints
         self.new_sessions = NewSessions(*shared, cursors, self.sessions, self._commit)
         losses: Any = SimpleNamespace(target_truncated=lambda _, records, end: self.truncated.append((records, end)))
         self.continued = ContinuedSessions(*shared, cursors, self.sessions, self.new_sessions, losses, self._commit)
@@ -523,7 +524,7 @@ def test_a_clean_handover_to_other_rules_begins_a_session_at_the_mark() -> None:
     scene = Scene(read_committed=True)
     play(scene, lambda: scene.begin(Start(50, 50, under(UNCOMMITTED), clean=True)))
     assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
-    assert (scene.cursor.mark, len(scene.committed), scene.isolated) == (Mark(50, 70, 0), 1, [])
+    assert (scene.cursor.mark, len(scene.committed), scene.isolated) == (Mark(50, 70, 0), 1, [False])
 
 
 def test_a_crashed_session_without_new_copies_is_followed_by_one_under_the_current_rules() -> None:
@@ -531,6 +532,23 @@ def test_a_crashed_session_without_new_copies_is_followed_by_one_under_the_curre
     scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
     assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
+
+
+@pytest.mark.parametrize("changes", [{}, {"transactions": TransactionsSpec("id")}], ids=["default", "exactly once"])
+@pytest.mark.parametrize("old", [True, False], ids=["was committed", "was uncommitted"])
+def test_a_session_without_records_after_its_mark_is_followed_under_the_current_rules(
+    changes: dict[str, Any], old: bool
+) -> None:
+    scene = Scene(read_committed=not old, **changes)
+    scene.cursor.finishing, scene.cursor.read_committed = True, old  # as if records had been skipped
+    scene.standings = [DisconnectedFailure("disconnected"), TargetProgress(50, 150)]
+    play(scene, lambda: scene.begin(Start(50, 40, under(rules_of(read_committed=old)))))
+    cursor = scene.cursor
+    assert (cursor.position, cursor.skip, scene.standings) == (50, 0, [])
+    assert (cursor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [False])
+    aborted = batch(50, 3, attributes=TRANSACTIONAL, producer=(5, 0, 0))
+    scene.bench.fetch(aborted, aborted=((5, 50),))
+    assert scene.bench.offsets() == ([50, 51, 52] if old else [])
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["was committed", "was uncommitted"])
