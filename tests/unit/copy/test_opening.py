@@ -70,15 +70,15 @@ class Scene:
         self.endpoints: Any = SimpleNamespace(
             source=self, sink=self, source_cluster=source, target_cluster=target, call=self._call
         )
-        self.sessions, self.tasks, cursors = SessionTable(spec), BackgroundTasks(self.link), {TP: self.cursor}
-        shared: Any = spec, self.link, self.tasks, self.endpoints
-        self.new_sessions = NewSessions(*shared, cursors, self.sessions, self._commit)
+        link, cursors, endpoints = self.link, {TP: self.cursor}, self.endpoints
+        self.sessions, self.tasks = sessions, tasks = SessionTable(spec), BackgroundTasks(link)
         losses: Any = SimpleNamespace(target_truncated=lambda _, records, end: self.truncated.append((records, end)))
-        self.continued = ContinuedSessions(*shared, cursors, self.sessions, self.new_sessions, losses, self._commit)
-        self.search = TargetSearch(*shared, self.sessions, self.new_sessions)
-        self.opening = Opening(
-            spec, cast(Any, self), self.tasks, cursors, self.sessions, self.continued, self.new_sessions
+        self.new_sessions = new_sessions = NewSessions(spec, link, tasks, endpoints, cursors, sessions, self._commit)
+        self.continued = ContinuedSessions(
+            spec, link, tasks, endpoints, cursors, sessions, new_sessions, losses, self._commit
         )
+        self.search = TargetSearch(spec, link, tasks, endpoints, sessions, new_sessions)
+        self.opening = Opening(spec, cast(Any, self), tasks, cursors, sessions, self.continued, new_sessions)
         self.look_up: Any = SimpleNamespace(progress=self._standings, fingerprints=lambda *_: Prints(self.prints))
         parts: Any = (self.new_sessions, self.continued, self.search)
         for part in parts:
