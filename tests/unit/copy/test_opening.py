@@ -67,10 +67,9 @@ class Scene:
         new_producer = SimpleNamespace(error_code=0, producer_id=9, producer_epoch=0)
         target.send = lambda *_, **__: new_producer  # type: ignore[method-assign]
         spec = dataclasses.replace(COPY, **changes)
-        self.endpoints: Any = SimpleNamespace(
-            source=self, sink=self, source_cluster=source, target_cluster=target, call=self._call
-        )
-        link, cursors, endpoints = self.link, {TP: self.cursor}, self.endpoints
+        clusters = {"source_cluster": source, "target_cluster": target}
+        endpoints = cast(Any, SimpleNamespace(source=self, sink=self, call=self._call, **clusters))
+        link, cursors = self.link, {TP: self.cursor}
         self.sessions, self.tasks = sessions, tasks = SessionTable(spec), BackgroundTasks(link)
         losses: Any = SimpleNamespace(target_truncated=lambda _, records, end: self.truncated.append((records, end)))
         self.new_sessions = new_sessions = NewSessions(spec, link, tasks, endpoints, cursors, sessions, self._commit)
