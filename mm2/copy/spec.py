@@ -108,6 +108,13 @@ class CopySpec:
     fetch_partition_bytes: int = 1 << 20
     fetch_max_wait_ms: int = 500
 
+    @property
+    def with_sessions(self) -> bool:
+        """Whether sequences are positions and sessions are continued. Otherwise transactions are used, or delivery is
+        at-least-once.
+        """
+        return self.ledger_topic is not None and self.transactions is None
+
     def with_partitions(self, partitions: tuple[PartitionSpec, ...]) -> Self:
         """The same job for some of its partitions, for one lane."""
         return dataclasses.replace(self, partitions=partitions)

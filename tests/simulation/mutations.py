@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from mm2.copy.executor import history
+from mm2.copy.executor.continued_sessions import ContinuedSessions
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.look_ups import LookUps
 from mm2.copy.executor.losses import Losses
+from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox
 from mm2.copy.executor.outcomes import Outcomes
+from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.copy.executor.window import Window
 from mm2.copy.ledger import Ledger
@@ -162,14 +165,14 @@ def _forgotten_is_nothing(
     return found
 
 
-_continue_session = Opening._continue_session
-_open_one = Opening._open_one
+_continue_session = ContinuedSessions.continue_session
+_open_one = NewSessions._open_one
 
 
 def _at_once(method: Callable[..., None]) -> Callable[..., None]:
     """Do not wait until the ledger has the entry."""
 
-    def replaced(self: Opening, *args: Any, **kwargs: Any) -> None:
+    def replaced(self: ContinuedSessions | NewSessions, *args: Any, **kwargs: Any) -> None:
         commit = self._commit
 
         def committed(cursor: Cursor, then: Callable[[], None]) -> None:
@@ -317,14 +320,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "C5",
         "the first batch of a session is sent before the ledger names the session",
-        ((Opening, "_open_one", _at_once(_open_one)),),
+        ((NewSessions, "_open_one", _at_once(_open_one)),),
         ("crash", "stall", "reset"),
         _short,
     ),
     Mutation(
         "C7",
         "a successor sends before the ledger has its entry",
-        ((Opening, "_continue_session", _at_once(_continue_session)),),
+        ((ContinuedSessions, "continue_session", _at_once(_continue_session)),),
         schedule=LATE_SECOND_SESSION,
     ),
     Mutation(
@@ -344,7 +347,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "R3",
         "a session is continued under other rules",
-        ((Opening, "_has_other_rules", lambda *_: False),),
+        ((SessionTable, "has_other_rules", lambda *_: False),),
         ("rules", "crash"),
     ),
     Mutation(

@@ -11,25 +11,29 @@ import asyncio
 import gc
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
 
 from mm2.copy import channel
+from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.commits import Commits, TransactionCommits
+from mm2.copy.executor.continued_sessions import ContinuedSessions
 from mm2.copy.executor.cursor import MISSING, Cursor
 from mm2.copy.executor.dead_letters import DeadLetters, Quarantine
 from mm2.copy.executor.discovery import partition_count, producer_expiration_ms, uncompacted
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
+from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.positions import SEEN_AFTER_S, PendingRecords, Positions
 from mm2.copy.executor.reports import Reports, progress_of
+from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.sink import Sink
+from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.session import Lease, Start
 from mm2.copy.spec import Assignment
@@ -89,7 +93,7 @@ class Copier:
         try:
             await endpoints.open(
                 room=self._has_room,
-                look_up=self._look_up if self._with_sessions else None,
+                look_up=self._look_up if spec.with_sessions else None,
                 on_lost=self._producer_lost,
                 may_send=link.may_write,
             )
@@ -116,10 +120,6 @@ class Copier:
 
     # -- starting --------------------------------------------------------------------------------------------------
 
-    @property
-    def _with_sessions(self) -> bool:
-        return self._spec.ledger_topic is not None and self._spec.transactions is None
-
     async def _prepared(self) -> bool:
         """Open what does not need the lease: leaders, internal topics. Retries until it succeeds; False at the stop."""
         spec, sink, endpoints = self._spec, self._sink, self._endpoints
@@ -141,33 +141,34 @@ class Copier:
                 continue
             sink.connect()
             await self._source_prepared()
-            self._opening = Opening(
-                spec,
-                self._link,
-                self._source,
-                sink,
-                endpoints.source_cluster,
-                endpoints.target_cluster,
-                self._cursors,
-                self._call,
-                self._commit_then,
-                self._events.target_truncated,
-            )
-            self._commits = self._make_commits(offsets_partitions)
-            self._opening.check_rights()
+            self._assemble(offsets_partitions)
+            self._continued.check_rights()
             self._learning = asyncio.get_running_loop().create_task(self._learn_expiration())
-            source_admin = Admin(endpoints.source_cluster)
-            losses = Losses(spec, self._source, source_admin, self._opening, self._call, self._commits.then)
-            if spec.dead_letter_topic is not None:
-                letters = DeadLetters(sink, spec.dead_letter_topic, spec.flow)
-                self._quarantine = Quarantine(letters, self._source, sink, self._commits.then)
-            self._events.attach(self._opening, losses, self._commits, self._quarantine)
             return True
         return False
 
+    def _assemble(self, offsets_partitions: int) -> None:
+        """Create what opens, commits and handles the events of cursors."""
+        spec, link, endpoints, cursors = self._spec, self._link, self._endpoints, self._cursors
+        source, sink, tasks = self._source, self._sink, BackgroundTasks(link)
+        self._sessions = sessions = SessionTable(spec)
+        self._commits = commits = self._make_commits(offsets_partitions)
+        new_sessions = NewSessions(spec, link, tasks, endpoints, cursors, sessions, commits.then)
+        source_admin = Admin(endpoints.source_cluster)
+        losses = Losses(spec, source, source_admin, sessions, new_sessions, self._call, commits.then)
+        self._continued = ContinuedSessions(
+            spec, link, tasks, endpoints, cursors, sessions, new_sessions, losses, commits.then
+        )
+        self._opening = Opening(spec, sink, tasks, cursors, sessions, self._continued, new_sessions)
+        search = TargetSearch(spec, link, tasks, endpoints, sessions, new_sessions)
+        if spec.dead_letter_topic is not None:
+            letters = DeadLetters(sink, spec.dead_letter_topic, spec.flow)
+            self._quarantine = Quarantine(letters, source, sink, commits.then)
+        self._events.attach(new_sessions, search, losses, commits, self._quarantine)
+
     async def _learn_expiration(self) -> None:
         """Find out how long the target's brokers remember producers."""
-        if not self._with_sessions:
+        if not self._spec.with_sessions:
             return
         try:
             expiration_ms = await asyncio.wait_for(
@@ -224,7 +225,7 @@ class Copier:
             # Short micro-batches must advance it, too.
             seen_after_s=min(SEEN_AFTER_S, spec.batch_duration_ms / 4000),
         )
-        shared = self._cursors, self._positions, ledger, spec.ledger_topic, self._sink, self._opening.sessions
+        shared = self._cursors, self._positions, ledger, spec.ledger_topic, self._sink, self._sessions.current
         if spec.transactions is None:
             return Commits(*shared, self._endpoints.syncs, self._reports.arrived)
         return TransactionCommits(self._link, *shared, self._endpoints.syncs, self._reports.arrived)
@@ -294,14 +295,11 @@ class Copier:
             self._commits.start(tp, start)
         self._opening.begin(starts)
 
-    def _commit_then(self, cursor: Cursor, call: Callable[[], None]) -> None:
-        self._commits.then(cursor, call)
-
     def _producer_lost(self, outbox: Outbox, failure: KafkaFailure) -> None:
         self._events.producer_lost(outbox, failure)
 
     async def _look_up(self, questions: Any) -> Any:
-        return await self._opening.look_up(questions)
+        return await self._continued.look_up(questions)
 
     # -- copying -----------------------------------------------------------------------------------------------------
 
@@ -384,14 +382,14 @@ class Copier:
 
     def _starts(self) -> list[Any]:
         """The known state of each partition for the successor, clean where nothing is unanswered."""
-        if not (self._with_sessions and self._link.healthy):
+        if not (self._spec.with_sessions and self._link.healthy):
             return []
         rows = []
         for tp, cursor in self._cursors.items():
             if (
                 cursor.window.position < 0
                 or cursor.stopped
-                or tp not in self._opening.sessions
+                or tp not in self._sessions.current
                 or cursor.predecessor.remaining
             ):
                 continue

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
+
+from kafka.protocol.producer import InitProducerIdRequest
 
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import ProducerIdentity
 
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _EXPIRATIONS: Final = ("producer.id.expiration.ms", "transactional.id.expiration.ms")
@@ -39,6 +42,15 @@ def producer_expiration_ms(cluster: Cluster) -> int | None:
             return None
         values.append(int(value))
     return min(values, default=None)
+
+
+def new_producer(cluster: Cluster) -> ProducerIdentity:
+    """A new producer id, without a transactional id."""
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000, max_version=4)
+    answer: Any = cluster.send(None, request)
+    if answer.error_code:
+        raise BrokerFailure.of(answer.error_code, subject=f"requesting a producer id from cluster {cluster.name}")
+    return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
 
 def uncompacted(cluster: Cluster, topics: Iterable[str]) -> set[str]:

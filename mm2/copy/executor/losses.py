@@ -15,7 +15,8 @@ import structlog
 
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.history import HistoryVerdict, examine
-from mm2.copy.executor.opening import Opening, truncated
+from mm2.copy.executor.new_sessions import NewSessions
+from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.source import Source
 from mm2.copy.executor.topic_ids import retire
 from mm2.copy.session import Mark
@@ -38,14 +39,16 @@ class Losses:
         spec: CopySpec,
         source: Source,
         source_admin: Admin,
-        opening: Opening,
+        sessions: SessionTable,
+        new_sessions: NewSessions,
         call: Callable[..., Awaitable[Any]],
         commit: Callable[[Cursor, Callable[[], None]], None],
     ) -> None:
         self._spec = spec
         self._source = source
         self._admin = source_admin
-        self._opening = opening
+        self._sessions = sessions
+        self._new_sessions = new_sessions
         self._call = call
         self._commit = commit
         self._looked_up: set[TopicPartition] = set()  # partitions whose source log is being examined
@@ -133,7 +136,7 @@ class Losses:
     def target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
         """The target lost acknowledged records of the session and has ``records`` left: resend the rest."""
         lost = cursor.outbox.acked - records if cursor.outbox.acked else cursor.window.records - records
-        session = self._opening.sessions.get(cursor.partition)
+        session = self._sessions.current.get(cursor.partition)
         # The session's records end at the target's end, unless other producers write there; then the source offset is unknown.
         source = cursor.window.trail.source_of(end - 1) if end > 0 else None
         self._log.error(
@@ -158,7 +161,9 @@ class Losses:
 
     def target_recreated(self, cursor: Cursor) -> None:
         """The remote topic was recreated while records were written to it."""
-        cursor.fail(PartitionState.RECREATED, self._opening.recreated(cursor.spec.target, cursor.window.records))
+        cursor.fail(
+            PartitionState.RECREATED, recreated(cursor.spec.target, self._spec.target_alias, cursor.window.records)
+        )
 
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
         """The target assigned an offset twice: its log was truncated, or the topic was recreated."""
@@ -171,7 +176,7 @@ class Losses:
 
     def _release(self, cursor: Cursor) -> None:
         if cursor.predecessor.finishing and not cursor.predecessor.remaining:
-            self._opening.open_next(cursor)
+            self._new_sessions.open_next(cursor)
             return
         cursor.suspended = False
         cursor.outbox.paused = False
@@ -337,3 +342,19 @@ class Losses:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def recreated(target: TopicPartition, alias: str, records: int) -> str:
+    """The reason for a remote topic that was recreated."""
+    return (
+        f"{target} of {alias} was deleted and recreated, {records} records that were copied to it are lost; reset the position "
+        "of this partition to copy it again"
+    )
+
+
+def truncated(target: TopicPartition, alias: str, lost: int, end: int) -> str:
+    """The reason for a remote topic that lost acknowledged records at its end, if it is unknown which."""
+    return (
+        f"{target} of {alias} lost {lost} acknowledged records at its end ({end}), and which they were is not known; reset the "
+        "position of this partition to copy them again"
+    )

@@ -12,10 +12,11 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.dead_letters import Quarantine
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
-from mm2.copy.executor.opening import Opening
+from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import Source
+from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import Tally
@@ -37,9 +38,17 @@ class PartitionEvents:
         self.tally = tally
         self._log = structlog.get_logger(__name__)
 
-    def attach(self, opening: Opening, losses: Losses, commits: Commits, quarantine: Quarantine | None) -> None:
+    def attach(
+        self,
+        new_sessions: NewSessions,
+        search: TargetSearch,
+        losses: Losses,
+        commits: Commits,
+        quarantine: Quarantine | None,
+    ) -> None:
         """``quarantine`` None: there is no dead letter topic."""
-        self._opening = opening
+        self._new_sessions = new_sessions
+        self._search = search
         self._losses = losses
         self._commits = commits
         self._quarantine = quarantine
@@ -110,11 +119,11 @@ class PartitionEvents:
 
     def finished(self, cursor: Cursor) -> None:
         """The records of a session with other rules have been skipped."""
-        self._opening.open_next(cursor)
+        self._new_sessions.open_next(cursor)
 
     def uncertain(self, cursor: Cursor) -> None:
         """The records on the target have to be compared with the source."""
-        self._opening.match(cursor)
+        self._search.match(cursor)
 
     # -- target
 
@@ -128,7 +137,7 @@ class PartitionEvents:
 
     def target_gap(self, cursor: Cursor, first: int, end: int, own: int) -> bool:
         """The target has records that were not acknowledged to this producer."""
-        return self._opening.search_gap(cursor, first, end, own)
+        return self._search.search_gap(cursor, first, end, own)
 
     def producer_lost(self, outbox: Outbox, failure: KafkaFailure) -> None:
         """The target's state of the producer contradicts ours: another process writes with its id, or the target
@@ -147,7 +156,7 @@ class PartitionEvents:
             cursor.outbox.queue.clear()
             cursor.outbox.failures = 0
             cursor.outbox.paused = False
-            self._opening.open_again(cursor, cursor.window.mark)
+            self._new_sessions.open_again(cursor, cursor.window.mark)
             return
         self._link.end(f"{outbox.partition}: {failure}; the next micro-batch looks up the progress on the target")
 

@@ -214,7 +214,7 @@ def test_a_hand_off_after_a_lookup_is_clean_only_after_an_acknowledgement() -> N
     bench = Bench(10, target=100, records=5)
     tp, outbox = bench.cursor.partition, bench.outbox
     copier = Copier(ASSIGNMENT, 0)
-    copier._spec = cast(Any, SimpleNamespace(ledger_topic="ledger", transactions=None))
+    copier._spec = cast(Any, SimpleNamespace(with_sessions=True))
     copier._cursors[tp] = bench.cursor
     positions = {
         "is_entered": lambda _: True,
@@ -224,7 +224,7 @@ def test_a_hand_off_after_a_lookup_is_clean_only_after_an_acknowledgement() -> N
     }
     copier._positions = cast(Any, SimpleNamespace(**positions))
     session = Session(ProducerIdentity(9, 0), Mark(5, 95, 0))
-    copier._opening = cast(Any, SimpleNamespace(sessions={tp: session}))
+    copier._sessions = cast(Any, SimpleNamespace(current={tp: session}))
     copier._commits = Commits(
         copier._cursors,
         copier._positions,

@@ -143,13 +143,14 @@ class Scene:
             losses_bench.COPY,
             cast(Any, self),
             cast(Any, None),
-            cast(Any, SimpleNamespace(sessions={})),
+            cast(Any, SimpleNamespace(current={})),
+            cast(Any, None),
             self._call,
             self.commits.then,
         )
         nothing: Any = None
         self.events = PartitionEvents(copier._link, copier._source, nothing, copier._cursors, Tally())
-        self.events.attach(nothing, self.losses, self.commits, None)
+        self.events.attach(nothing, nothing, self.losses, self.commits, None)
         self.cursor.owner.acked = self.events.acked  # type: ignore[method-assign]
 
     def resume(self) -> None:

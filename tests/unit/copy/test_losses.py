@@ -50,9 +50,10 @@ class Scene:
         self.current_epoch, self.agreed = 9, True
         self.committed: list[tuple[Mark, bool]] = []  # (mark, held)
         self.waiting: list[Callable[[], None]] = []
-        self.sessions: dict[TopicPartition, Session] = {}
+        self.current: dict[TopicPartition, Session] = {}
         self.losses = Losses(
             dataclasses.replace(COPY, **changes),
+            cast(Any, self),
             cast(Any, self),
             cast(Any, self),
             cast(Any, self),
@@ -60,7 +61,7 @@ class Scene:
             self._commit,
         )
 
-    # as source, admin and opening
+    # as source, admin, session table and new sessions
     def resume(self) -> None:
         """Nothing is fetched here."""
 
@@ -537,7 +538,7 @@ def copied(scene: Scene, count: int) -> None:
 
 def test_records_lost_by_the_target_are_sent_again_with_the_same_sequences() -> None:
     scene = Scene()
-    scene.sessions[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))
+    scene.current[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))
     copied(scene, 8)
     scene.losses.target_truncated(scene.cursor, 15, 115)
     assert scene.committed == [(Mark(15, 115, 15), True)]
@@ -551,7 +552,7 @@ def test_records_lost_by_the_target_are_sent_again_with_the_same_sequences() -> 
 def test_a_pending_move_is_discarded_when_the_partition_starts_elsewhere() -> None:
     """The source is cut at 18 with 12..19 in flight, and then the target turns out to have lost its end, too."""
     scene = Scene()
-    scene.sessions[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))
+    scene.current[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))
     copied(scene, 2)
     cursor = scene.cursor
     cursor.leader_epoch = 3
@@ -570,7 +571,7 @@ def test_a_pending_move_is_discarded_when_the_partition_starts_elsewhere() -> No
 def test_when_lost_records_are_unknown_the_partition_stops(case: str) -> None:
     scene = Scene()
     if case != "no session":
-        scene.sessions[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))
+        scene.current[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))
     copied(scene, 8)
     scene.cursor.window.foreign = 1 if case == "foreign" else 0
     scene.losses.target_truncated(scene.cursor, 3, 103 if case == "out of sight" else 115)

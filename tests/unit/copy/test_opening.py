@@ -11,18 +11,24 @@ from typing import Any, cast
 
 import pytest
 
+from mm2.copy.executor.background import BackgroundTasks
+from mm2.copy.executor.continued_sessions import ContinuedSessions
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.opening import Opening, duration_ms
+from mm2.copy.executor.new_sessions import NewSessions, duration_ms
+from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import Outbox
 from mm2.copy.executor.reports import progress_of
+from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.target_progress import FoundBatch, InconsistentTarget, Prints, TargetProgress, fingerprint
+from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.segments import Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.session import LedgerEntry, Lost, Mark, Session, Start, rules_of
 from mm2.copy.spec import Assignment, CopySpec, TransactionsSpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
+from mm2.kafka.records.batch import TRANSACTIONAL
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, ProducerIdentity, TopicPartition
 from tests.unit.copy.batches import SPEC, TP, Bench, batch, record
@@ -40,7 +46,7 @@ class Scene:
     """One cursor and what it is opened with."""
 
     def __init__(self, **changes: Any) -> None:
-        self.bench = Bench()
+        self.bench = Bench(read_committed=changes.get("read_committed", False))
         self.cursor, self.outbox = self.bench.cursor, self.bench.outbox
         self.outbox.identity = ProducerIdentity(-1, -1)
         self.cursor.window.position = self.cursor.offset = -1
@@ -59,22 +65,28 @@ class Scene:
         self.certain = ""  # the remote topic's id in the end
         self.topic_ids = {"A.t": "dst"}
         source, target = Cluster(SETTINGS, name="A"), Cluster(SETTINGS, name="B")
-        self.opening = Opening(
-            dataclasses.replace(COPY, **changes),
-            self.link,
-            cast(Any, self),
-            cast(Any, self),
-            source,
-            target,
-            {TP: self.cursor},
-            self._call,
-            lambda _, then: self.committed.append(then),
-            lambda _, records, end: self.truncated.append((records, end)),
+        new_producer = SimpleNamespace(error_code=0, producer_id=9, producer_epoch=0)
+        target.send = lambda *_, **__: new_producer  # type: ignore[method-assign]
+        spec = dataclasses.replace(COPY, **changes)
+        clusters = {"source_cluster": source, "target_cluster": target}
+        endpoints = cast(Any, SimpleNamespace(source=self, sink=self, call=self._call, **clusters))
+        link, cursors = self.link, {TP: self.cursor}
+        self.sessions, self.tasks = sessions, tasks = SessionTable(spec), BackgroundTasks(link)
+        losses: Any = SimpleNamespace(target_truncated=lambda _, records, end: self.truncated.append((records, end)))
+        self.new_sessions = new_sessions = NewSessions(spec, link, tasks, endpoints, cursors, sessions, self._commit)
+        self.continued = ContinuedSessions(
+            spec, link, tasks, endpoints, cursors, sessions, new_sessions, losses, self._commit
         )
-        opening: Any = self.opening
-        opening._source_admin = opening._target_admin = self
-        opening._look_up = SimpleNamespace(progress=self._standings, fingerprints=lambda *_: Prints(self.prints))
-        opening._new_identity = lambda: ProducerIdentity(9, 0)
+        self.search = TargetSearch(spec, link, tasks, endpoints, sessions, new_sessions)
+        self.opening = Opening(spec, cast(Any, self), tasks, cursors, sessions, self.continued, new_sessions)
+        self.look_up: Any = SimpleNamespace(progress=self._standings, fingerprints=lambda *_: Prints(self.prints))
+        parts: Any = (self.new_sessions, self.continued, self.search)
+        for part in parts:
+            part._source_admin = part._target_admin = self
+            part._look_up = self.look_up
+
+    def _commit(self, _cursor: Cursor, then: Callable[[], None]) -> None:
+        self.committed.append(then)
 
     # as source and sink
     def add(self, receivers: Iterable[Cursor]) -> None:
@@ -137,7 +149,7 @@ def play(scene: Scene, action: Callable[[], object]) -> None:
     async def run() -> None:
         action()
         async with asyncio.timeout(5):
-            while scene.opening._tasks:  # noqa: ASYNC110  (tasks start tasks)
+            while scene.tasks._running:  # noqa: ASYNC110  (tasks start tasks)
                 await asyncio.sleep(0.001)
 
     asyncio.run(run())
@@ -146,8 +158,9 @@ def play(scene: Scene, action: Callable[[], object]) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.opening._RETRY_S", 0.001)
-    monkeypatch.setattr("mm2.copy.executor.opening._FRESH_RETRY_S", 0.001)
+    for module in ("continued_sessions", "new_sessions", "target_search"):
+        monkeypatch.setattr(f"mm2.copy.executor.{module}._RETRY_S", 0.001)
+    monkeypatch.setattr("mm2.copy.executor.new_sessions._FRESH_RETRY_S", 0.001)
 
 
 # -- a continued session --------------------------------------------------------------------------------------------------
@@ -165,7 +178,7 @@ def test_a_clean_hand_off_continues_immediately() -> None:
     )
     assert (outbox.identity, outbox.next, outbox.acked) == (ProducerIdentity(7, 1), 50, 50)
     assert (outbox.end_offset, outbox.looked_up) == (150, True)
-    assert scene.opening.sessions == {TP: SESSION}
+    assert scene.sessions.current == {TP: SESSION}
     assert (cursor.window.trail.newest, cursor.window.trail.gaps, cursor.lost, cursor.window.foreign) == (
         chunk,
         {"control": 2},
@@ -228,7 +241,7 @@ def test_a_target_with_fewer_records_than_acknowledged_is_reported() -> None:
 
 
 def test_a_permanently_rejected_lookup_means_at_least_once_from_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.opening.LOOK_UP_REFUSED_S", 0.02)
+    monkeypatch.setattr("mm2.copy.executor.continued_sessions.LOOK_UP_REFUSED_S", 0.02)
     scene = Scene()
     scene.standings = [BrokerFailure.of(29)] * 1000
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
@@ -236,7 +249,7 @@ def test_a_permanently_rejected_lookup_means_at_least_once_from_the_mark(monkeyp
         Mark(50, 70, 0),
         True,
     )
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), UNCOMMITTED)}
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), UNCOMMITTED)}
 
 
 @pytest.mark.parametrize(
@@ -252,9 +265,9 @@ def test_a_permanently_rejected_lookup_means_at_least_once_from_the_mark(monkeyp
 )
 def test_a_missing_right_is_reported_before_a_crash(answer: Any, *, is_noted: bool) -> None:
     scene = Scene()
-    opening: Any = scene.opening
-    opening._target_admin = SimpleNamespace(describe_producers=lambda asked: dict.fromkeys(asked, answer))
-    play(scene, scene.opening.check_rights)
+    continued: Any = scene.continued
+    continued._target_admin = SimpleNamespace(describe_producers=lambda asked: dict.fromkeys(asked, answer))
+    play(scene, scene.continued.check_rights)
     assert scene.cursor.conditions.note.startswith("at least once: ") is is_noted
 
 
@@ -309,7 +322,7 @@ def test_one_rejected_lookup_keeps_exactly_once() -> None:
     scene = Scene()
     scene.standings = [BrokerFailure.of(29), TargetProgress(57, 157, 4, (FoundBatch(50, 150, 7),))]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
-    assert (scene.cursor.predecessor.remaining, scene.cursor.conditions.note, scene.opening.sessions) == (
+    assert (scene.cursor.predecessor.remaining, scene.cursor.conditions.note, scene.sessions.current) == (
         7,
         "",
         {TP: SESSION},
@@ -328,15 +341,14 @@ def test_a_target_that_contradicts_the_count_stops_the_partition() -> None:
 
 def search(scene: Scene) -> None:
     scene.cursor.window._searching_to = 160
-    assert scene.opening.search_gap(scene.cursor, 150, 160, 4)
+    assert scene.search.search_gap(scene.cursor, 150, 160, 4)
 
 
 @pytest.mark.parametrize("own", [3, 0])
 def test_batches_of_the_session_between_two_acknowledgements_stop_the_partition(own: int) -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
-    opening: Any = scene.opening
-    opening._look_up.count_own = lambda *_: own + 4
+    scene.look_up.count_own = lambda *_: own + 4
     play(scene, lambda: search(scene))
     condition = scene.cursor.conditions.stop
     assert (condition is not None) is bool(own)
@@ -348,7 +360,6 @@ def test_batches_of_the_session_between_two_acknowledgements_stop_the_partition(
 def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
-    opening: Any = scene.opening
     answers: list[Any] = [DisconnectedFailure("a broker is restarted"), 7]
 
     def count_own(*_: Any) -> int:
@@ -357,7 +368,7 @@ def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
             raise answer
         return int(answer)
 
-    opening._look_up.count_own = count_own
+    scene.look_up.count_own = count_own
     play(scene, lambda: search(scene))
     assert scene.cursor.conditions.stop is not None
 
@@ -370,7 +381,7 @@ def test_a_new_session_is_in_the_ledger_before_anything_is_sent() -> None:
     play(scene, lambda: scene.begin(Start(12, 12)))
     mark = Mark(12, 70, 0)
     assert (scene.cursor.window.mark, scene.reading, scene.outbox.needs_producer_id) == (mark, [scene.cursor], True)
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), mark, UNCOMMITTED)}
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), mark, UNCOMMITTED)}
     (known,) = scene.committed
     scene.bench.fetch(batch(12, 2))
     known()
@@ -409,7 +420,7 @@ def test_without_a_ledger_nothing_waits() -> None:
     scene = Scene(ledger_topic=None)
     play(scene, lambda: scene.begin(Start(12, 12)))
     assert (scene.outbox.identity, scene.committed, scene.outbox.looked_up) == (ProducerIdentity(9, 0), [], False)
-    assert scene.opening.sessions == {}
+    assert scene.sessions.current == {}
 
 
 def test_in_a_transaction_only_the_position_counts() -> None:
@@ -430,12 +441,12 @@ def test_a_session_whose_holder_died_is_read_past_in_exactly_once_mode_too() -> 
         True,
         [],
     )
-    assert scene.opening.sessions == {TP: SESSION}, "the ledger names it until the first transaction"
+    assert scene.sessions.current == {TP: SESSION}, "the ledger names it until the first transaction"
     assert (outbox.looked_up, outbox.identity, scene.committed) == (False, ProducerIdentity(-1, -1), [])
     scene.bench.fetch(batch(50, 15))
     assert (scene.bench.owner.calls, cursor.suspended, scene.bench.outgoing_batches) == ([("finished", 60)], True, [])
-    play(scene, lambda: scene.opening.open_next(cursor))
-    assert (cursor.offset, cursor.suspended, cursor.predecessor.finishing, scene.opening.sessions) == (
+    play(scene, lambda: scene.new_sessions.open_next(cursor))
+    assert (cursor.offset, cursor.suspended, cursor.predecessor.finishing, scene.sessions.current) == (
         60,
         False,
         False,
@@ -478,8 +489,8 @@ def test_transactions_do_not_begin_where_it_is_not_known_what_the_target_lost() 
 def test_a_session_that_cannot_continue_is_followed_by_another() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
-    play(scene, lambda: scene.opening.open_again(scene.cursor, scene.cursor.window.mark))
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), UNCOMMITTED)}
+    play(scene, lambda: scene.new_sessions.open_again(scene.cursor, scene.cursor.window.mark))
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), UNCOMMITTED)}
     assert scene.cursor.window.trail.gaps == {"control": 2}
 
 
@@ -550,22 +561,39 @@ def test_a_session_without_rules_has_the_current_ones(clean: bool) -> None:
     scene = Scene(read_committed=True)
     scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY, clean=clean)))
-    assert scene.opening.sessions == {TP: SESSION}
+    assert scene.sessions.current == {TP: SESSION}
     assert not scene.cursor.predecessor.finishing
 
 
 def test_a_clean_handover_to_other_rules_begins_a_session_at_the_mark() -> None:
     scene = Scene(read_committed=True)
     play(scene, lambda: scene.begin(Start(50, 50, under(UNCOMMITTED), clean=True)))
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
-    assert (scene.cursor.window.mark, len(scene.committed), scene.isolated) == (Mark(50, 70, 0), 1, [])
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
+    assert (scene.cursor.window.mark, len(scene.committed), scene.isolated) == (Mark(50, 70, 0), 1, [False])
 
 
 def test_a_crashed_session_without_new_copies_is_followed_by_one_under_the_current_rules() -> None:
     scene = Scene(read_committed=True)
     scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
+
+
+@pytest.mark.parametrize("changes", [{}, {"transactions": TransactionsSpec("id")}], ids=["default", "exactly once"])
+@pytest.mark.parametrize("old", [True, False], ids=["was committed", "was uncommitted"])
+def test_a_session_without_records_after_its_mark_is_followed_under_the_current_rules(
+    changes: dict[str, Any], old: bool
+) -> None:
+    scene = Scene(read_committed=not old, **changes)
+    scene.cursor.predecessor.finishing, scene.cursor.read_committed = True, old  # as if records had been skipped
+    scene.standings = [DisconnectedFailure("disconnected"), TargetProgress(50, 150)]
+    play(scene, lambda: scene.begin(Start(50, 40, under(rules_of(read_committed=old)))))
+    cursor = scene.cursor
+    assert (cursor.window.position, cursor.predecessor.remaining, scene.standings) == (50, 0, [])
+    assert (cursor.predecessor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [False])
+    aborted = batch(50, 3, attributes=TRANSACTIONAL, producer=(5, 0, 0))
+    scene.bench.fetch(aborted, aborted=((5, 50),))
+    assert scene.bench.offsets() == ([50, 51, 52] if old else [])
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["was committed", "was uncommitted"])
@@ -582,10 +610,10 @@ def test_a_crashed_session_is_read_past_under_its_own_rules(old: bool) -> None:
     )
     scene.bench.fetch(batch(50, 2), batch(52, 9))
     assert (scene.bench.owner.calls, cursor.suspended, scene.bench.outgoing_batches) == ([("finished", 54)], True, [])
-    assert (cursor.window.mark, scene.opening.sessions[TP].producer) == (Mark(54, 154, 54), ProducerIdentity(7, 1))
-    play(scene, lambda: scene.opening.open_next(cursor))
+    assert (cursor.window.mark, scene.sessions.current[TP].producer) == (Mark(54, 154, 54), ProducerIdentity(7, 1))
+    play(scene, lambda: scene.new_sessions.open_next(cursor))
     rules = rules_of(read_committed=not old)
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(54, 70, 0), rules)}
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(54, 70, 0), rules)}
     assert (cursor.predecessor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [old, False])
     assert (len(scene.committed), scene.outbox.needs_producer_id) == (2, True)
     scene.committed.pop(0)()
@@ -625,7 +653,7 @@ def uncertain(scene: Scene, there: Iterable[int]) -> None:
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     scene.bench.fetch(batch(53, 1))
     assert scene.cursor.suspended
-    play(scene, lambda: scene.opening.match(scene.cursor))
+    play(scene, lambda: scene.search.match(scene.cursor))
 
 
 def test_records_on_the_target_are_found_by_their_content() -> None:
@@ -659,7 +687,7 @@ def test_an_unreadable_target_means_at_least_once() -> None:
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     scene.bench.fetch(batch(53, 1))
     scene.offsets[LATEST] = [BrokerFailure.of(29)]
-    play(scene, lambda: scene.opening.match(scene.cursor))
+    play(scene, lambda: scene.search.match(scene.cursor))
     assert scene.cursor.conditions.note.startswith("at least once")
     assert (scene.cursor.window.mark, scene.cursor.predecessor.remaining, scene.cursor.suspended) == (
         Mark(50, -1, 0),
@@ -689,7 +717,7 @@ def test_where_the_mark_has_no_target_offset_the_start_of_the_session_does() -> 
     )
     scene.prints = [fingerprint(record(offset)) for offset in range(50, 60)]
     scene.cursor.suspended = True
-    play(scene, lambda: scene.opening.match(scene.cursor))
+    play(scene, lambda: scene.search.match(scene.cursor))
     assert (scene.cursor.conditions.note, scene.cursor.predecessor.remaining) == ("", 10)
 
 
@@ -707,7 +735,7 @@ def test_a_session_under_other_rules_ends_where_its_records_cannot_be_compared(
     assert (scene.bench.owner.calls, cursor.suspended) == ([("uncertain", 50, 4)], True)
     if not readable:
         scene.offsets[LATEST] = [BrokerFailure.of(29)]
-    play(scene, lambda: scene.opening.match(cursor))
+    play(scene, lambda: scene.search.match(cursor))
     assert (cursor.predecessor.finishing, cursor.read_committed, cursor.suspended) == (False, True, False)
     assert (cursor.predecessor.remaining, cursor.window.position, cursor.conditions.note[:13]) == (
         0,
@@ -715,7 +743,7 @@ def test_a_session_under_other_rules_ends_where_its_records_cannot_be_compared(
         "at least once",
     )
     expected = {} if changes else {TP: Session(ProducerIdentity(9, 0), cursor.window.mark, COMMITTED)}
-    assert scene.opening.sessions == expected
+    assert scene.sessions.current == expected
 
 
 def test_transactions_that_begin_where_a_session_was_cut_off_use_the_current_rules() -> None:

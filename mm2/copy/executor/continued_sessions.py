@@ -1,0 +1,248 @@
+"""Continues the copy sessions of predecessors at their marks: after a clean hand-off, or when their progress has been
+looked up on the target.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from mm2.copy.executor.background import BackgroundTasks
+from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.endpoints import Endpoints
+from mm2.copy.executor.link import DriverLink
+from mm2.copy.executor.losses import Losses, truncated
+from mm2.copy.executor.new_sessions import NewSessions
+from mm2.copy.executor.session_table import SessionTable
+from mm2.copy.executor.target_progress import (
+    LOOK_UP_REFUSED_S,
+    InconsistentTarget,
+    ProgressQuestion,
+    TargetLookUp,
+    TargetProgress,
+)
+from mm2.copy.session import RULES, LedgerEntry
+from mm2.copy.spec import CopySpec
+from mm2.copy.states import PartitionState
+from mm2.kafka.admin import Admin
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
+
+_RETRY_S: Final = 0.25
+
+
+class ContinuedSessions:
+    """For all cursors of a micro-batch. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
+
+    def __init__(
+        self,
+        spec: CopySpec,
+        link: DriverLink,
+        tasks: BackgroundTasks,
+        endpoints: Endpoints,
+        cursors: Mapping[TopicPartition, Cursor],
+        sessions: SessionTable,
+        new_sessions: NewSessions,
+        losses: Losses,
+        commit: Callable[[Cursor, Callable[[], None]], None],
+    ) -> None:
+        self._spec = spec
+        self._link = link
+        self._tasks = tasks
+        self._source = endpoints.source
+        self._sink = endpoints.sink
+        self._target_admin = Admin(endpoints.target_cluster)
+        self._look_up = TargetLookUp(endpoints.target_cluster)
+        self._call = endpoints.call
+        self._cursors = cursors
+        self._sessions = sessions
+        self._new_sessions = new_sessions
+        self._losses = losses
+        self._commit = commit
+        self._log = structlog.get_logger(__name__)
+
+    def continue_session(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress | None = None) -> None:
+        """Continue a session at its mark; records that ``progress`` found after it are skipped.
+
+        Without ``progress`` it was handed off cleanly. Otherwise nothing is sent before the ledger has an entry of
+        this lease holder (rule C7): a late entry of the previous holder could otherwise start another session.
+        """
+        session = entry.session
+        if session is None:
+            return
+        mark = entry.mark
+        skip = 0 if progress is None else progress.records - mark.records
+        outbox = cursor.outbox
+        self._sessions.current[cursor.partition] = session
+        outbox.looked_up = True
+        outbox.floor = session.start.target
+        base = -1
+        if progress is not None and skip:
+            base = progress.offset_of(mark.records, skip)
+
+        def begin() -> None:
+            if self._sessions.current.get(cursor.partition) != session:
+                return  # another session has been opened meanwhile
+            outbox.begin(session.producer, mark.records + skip, known=False)
+            outbox.end_offset = mark.target
+            if progress is not None:
+                outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
+                if skip:
+                    outbox.end_offset = progress.target_end
+            self._sink.end_pause(outbox)
+
+        cursor.begin(mark, skip=skip, skip_base=base)
+        if skip:
+            self._log.info("skipping records that a predecessor copied", partition=str(cursor.partition), records=skip)
+        if progress is None:
+            begin()
+        else:
+            outbox.last_error = None
+            outbox.identity = ProducerIdentity(-1, -1)
+            self._commit(cursor, begin)
+        self._source.add([cursor])
+
+    # -- sessions whose holder died ------------------------------------------------------------------------------------
+
+    async def take_over(self, asking: list[tuple[Cursor, LedgerEntry]]) -> None:
+        """Look up the progress of sessions whose holder died until it is known, then continue each or open a new one."""
+        waiting = {entry.target: (cursor, entry) for cursor, entry in asking}
+        refused_since: dict[TopicPartition, float] = {}
+        while waiting and not self._link.stop.is_set():
+            questions = {
+                tp: ProgressQuestion(
+                    entry.session.producer,
+                    entry.mark.records,
+                    entry.mark.target,
+                    entry.session.start.target,
+                    max(entry.target_epoch, cursor.outbox.leader_epoch),
+                    self._sink.topic_ids.get(tp.topic, ""),
+                )
+                for tp, (cursor, entry) in waiting.items()
+                if entry.session is not None
+            }
+            blind: dict[TopicPartition, int | None] = {}
+            for tp, answer in (await self.look_up(questions)).items():
+                cursor, entry = waiting[tp]
+                if isinstance(answer, TargetProgress):
+                    del waiting[tp]
+                    if self._sessions.is_to_end(entry) and answer.records == entry.mark.records:
+                        blind[cursor.partition] = entry.mark.source
+                    else:
+                        self._continue_after_look_up(cursor, entry, answer)
+                elif isinstance(answer, InconsistentTarget):
+                    del waiting[tp]
+                    cursor.fail(PartitionState.INCONSISTENT, str(answer))
+                elif (
+                    not answer.is_final
+                    or time.monotonic() - refused_since.setdefault(tp, time.monotonic()) < LOOK_UP_REFUSED_S
+                ):
+                    # A broker may just have started, or an ACL may be about to be granted.
+                    cursor.outbox.last_error = answer
+                else:
+                    del waiting[tp]
+                    cursor.conditions.note = (
+                        f"at least once: the progress of the predecessor cannot be looked up: {answer}"
+                    )
+                    self._log.warning(cursor.conditions.note, partition=str(cursor.partition))
+                    blind[cursor.partition] = entry.mark.source
+            if blind:
+                self._new_sessions.open(blind)
+            if waiting:
+                await self._link.pause(_RETRY_S)
+
+    def _continue_after_look_up(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
+        self._use_rules_of(cursor, entry)
+        if progress.records < entry.mark.records and not self._spec.with_sessions:
+            self._copy_again(cursor, entry, progress)
+            return
+        cursor.predecessor.finishing = self._sessions.is_to_end(entry)
+        if progress.records < entry.mark.records:
+            self.continue_session(cursor, entry)
+            cursor.suspended = True
+            self._losses.target_truncated(cursor, progress.records, progress.end)
+            return
+        if self._spec.with_sessions:
+            self.continue_session(cursor, entry, progress)
+        else:
+            self._read_past(cursor, entry, progress)
+
+    def _use_rules_of(self, cursor: Cursor, entry: LedgerEntry) -> None:
+        """Read a partition under its session's rules."""
+        if entry.session is not None and self._sessions.has_other_rules(entry):
+            cursor.read_committed = RULES[entry.session.rules]
+            self._source.isolate(cursor.partition, committed=cursor.read_committed)
+
+    def _read_past(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
+        """Skip the records that a copy session has put on the target after its mark; then transactions begin
+        (`NewSessions.open_next`).
+
+        Until the first of them is committed the ledger names the session, so another crash changes nothing.
+        """
+        if entry.session is None:
+            return
+        mark, skip = entry.mark, progress.records - entry.mark.records
+        self._sessions.current[cursor.partition] = entry.session
+        cursor.outbox.last_error = None
+        cursor.begin(mark, skip=skip, skip_base=progress.offset_of(mark.records, skip))
+        self._log.info(
+            "skipping records that were copied before transactions", partition=str(cursor.partition), records=skip
+        )
+        self._source.add([cursor])
+
+    def _copy_again(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
+        """The target lost acknowledged records of a copy session: begin transactions at their current end."""
+        lost, end = entry.mark.records - progress.records, progress.end
+        last = cursor.window.trail.source_of(end - 1) if end > 0 else None
+        if last is None or cursor.window.foreign:
+            cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
+            return
+        self._log.error(
+            "target lost acknowledged records, resending them",
+            partition=str(cursor.spec.target),
+            records=lost,
+            end=end,
+        )
+        cursor.window.trail.target_cut(end)
+        self._new_sessions.open({cursor.partition: last + 1})
+
+    # -- look-ups -------------------------------------------------------------------------------------------------------
+
+    async def look_up(
+        self, questions: Mapping[TopicPartition, ProgressQuestion]
+    ) -> Mapping[TopicPartition, TargetProgress | KafkaFailure]:
+        """Look up the progress of sessions on the target."""
+        if not questions:
+            return {}
+        try:
+            found: Mapping[TopicPartition, TargetProgress | KafkaFailure] = await self._call(
+                self._look_up.progress, questions
+            )
+        except KafkaFailure as error:
+            return dict.fromkeys(questions, error)
+        return found
+
+    def check_rights(self) -> None:
+        """Report in advance that a crash could cause duplicates (see `_check_read_rights`)."""
+        if self._spec.with_sessions:
+            self._tasks.spawn(self._check_read_rights())
+
+    async def _check_read_rights(self) -> None:
+        """Without READ on a remote topic a look-up is not possible. Checks one partition of each topic."""
+        asked = {part.remote_topic: part.target for part in self._spec.partitions}
+        try:
+            answers = await self._call(self._target_admin.describe_producers, asked.values())
+        except KafkaFailure:
+            return  # an unreachable broker reports no rights
+        for target, answer in answers.items():
+            # DescribeProducers is optional: the log can be read instead.
+            if not isinstance(answer, BrokerFailure) or answer.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                continue
+            note = f"at least once: after a crash the progress could not be looked up: {answer}"
+            for cursor in self._cursors.values():
+                if cursor.spec.remote_topic == target.topic:
+                    cursor.conditions.note = note

@@ -1,0 +1,240 @@
+"""Opens new copy sessions, or begins to copy without one: in transactions, or at least once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from mm2.copy.executor.background import BackgroundTasks
+from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.discovery import new_producer
+from mm2.copy.executor.endpoints import Endpoints
+from mm2.copy.executor.link import DriverLink
+from mm2.copy.executor.session_table import SessionTable
+from mm2.copy.executor.target_progress import LOOK_UP_REFUSED_S
+from mm2.copy.session import Mark, Session
+from mm2.copy.spec import CopySpec
+from mm2.copy.states import PartitionState
+from mm2.kafka.admin import Admin
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, ProducerIdentity, TopicPartition
+
+_RETRY_S: Final = 0.25
+_FRESH_RETRY_S: Final = 0.5
+
+
+class NewSessions:
+    """For all cursors of a micro-batch. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
+
+    def __init__(
+        self,
+        spec: CopySpec,
+        link: DriverLink,
+        tasks: BackgroundTasks,
+        endpoints: Endpoints,
+        cursors: Mapping[TopicPartition, Cursor],
+        sessions: SessionTable,
+        commit: Callable[[Cursor, Callable[[], None]], None],
+    ) -> None:
+        self._spec = spec
+        self._link = link
+        self._tasks = tasks
+        self._source = endpoints.source
+        self._sink = endpoints.sink
+        self._source_admin = Admin(endpoints.source_cluster)
+        self._target_cluster = endpoints.target_cluster
+        self._target_admin = Admin(endpoints.target_cluster)
+        self._call = endpoints.call
+        self._cursors = cursors
+        self._sessions = sessions
+        self._commit = commit
+        self._log = structlog.get_logger(__name__)
+
+    def open(self, positions: dict[TopicPartition, int | None]) -> None:
+        """Open a session for each of these partitions, under the rules of this job, or begin transactions; None: at the
+        offset given by auto.offset.reset.
+        """
+        for tp in positions:
+            cursor = self._cursors[tp]
+            cursor.predecessor.finishing = (
+                False  # a session with other rules, whose records were skipped under them, ends here
+            )
+            cursor.read_committed = self._spec.read_committed
+            self._source.isolate(tp, committed=False)
+        self._tasks.spawn(self._open(positions))
+
+    def open_named(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Start partitions without a session or a position at configured offsets; at the end of a log that ends before."""
+        self._tasks.spawn(self._open_where(dict.fromkeys(positions, LATEST), positions))
+
+    def open_again(self, cursor: Cursor, mark: Mark) -> None:
+        """Open a new session at a mark, because the old one cannot continue."""
+        self._sessions.current.pop(cursor.partition, None)
+        self.open({cursor.partition: mark.source})
+
+    def open_next(self, cursor: Cursor) -> None:
+        """Open a new session with the current rules, or the first transaction: the records of the old session have
+        been skipped.
+
+        The ledger names the old session until the new one is written, so another crash changes nothing.
+        """
+        self.open({cursor.partition: cursor.window.position})
+
+    async def _open(self, positions: dict[TopicPartition, int | None]) -> None:
+        """Find unknown positions, then open a session for each partition."""
+        known = {tp: position for tp, position in positions.items() if position is not None}
+        fresh = [tp for tp, position in positions.items() if position is None]
+        if known:
+            self._tasks.spawn(self._open_at(known))
+        if fresh:
+            await self._open_fresh(fresh)
+
+    async def _open_fresh(self, missing: list[TopicPartition]) -> None:
+        """Start partitions without a position. A partition whose position cannot be found does not block others."""
+        spec = self._spec
+        reset = spec.auto_offset_reset
+        if reset == "none" and spec.start_timestamp_ms is None:
+            for tp in missing:
+                self._cursors[tp].fail(
+                    PartitionState.LOST_RANGE, f"{tp} has no committed position and auto.offset.reset is none"
+                )
+            return
+        when = dict.fromkeys(missing, LATEST if reset == "latest" else EARLIEST)
+        if spec.start_timestamp_ms is not None:
+            when = dict.fromkeys(missing, spec.start_timestamp_ms)
+        elif reset.startswith("by_duration:"):
+            when = dict.fromkeys(missing, int(time.time() * 1000) - duration_ms(reset.removeprefix("by_duration:")))
+        await self._open_where(when, {})
+
+    async def _open_where(self, when: dict[TopicPartition, int], named: Mapping[TopicPartition, int]) -> None:
+        """Start at the offsets that ListOffsets returns for ``when``, or at ``named`` offsets that are not after
+        them.
+
+        Nothing has been read up to a named offset yet, so a log that ends before it has lost nothing.
+        """
+        while when and not self._link.stop.is_set():
+            try:
+                results = await self._call(self._source_admin.list_offsets, when)
+            except KafkaFailure as error:
+                results = dict.fromkeys(when, error)
+            found = {}
+            for tp, result in results.items():
+                if isinstance(result, OffsetInfo) and result.offset >= 0:
+                    found[tp] = min(result.offset, named.get(tp, result.offset))
+                    if found[tp] < named.get(tp, 0):
+                        self._log.warning(
+                            "log ends before the requested start offset, starting at its end",
+                            partition=str(tp),
+                            offset=named[tp],
+                            end=result.offset,
+                        )
+                    del when[tp]
+                elif isinstance(result, OffsetInfo):
+                    when[tp] = LATEST  # no record is as new as requested: start at the end
+                elif isinstance(result, BrokerFailure):
+                    self._cursors[tp].failed(result)
+                else:
+                    self._cursors[tp].set_read_error(PartitionState.UNREACHABLE, str(result))
+            if found:
+                self._tasks.spawn(self._open_at(found))
+            if when:
+                await self._link.pause(_FRESH_RETRY_S)
+
+    async def _open_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        if self._spec.transactions is not None:
+            for tp, position in positions.items():
+                mark = self._sessions.marks.get(tp)
+                self._sessions.current.pop(tp, None)
+                self._cursors[tp].outbox.last_error = None
+                self._cursors[tp].window.trail.settle()
+                self._cursors[tp].begin(mark if mark is not None and mark.source == position else Mark(position, -1, 0))
+                self._cursors[tp].window.markers = None
+            self._source.add(self._cursors[tp] for tp in positions)
+            return
+        waiting = dict(positions)
+        refused_since: float | None = None
+        while waiting and not self._link.stop.is_set():
+            targets = {self._cursors[tp].spec.target: tp for tp in waiting}
+            try:
+                # One new producer for all of them: its sequences must never decrease.
+                identity = await self._call(new_producer, self._target_cluster)
+                refused_since = None
+                ends = await self._call(self._target_admin.list_offsets, dict.fromkeys(targets, LATEST))
+            except KafkaFailure as error:
+                for tp in waiting:
+                    self._cursors[tp].outbox.last_error = error
+                if isinstance(error, BrokerFailure) and error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                    refused_since = refused_since or time.monotonic()
+                    if time.monotonic() - refused_since > LOOK_UP_REFUSED_S:
+                        self._open_without_idempotence(waiting, error)
+                        return
+                await self._link.pause(_RETRY_S)
+                continue
+            for target, end in ends.items():
+                tp = targets[target]
+                cursor = self._cursors[tp]
+                if isinstance(end, OffsetInfo):
+                    self._open_one(cursor, Mark(waiting.pop(tp), end.offset, 0), identity)
+                elif end.is_final and not end.stale_metadata:
+                    # It may still be writable; its end offset is unknown.
+                    self._open_one(cursor, Mark(waiting.pop(tp), -1, 0), identity)
+                else:
+                    cursor.outbox.last_error = end
+            if waiting:
+                await self._link.pause(_RETRY_S)
+
+    def _open_without_idempotence(self, positions: Mapping[TopicPartition, int], error: KafkaFailure) -> None:
+        """Brokers before 2.8 return producer ids only with the IdempotentWrite right (KIP-679)."""
+        for tp, position in positions.items():
+            cursor = self._cursors[tp]
+            cursor.conditions.note = f"at least once: the target does not assign a producer id: {error}"
+            self._log.warning(cursor.conditions.note, partition=str(tp))
+            cursor.window.trail.settle()
+            cursor.begin(Mark(position, -1, 0))
+            cursor.outbox.last_error = None
+            cursor.outbox.identity = None
+            self._sink.end_pause(cursor.outbox)
+        self._source.add(self._cursors[tp] for tp in positions)
+
+    def _open_one(self, cursor: Cursor, mark: Mark, identity: ProducerIdentity) -> None:
+        cursor.window.trail.settle()
+        cursor.begin(mark)
+        cursor.outbox.last_error = None
+        cursor.outbox.queue.clear()
+        cursor.outbox.identity = ProducerIdentity(-1, -1)  # nothing is sent with the previous id meanwhile
+        if not self._spec.with_sessions:
+            cursor.outbox.begin(identity, 0, known=False)
+            self._source.add([cursor])
+            return
+        session = self._sessions.current[cursor.partition] = Session(identity, mark, self._sessions.rules)
+        cursor.outbox.looked_up = True
+        cursor.outbox.floor = mark.target
+        if cursor.known_epoch < 0:
+            cursor.known_epoch = self._source.leader_epoch(cursor.partition)
+        # Fetching starts now; records are sent when the ledger has the session.
+        self._source.add([cursor])
+
+        def known() -> None:
+            if self._sessions.current.get(cursor.partition) is not session:
+                return  # another session has been opened meanwhile
+            cursor.outbox.begin(identity, 0, known=False)
+            cursor.outbox.end_offset = mark.target
+            self._sink.end_pause(cursor.outbox)
+
+        self._commit(cursor, known)
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration such as P3DT12H (KIP-1106); ValueError for anything else."""
+    import re  # noqa: PLC0415  (rare: workers start faster without)
+
+    match = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", text)
+    if match is None or not any(match.groups()):
+        message = f"auto.offset.reset: {text!r} is not an ISO 8601 duration"
+        raise ValueError(message)
+    days, hours, minutes, seconds = (float(group or 0) for group in match.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
