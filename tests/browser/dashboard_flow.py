@@ -84,7 +84,7 @@ class DashboardFlow:
         self.target = target
         self.file = file
         self.process = process
-        self.url = str(process.says("REST server listening.", timeout_s=PATIENCE_S)["advertised_url"]).rstrip("/")
+        self.url = str(process.await_log("REST server listening.", timeout_s=PATIENCE_S)["advertised_url"]).rstrip("/")
         self.ui = f"{self.url}/ui/"
 
     def ask(self, method: str, path: str, **how: object) -> httpx.Response:
@@ -130,10 +130,10 @@ class DashboardFlow:
         wait_until(
             lambda: self.ask("PUT", f"/connectors/{_BROKEN}/config", json=config).is_success,
             60.0,
-            why=self.process.tail,
+            detail=self.process.tail,
         )
         wait_until(
-            lambda: "FAILED" in self.ask("GET", f"/connectors/{_BROKEN}/status").text, 60.0, why=self.process.tail
+            lambda: "FAILED" in self.ask("GET", f"/connectors/{_BROKEN}/status").text, 60.0, detail=self.process.tail
         )
 
 
@@ -172,7 +172,7 @@ def start_dashboard_flow(
         try:
             shop = DashboardFlow(source, target, file, process)
             with Traffic(source):
-                wait_until(lambda: shop.state("MirrorSourceConnector") == "RUNNING", 60.0, why=process.tail)
+                wait_until(lambda: shop.state("MirrorSourceConnector") == "RUNNING", 60.0, detail=process.tail)
                 shop.commit(20)
                 yield shop
         finally:

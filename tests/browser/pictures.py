@@ -84,13 +84,13 @@ def living(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
             wait_until(
                 lambda: all(word in _overview(shop) for word in ("TOO_LARGE", f"{_DEPOT} has not answered")),
                 60.0,
-                why=shop.process.tail,
+                detail=shop.process.tail,
             )
 
         for group, count in _GROUPS.items():
             shop.commit(count, group)
         # Curves are to show a day and not a start: until a second worker is there, and its share has been handed over.
-        wait_until(lambda: _is_settled(shop), 300.0, why=shop.process.tail)
+        wait_until(lambda: _is_settled(shop), 300.0, detail=shop.process.tail)
         yield shop.ui, happen
 
 

@@ -267,7 +267,7 @@ def test_every_action_works_with_the_keyboard_only(shop: DashboardFlow, page: Pa
     expect(cancel).to_be_focused()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    wait_until(lambda: shop.state(HEARTBEAT) == "PAUSED", 60.0, why=shop.process.tail)
+    wait_until(lambda: shop.state(HEARTBEAT) == "PAUSED", 60.0, detail=shop.process.tail)
     assert shop.ask("PUT", f"/connectors/{HEARTBEAT}/resume").is_success
     page.goto(f"{shop.ui}partitions")
     head = page.get_by_role("button", name="Lag", exact=True)
@@ -423,7 +423,7 @@ def test_open_pages_do_not_delay_the_shutdown(shop: DashboardFlow, context: Brow
 
 
 def wait_for_state(shop: DashboardFlow, name: str, state: str) -> None:
-    wait_until(lambda: shop.state(name) == state, 60.0, why=shop.process.tail)
+    wait_until(lambda: shop.state(name) == state, 60.0, detail=shop.process.tail)
 
 
 def font_px(part: Locator) -> float:

@@ -38,7 +38,7 @@ from mm2.sandbox.ports import free_ports
 from tests.browser.chromium import chromium
 from tests.endurance.traffic import Pace, Traffic
 from tests.faults import segments
-from tests.faults.stage import Topics
+from tests.faults.environment import Topics
 from tests.integration.copy_flow import producer_of
 from tests.integration.mirror_process import ROOT, MirrorProcess, ends, write_config
 from tests.integration.prometheus_server import Prometheus, prometheus

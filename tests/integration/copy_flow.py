@@ -267,7 +267,7 @@ class Flow:
             rows = rows_of(job)
             return all(tp in rows and rows[tp].position >= end for tp, end in ends.items())
 
-        wait_until(done, timeout_s, why=lambda: (ends, job.status(), job.progress()))
+        wait_until(done, timeout_s, detail=lambda: (ends, job.status(), job.progress()))
 
     def assert_equal(self, topic: str, partition: int = 0, *, isolation: str = "read_uncommitted") -> list[Read]:
         """Same records in the same order on both sides; returns the source's."""

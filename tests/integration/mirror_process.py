@@ -65,7 +65,7 @@ class MirrorProcess:
                     found.append(row)
         return found
 
-    def says(self, event: str, *, timeout_s: float = 60, **wanted: object) -> dict[str, Any]:
+    def await_log(self, event: str, *, timeout_s: float = 60, **wanted: object) -> dict[str, Any]:
         """Wait for a line; the first that fits."""
         self.eventually(lambda: bool(self.lines(event=event, **wanted)), timeout_s)
         return self.lines(event=event, **wanted)[0]
@@ -79,7 +79,7 @@ class MirrorProcess:
             assert self.is_running, f"ended by itself with {self.exit_code}: {self.tail()}"
             return False
 
-        wait_until(met, timeout_s, why=self.tail)
+        wait_until(met, timeout_s, detail=self.tail)
 
     def tail(self, count: int = 15) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])

@@ -104,7 +104,7 @@ def prometheus(folder: Path, targets: Sequence[str], interval: str | None = None
             assert process.poll() is None, log.read_text()
             return _is_ready(made.url)
 
-        wait_until(is_ready, _START_S, what="the start of Prometheus", why=log.read_text)
+        wait_until(is_ready, _START_S, what="the start of Prometheus", detail=log.read_text)
         yield made
     finally:
         end(process, patience_s=5)

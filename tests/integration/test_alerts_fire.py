@@ -19,7 +19,7 @@ from confluent_kafka.admin import ResourceType
 
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from mm2.sandbox.ports import free_ports
-from tests.faults.stage import Topics
+from tests.faults.environment import Topics
 from tests.integration.copy_flow import alter, producer_of
 from tests.integration.mirror_process import MirrorProcess, write_config
 from tests.integration.prometheus_server import Prometheus, prometheus
@@ -69,7 +69,7 @@ class Watched:
         return self.prometheus.value("max(mm2_flow_seconds_at_risk)")
 
     def eventually(self, condition: Callable[[], object]) -> None:
-        wait_until(condition, _PATIENCE_S, why=self._all_that_is_said)
+        wait_until(condition, _PATIENCE_S, detail=self._all_that_is_said)
 
     def _all_that_is_said(self) -> str:
         try:
@@ -140,7 +140,7 @@ def test_a_healthy_flow_fires_no_alert_and_every_panel_query_works(watched: Watc
     wait_until(
         lambda: unanswered(watched, asked) <= NOTHING_TO_SHOW,
         _PATIENCE_S,
-        why=lambda: sorted(unanswered(watched, asked) - NOTHING_TO_SHOW),
+        detail=lambda: sorted(unanswered(watched, asked) - NOTHING_TO_SHOW),
     )
     for _ in range(20):
         time.sleep(1)

@@ -309,7 +309,7 @@ def test_a_source_unreachable_at_the_start_is_reported_and_copied_once_reachable
     if third.is_running:
         third.stop()
     process = mirror.running()
-    line = process.says("cluster late cannot be reached")
+    line = process.await_log("cluster late cannot be reached")
     assert line["flow"] == "late->west"
     assert third.bootstrap in line["event"]
     assert "Traceback" not in process.log.read_text()
@@ -387,7 +387,7 @@ def test_two_processes_share_the_tasks_and_the_survivor_takes_all_over(mirror: M
         second.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > 100)
         first.kill9()  # it leads the group, so the connectors have to move as well
         killed = time.monotonic()
-        wait_until(lambda: not first.family(), 10, why=first.family)
+        wait_until(lambda: not first.family(), 10, detail=first.family)
         gone_s = time.monotonic() - killed
         before = ends(mirror.west, f"east.{topic}")
         second.eventually(
@@ -466,7 +466,7 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
     try:
         begin = time.monotonic()
         process.eventually(lambda: has_all(kafka_b, "ring-t", third, "green.ring-t"), 90)
-        line = process.says("Copying is blocked.", flow="green->blue", reason="green.ring-locked-0")
+        line = process.await_log("Copying is blocked.", flow="green->blue", reason="green.ring-locked-0")
         assert line["level"] == "warning"
         assert line["reason"] == (
             "writing to green.ring-locked-0 of cluster blue: TOPIC_AUTHORIZATION_FAILED, "
@@ -491,7 +491,7 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
         process.eventually(lambda: has_all(kafka_b, "ring-locked", third, "green.ring-locked"))
         healed_s = time.monotonic() - allowed
         assert contents(third, "green.ring-locked") == contents(kafka_b, "ring-locked")
-        process.says("Copying continues.", flow="green->blue")
+        process.await_log("Copying continues.", flow="green->blue")
         assert len(process.lines(event="Copying is blocked.", reason="writing to green.ring-locked-0")) == 1, (
             "said once"
         )

@@ -83,7 +83,7 @@ def brokers_of_compose(folder: Path) -> Iterator[dict[str, int]]:
             stack.callback(end, process)
             running.append((process, log, mapped["9092"]))
         for process, log, port in running:
-            wait_until(partial(_serves, port), 240, why=log.read_text)
+            wait_until(partial(_serves, port), 240, detail=log.read_text)
             assert process.poll() is None
         yield ports
 

@@ -218,8 +218,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         log = folder / "mm2.log"
         process = spawn(["bash", "-c", f"exec {start}"], output=log, folder=folder, environment=_environment(folder))
         try:
-            wait_until(lambda: all(has_all(a, topic, b, f"A.{topic}") for topic in TOPICS), 180, why=log.read_text)
-            wait_until(lambda: _is_healthy(port), 60, why=log.read_text)
+            wait_until(lambda: all(has_all(a, topic, b, f"A.{topic}") for topic in TOPICS), 180, detail=log.read_text)
+            wait_until(lambda: _is_healthy(port), 60, detail=log.read_text)
             yield Stage(folder, port)
             assert process.poll() is None, log.read_text()
         finally:

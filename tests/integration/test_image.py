@@ -111,8 +111,8 @@ class TestImage:
         command = image.command(*image.entrypoint, "/etc/mm2/mm2.properties", "--clusters", "B")
         process = spawn(command, output=log)
         try:
-            wait_until(lambda: has_all(kafka_a, unique, kafka_b, f"A.{unique}"), 180, why=log.read_text)
-            wait_until(lambda: image.run(*image.health, address).returncode == 0, 60, why=log.read_text)
+            wait_until(lambda: has_all(kafka_a, unique, kafka_b, f"A.{unique}"), 180, detail=log.read_text)
+            wait_until(lambda: image.run(*image.health, address).returncode == 0, 60, detail=log.read_text)
             owners = {int(line) for line in _owners(process.pid)}
             assert owners == {10001}, owners
             began = time.monotonic()

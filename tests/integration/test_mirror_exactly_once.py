@@ -48,7 +48,7 @@ def test_after_repeated_kills_a_committed_reader_sees_every_record_once(
         with Traffic(kafka_a, unique, PARTITIONS, per_second=1000) as traffic:
             for start in range(1, 3):
                 before = size(kafka_b, remote)
-                wait_until(lambda: size(kafka_b, remote) > before + 500, 90, why=process.tail)  # noqa: B023
+                wait_until(lambda: size(kafka_b, remote) > before + 500, 90, detail=process.tail)  # noqa: B023
                 time.sleep(random.random())
                 process.kill9(whole_family=bool(start % 2))
                 process.clean_up()
@@ -60,7 +60,7 @@ def test_after_repeated_kills_a_committed_reader_sees_every_record_once(
             def got(partition: int = partition) -> list[object]:
                 return [record.content for record in read(kafka_b, remote, partition, isolation="read_committed")]
 
-            wait_until(lambda: len(got()) >= len(wanted), 60, why=process.tail)  # noqa: B023
+            wait_until(lambda: len(got()) >= len(wanted), 60, detail=process.tail)  # noqa: B023
             assert got() == wanted
         # Nothing more comes: no transaction will carry what the tasks have to say.
         flow = f"{source}->{target}"
@@ -76,7 +76,7 @@ def test_after_repeated_kills_a_committed_reader_sees_every_record_once(
             traffic.finish()
         for partition in range(PARTITIONS):
             wanted = [record.content for record in read(kafka_a, unique, partition)]
-            wait_until(lambda: len(got(partition)) >= len(wanted), 60, why=process.tail)  # noqa: B023
+            wait_until(lambda: len(got(partition)) >= len(wanted), 60, detail=process.tail)  # noqa: B023
             assert got(partition) == wanted
         assert process.stop()[0] == 0
     finally:

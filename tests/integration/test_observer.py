@@ -78,7 +78,7 @@ class Scene:
         assert len(found) < 2, f"{name} {labels} is there {len(found)} times"
         return found[0] if found else None
 
-    def says(self, sentence: str, within_s: float) -> dict[str, Any]:
+    def await_log(self, sentence: str, within_s: float) -> dict[str, Any]:
         """Wait until the flow's sentence has this in it."""
         seen: dict[str, Any] = {}
 
@@ -87,7 +87,7 @@ class Scene:
             seen.update(self.flow())
             return sentence in seen["sentence"]
 
-        wait_until(said, within_s, why=lambda: seen.get("sentence", ""))
+        wait_until(said, within_s, detail=lambda: seen.get("sentence", ""))
         return seen
 
 
@@ -132,9 +132,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         stack.callback(process.clean_up)
         made = Scene(source, target, process, file, f"http://127.0.0.1:{port}")
         made.write("orders", 100, age_s=HOUR_S)
-        wait_until(lambda: _answers(made.url), 60, why=process.tail)
+        wait_until(lambda: _answers(made.url), 60, detail=process.tail)
         commit(source, "readers", {("orders", 0): 20, ("orders", 1): 10})
-        wait_until(lambda: made.flow()["records"] == 100, 90, why=process.tail)
+        wait_until(lambda: made.flow()["records"] == 100, 90, detail=process.tail)
         yield made
 
 
@@ -146,7 +146,7 @@ def _answers(url: str) -> bool:
 
 
 def test_a_healthy_flow_has_nothing_at_risk(scene: Scene) -> None:
-    flow = scene.says("If A dies now you lose nothing.", 30)
+    flow = scene.await_log("If A dies now you lose nothing.", 30)
     assert (flow["state"], flow["risk"]) == ("RUNNING", {"seconds": 0.0, "records": 0, "bytes": 0})
     assert (flow["source_error"], flow["target_error"], flow["troubles"]) == ("", "", [])
     assert flow["partitions"] == 4
@@ -203,7 +203,7 @@ def test_latency_is_measured_for_new_records_and_not_for_old_ones(scene: Scene) 
 
     before = visible()
     scene.write("orders", 10)
-    wait_until(lambda: visible() > before, 20, why=scene.process.tail)
+    wait_until(lambda: visible() > before, 20, detail=scene.process.tail)
     # None of the hundred that were an hour old when the first copy began.
     assert (scene.value("mm2_copy_latency_seconds_sum", stage="visible") or HOUR_S) < HOUR_S / 2
     place = {"topic": "A.orders", "partition": "0"}
@@ -225,12 +225,12 @@ def test_every_claimed_metric_of_strimzis_dashboard_exists(scene: Scene) -> None
         missing.update(claimed - {name for name, _, _ in scene.samples()})
         return not missing
 
-    wait_until(is_there, 20, why=lambda: sorted(missing))
+    wait_until(is_there, 20, detail=lambda: sorted(missing))
 
 
 def test_a_frozen_source_is_reported_within_ten_seconds(scene: Scene) -> None:
     with frozen(scene.source) as since:
-        flow = scene.says("A has not answered since", SAID_WITHIN_S)
+        flow = scene.await_log("A has not answered since", SAID_WITHIN_S)
         assert time.monotonic() - since < SAID_WITHIN_S
         assert flow["state"] == "DEGRADED"
         assert "If it died then, you lost nothing." in flow["sentence"]
@@ -239,15 +239,15 @@ def test_a_frozen_source_is_reported_within_ten_seconds(scene: Scene) -> None:
         assert scene.value("mm2_flow_cluster_up", cluster="B") == 1
         # Values known from the target are still reported.
         assert len(scene.rows("partitions", search="orders")) == 2
-    scene.says("If A dies now you lose nothing.", 45)
+    scene.await_log("If A dies now you lose nothing.", 45)
 
 
 def test_a_frozen_target_increases_the_seconds_at_risk(scene: Scene) -> None:
     with frozen(scene.target) as since:
         scene.write("orders", 40)
         written = time.monotonic()
-        flow = scene.says("If A dies now you lose", SAID_WITHIN_S)
-        wait_until(lambda: scene.flow()["risk"]["records"] == 40, SAID_WITHIN_S, why=scene.flow)
+        flow = scene.await_log("If A dies now you lose", SAID_WITHIN_S)
+        wait_until(lambda: scene.flow()["risk"]["records"] == 40, SAID_WITHIN_S, detail=scene.flow)
         wait_until(lambda: scene.flow()["target_error"] != "", SAID_WITHIN_S)
         assert time.monotonic() - since < 2 * SAID_WITHIN_S
         flow = scene.flow()
@@ -257,7 +257,7 @@ def test_a_frozen_target_increases_the_seconds_at_risk(scene: Scene) -> None:
         assert 0 < flow["risk"]["seconds"] <= time.monotonic() - written + 2
         later = flow["risk"]["seconds"]
         wait_until(lambda: scene.flow()["risk"]["seconds"] > later + 1, 10)
-    scene.says("If A dies now you lose nothing.", 60)
+    scene.await_log("If A dies now you lose nothing.", 60)
 
 
 def test_an_observer_outside_the_process_reports_the_same(scene: Scene) -> None:
@@ -280,7 +280,7 @@ def test_the_series_of_a_failed_task_is_zero_and_not_missing(scene: Scene) -> No
     base = f"{scene.url}/A/B/connectors/MirrorSourceConnector"
     copied = scene.value("mm2_copied_records_total", topic="orders", partition="0")
     httpx.put(f"{base}/pause", timeout=10)
-    scene.says("Copying is paused. If A dies now you lose nothing.", 30)
+    scene.await_log("Copying is paused. If A dies now you lose nothing.", 30)
     assert scene.flow()["state"] == "PAUSED"
     assert {row["state"] for row in scene.rows("partitions")} == {"PAUSED"}
     tasks = {row["id"] for one in scene.flow()["connectors"] for row in one["tasks"] if "Source" in one["name"]}
@@ -299,7 +299,7 @@ def test_the_series_of_a_failed_task_is_zero_and_not_missing(scene: Scene) -> No
         source = next(one for one in scene.flow()["connectors"] if "Source" in one["name"])
         return {task["id"] for task in source["tasks"] if task["state"] == "FAILED"}
 
-    wait_until(failed, 45, why=scene.process.tail)
+    wait_until(failed, 45, detail=scene.process.tail)
     (task,) = failed()
     assert scene.value("mm2_task_up", connector="MirrorSourceConnector", task=str(task)) == 0
     flow = scene.flow()

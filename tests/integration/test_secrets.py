@@ -199,7 +199,7 @@ class Site:
         }
         self.process = MirrorProcess(self.write_file(), self.folder / "log", variables=variables)
 
-    def says(self, words: str) -> None:
+    def await_log(self, words: str) -> None:
         self.process.eventually(lambda: words in self.process.log.read_text(errors="replace"), 120)
 
     # -- asking
@@ -255,7 +255,7 @@ def make_trouble(site: Site) -> None:
         "the token endpoint http://127.0.0.1:1/token gave no answer",
         "client.p12",
     ):
-        site.says(words)
+        site.await_log(words)
     connectors = f"{FLOW}/connectors"
     config = {
         "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
@@ -281,9 +281,9 @@ def make_trouble(site: Site) -> None:
     site.ask("PUT", "/admin/loggers/root", json={"level": "TRACE"})
     # Changed twice: once to something that is refused.
     site.write_file(**{"here->there.my.filter.token": hush["changed"]})
-    site.says("my.filter.token: [hidden] -> [hidden]")
+    site.await_log("my.filter.token: [hidden] -> [hidden]")
     site.write_file(**{"here.sasl.jaas.config": f'{PLAIN} username="x" password="{hush["unfinished"]}'})
-    site.says("is rejected, the previous version stays in effect")
+    site.await_log("is rejected, the previous version stays in effect")
     site.write_file()
     ask_everything(site)
     fill(site.broker)

@@ -74,11 +74,11 @@ def test_a_killed_jvm_is_replaced_and_copying_continues(kafka_a: LocalKafka, kaf
         topic = flow.topic()
         spec = flow.spec(topic)
         with Traffic(flow.source, topic, per_second=200) as traffic, flow.copying(spec) as job:
-            wait_until(lambda: job.status()["records"] > 100, why=job.status)
+            wait_until(lambda: job.status()["records"] > 100, detail=job.status)
             pid = pid_of(engine)
             os.kill(pid, signal.SIGKILL)
             at = traffic.sent
-            wait_until(lambda: sum(row.position for row in job.progress()) > at + 100, why=job.status)
+            wait_until(lambda: sum(row.position for row in job.progress()) > at + 100, detail=job.status)
             traffic.finish()
             flow.wait_until_copied(job, spec)
             assert pid_of(engine) != pid
@@ -94,10 +94,10 @@ def test_a_frozen_jvm_blocks_neither_copying_nor_the_stop(
         topic = flow.topic()
         spec = flow.spec(topic, batch_duration_ms=500)
         with Traffic(flow.source, topic, per_second=200) as traffic, flow.copying(spec) as job:
-            wait_until(lambda: job.status()["records"] > 100, why=job.status)
+            wait_until(lambda: job.status()["records"] > 100, detail=job.status)
             os.kill(pid_of(engine), signal.SIGSTOP)
             at = traffic.sent
-            wait_until(lambda: sum(row.position for row in job.progress()) > at + 200, why=job.status)
+            wait_until(lambda: sum(row.position for row in job.progress()) > at + 200, detail=job.status)
             traffic.finish()
             stops_within(engine, 6.0)
         assert flow.committed(spec) == {part.source: job.progress()[0].position for part in spec.partitions}
@@ -162,7 +162,7 @@ def test_a_python_worker_keeps_no_memory_of_finished_micro_batches(
         topic = flow.topic()
         spec = flow.spec(topic, batch_duration_ms=300)
         with Traffic(flow.source, topic, per_second=200) as traffic, flow.copying(spec) as job:
-            wait_until(lambda: job.status()["records"] > 1_000, why=job.status)
+            wait_until(lambda: job.status()["records"] > 1_000, detail=job.status)
             traffic.finish()
             flow.wait_until_copied(job, spec)
         context = engine.spark.context(60)
@@ -197,7 +197,7 @@ def test_without_java_the_job_reports_it_and_starts_once_java_is_available(
             assert job.status()["troubles"] == [f"Spark does not start: {wanted}"]
             monkeypatch.delenv("JAVA_HOME") if home is None else monkeypatch.setenv("JAVA_HOME", home)
             flow.wait_until_copied(job, spec)
-            wait_until(lambda: not job.status()["troubles"], 5, why=job.status)
+            wait_until(lambda: not job.status()["troubles"], 5, detail=job.status)
     told = [line for line in logs if line["event"] == "Spark does not start"]
     assert told
     assert all(line["retry_in_s"] <= 10 for line in told)

@@ -109,20 +109,20 @@ def test_every_record_arrives_once_when_an_executor_is_killed(
     topic = fill(flow, PARTITIONS)
     spec = flow.spec(topic, partitions=PARTITIONS, lanes=0, batch_duration_ms=3_000)
     with Traffic(flow.source, topic, PARTITIONS, per_second=500) as traffic, flow.copying(spec) as job:
-        wait_until(lambda: job.status()["records"] > BACKLOG // 3, 120, why=job.status)
+        wait_until(lambda: job.status()["records"] > BACKLOG // 3, 120, detail=job.status)
         # A broker that has just begun may still be loading its coordinator.
-        wait_until(lambda: job.status()["troubles"] == [], 20, why=job.status)
-        wait_until(lambda: len(busy(cluster)) == 2, 30, why=job.status)
+        wait_until(lambda: job.status()["troubles"] == [], 20, detail=job.status)
+        wait_until(lambda: len(busy(cluster)) == 2, 30, detail=job.status)
         killed = busy(cluster)[0]
         for process in [killed] if victim == "executor" else python_workers(killed):
             process.send_signal(signal.SIGKILL)
         at, batches = traffic.sent, job.status()["batches"]
-        wait_until(lambda: sum(row.position for row in job.progress()) > BACKLOG + at + 500, 120, why=job.status)
+        wait_until(lambda: sum(row.position for row in job.progress()) > BACKLOG + at + 500, 120, detail=job.status)
         wait_until(lambda: engine.slots.count == 4, 60)
-        wait_until(lambda: job.status()["batches"] >= batches + 3, 60, why=job.status)
+        wait_until(lambda: job.status()["batches"] >= batches + 3, 60, detail=job.status)
         traffic.finish()
         flow.wait_until_copied(job, spec, 120)
-        wait_until(lambda: job.status()["troubles"] == [], 20, why=job.status)
+        wait_until(lambda: job.status()["troubles"] == [], 20, detail=job.status)
     assert assert_equal(flow.source, flow.target, topic, flow.remote(topic)) == BACKLOG + traffic.sent
 
 
@@ -183,8 +183,8 @@ def test_the_whole_program_runs_on_a_cluster(
         process = MirrorProcess(write_config(tmp_path / "mm2.properties", props), tmp_path / "mm2.log", "west")
         try:
             with Traffic(kafka_a, topic, PARTITIONS, per_second=500) as traffic:
-                process.says("Spark is up", master=cluster.url, timeout_s=120)
-                process.says("Copied so far.", timeout_s=180)
+                process.await_log("Spark is up", master=cluster.url, timeout_s=120)
+                process.await_log("Copied so far.", timeout_s=180)
                 wait_until(lambda: len(executors(cluster)) == 2, 30)
                 wait_until(lambda: busy(cluster), 60)
                 busy(cluster)[0].kill()

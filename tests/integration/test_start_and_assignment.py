@@ -203,7 +203,7 @@ def test_a_partition_with_a_position_continues_there(scene: Scene, running: Mirr
 def test_an_invalid_start_position_ends_the_process_with_one_sentence(scene: Scene, value: str, reason: str) -> None:
     (scene.folder / "bad.csv").write_text(f"{TOPIC},0,7\n{TOPIC},1,seven\n")
     process = scene.start(time=value.format(folder=scene.folder))
-    wait_until(lambda: not process.is_running, 30, what="the end of the process", why=process.tail)
+    wait_until(lambda: not process.is_running, 30, what="the end of the process", detail=process.tail)
     assert process.exit_code == 2
     (line,) = process.lines(level="error")
     assert line["event"].startswith("Flow time->B: Invalid value")

@@ -319,7 +319,7 @@ class Watched:
         wait_until(
             lambda: condition(self.verified()),
             120,
-            why=lambda: f"{self.verified()} {self.entries()} {self.process.tail()}",
+            detail=lambda: f"{self.verified()} {self.entries()} {self.process.tail()}",
         )
         return [one for one in self.verified() if one is not None]
 
@@ -342,10 +342,10 @@ class Watched:
 
             return asked_for
 
-        wait_until(done("PUT", "/stop"), 60, why=self.process.tail)
+        wait_until(done("PUT", "/stop"), 60, detail=self.process.tail)
         how = done("DELETE", "/offsets") if offsets is None else done("PATCH", "/offsets", json={"offsets": offsets})
-        wait_until(how, 60, why=self.process.tail)
-        wait_until(done("PUT", "/resume"), 60, why=self.process.tail)
+        wait_until(how, 60, detail=self.process.tail)
+        wait_until(done("PUT", "/resume"), 60, detail=self.process.tail)
 
     def samples(self, name: str) -> dict[str, float]:
         """By partition."""
@@ -373,7 +373,7 @@ def test_continuous_verification_survives_faults_and_follows_a_rewound_flow(
         wait_until(
             lambda: watched.samples("mm2_partition_verified_offset") == {"0": 100.0, "1": 100.0},
             60,
-            why=lambda: watched.samples("mm2_partition_verified_offset"),
+            detail=lambda: watched.samples("mm2_partition_verified_offset"),
         )
         rows = httpx.get(watched.overview, timeout=30).json()["rows"]
         assert [row["verified_offset"] for row in rows if row["topic"] == watched.topic] == [100, 100]

@@ -80,7 +80,7 @@ def test_a06_an_unreachable_broker_ends_it_with_exit_code_2(folder: Path) -> Non
     (port,) = free_ports(1)
     props = distributed_props(f"127.0.0.1:{port}", "g") | {"default.api.timeout.ms": "1500"}
     worker = DistributedWorker(folder, props).launch()
-    wait_until(lambda: worker.exit_code == 2, 60, why=worker.tail)
+    wait_until(lambda: worker.exit_code == 2, 60, detail=worker.tail)
     assert "Failed to connect to and describe Kafka cluster" in worker.tail()
 
 
@@ -132,7 +132,7 @@ def test_a01_a_herder_that_fails_is_reported_by_health_and_ends_it_with_exit_cod
             seen.add(worker.rest.http.get("/health", timeout=5).status_code)
         return worker.exit_code is not None
 
-    wait_until(ended, 90, why=worker.tail)
+    wait_until(ended, 90, detail=worker.tail)
     assert worker.exit_code == 1, worker.tail()
     assert seen <= {503}
 
@@ -146,7 +146,7 @@ def test_a41_sigterm_during_the_start_ends_it_cleanly(broker: LocalKafka, unique
         with socket.socket() as sock:
             return sock.connect_ex(("127.0.0.1", worker.port)) == 0
 
-    wait_until(listens, 60, why=worker.tail)
+    wait_until(listens, 60, detail=worker.tail)
     assert worker.stop(60) == 0, worker.tail()
     assert "Traceback" not in worker.log.read_text()
     assert "Stopped." in worker.tail()
@@ -155,7 +155,7 @@ def test_a41_sigterm_during_the_start_ends_it_cleanly(broker: LocalKafka, unique
 def test_a41_it_can_be_stopped_while_it_waits_for_a_broker(folder: Path) -> None:
     (port,) = free_ports(1)
     worker = DistributedWorker(folder, distributed_props(f"127.0.0.1:{port}", "g")).launch()
-    wait_until(lambda: "does not answer yet" in worker.tail(), 60, why=worker.tail)
+    wait_until(lambda: "does not answer yet" in worker.tail(), 60, detail=worker.tail)
     # REST is there already, and says that the rest is not.
     answer = worker.rest.http.get("/connectors")
     assert (answer.status_code, answer.json()["error_code"]) == (503, 503)
@@ -172,6 +172,6 @@ def test_a41_the_second_signal_does_not_wait(broker: LocalKafka, folder: Path) -
     ):
         slow.sendall(unfinished)
         os.kill(worker.pid, signal.SIGTERM)
-        wait_until(lambda: "Stopping REST server" in worker.tail(), 20, why=worker.tail)
+        wait_until(lambda: "Stopping REST server" in worker.tail(), 20, detail=worker.tail)
         os.kill(worker.pid, signal.SIGTERM)
-        wait_until(lambda: worker.exit_code == 128 + signal.SIGTERM, 10, why=worker.tail)
+        wait_until(lambda: worker.exit_code == 128 + signal.SIGTERM, 10, detail=worker.tail)

@@ -209,7 +209,7 @@ def test_a_plugin_process_that_dies_fails_only_its_connector(
     for process in processes:
         process.kill()
     wait_until(
-        lambda: worker.rest.states(topic) == ["FAILED", "FAILED"], 30, why=lambda: str(worker.rest.status(topic))
+        lambda: worker.rest.states(topic) == ["FAILED", "FAILED"], 30, detail=lambda: str(worker.rest.status(topic))
     )
     trace = worker.rest.status(topic)["tasks"][0]["trace"]
     assert "of plugin acme_poems.source.PoemSourceTask was killed by signal 9" in trace

@@ -118,8 +118,8 @@ def test_a07_port_0_is_a_free_port_and_the_log_contains_it(broker: LocalKafka, f
         return bool(found) and int(found[0]) > 0
 
     try:
-        wait_until(listens, 60, why=worker.tail)
-        wait_until(lambda: get(f"http://{HOST}:{found[0]}/health").status_code == 200, 60, why=worker.tail)
+        wait_until(listens, 60, detail=worker.tail)
+        wait_until(lambda: get(f"http://{HOST}:{found[0]}/health").status_code == 200, 60, detail=worker.tail)
     finally:
         worker.stop()
 
@@ -290,5 +290,5 @@ def test_a51_two_hundred_concurrent_requests_are_answered_and_logged_in_one_line
         rf'127\.0\.0\.1 - - \[\d\d/\w{{3}}/\d{{4}}:\d\d:\d\d:\d\d [+-]\d{{4}}\] \\?"GET /connectors\?{mark}=(\d+) HTTP/1\.1\\?" '
         r'200 \d+ \\?"-\\?" \\?"python-httpx/[^"]+\\?" \d+'
     )
-    wait_until(lambda: len(line.findall(worker.log.read_text())) >= 200, 20, why=worker.tail)
+    wait_until(lambda: len(line.findall(worker.log.read_text())) >= 200, 20, detail=worker.tail)
     assert sorted(map(int, line.findall(worker.log.read_text()))) == list(range(200))

@@ -29,7 +29,7 @@ def two_workers(broker: LocalKafka, group: str, folder: Path) -> Iterator[tuple[
         DistributedWorker(folder / "leader", props) as leader,
         DistributedWorker(folder / "follower", props) as follower,
     ):
-        wait_until(lambda: follows(follower), 60, why=follower.tail)
+        wait_until(lambda: follows(follower), 60, detail=follower.tail)
         yield leader, follower
 
 
@@ -140,7 +140,7 @@ def test_a13_workers_reach_each_other_over_tls(
         return made
 
     with worker("leader", leader_scheme) as leader, worker("follower", follower_scheme) as follower:
-        wait_until(lambda: follows(follower), 60, why=follower.tail)
+        wait_until(lambda: follows(follower), 60, detail=follower.tail)
         created = follower.rest.http.post("/connectors", json={"name": "x", "config": counting(unique)})
         assert created.status_code == 201, created.text + leader.tail()
 
@@ -164,7 +164,7 @@ def test_a13_the_credentials_of_the_client_are_forwarded(broker: LocalKafka, uni
     leader, follower = DistributedWorker(folder / "leader", props), DistributedWorker(folder / "follower", props)
     leader.rest.http.auth = follower.rest.http.auth = ("u", "p")
     with leader, follower:
-        wait_until(lambda: follows(follower), 60, why=follower.tail)
+        wait_until(lambda: follows(follower), 60, detail=follower.tail)
         follower.rest.create("x", counting(unique))
         follower.rest.await_running("x", 1)
 
@@ -180,7 +180,7 @@ def test_a13_a_request_is_not_forwarded_twice(broker: LocalKafka, unique: str, f
         worker.rest.http.base_url = httpx.URL(f"http://{HOST}:{ports[number]}")
         workers.append(worker)
     with workers[0], workers[1] as follower:
-        wait_until(lambda: follows(follower), 60, why=follower.tail)
+        wait_until(lambda: follows(follower), 60, detail=follower.tail)
         answer = follower.rest.http.post("/connectors", json={"name": "x", "config": counting(unique)})
         assert answer.status_code == 409, answer.text
         assert "conflicting operation" in answer.json()["message"]

@@ -88,14 +88,14 @@ def test_a27_a_task_that_throws_is_failed_with_its_stack_trace_and_the_others_ru
     wait_until(lambda: len({p for event in told(events, "open") for p in event["partitions"]}) == 2)
     (first,) = [event["task"] for event in told(events, "open") if f"{topic}-0" in event["partitions"]]
     produce(broker.bootstrap, topic, [f"fail not {1 - first}"], partition=0)
-    wait_until(lambda: sorted(worker.rest.states(topic)[1:]) == ["FAILED", "RUNNING"], why=worker.tail)
+    wait_until(lambda: sorted(worker.rest.states(topic)[1:]) == ["FAILED", "RUNNING"], detail=worker.tail)
     (failed,) = [task for task in worker.rest.status(topic)["tasks"] if task["state"] == "FAILED"]
     assert f"ValueError: told to fail by fail not {1 - first}" in failed["trace"]
     assert "Exiting WorkerSinkTask due to unrecoverable exception." in failed["trace"]
     # The other one continues and takes over the tasks of the failed one.
-    wait_until(lambda: repr(f"fail not {1 - first}") in put(events), why=worker.tail)
+    wait_until(lambda: repr(f"fail not {1 - first}") in put(events), detail=worker.tail)
     produce(broker.bootstrap, topic, ["fine"], partition=1)
-    wait_until(lambda: "'fine'" in put(events), why=worker.tail)
+    wait_until(lambda: "'fine'" in put(events), detail=worker.tail)
     assert worker.rest.states(topic)[0] == "RUNNING"
     worker.rest.delete(topic)
 
@@ -117,8 +117,8 @@ def test_a28_group_offsets_follow_put_and_a_clean_stop_causes_no_duplicate(
     assert kinds[-3:] == ["flush", "close", "stop"]
     produce(broker.bootstrap, topic, [f"two {n}" for n in range(5)], partition=0)
     with DistributedWorker(folder / "two", {**props, "offset.flush.interval.ms": "300"}) as worker:
-        wait_until(lambda: len(put(events)) >= 25, why=worker.tail)
-        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 25}, why=worker.tail)
+        wait_until(lambda: len(put(events)) >= 25, detail=worker.tail)
+        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 25}, detail=worker.tail)
     assert put(events) == [repr(f"one {n}") for n in range(20)] + [repr(f"two {n}") for n in range(5)]
 
 
@@ -139,10 +139,10 @@ def test_a29_a_broker_outage_loses_no_record_and_offsets_are_never_ahead(
             time.sleep(2)
             broker.start()
             before = len(counts(broker.bootstrap, unique))
-            wait_until(lambda: len(counts(broker.bootstrap, unique)) > before + 200, 60, why=worker.tail)
+            wait_until(lambda: len(counts(broker.bootstrap, unique)) > before + 200, 60, detail=worker.tail)
             worker.rest.await_running(unique, 1)
             worker.rest.await_running(f"{unique}-sink", 1)
-            wait_until(lambda: len(set(put(folder / "events"))) > before + 100, 60, why=worker.tail)
+            wait_until(lambda: len(set(put(folder / "events"))) > before + 100, 60, detail=worker.tail)
             for _ in range(3):
                 offset = worker.rest.offsets(unique)[0]["offset"]["count"]
                 assert offset <= max(counts(broker.bootstrap, unique))
@@ -151,7 +151,7 @@ def test_a29_a_broker_outage_loses_no_record_and_offsets_are_never_ahead(
             there = counts(broker.bootstrap, unique)
         with DistributedWorker(folder / "next", distributed_props(broker.bootstrap, unique)) as worker:
             worker.rest.await_running(unique, 1)
-            wait_until(lambda: max(counts(broker.bootstrap, unique)) > max(there) + 50, 60, why=worker.tail)
+            wait_until(lambda: max(counts(broker.bootstrap, unique)) > max(there) + 50, 60, detail=worker.tail)
         written = counts(broker.bootstrap, unique)
         assert sorted(set(written)) == list(range(1, max(written) + 1)), "a record is missing"
         read = {int(value.strip("'")) for value in put(folder / "events")}
@@ -216,7 +216,7 @@ def test_a50_a_restarted_task_reads_the_offset_that_rest_shows(
     changed = {"offsets": [{"partition": shown["partition"], "offset": {"count": 1_000_000}}]}
     worker.rest.ask("PATCH", f"/connectors/{topic}/offsets", json=changed)
     worker.rest.resume(topic)
-    wait_until(lambda: counts(broker.bootstrap, topic)[-1] > 1_000_000, why=worker.tail)
+    wait_until(lambda: counts(broker.bootstrap, topic)[-1] > 1_000_000, detail=worker.tail)
     assert 1_000_001 in counts(broker.bootstrap, topic)
     worker.rest.delete(topic)
 

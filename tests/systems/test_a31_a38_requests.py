@@ -124,7 +124,7 @@ def test_a31_a_connector_that_hangs_blocks_no_other(
 def test_failed_tasks_are_restarted_as_requested(rest: Rest, beating: dict[str, str], folder: Path) -> None:
     name, cure = beating["name"], folder / "cure"
     rest.create(name, {**beating, "tasks": "2", "tasks.max": "2", "task.fails.until": str(cure)})
-    wait_until(lambda: rest.states(name) == [RUNNING, FAILED, FAILED], why=lambda: rest.status(name))
+    wait_until(lambda: rest.states(name) == [RUNNING, FAILED, FAILED], detail=lambda: rest.status(name))
     trace = rest.get(f"/connectors/{name}/tasks/1/status")["trace"]
     assert "task told to fail" in trace
 
@@ -135,7 +135,7 @@ def test_failed_tasks_are_restarted_as_requested(rest: Rest, beating: dict[str, 
     assert [shown["connector"]["state"], *(task["state"] for task in shown["tasks"])] == [RUNNING, FAILED, FAILED]
     cure.touch()
     rest.ask("POST", f"/connectors/{name}/tasks/1/restart", expect=204)
-    wait_until(lambda: rest.states(name) == [RUNNING, FAILED, RUNNING], why=lambda: rest.status(name))
+    wait_until(lambda: rest.states(name) == [RUNNING, FAILED, RUNNING], detail=lambda: rest.status(name))
     shown = restart("?onlyFailed=true&includeTasks=true", 202)
     assert [task["state"] for task in shown["tasks"]] == ["RESTARTING", RUNNING]
     wait_until(lambda: rest.states(name) == [RUNNING] * 3)

@@ -144,12 +144,12 @@ def test_a35_only_tasks_that_move_are_stopped(broker: LocalKafka, group: str, fo
     with group_of(2, broker, group, folder) as workers:
         first, second = workers
         first.rest.create("six", beating(f"{group}-data", 6))
-        wait_until(lambda: spread(first, "six") == [3, 3], timeout_s=60, why=told(first, "six"))
+        wait_until(lambda: spread(first, "six") == [3, 3], timeout_s=60, detail=told(first, "six"))
         before, placed = statuses(broker, group), owners(first, "six")
 
         third = DistributedWorker(folder / "w2", like(first))
         with third:
-            wait_until(lambda: spread(first, "six") == [2, 2, 2], timeout_s=60, why=told(first, "six"))
+            wait_until(lambda: spread(first, "six") == [2, 2, 2], timeout_s=60, detail=told(first, "six"))
             joined, moved_to = statuses(broker, group), owners(first, "six")
             stayed = [task for task, owner in placed.items() if moved_to[task] == owner]
             assert len(stayed) == 4
@@ -160,7 +160,7 @@ def test_a35_only_tasks_that_move_are_stopped(broker: LocalKafka, group: str, fo
             dead = next(worker for worker in (second, first) if worker.worker_id in moved_to.values())
             alive = next(worker for worker in (first, second) if worker is not dead)
             dead.kill9()
-            wait_until(lambda: spread(alive, "six") == [3, 3], timeout_s=60, why=told(alive, "six"))
+            wait_until(lambda: spread(alive, "six") == [3, 3], timeout_s=60, detail=told(alive, "six"))
             killed, now_at = statuses(broker, group), owners(alive, "six")
             survivors = [task for task, owner in moved_to.items() if owner != dead.worker_id]
             assert len(survivors) == 4
@@ -220,7 +220,7 @@ def test_an_older_worker_downgrades_the_group_until_it_leaves(
         unsigned = f"{worker.rest.url}/connectors/c/tasks"
         assert worker.rest.http.post(unsigned, json=[]).status_code == 400
         with DistributedWorker(folder / "older", like(worker) | {"connect.protocol": older}) as second:
-            wait_until(lambda: spread(worker, "c") == [1, 1], timeout_s=60, why=told(worker, "c"))
+            wait_until(lambda: spread(worker, "c") == [1, 1], timeout_s=60, detail=told(worker, "c"))
             # Whoever ran the other's task before the group could do less has stopped it.
             ours, theirs = worker.worker_id, second.worker_id
             moved = next(task for task, owner in owners(worker, "c").items() if owner == theirs)
@@ -245,7 +245,7 @@ def test_a37_without_brokers_nothing_runs_and_everything_resumes_with_them(
         worker.rest.create("c", beating(f"{group}-data", 2))
         worker.rest.await_running("c", 2)
         own_broker.kill9()
-        wait_until(lambda: "giving up all work" in worker.log.read_text(), timeout_s=20, why=worker.tail)
+        wait_until(lambda: "giving up all work" in worker.log.read_text(), timeout_s=20, detail=worker.tail)
         wait_until(lambda: worker.rest.http.get("/health", timeout=20).status_code == 500, timeout_s=30)
         own_broker.start()
         worker.await_healthy(30)
@@ -262,7 +262,7 @@ def test_a32_a_worker_is_starting_until_its_topics_are_read_and_healthy_afterwar
     worker.launch()
     try:
         # It has begun with the first of its topics.
-        wait_until(lambda: "internal topic created" in worker.tail(200), timeout_s=60, why=worker.tail)
+        wait_until(lambda: "internal topic created" in worker.tail(200), timeout_s=60, detail=worker.tail)
         own_broker.pause()
         try:
             # For a moment REST has no herder to ask yet.

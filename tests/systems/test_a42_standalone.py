@@ -138,7 +138,7 @@ def test_secrets_are_read_again_when_they_expire(broker: LocalKafka, topic: str,
         starts = worker.log.read_text().count("connector restart scheduled for the expiry of its secrets")
         wait_until(
             lambda: worker.log.read_text().count("connector restart scheduled for the expiry of its secrets") > starts,
-            why=worker.tail,
+            detail=worker.tail,
         )
         worker.rest.await_running("expiring", 1)
         assert any(json.loads(message.value())["config"] == "1234" for message in read_all(broker.bootstrap, topic))

@@ -42,7 +42,7 @@ def test_a46_flows_are_selected_by_target_and_heartbeats_need_none_enabled(
         # b->a is not enabled: its herder is there for the heartbeats that a->b carries.
         both.eventually(lambda: "heartbeats" in topics_of(kafka_a) and (b, a) in heartbeats(kafka_a, "heartbeats"), 90)
         assert f"mm2-configs.{b}.internal" in topics_of(kafka_a)
-        wait_until(lambda: f"{a}.heartbeats" in topics_of(kafka_b), 60, why=both.tail)
+        wait_until(lambda: f"{a}.heartbeats" in topics_of(kafka_b), 60, detail=both.tail)
         both.stop()
     finally:
         both.clean_up()

@@ -45,7 +45,7 @@ def letters_of(
     connector.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     worker: WorkerProcess = kind(folder, {"bootstrap.servers": broker.bootstrap}, [connector])
     with worker:
-        wait_until(lambda: (folder / "out").exists() and "7" in (folder / "out").read_text(), 60, why=worker.tail)
+        wait_until(lambda: (folder / "out").exists() and "7" in (folder / "out").read_text(), 60, detail=worker.tail)
         worker.stop()
     found = read_all(broker.bootstrap, letters)
     return [(m.key(), m.value(), m.headers(), m.timestamp()[1]) for m in found]

@@ -76,12 +76,12 @@ def test_files_arrive_through_distributed_workers_that_are_killed(
     ) as worker:
         for config in trip.connectors.values():
             worker.rest.create(config["name"], config)
-        wait_until(lambda: trip.is_settled(worker, 500), 90, why=worker.tail)
+        wait_until(lambda: trip.is_settled(worker, 500), 90, detail=worker.tail)
         worker.kill9()
         with trip.source.open("a") as growing:
             growing.write(SECOND)
         worker.start()
-        wait_until(lambda: trip.is_settled(worker, 1000), 90, why=worker.tail)
+        wait_until(lambda: trip.is_settled(worker, 1000), 90, detail=worker.tail)
         assert trip.sink.read_text() == FIRST + SECOND
         for config in trip.connectors.values():
             worker.rest.delete(config["name"])
@@ -102,10 +102,10 @@ def test_files_arrive_through_standalone_workers_that_are_killed(broker: LocalKa
         "offset.storage.file.filename": str(folder / "connect.offsets"),
     }
     with StandaloneWorker(folder / "worker", props, files) as worker:
-        wait_until(lambda: trip.is_settled(worker, 500), 90, why=worker.tail)
+        wait_until(lambda: trip.is_settled(worker, 500), 90, detail=worker.tail)
         worker.kill9()
         with trip.source.open("a") as growing:
             growing.write(SECOND)
         worker.start()
-        wait_until(lambda: trip.is_settled(worker, 1000), 90, why=worker.tail)
+        wait_until(lambda: trip.is_settled(worker, 1000), 90, detail=worker.tail)
         assert trip.sink.read_text() == FIRST + SECOND

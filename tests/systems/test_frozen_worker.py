@@ -38,17 +38,17 @@ def test_a_frozen_worker_that_resumes_runs_no_task_twice_and_loses_no_record(
     # Without a delay the group gives the work of who is gone to others at once.
     with group_of(2, broker, group, folder, **{"scheduled.rebalance.max.delay.ms": "0"}) as (first, second):
         first.rest.create("c", {"connector.class": CLASS, "topic": topic, "tasks.max": "4", "pause.s": "0.02"})
-        wait_until(lambda: spread(first, "c") == [2, 2], timeout_s=60, why=told(first, "c"))
+        wait_until(lambda: spread(first, "c") == [2, 2], timeout_s=60, detail=told(first, "c"))
         frozen, awake = _victim(first, second)
         mine = [task for task, owner in owners(awake, "c").items() if owner == frozen.worker_id]
         wait_until(lambda: all(writer(broker, topic, task) == frozen.pid for task in mine))
         frozen.freeze()
         frozen_at = time.time()
-        wait_until(lambda: set(owners(awake, "c").values()) == {awake.worker_id}, timeout_s=60, why=told(awake, "c"))
+        wait_until(lambda: set(owners(awake, "c").values()) == {awake.worker_id}, timeout_s=60, detail=told(awake, "c"))
         wait_until(lambda: all(writer(broker, topic, task) == awake.pid for task in mine))
         frozen.thaw()
-        wait_until(lambda: spread(awake, "c") == [2, 2], timeout_s=60, why=told(awake, "c"))
-        wait_until(lambda: "group session expired" in frozen.log.read_text(), why=frozen.tail)
+        wait_until(lambda: spread(awake, "c") == [2, 2], timeout_s=60, detail=told(awake, "c"))
+        wait_until(lambda: "group session expired" in frozen.log.read_text(), detail=frozen.tail)
 
         for task in range(4):
             beats = beats_of(broker, topic, task)

@@ -39,13 +39,13 @@ def test_a_record_in_retry_when_its_task_was_stopped_is_read_again(
     worker.rest.create(topic, config)
     worker.rest.await_running(topic, 1)
     produce(broker.bootstrap, topic, ["first"])
-    wait_until(lambda: put(events) == ["'first'"], why=worker.tail)
+    wait_until(lambda: put(events) == ["'first'"], detail=worker.tail)
     produce(broker.bootstrap, topic, ["later", "last"])
     time.sleep(2)  # it is being tried
     worker.rest.stop(topic)
     unless.touch()
     worker.rest.resume(topic)
-    wait_until(lambda: "'last'" in put(events), why=worker.tail)
+    wait_until(lambda: "'last'" in put(events), detail=worker.tail)
     assert put(events) == ["'first'", "'later'", "'last'"]
     worker.rest.delete(topic)
 
@@ -82,16 +82,16 @@ def test_offsets_wait_for_the_dead_letters_of_records_that_failed_conversion(
         worker.rest.create(topic, config)
         worker.rest.await_running(topic, 1)
         produce(broker.bootstrap, topic, [b"the first"])
-        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 1}, why=worker.tail)
+        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 1}, detail=worker.tail)
         away.pause()
         produce(broker.bootstrap, topic, [b"bad", good])
-        wait_until(lambda: len(put(events)) == 1, why=worker.tail)
+        wait_until(lambda: len(put(events)) == 1, detail=worker.tail)
         time.sleep(8)  # time to commit
         assert committed(broker.bootstrap, group) == {f"{topic}-0": 1}
         worker.kill9()
     away.resume()
     with DistributedWorker(folder / "two", distributed_props(broker.bootstrap, f"{topic}-workers")) as worker:
-        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 3}, 90, why=worker.tail)
+        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 3}, 90, detail=worker.tail)
         assert {letter.value() for letter in read_all(away.bootstrap, f"{topic}-dlq")} == {b"the first", b"bad"}
 
 
@@ -105,16 +105,16 @@ def test_a_task_that_cannot_write_dead_letters_fails_and_commits_no_later_offset
         worker.rest.create(topic, config)
         worker.rest.await_running(topic, 1)
         produce(broker.bootstrap, topic, ["bad, the first"])
-        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 1}, why=worker.tail)
+        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 1}, detail=worker.tail)
         away.pause()
         produce(broker.bootstrap, topic, ["bad", "one"])
-        wait_until(lambda: put(events) == ["'one'"], why=worker.tail)
+        wait_until(lambda: put(events) == ["'one'"], detail=worker.tail)
         worker.rest.stop(topic)
-        wait_until(lambda: bool(told(events, "stop")), 40, why=worker.tail)
+        wait_until(lambda: bool(told(events, "stop")), 40, detail=worker.tail)
         assert committed(broker.bootstrap, group).get(f"{topic}-0", 0) <= 1
         away.resume()
         worker.rest.resume(topic)
-        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 3}, 90, why=worker.tail)
+        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 3}, 90, detail=worker.tail)
         assert {letter.value() for letter in read_all(away.bootstrap, f"{topic}-dlq")} == {b"bad, the first", b"bad"}
 
 
@@ -128,9 +128,9 @@ def test_records_of_a_failed_flush_are_put_again_before_a_later_offset_is_commit
         worker.rest.create(topic, sink_props(topic, topic, events))
         worker.rest.await_running(topic, 1)
         produce(broker.bootstrap, topic, ["one"])
-        wait_until(lambda: put(events) == ["'one'"], why=worker.tail)
+        wait_until(lambda: put(events) == ["'one'"], detail=worker.tail)
         produce(broker.bootstrap, topic, ["hold"])
-        wait_until(lambda: bool(told(events, "flush failed")), why=worker.tail)
+        wait_until(lambda: bool(told(events, "flush failed")), detail=worker.tail)
         time.sleep(1)  # it puts what it refused before
         worker.rest.stop(topic)
         behind = committed(broker.bootstrap, f"connect-{topic}").get(f"{topic}-0", 0)

@@ -103,7 +103,7 @@ def sink(pair: Pair, unique: str, tmp_path: Path) -> str:
         )
         worker.rest.await_running(unique, 1)
         wanted = {f"{unique}-0": 3, f"{unique}-1": 3}
-        wait_until(lambda b=broker, w=wanted: committed(b.bootstrap, f"connect-{unique}") == w, 60, why=worker.tail)  # type: ignore[misc]
+        wait_until(lambda b=broker, w=wanted: committed(b.bootstrap, f"connect-{unique}") == w, 60, detail=worker.tail)  # type: ignore[misc]
     return unique
 
 
@@ -161,6 +161,6 @@ def test_a_sink_continues_at_the_altered_offsets(pair: Pair, sink: str, tmp_path
     )
     before = file.read_text().splitlines()
     worker.rest.resume(sink)
-    wait_until(lambda: len(file.read_text().splitlines()) == 9, why=worker.tail)
+    wait_until(lambda: len(file.read_text().splitlines()) == 9, detail=worker.tail)
     assert sorted(file.read_text().splitlines()[len(before) :]) == ["b", "c", "c"]
     wait_until(lambda: committed(broker.bootstrap, f"connect-{sink}") == {f"{sink}-0": 3, f"{sink}-1": 3})

@@ -44,16 +44,16 @@ def test_a14_another_worker_resumes_at_the_committed_offset(broker: LocalKafka, 
     expected: list[dict[str, Any]] = [{"partition": {"filename": str(source)}, "offset": {"position": 14}}]
     with DistributedWorker(folder / "first", props) as first:
         first.rest.create("src", file_source(source, unique))
-        wait_until(lambda: first.rest.offsets("src") == expected, 60, why=first.tail)
+        wait_until(lambda: first.rest.offsets("src") == expected, 60, detail=first.tail)
         first.kill9()
     shutil.rmtree(folder / "first")
     with source.open("a") as growing:
         growing.write("four\n")
     with DistributedWorker(folder / "second", props) as second:
         second.rest.await_running("src", 1)
-        wait_until(lambda: len(read(broker, unique)) == 4, 60, why=second.tail)
+        wait_until(lambda: len(read(broker, unique)) == 4, 60, detail=second.tail)
         expected[0]["offset"]["position"] = 19
-        wait_until(lambda: second.rest.offsets("src") == expected, 60, why=second.tail)
+        wait_until(lambda: second.rest.offsets("src") == expected, 60, detail=second.tail)
     assert [record.value for record in read(broker, unique)] == [b"one", b"two", b"three", b"four"]
     assert rows(broker, f"{unique}-offsets")[0] == (f'["src",{{"filename":"{source}"}}]', b'{"position":14}')
 
@@ -70,7 +70,7 @@ def test_a14_a_connector_s_own_offsets_topic_takes_precedence_over_the_worker_s(
     config = {**file_source(source, unique), "offsets.storage.topic": own}
     worker.rest.create(unique, config)
     written = (key, b'{"position":4}')  # to its own, and copied to the other
-    wait_until(lambda: written in rows(broker, own) and written in rows(broker, shared), 60, why=worker.tail)
+    wait_until(lambda: written in rows(broker, own) and written in rows(broker, shared), 60, detail=worker.tail)
     assert config_of(broker, own, "cleanup.policy") == "compact"
     assert partitions_of(broker, own) == 3
     worker.rest.stop(unique)
@@ -81,7 +81,7 @@ def test_a14_a_connector_s_own_offsets_topic_takes_precedence_over_the_worker_s(
     )
     assert worker.rest.offsets(unique)[0]["offset"] == {"position": 0}
     worker.rest.resume(unique)
-    wait_until(lambda: len(read(broker, unique)) == 2, 60, why=worker.tail)
+    wait_until(lambda: len(read(broker, unique)) == 2, 60, detail=worker.tail)
     worker.rest.stop(unique)
     worker.rest.ask("DELETE", f"/connectors/{unique}/offsets")
     assert worker.rest.offsets(unique) == []
@@ -104,9 +104,11 @@ def test_a16_a39_status_records_are_written(
             owners = {task["worker_id"] for task in found["tasks"]}
             return len(owners) == 2 and worker.rest.states(unique) == ["RUNNING"] * 4
 
-        wait_until(is_shared, 60, why=lambda: str(worker.rest.status(unique)))
+        wait_until(is_shared, 60, detail=lambda: str(worker.rest.status(unique)))
         here = worker.rest.status(unique)
-        wait_until(lambda: other.rest.status(unique) == here, 1, what=f"{here}", why=lambda: other.rest.status(unique))
+        wait_until(
+            lambda: other.rest.status(unique) == here, 1, what=f"{here}", detail=lambda: other.rest.status(unique)
+        )
         table = latest(broker, f"{group}-status")
         for task in here["tasks"]:
             found = table[f"status-task-{unique}-{task['id']}"]
@@ -144,7 +146,7 @@ def test_a39_a_failure_is_reported_with_its_stack_trace(
     worker.rest.create(unique, config)
     worker.rest.await_running(unique, 1)
     write(broker, unique, "key", "this is no JSON")
-    wait_until(lambda: worker.rest.states(unique) == ["RUNNING", "FAILED"], 60, why=worker.tail)
+    wait_until(lambda: worker.rest.states(unique) == ["RUNNING", "FAILED"], 60, detail=worker.tail)
     found = latest(broker, f"{group}-status")[f"status-task-{unique}-0"]
     (shown,) = worker.rest.status(unique)["tasks"]
     assert (found["state"], found["worker_id"], found["trace"]) == ("FAILED", worker.worker_id, shown["trace"])
@@ -159,7 +161,7 @@ def test_a18_config_records_are_written(worker: DistributedWorker, broker: Local
     topic = f"{group}-configs"
     config = verifiable(unique, 2)
     worker.rest.create(unique, config, state="PAUSED")
-    wait_until(lambda: worker.rest.states(unique) == ["PAUSED"], 60, why=lambda: str(worker.rest.status(unique)))
+    wait_until(lambda: worker.rest.states(unique) == ["PAUSED"], 60, detail=lambda: str(worker.rest.status(unique)))
     worker.rest.resume(unique)
     worker.rest.await_running(unique, 2)
     mine = [(key, value) for key, value in rows(broker, topic) if unique in key]
@@ -178,7 +180,7 @@ def test_a18_config_records_are_written(worker: DistributedWorker, broker: Local
     assert mine[5][1] == b'{"tasks":2}'
     # Whoever writes to the topic is obeyed.
     write(broker, topic, f"target-state-{unique}", '{"state":"PAUSED","state.v2":"PAUSED"}')
-    wait_until(lambda: worker.rest.states(unique) == ["PAUSED"] * 3, 30, why=lambda: str(worker.rest.status(unique)))
+    wait_until(lambda: worker.rest.states(unique) == ["PAUSED"] * 3, 30, detail=lambda: str(worker.rest.status(unique)))
     by_hand = {"properties": {**config, "name": f"{unique}-hand", "tasks.max": "1"}}
     write(broker, topic, f"connector-{unique}-hand", json.dumps(by_hand))
     worker.rest.await_running(f"{unique}-hand", 1)
@@ -252,7 +254,7 @@ def test_a40_a_reference_is_stored_and_not_the_secret(broker: LocalKafka, unique
         worker.rest.await_running("c", 1)
         assert worker.rest.get("/connectors/c/config")["producer.override.client.id"] == reference
         assert worker.rest.get("/connectors/c/tasks")[0]["config"]["topic"] == config["topic"]
-        wait_until(lambda: len(read(broker, unique)) > 0, 30, why=worker.tail)
+        wait_until(lambda: len(read(broker, unique)) > 0, 30, detail=worker.tail)
         stored = rows(broker, f"{unique}-configs")
         assert {key for key, _ in stored} >= {"connector-c", "task-c-0", "commit-c"}
         assert json.loads(dict(stored)["connector-c"] or b"")["properties"]["producer.override.client.id"] == reference
@@ -282,7 +284,7 @@ def test_a44_a_file_with_internal_converters_still_starts(broker: LocalKafka, un
         source.write_text("one\n")
         worker.rest.create("src", file_source(source, unique))
         worker.rest.await_running("src", 1)
-        wait_until(lambda: worker.rest.offsets("src") != [], 30, why=worker.tail)
+        wait_until(lambda: worker.rest.offsets("src") != [], 30, detail=worker.tail)
         for store in ("configs", "offsets", "status"):
             values = [value for _, value in rows(broker, f"{unique}-{store}") if value is not None]
             assert values

@@ -61,7 +61,9 @@ class Rest:
         """Stop a connector and wait until its tasks are gone."""
         self._patiently(lambda: self.http.put(f"/connectors/{name}/stop"), 204)
         wait_until(
-            lambda: self.states(name) == ["STOPPED"], 30, why=lambda: self.http.get(f"/connectors/{name}/status").text
+            lambda: self.states(name) == ["STOPPED"],
+            30,
+            detail=lambda: self.http.get(f"/connectors/{name}/status").text,
         )
 
     def resume(self, name: str) -> None:
@@ -85,7 +87,7 @@ class Rest:
     def await_running(self, name: str, tasks: int, timeout_s: float = 60) -> dict[str, Any]:
         """Wait until a connector runs with exactly that many running tasks; its status."""
         wait_until(
-            lambda: self.states(name) == ["RUNNING"] * (tasks + 1), timeout_s, why=lambda: str(self.status(name))
+            lambda: self.states(name) == ["RUNNING"] * (tasks + 1), timeout_s, detail=lambda: str(self.status(name))
         )
         return self.status(name)
 
@@ -173,7 +175,7 @@ class WorkerProcess(ABC):
             except httpx.TransportError:
                 return False
 
-        wait_until(healthy, timeout_s, why=self.tail)
+        wait_until(healthy, timeout_s, detail=self.tail)
 
     def rest_when_open(self, path: str, timeout_s: float = 90) -> Any:
         """The very first answer with data: none of "not yet" (404, 503, no connection, nothing in it)."""

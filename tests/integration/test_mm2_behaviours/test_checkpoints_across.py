@@ -56,7 +56,7 @@ class Scene:
 
     def await_end(self, who: str, group: str) -> None:
         """Wait until a group at the end of the plain topic is at the end of its copy."""
-        wait_until(lambda: self.checkpoint(who, group) == (RECORDS, RECORDS), 90, why=self.tail)
+        wait_until(lambda: self.checkpoint(who, group) == (RECORDS, RECORDS), 90, detail=self.tail)
 
     def tail(self) -> str:
         return "\n".join(worker.tail() for worker in self.workers.values())
@@ -122,7 +122,7 @@ def test_no_group_skips_a_record_because_of_the_other_flow_s_offset_syncs(scene:
             found = [scene.checkpoint(who, f"across-{name}-{place}", topic) for place in places]
             return [upstream for upstream, _ in found] == places and found[-1][1] >= last
 
-        wait_until(are_there, 90, why=scene.tail)
+        wait_until(are_there, 90, detail=scene.tail)
         target = read(scene.west, f"{FLOWS[who][0]}.{topic}", isolation="read_committed")
         assert values(target, 0) == values(source, 0)
         for place in places:
@@ -163,7 +163,7 @@ def test_a_tombstone_stops_java_s_checkpoints_and_not_ours(scene: Scene) -> None
     # Java's task takes the topic for unreadable, and so all but the newest offset sync for unusable.
     assert "Exception encountered loading checkpoints topic" in scene.workers["java"].log.read_text()
     assert scene.checkpoint("java", early) == (-1, -1)
-    wait_until(lambda: scene.checkpoint("ours", early)[0] == RECORDS // 2, 30, why=scene.tail)
+    wait_until(lambda: scene.checkpoint("ours", early)[0] == RECORDS // 2, 30, detail=scene.tail)
     # Its clients and formatters fail, whatever group they are asked about.
     for who, (source, _) in FLOWS.items():
         assert java_answers(scene, who) == [NULL, NULL, NULL]

@@ -104,8 +104,8 @@ def test_15_an_empty_partition_exists_and_stays_empty(copying: Copying) -> None:
 
 def test_06_07_identity_in_both_directions_copies_each_topic_one_way_and_once(copying: Copying) -> None:
     copying.identity.eventually(lambda: full(copying.b, "identity-here") and full(copying.a, "identity-there"), 120)
-    copying.identity.says("Topic identity-here of cluster two has come from cluster one")
-    copying.identity.says("Topic identity-there of cluster one has come from cluster two")
+    copying.identity.await_log("Topic identity-here of cluster two has come from cluster one")
+    copying.identity.await_log("Topic identity-there of cluster one has come from cluster two")
     # Also what is written from now on, and what is found later.
     create(copying.a, "identity-later", PARTITIONS)
     fill(copying.a, "identity-later")

@@ -173,7 +173,7 @@ def test_an_invalid_file_is_rejected_and_the_old_one_stays_in_use(single: tuple[
             "my.token": "another-secret",
         }
     )
-    logged = process.says("is rejected, the previous version stays in effect")
+    logged = process.await_log("is rejected, the previous version stays in effect")
     assert f"Flow {made.flow}: Invalid value ( for configuration topics" in logged["event"]
     assert f"{made.far}.sasl.jaas.config: (none) -> [hidden]" in logged["difference"]
     assert any(line.startswith(f"{made.flow}.topics: ") and line.endswith(" -> (") for line in logged["difference"])
@@ -186,7 +186,7 @@ def test_an_invalid_file_is_rejected_and_the_old_one_stays_in_use(single: tuple[
             "spark.ui.retainedStages": "${f:/nowhere:key}",
         },
     )
-    process.says("Config provider f, path /nowhere, key key: ")
+    process.await_log("Config provider f, path /nowhere, key key: ")
     fill(made.broker_a, "dedicated-test-2")
     process.eventually(lambda: made.copies("dedicated-test-2"), 60)
     assert len(process.lines(event=IN_EFFECT)) == effects
@@ -214,7 +214,7 @@ def test_worker_keys_restart_their_flow_and_startup_keys_are_reported(
     made, process = single
     said = changed(made, process, **{f"{made.far}.offset.flush.interval.ms": "2000", "spark.ui.retainedJobs": "66"})
     assert said["restarted"] == [made.flow]
-    process.says("spark.ui.retainedJobs has changed")
+    process.await_log("spark.ui.retainedJobs has changed")
     fill(made.broker_a, "dedicated-test-4")
     process.eventually(lambda: made.copies("dedicated-test-4"), 90)
 
@@ -251,7 +251,7 @@ def test_without_offset_syncs_data_are_copied_without_a_checkpoint_connector(
             for name in ("Source", "Heartbeat")
         ]
         process.eventually(lambda: are_running(made.broker_b, made.near, *wanted), 60)
-        process.says("Failed to configure the connector MirrorCheckpointConnector")
+        process.await_log("Failed to configure the connector MirrorCheckpointConnector")
         assert made.stored("connector-MirrorCheckpointConnector") is None
         assert f"mm2-offset-syncs.{made.far}.internal" not in topics_of(made.broker_a)
     finally:
@@ -299,7 +299,7 @@ def test_three_nodes_converge_on_a_changed_file(kafka_pair: tuple[LocalKafka, Lo
             write(name, "2")
             assert nodes[name].stop()[0] == 0
             nodes[name] = made.start(name)
-            nodes[name].says("assigned", timeout_s=120)  # so it has read its file
+            nodes[name].await_log("assigned", timeout_s=120)  # so it has read its file
         nodes[names[0]].eventually(
             lambda: '"refresh.topics.interval.seconds":"2"' in (made.stored("task-MirrorSourceConnector-0") or ""), 90
         )
@@ -307,7 +307,7 @@ def test_three_nodes_converge_on_a_changed_file(kafka_pair: tuple[LocalKafka, Lo
         for name in names:
             write(name, "3")
         for name in names:
-            nodes[name].says(IN_EFFECT, timeout_s=120)
+            nodes[name].await_log(IN_EFFECT, timeout_s=120)
         nodes[names[0]].eventually(
             lambda: '"refresh.topics.interval.seconds":"3"' in (made.stored("task-MirrorSourceConnector-0") or ""), 60
         )

@@ -384,9 +384,9 @@ def test_a_source_that_rejects_the_login_is_reported_in_one_sentence(site: Site,
 
 def test_unreachable_clusters_are_awaited_while_the_others_continue(site: Site) -> None:
     process = site.process
-    process.says("cannot be reached: connection refused", flow="late->plainB")
+    process.await_log("cannot be reached: connection refused", flow="late->plainB")
     waiting = "Waiting flows: plainA->late."
-    assert "The target cluster late" in process.says(waiting)["event"]
+    assert "The target cluster late" in process.await_log(waiting)["event"]
     since = site.beat("plain")
     process.eventually(lambda: site.beat("plain") > since)
     site.late.start()
@@ -399,7 +399,7 @@ def test_unreachable_clusters_are_awaited_while_the_others_continue(site: Site) 
         process.eventually(lambda row=(source, topic, target, f"{alias}.{topic}"): has_all(*row), 120)  # type: ignore[misc]
         assert contents(target, f"{alias}.{topic}") == contents(source, topic)
     assert len(process.lines(event=waiting)) == 1
-    process.says("Target cluster reachable; starting flows.", cluster="late")
+    process.await_log("Target cluster reachable; starting flows.", cluster="late")
 
 
 EXPECTED = {

@@ -110,23 +110,23 @@ class Flow:
 
     def await_copied(self, timeout_s: float = 150) -> None:
         """Everything is there once, as it was."""
-        wait_until(lambda: has_all(self.a, self.topic, self.b, self.remote), timeout_s, why=self.worker.tail)
+        wait_until(lambda: has_all(self.a, self.topic, self.b, self.remote), timeout_s, detail=self.worker.tail)
         assert contents(self.b, self.remote) == contents(self.a, self.topic)
 
     def await_the_rest(self) -> None:
         """Heartbeats, checkpoints, offset syncs, the group's offsets on the target."""
         spot = (self.group, self.remote, 0)
         internal = f"{self.source}.checkpoints.internal"
-        wait_until(lambda: (self.source, self.target) in heartbeats(self.b, "heartbeats"), 60, why=self.worker.tail)
-        wait_until(lambda: checkpoints(self.b, internal).get(spot) == (PLACE, PLACE, ""), 60, why=self.worker.tail)
-        wait_until(lambda: committed(self.b, self.group, self.remote) == PLACE, 60, why=self.worker.tail)
+        wait_until(lambda: (self.source, self.target) in heartbeats(self.b, "heartbeats"), 60, detail=self.worker.tail)
+        wait_until(lambda: checkpoints(self.b, internal).get(spot) == (PLACE, PLACE, ""), 60, detail=self.worker.tail)
+        wait_until(lambda: committed(self.b, self.group, self.remote) == PLACE, 60, detail=self.worker.tail)
         wait_until(
             lambda: (
                 {partition for _, partition in syncs(self.a, f"mm2-offset-syncs.{self.target}.internal")}
                 == set(range(PARTITIONS))
             ),
             60,
-            why=self.worker.tail,
+            detail=self.worker.tail,
         )
 
     def offsets(self) -> dict[int, int]:
@@ -196,7 +196,7 @@ def test_a_paused_connector_copies_nothing_and_resumes_at_its_position(flow: Flo
     flow.await_copied()
     name = flow.connector("Source")
     flow.rest.pause(name)
-    wait_until(lambda: flow.rest.states(name) == ["PAUSED"] * 3, 30, why=flow.worker.tail)
+    wait_until(lambda: flow.rest.states(name) == ["PAUSED"] * 3, 30, detail=flow.worker.tail)
     before = ends(flow.b, flow.remote)
     flow.write("while paused")
     time.sleep(3)
@@ -226,7 +226,7 @@ def test_altered_offsets_are_used(flow: Flow) -> None:
     flow.rest.ask("PATCH", f"/connectors/{name}/offsets", json=altered)
     flow.rest.resume(name)
     wanted = [end + (end - 10 if partition == 1 else 0) for partition, end in enumerate(before)]
-    wait_until(lambda: ends(flow.b, flow.remote) == wanted, 90, why=flow.worker.tail)
+    wait_until(lambda: ends(flow.b, flow.remote) == wanted, 90, detail=flow.worker.tail)
     again = contents(flow.b, flow.remote)[1][before[1] :]
     assert again == contents(flow.a, flow.topic)[1][10:]
 
@@ -254,7 +254,7 @@ def test_a_worker_on_the_source_stores_its_offsets_there_and_copies_once(
         flow.await_the_rest()
         assert props["offset.storage.topic"] in topics_of(kafka_a)
         assert props["offset.storage.topic"] not in topics_of(kafka_b)
-        wait_until(lambda: flow.offsets() == dict.fromkeys(range(PARTITIONS), RECORDS - 1), 30, why=worker.tail)
+        wait_until(lambda: flow.offsets() == dict.fromkeys(range(PARTITIONS), RECORDS - 1), 30, detail=worker.tail)
         worker.kill9()
         flow.write("while nobody copied")
         worker.start(_PATIENCE_S)

@@ -279,7 +279,7 @@ def test_13_21_checkpoints_continue_and_never_go_back_after_a_restart(stage: Sta
     wait_until(
         lambda: [stage.checkpoints(group, main).get(number, (0, 0))[0] for number in ALL] == [moved] * PARTITIONS,
         60,
-        why=stage.process.tail,
+        detail=stage.process.tail,
     )
     assert stage.goes_on_well(main, stage.checkpoints(group, main))
     wanted = {number: place for number, (_, place) in stage.checkpoints(group, main).items()}

@@ -92,9 +92,9 @@ def proxy(running: Proxy) -> Iterator[Proxy]:
 
 
 def test_an_unlimited_network_passes_and_counts_all_bytes(proxy: Proxy) -> None:
-    before = proxy.look()
+    before = proxy.counters()
     assert ask(proxy, frame(1_000_000)) == frame(1_000_000)
-    after = proxy.look()
+    after = proxy.counters()
     assert after["accepted"] == before["accepted"] + 1
     assert [after[name] - before[name] for name in ("bytes_up", "bytes_down")] == [1_000_004, 1_000_004]
 
@@ -200,7 +200,7 @@ def test_small_fragments_arrive_completely(proxy: Proxy) -> None:
 
 
 def test_the_rate_of_flipped_bits_is_about_the_configured_one(proxy: Proxy) -> None:
-    before = proxy.look()["flipped"]
+    before = proxy.counters()["flipped"]
     with connect(proxy) as sock:
         sock.sendall(frame(100))
         receive(sock)
@@ -209,7 +209,7 @@ def test_the_rate_of_flipped_bits_is_about_the_configured_one(proxy: Proxy) -> N
         got = b""
         while len(got) < 500_004:
             got += sock.recv(1 << 16)
-    flipped = proxy.look()["flipped"] - before
+    flipped = proxy.counters()["flipped"] - before
     assert 20 < flipped < 120
     assert sum(byte.bit_count() for byte in got[4:]) in range(flipped - 8, flipped + 1)
 
