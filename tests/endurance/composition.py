@@ -77,8 +77,8 @@ class Fault:
     """Details known at the begin that do not depend on the seed."""
 
     def __str__(self) -> str:
-        said = f"{self.name}, {self.lasts_s:.1f} s" if self.lasts_s else self.name
-        return f"{said} ({', '.join(self.notes)})" if self.notes else said
+        text = f"{self.name}, {self.lasts_s:.1f} s" if self.lasts_s else self.name
+        return f"{text} ({', '.join(self.notes)})" if self.notes else text
 
 
 class Draw:

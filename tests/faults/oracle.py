@@ -299,10 +299,10 @@ def reasons_of(gaps: Iterable[tuple[int, int, str]], offsets: range) -> dict[int
 
 
 def judge_reasons(judgment: Judgment, source: ClusterTopic, ledger: Ledger) -> None:
-    """Adds reasons in the ledger that differ from why a source offset really has no record for a reader of committed ones.
+    """Add wrong reasons in the ledger to the judgment: `aborted` or `control` differs from what the source has.
 
-    For a source that has lost nothing and is not compacted: what is missing is a marker or belongs to an aborted transaction, and
-    no lost range may be listed. Raises KafkaException.
+    The source must have lost no record and must not be compacted: each missing offset is a control record or belongs to
+    an aborted transaction, and the ledger may list no lost range. Raises KafkaException.
     """
     readers = Reader(source.bootstrap, "read_committed"), Reader(source.bootstrap, "read_uncommitted")
     try:

@@ -1,6 +1,6 @@
 """Waiting for a condition that another thread or process fulfils.
 
-`MM2_TEST_PATIENCE` (a number, 1 unless set) multiplies every timeout: how many times as long as on a quiet machine something may take.
+`MM2_TEST_PATIENCE` (a number, 1 unless set) multiplies every timeout, for use on a busy machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def wait_until(
 ) -> None:
     """Call `condition` until it returns something true.
 
-    AssertionError after `timeout_s` seconds, with `what` was waited for and what `detail` returns (for instance the end of a log).
+    Raises AssertionError after `timeout_s` seconds, with `what` and the result of `detail`, for example the end of a log.
     """
     timeout_s *= PATIENCE
     deadline = time.monotonic() + timeout_s
