@@ -31,7 +31,7 @@ class CountingConnector(SourceConnector):
 
     def start(self, props: dict[str, str]) -> None:
         if props.get("fail.connector"):
-            raise ValueError("told to fail")
+            raise ValueError("configured to fail")
         self.props = props
 
     def stop(self) -> None:
@@ -84,7 +84,7 @@ class CountingTask(SourceTask):
             raise RetriableError("not in the mood")
         self.count += 1
         if self.count == self.fail_at:
-            raise ValueError(f"told to fail at {self.fail_at}")
+            raise ValueError(f"configured to fail at {self.fail_at}")
         return [
             SourceRecord(
                 self.partition,

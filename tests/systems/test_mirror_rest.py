@@ -35,7 +35,7 @@ def props(kafka_a: LocalKafka, kafka_b: LocalKafka, source: str, target: str, un
         f"{source}->{target}.topics": unique,
         f"{target}->{source}.emit.heartbeats.enabled": "false",
         "replication.factor": "1",
-        # else the alias of the target would be part of a topic's name
+        # otherwise the alias of the target would be part of a topic's name
         "offset-syncs.topic.location": "target",
         **{f"{name}.storage.replication.factor": "1" for name in ("config", "offset", "status")},
     }
@@ -123,7 +123,7 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
             **settings,
             "clusters": f"{SOURCE},{TARGET},third",
             "third.bootstrap.servers": kafka_b.bootstrap,
-            # nothing may come from an alias that cannot be part of a topic's name
+            # no flow may have a source alias that is invalid in a topic's name
             f"{TARGET}->third.emit.heartbeats.enabled": "false",
         }
         with mirroring(folder, "two", other) as second:
@@ -158,7 +158,7 @@ def test_a_reserved_alias_is_served_below_flows(
         assert [entry["path"] for entry in ask("GET", f"{url}/flows").json()] == ["/flows/health/b"]
         assert ask("GET", f"{url}/flows/health/b/connectors").status_code == 200
         assert ask("GET", f"{url}/health/b/connectors").status_code == 404
-        # but where Java's processes ask, they are answered
+        # but the endpoints that Java's processes use respond
         assert ask("PUT", f"{url}/health/b/connectors/x/fence").status_code == 400
 
 
@@ -208,14 +208,14 @@ def test_processes_call_each_other_over_internal_rest(
                     for name in ask("GET", f"{flows[0]}/connectors").json()
                 }
 
-            # connectors run on both, so one that follows has to hand its task configs to the leader
+            # connectors run on both, so a follower must send its task configs to the leader
             both = {f"127.0.0.1:{port}/{source}->{target}" for port in ports}
             wait_until(lambda: hosts() == both, 60, detail=lambda: f"{hosts()} {one.tail()}")
             create(kafka_a, f"{unique}-later")
             tasks = f"{flows[1]}/connectors/MirrorSourceConnector/tasks"
             wait_until(lambda: f"{unique}-later" in ask("GET", tasks).text, 90, detail=lambda: one.tail() + two.tail())
 
-            # unsigned, badly signed, signed: only the last is obeyed
+            # unsigned, wrong signature, signed: only the last is accepted
             fence = "/connectors/MirrorSourceConnector/fence"
             for flow in flows:
                 assert ask("PUT", flow + fence).status_code == 400
@@ -224,7 +224,7 @@ def test_processes_call_each_other_over_internal_rest(
                 mac = hmac.new(session_key(kafka_b, source), b"", hashlib.sha256).digest()
                 right = wrong | {"X-Connect-Authorization": base64.b64encode(mac).decode()}
                 assert ask("PUT", flow + fence, headers=right).status_code == 204
-            # what only the leader can do is done wherever it is asked for
+            # each process accepts requests that only the leader can handle
             for flow in flows:
                 assert (
                     ask("POST", f"{flow}/connectors/MirrorSourceConnector/restart?includeTasks=true").status_code == 202

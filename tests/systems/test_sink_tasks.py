@@ -11,7 +11,7 @@ import pytest
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
 from tests.support.waiting import wait_until
-from tests.systems.sink_events import committed, produce, put, sink_props, told
+from tests.systems.sink_events import committed, events_of, produce, put, sink_props
 from tests.systems.workers import DistributedWorker, distributed_props
 
 INTEGER = "org.apache.kafka.connect.converters.IntegerConverter"
@@ -27,9 +27,9 @@ def topic(broker: LocalKafka, unique: str) -> str:
 
 
 def held(events: Path) -> dict[int, set[str]]:
-    """Partitions that each task has open, as of its events."""
+    """The open partitions of each task, from its events."""
     now: dict[int, set[str]] = {}
-    for event in told(events, "start", "open", "close"):
+    for event in events_of(events, "start", "open", "close"):
         mine = now.setdefault(event["task"], set())
         if event["event"] == "start":
             mine.clear()
@@ -41,9 +41,9 @@ def held(events: Path) -> dict[int, set[str]]:
 
 
 def never_shared(events: Path) -> None:
-    """No partition is opened before its previous owner has closed it."""
+    """Assert that no partition is opened before its previous owner has closed it."""
     owner: dict[str, int] = {}
-    for event in told(events, "open", "close"):
+    for event in events_of(events, "open", "close"):
         for partition in event["partitions"]:
             if event["event"] == "open":
                 assert partition not in owner, f"{partition} opened by {event['task']} while {owner[partition]} had it"
@@ -85,8 +85,8 @@ def test_partitions_move_between_two_workers_without_loss_or_duplicate(
         for number in range(40):
             produce(b, topic, [f"c{number}"], partition=number % 4)
         wait_until(lambda: len(put(events)) >= 120, detail=one.tail)
-        # A partition more: an own rebalance, in which only that one moves with the cooperative protocol.
-        opened = Counter(p for event in told(events, "open") for p in event["partitions"])
+        # A new partition causes a rebalance, in which only that one moves with the cooperative protocol.
+        opened = Counter(p for event in events_of(events, "open") for p in event["partitions"])
         one.rest.delete(topic)
         wait_until(lambda: all(not mine for mine in held(events).values()), detail=one.tail)
     never_shared(events)
@@ -114,12 +114,13 @@ def test_created_and_deleted_topics_change_what_a_pattern_reads(
     create_topic(broker.bootstrap, f"{topic}-new")
     produce(broker.bootstrap, f"{topic}-new", ["new"])
     wait_until(lambda: put(events) == ["'old'", "'new'"], detail=worker.tail)
-    # What it had before it kept.
-    assert not told(events, "close")
+    # It kept the partitions that it had before.
+    assert not events_of(events, "close")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_topics([f"{topic}-new"])[f"{topic}-new"].result(20)
     wait_until(
-        lambda: [event["partitions"] for event in told(events, "close")] == [[f"{topic}-new-0"]], detail=worker.tail
+        lambda: [event["partitions"] for event in events_of(events, "close")] == [[f"{topic}-new-0"]],
+        detail=worker.tail,
     )
     produce(broker.bootstrap, topic, ["on"], partition=0)
     wait_until(lambda: put(events)[-1] == "'on'", detail=worker.tail)
@@ -136,7 +137,7 @@ def test_a_batch_with_a_retriable_error_is_put_again_before_any_other(
     produce(broker.bootstrap, topic, ["before", "retry this", "after"], partition=0)
     produce(broker.bootstrap, topic, [f"other {n}" for n in range(20)], partition=1)
     wait_until(lambda: len(put(events)) == 23, detail=worker.tail)
-    refused = told(events, "refused")
+    refused = events_of(events, "refused")
     assert len(refused) == 3
     assert len({event["records"] for event in refused}) == 1  # the same batch each time
     assert refused[2]["at"] - refused[0]["at"] >= 0.15  # twice the 100 ms that the task asked for
@@ -155,7 +156,7 @@ def test_a_task_may_rewind_pause_resume_and_request_a_commit(broker: LocalKafka,
         fresh.write_text(json.dumps(obeyed))
         fresh.replace(commands)
         produce(broker.bootstrap, topic, [f"for {name}"], partition=3)  # so that put is called
-        wait_until(lambda: name in [event["command"] for event in told(events, "obeyed")], detail=worker.tail)
+        wait_until(lambda: name in [event["command"] for event in events_of(events, "obeyed")], detail=worker.tail)
 
     props = {**distributed_props(broker.bootstrap, f"{topic}-workers"), "offset.flush.interval.ms": "600000"}
     with DistributedWorker(folder, props) as worker:
@@ -168,8 +169,8 @@ def test_a_task_may_rewind_pause_resume_and_request_a_commit(broker: LocalKafka,
         assert Counter(put(events))["'n6'"] == 1
         order("hold", "pause", 0)
         produce(broker.bootstrap, topic, ["held back"], partition=0)
-        produce(broker.bootstrap, topic, ["goes on"], partition=1)
-        wait_until(lambda: "'goes on'" in put(events), detail=worker.tail)
+        produce(broker.bootstrap, topic, ["continued"], partition=1)
+        wait_until(lambda: "'continued'" in put(events), detail=worker.tail)
         assert "'held back'" not in put(events)
         order("free", "resume", 0)
         wait_until(lambda: "'held back'" in put(events), detail=worker.tail)
@@ -190,14 +191,14 @@ def test_a_paused_sink_keeps_its_partitions_commits_and_reads_nothing(
     wait_until(lambda: worker.rest.states(topic) == ["PAUSED", "PAUSED"])
     wait_until(lambda: committed(broker.bootstrap, f"connect-{topic}") == {f"{topic}-0": 1})
     produce(broker.bootstrap, topic, ["two"], partition=0)
-    flushes = len(told(events, "flush"))
-    wait_until(lambda: len(told(events, "flush")) >= flushes + 3, detail=worker.tail)  # it lives
+    flushes = len(events_of(events, "flush"))
+    wait_until(lambda: len(events_of(events, "flush")) >= flushes + 3, detail=worker.tail)  # it is running
     assert put(events) == ["'one'"]
-    assert not told(events, "close")
+    assert not events_of(events, "close")
     worker.rest.resume(topic)
     wait_until(lambda: put(events) == ["'one'", "'two'"], detail=worker.tail)
     worker.rest.await_running(topic, 1)  # records do not wait for the status topic
-    assert len(told(events, "start")) == 1
+    assert len(events_of(events, "start")) == 1
     worker.rest.delete(topic)
 
 
@@ -260,7 +261,7 @@ def test_records_that_a_task_reports_are_in_the_dead_letters_before_their_offset
         "errors.deadletterqueue.topic.name": letters,
         "errors.deadletterqueue.topic.replication.factor": "1",
         "errors.deadletterqueue.context.headers.enable": "true",
-        # The dead letter is what was read, not what became of it.
+        # The dead letter contains the original record, not the transformed one.
         "transforms": "route",
         "transforms.route.type": "org.apache.kafka.connect.transforms.RegexRouter",
         "transforms.route.regex": ".*",
@@ -271,7 +272,7 @@ def test_records_that_a_task_reports_are_in_the_dead_letters_before_their_offset
     worker.rest.await_running(topic, 1)
     produce(broker.bootstrap, topic, ["fine", "bad one", "fine too"], partition=1)
     wait_until(lambda: put(events) == ["'fine'", "'fine too'"], detail=worker.tail)
-    assert {(e["topic"], *e["original"][:2]) for e in told(events, "put")} == {("elsewhere", topic, 1)}
+    assert {(e["topic"], *e["original"][:2]) for e in events_of(events, "put")} == {("elsewhere", topic, 1)}
     wait_until(lambda: committed(broker.bootstrap, f"connect-{topic}") == {f"{topic}-1": 3}, detail=worker.tail)
     (letter,) = read_all(broker.bootstrap, letters)
     headers = dict(letter.headers())

@@ -70,7 +70,7 @@ def test_topics_are_created_with_the_settings_of_the_matching_group(
         lambda: exists(broker, unique) and sorted(values(broker, unique)) == sorted(source.read_text().split("\n")[:-1])
     )
     assert describe(broker, unique)[0] == 2
-    # Records without a key are refused there, but the topic has been made.
+    # Records without a key are rejected there, but the topic was created.
     wait_until(lambda: exists(broker, f"{unique}-table"), detail=worker.tail)
     partitions, settings = describe(broker, f"{unique}-table")
     assert (partitions, settings["cleanup.policy"]) == (1, "compact")
@@ -156,7 +156,7 @@ def test_bad_records_are_left_out_when_all_errors_are_tolerated_and_end_the_task
     strict = f"{unique}-strict"
     worker.rest.create(strict, {**config, "topic": unique})
     wait_until(lambda: worker.rest.states(strict) == ["RUNNING", "FAILED"], detail=worker.tail)
-    # What came before was committed when it failed.
+    # The offsets before it were committed when it failed.
     assert [entry["offset"]["count"] for entry in worker.rest.offsets(strict)] == [4]
     worker.rest.delete(strict)
 

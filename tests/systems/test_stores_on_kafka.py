@@ -1,4 +1,4 @@
-"""The three internal topics of a distributed worker, seen from the topics and from REST."""
+"""The three internal topics of a distributed worker, checked in the topics and through REST."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a16_a39_status_records_are_written(
     worker.rest.create(unique, verifiable(unique, 3))
     worker.rest.await_running(unique, 3)
     with DistributedWorker(folder, distributed_props(broker.bootstrap, group)) as other:
-        # It takes over its share, in a later generation.
+        # It is assigned its share in a later generation.
         def is_shared() -> bool:
             found = worker.rest.status(unique)
             owners = {task["worker_id"] for task in found["tasks"]}
@@ -117,11 +117,11 @@ def test_a16_a39_status_records_are_written(
         moved = [task["id"] for task in here["tasks"] if task["worker_id"] == other.worker_id]
         for number in moved:
             key = f"status-task-{unique}-{number}"
-            said = [json.loads(value) for name, value in rows(broker, f"{group}-status") if name == key and value]
-            generations = [status["generation"] for status in said]
+            written = [json.loads(value) for name, value in rows(broker, f"{group}-status") if name == key and value]
+            generations = [status["generation"] for status in written]
             assert generations == sorted(generations)
             assert generations[0] < generations[-1]
-            assert [status["state"] for status in said] == ["RUNNING", "UNASSIGNED", "RUNNING"]
+            assert [status["state"] for status in written] == ["RUNNING", "UNASSIGNED", "RUNNING"]
         topic = table[f"status-topic-{unique}:connector-{unique}"]["topic"]
         assert list(topic) == ["name", "connector", "task", "discoverTimestamp"]
         assert (topic["name"], topic["connector"]) == (unique, unique)
@@ -178,7 +178,7 @@ def test_a18_config_records_are_written(worker: DistributedWorker, broker: Local
     assert json.loads(mine[1][1] or b"") == {"properties": {**config, "name": unique}}
     assert mine[2][1] == b'{"state":"STARTED","state.v2":"STARTED"}'
     assert mine[5][1] == b'{"tasks":2}'
-    # Whoever writes to the topic is obeyed.
+    # The worker applies records of any writer to the topic.
     write(broker, topic, f"target-state-{unique}", '{"state":"PAUSED","state.v2":"PAUSED"}')
     wait_until(lambda: worker.rest.states(unique) == ["PAUSED"] * 3, 30, detail=lambda: str(worker.rest.status(unique)))
     by_hand = {"properties": {**config, "name": f"{unique}-hand", "tasks.max": "1"}}
@@ -196,13 +196,13 @@ def test_a18_config_records_are_written(worker: DistributedWorker, broker: Local
 def test_task_configs_that_the_topic_rejects_are_reported_by_name_and_none_is_used(
     broker: LocalKafka, unique: str
 ) -> None:
-    # All partitions of a task are one record, as in Java: more than some 25,000 are too large for the default.
+    # All partitions of a task are one record, as in Java: more than about 25,000 exceed the default size.
     many = ",".join(f"a-topic-with-a-name-of-ordinary-length-{number}" for number in range(30_000))
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="B")
     store = KafkaConfigStore(cluster, InternalTopic(unique, "config.storage.", 1, 1), start_timeout_s=30)
-    nobody: Any = object()  # never called
+    unused: Any = object()  # never called
     try:
-        store.start(nobody)
+        store.start(unused)
         wrong = rf"the task configs of connector c to the config topic {unique} of cluster B: .*MESSAGE_TOO_LARGE"
         with pytest.raises(ConnectError, match=wrong):
             store.put_task_configs("c", [{"task.assigned.partitions": "t-0"}, {"task.assigned.partitions": many}])
@@ -265,7 +265,7 @@ def test_a40_a_reference_is_stored_and_not_the_secret(broker: LocalKafka, unique
 
 @pytest.mark.timeout(120)
 def test_a44_a_file_with_internal_converters_still_starts(broker: LocalKafka, unique: str, folder: Path) -> None:
-    """The worker properties that the seeds began with."""
+    """The worker properties that the test started with."""
     create(broker, unique)
     converter = "org.apache.kafka.connect.json.JsonConverter"
     props = distributed_props(broker.bootstrap, unique) | {

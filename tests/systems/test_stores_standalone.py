@@ -1,4 +1,4 @@
-"""A standalone worker keeps everything to itself: configs and statuses in memory, offsets in a file."""
+"""A standalone worker stores configs and statuses in memory, and offsets in a file."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_the_connector_s_batches_are_complete_and_offsets_of_aborted_ones_are_co
     exact.rest.create(topic, props(topic, "connector", most="300"))
     exact.rest.await_running(topic, 1)
     wait_until(lambda: position(exact, topic) == 300, 60, detail=exact.tail)
-    # Of the batches of five every third is aborted.
+    # Every third of the batches of five records is aborted.
     expected = [number for number in range(300) if (number // 5 + 1) % 3]
     assert seen(broker, topic) == expected
     assert seen(broker, topic, "read_uncommitted") == list(range(300))
@@ -167,7 +167,7 @@ def test_a_task_that_writes_to_its_own_offsets_topic_fails_instead_of_waiting_fo
 
 
 def end(broker: LocalKafka, topic: str, isolation: IsolationLevel) -> int:
-    """Behind the last record that such a reader sees."""
+    """The log end offset, or the last stable offset for READ_COMMITTED."""
     tp = TopicPartition(topic, 0)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
