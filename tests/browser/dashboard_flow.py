@@ -15,7 +15,7 @@ import httpx
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from mm2.copy.ledger import Verified, ledger_topic, verified_record
-from mm2.kafka.structs import TopicPartition as Place
+from mm2.kafka.structs import TopicPartition as Mm2TopicPartition
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create, producer_of
@@ -111,9 +111,9 @@ class DashboardFlow:
         finally:
             consumer.close()
 
-    def verified(self, place: Place, verified: Verified) -> None:
+    def verified(self, tp: Mm2TopicPartition, verified: Verified) -> None:
         """Have the ledger say what `mm2 verify --record` has found of a partition."""
-        record = verified_record(place, verified)
+        record = verified_record(tp, verified)
         producer = producer_of(self.target)
         producer.produce(ledger_topic(SOURCE), key=record.key, value=record.value)
         assert producer.flush(PATIENCE_S) == 0

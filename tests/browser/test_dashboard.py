@@ -134,11 +134,11 @@ def test_verified_offsets_are_shown_and_differences_are_red(shop: DashboardFlow,
         page.goto(f"{shop.ui}partitions?flow={FLOW}&search=orders-1")
         expect(row(page, "orders-1").locator("td").nth(8)).to_have_text(up_to, timeout=PATIENCE_S * 1000)
         page.goto(shop.ui)
-        said = "vault differs from shop: 2 missing, found by mm2 verify."
+        expected = "vault differs from shop: 2 missing, found by mm2 verify."
         if differences:
-            expect(flow.locator(".sentence.bad")).to_contain_text(said, timeout=PATIENCE_S * 1000)
+            expect(flow.locator(".sentence.bad")).to_contain_text(expected, timeout=PATIENCE_S * 1000)
         else:
-            expect(flow.locator(".sentence")).not_to_contain_text(said, timeout=PATIENCE_S * 1000)
+            expect(flow.locator(".sentence")).not_to_contain_text(expected, timeout=PATIENCE_S * 1000)
 
 
 def test_gaps_are_shown_with_their_reasons(shop: DashboardFlow, page: Page) -> None:
@@ -191,7 +191,7 @@ def test_connectors_are_paused_resumed_restarted_and_stopped(shop: DashboardFlow
     page.goto(f"{shop.ui}connectors")
     block = connector(page, HEARTBEAT)
     expect(block.locator(".line .state")).to_have_text("RUNNING", timeout=PATIENCE_S * 1000)
-    for verb, said, state in (
+    for verb, expected, state in (
         ("Pause", "is paused", "PAUSED"),
         ("Resume", "is resumed", "RUNNING"),
         ("Stop", "is stopped", "STOPPED"),
@@ -202,7 +202,7 @@ def test_connectors_are_paused_resumed_restarted_and_stopped(shop: DashboardFlow
         dialog = page.get_by_role("alertdialog")
         expect(dialog).to_contain_text(f"{verb} {HEARTBEAT} of {FLOW}?")
         dialog.get_by_role("button", name=verb).click()
-        expect(page.locator(".message")).to_have_text(f"{HEARTBEAT} of {FLOW} {said}.")
+        expect(page.locator(".message")).to_have_text(f"{HEARTBEAT} of {FLOW} {expected}.")
         wait_for_state(shop, HEARTBEAT, state)
         expect(block.locator(".line .state")).to_have_text(state, timeout=PATIENCE_S * 500)
     asked = shop.process.lines(event="dashboard action requested", subject=HEARTBEAT)

@@ -86,17 +86,17 @@ class Watched:
         self.eventually(lambda: not self.prometheus.firing())
 
 
-def _commit(broker: LocalKafka, group: str, place: TopicPartition) -> None:
+def _commit(broker: LocalKafka, group: str, offset: TopicPartition) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "enable.auto.commit": False})
     try:
-        consumer.commit(offsets=[place], asynchronous=False)
+        consumer.commit(offsets=[offset], asynchronous=False)
     finally:
         consumer.close()
 
 
 def unanswered(watched: Watched, asked: Mapping[str, str]) -> set[str]:
     """Places of which Prometheus has no series."""
-    return {place for place, expression in asked.items() if not watched.prometheus.query(resolved(expression))}
+    return {panel for panel, expression in asked.items() if not watched.prometheus.query(resolved(expression))}
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 def test_a_healthy_flow_fires_no_alert_and_every_panel_query_works(watched: Watched) -> None:
     watched.eventually(lambda: not watched.prometheus.alerts())  # nor is anything pending, once it has started
-    asked = {place: expression for file in BOARDS for place, expression in queries(file)}
+    asked = {panel: expression for file in BOARDS for panel, expression in queries(file)}
     # Matching of labels is tried, too; a panel that never has anything to show shows nothing on the worst day either.
     wait_until(
         lambda: unanswered(watched, asked) <= NOTHING_TO_SHOW,

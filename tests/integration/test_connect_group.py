@@ -33,14 +33,14 @@ class WorkerProcess:
         self.worker_id = worker_id
         self._said = folder / f"{worker_id.replace(':', '-')}.jsonl"
         self._log = folder / f"{worker_id.replace(':', '-')}.log"
-        with self._said.open("wb") as said, self._log.open("wb") as log:
+        with self._said.open("wb") as output, self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
                     str(Path(__file__).with_name("connect_toy.py")),
                     json.dumps({"props": props, "worker_id": worker_id}),
                 ],
-                stdout=said,
+                stdout=output,
                 stderr=log,
                 cwd=_ROOT,
                 env={**os.environ, "PYTHONPATH": str(_ROOT)},
@@ -48,8 +48,8 @@ class WorkerProcess:
 
     @property
     def status(self) -> dict[str, Any]:
-        said = self._said.read_text()
-        lines = [line for line in said[: said.rfind("\n") + 1].splitlines() if line.startswith("{")]
+        output = self._said.read_text()
+        lines = [line for line in output[: output.rfind("\n") + 1].splitlines() if line.startswith("{")]
         return dict(json.loads(lines[-1])) if lines else {}
 
     @property

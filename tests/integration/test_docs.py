@@ -140,10 +140,10 @@ def _verbs() -> set[str]:
 def test_units_and_containers_have_the_defined_names() -> None:
     """Commands that cannot run here."""
     typed = [command for block in blocks() if block.is_shell for command in block.commands()]
-    said = [word for page in PAGES for word in re.findall(r"`(systemctl [^`]+)`", page.read_text())]
+    printed = [word for page in PAGES for word in re.findall(r"`(systemctl [^`]+)`", page.read_text())]
     units = [
         word.strip("'")
-        for command in (*typed, *said)
+        for command in (*typed, *printed)
         if command.split()[0] in {"systemctl", "journalctl"}
         for word in command.split()
         if word.strip("'").startswith("mm2")
@@ -177,7 +177,7 @@ def test_yaml_and_json_blocks_parse() -> None:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Environment:
     """A folder that looks like the repository, with two brokers behind its samples, and a flow that runs."""
 
     folder: Path
@@ -198,7 +198,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     folder = tmp_path_factory.mktemp("docs")
     (port,) = free_ports(1)
     for name in ("bin", "docs", "mm2", ".venv"):
@@ -220,7 +220,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         try:
             wait_until(lambda: all(has_all(a, topic, b, f"A.{topic}") for topic in TOPICS), 180, detail=log.read_text)
             wait_until(lambda: _is_healthy(port), 60, detail=log.read_text)
-            yield Stage(folder, port)
+            yield Environment(folder, port)
             assert process.poll() is None, log.read_text()
         finally:
             end(process, patience_s=30)
@@ -254,7 +254,7 @@ def _fill(broker: LocalKafka) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_every_command_runs_as_printed(stage: Stage) -> None:
+def test_every_command_runs_as_printed(env: Environment) -> None:
     typed: dict[str, Block] = {}
     for block in blocks():
         for command in block.runnable():
@@ -264,8 +264,8 @@ def test_every_command_runs_as_printed(stage: Stage) -> None:
     looking = [command for command in typed if not CHANGING.search(command)]
     failed = []
     with ThreadPoolExecutor(2) as threads:
-        outcomes = list(threads.map(stage.run, looking))
-    outcomes += [stage.run(command) for command in typed if CHANGING.search(command)]
+        outcomes = list(threads.map(env.run, looking))
+    outcomes += [env.run(command) for command in typed if CHANGING.search(command)]
     for command, done in outcomes:
         allowed = ANSWERS if re.match(r"(bin/)?mm2 ", command) else {0}
         if done.returncode not in allowed or "Traceback" in done.stderr:
@@ -275,7 +275,7 @@ def test_every_command_runs_as_printed(stage: Stage) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_readme_drill_runs_as_printed(stage: Stage) -> None:
+def test_the_readme_drill_runs_as_printed(env: Environment) -> None:
     """Last, since it takes the flow's topics away, and gives them back."""
     drill = [
         command
@@ -285,7 +285,7 @@ def test_the_readme_drill_runs_as_printed(stage: Stage) -> None:
         if re.search(r"\bmm2 (failover|failback)\b(?!.*--dry-run)", command)
     ]
     assert len(drill) == 2, drill
-    for command, done in map(stage.run, drill):
+    for command, done in map(env.run, drill):
         assert done.returncode == 0, (
             f"{command}\nended with {done.returncode}: {done.stdout[-1500:]}{done.stderr[-1500:]}"
         )

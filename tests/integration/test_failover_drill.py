@@ -259,7 +259,7 @@ def test_twenty_groups_fail_over_and_fail_back(
     names = [group.name for group in movers]
     process = MirrorProcess(file, tmp_path / "process.log")
 
-    def said(code: int, *arguments: str) -> dict[str, Any]:
+    def run_verb(code: int, *arguments: str) -> dict[str, Any]:
         verb, flow, *rest = arguments
         got, out, err = asked(capsys, verb, file, flow, *rest, "--json")
         assert got == code, f"{arguments}: {got} instead of {code}: {err}{out}\n{process.tail()}"
@@ -290,11 +290,11 @@ def test_twenty_groups_fail_over_and_fail_back(
 
         # -- away from a source that is gone
         before = changeable(b, names, remote)
-        dry = said(0, "failover", "A->B", "--dry-run")
+        dry = run_verb(0, "failover", "A->B", "--dry-run")
         assert changeable(b, names, remote) == before, "a dry run changes nothing"
         assert not dry["source_answers"]
         began = time.monotonic()
-        done = said(0, "failover", "A->B")
+        done = run_verb(0, "failover", "A->B")
         took_s = time.monotonic() - began
         assert all(row["state"] == "PAUSED" for row in done["partitions"]), done["partitions"]
         assert all(row["source_end"] is not None for row in done["partitions"]), (
@@ -345,12 +345,12 @@ def test_twenty_groups_fail_over_and_fail_back(
         }
         assert sum(map(len, tail.values())) > 1_000, "else there is nothing to tell"
         figures(f"{sum(map(len, tail.values()))} records on A only")
-        told = said(1, "failback", "A->B")
-        assert told["problems"]
-        for row in told["partitions"]:
+        document = run_verb(1, "failback", "A->B")
+        assert document["problems"]
+        for row in document["partitions"]:
             mine = tail[row["partition"]]
             assert (row["copied_up_to"], row["source_end"], row["missing"]) == (mine[0][0], mine[-1][0] + 1, len(mine))
-        kept = said(0, "failback", "A->B", "--divergent", "keep")
+        kept = run_verb(0, "failback", "A->B", "--divergent", "keep")
         if identity:
             assert all(start["verified"] for start in kept["starts"])
             process.eventually(lambda: all_of(numbers(a, TOPIC)).keys() >= set(new_on_b), 120)
@@ -373,14 +373,14 @@ def test_twenty_groups_fail_over_and_fail_back(
 
         # -- home
         wait_until(lambda: not in_use(a, names), 120)  # members that A knows from before it was killed
-        home = said(0, "failover", "B->A", "--wait", "120")
+        home = run_verb(0, "failover", "B->A", "--wait", "120")
         assert {row["group"] for row in home["groups"]} == set(names)
         for topic in [TOPIC] if identity else [TOPIC, f"B.{TOPIC}"]:
             end, at_home = dict(enumerate(ends(a, topic))), offsets_of(a, names, topic)
             for group in movers:
                 assert at_home[group.name] == end, f"{group.name} comes home to another place of {topic} than its end"
         figures(f"{len(home['groups'])} offsets of {len(names)} groups at home, each behind its last record")
-        said(0, "failback", "B->A")
+        run_verb(0, "failback", "B->A")
         write_numbers(a, TOPIC, range(2_000_000, 2_000_100))
         after = set(range(2_000_000, 2_000_100))
         process.eventually(lambda: all_of(numbers(b, remote)).keys() >= after, 120)

@@ -59,7 +59,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 @pytest.mark.timeout(2400)
 class TestImage:
     def test_the_image_has_the_tested_versions_and_no_test_packages(self, image: Image) -> None:
-        told = image.run(
+        reported = image.run(
             "python",
             "-c",
             "from importlib.metadata import distributions\nfor d in distributions(): print(f'{d.name}=={d.version}')",
@@ -67,7 +67,7 @@ class TestImage:
         pinned = {
             _normal(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"
         }
-        installed = {_normal(line) for line in told}
+        installed = {_normal(line) for line in reported}
         ours = {line for line in installed if line.startswith("mm2==")}
         assert ours
         assert installed - ours <= pinned

@@ -65,9 +65,9 @@ def test_after_repeated_kills_a_committed_reader_sees_every_record_once(
         # Nothing more comes: no transaction will carry what the tasks have to say.
         flow = f"{source}->{target}"
         code, out, _ = asked(capsys, "failover", file, flow, "--json")
-        told = json.loads(out)
-        assert (code, told["problems"]) == (0, []), out
-        assert [(row["state"], row["missing"], row["others"]) for row in told["partitions"]] == [
+        document = json.loads(out)
+        assert (code, document["problems"]) == (0, []), out
+        assert [(row["state"], row["missing"], row["others"]) for row in document["partitions"]] == [
             ("PAUSED", 0, 0)
         ] * PARTITIONS
         assert asked(capsys, "failback", file, flow)[0] == 0

@@ -105,28 +105,28 @@ def test_the_ledger_is_created_and_so_is_the_dead_letter_topic_if_enabled(
 def test_errors_of_internal_topics_are_reported(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    said: list[str] = []
+    printed: list[str] = []
 
-    def told(sentence: str) -> bool:
-        said.extend(capfd.readouterr())
-        return sentence in "".join(said)
+    def is_printed(sentence: str) -> bool:
+        printed.extend(capfd.readouterr())
+        return sentence in "".join(printed)
 
     ledger = OWN[0].format(unique)
     base = props(kafka_a, kafka_b, unique, source__cluster__alias=unique)
     with running(MirrorSourceConnector(), base | {"ledger.topic.replication.factor": "3"}):
         sentence = f"Topic {ledger} on cluster B cannot be created: ledger.topic.replication.factor is 3"
-        wait_until(lambda: told(sentence), 30, what="a word about a factor that somebody wants")
+        wait_until(lambda: is_printed(sentence), 30, what="a word about a factor that somebody wants")
     create(kafka_b, ledger, config={"cleanup.policy": "delete"})
     syncs = f"mm2-offset-syncs.{unique}-B.internal"
     create(kafka_a, syncs)  # as a broker does it that creates what is asked for
     with running(MirrorSourceConnector(), base | {"target.cluster.alias": f"{unique}-B"}):
         wait_until(
-            lambda: told(f"Topic {ledger} on cluster {unique}-B has cleanup.policy=delete"),
+            lambda: is_printed(f"Topic {ledger} on cluster {unique}-B has cleanup.policy=delete"),
             30,
             what="a word about the cleanup",
         )
         wait_until(
-            lambda: told(f"Topic {syncs} on cluster {unique} has cleanup.policy=delete"),
+            lambda: is_printed(f"Topic {syncs} on cluster {unique} has cleanup.policy=delete"),
             30,
             what="and about the syncs'",
         )
@@ -238,13 +238,13 @@ def test_an_unreachable_source_is_reported_soon_and_the_connector_continues_once
     (port,) = free_ports(1)
     not_yet = {**props(kafka_a, kafka_b, unique), "source.cluster.bootstrap.servers": f"127.0.0.1:{port}"}
     with running(MirrorSourceConnector(), not_yet) as (connector, context):
-        said: list[str] = []
+        printed: list[str] = []
 
-        def told() -> bool:
-            said.extend(capfd.readouterr())
-            return f"127.0.0.1:{port}" in "".join(said)
+        def is_printed() -> bool:
+            printed.extend(capfd.readouterr())
+            return f"127.0.0.1:{port}" in "".join(printed)
 
-        wait_until(told, 5, what="a word about the source")
+        wait_until(is_printed, 5, what="a word about the source")
         assert not context.reconfigured.is_set()
         assert assigned(connector) == ["not loaded"], "unknown is never empty"
         relay(port, kafka_a.bootstrap)
@@ -259,10 +259,10 @@ def test_a_missing_authorizer_is_logged_once(
     often = {**props(kafka_a, kafka_b, unique), "sync.topic.acls.interval.seconds": "1"}
     with running(MirrorSourceConnector(), often) as (_, context):
         assert context.reconfigured.wait(30)
-        said: list[str] = []
+        printed: list[str] = []
 
         def hinted() -> bool:
-            said.extend(capfd.readouterr())
-            return "sync.topic.acls.enabled=false" in "".join(said)
+            printed.extend(capfd.readouterr())
+            return "sync.topic.acls.enabled=false" in "".join(printed)
 
         wait_until(hinted, 30, what="the hint")

@@ -77,10 +77,10 @@ def test_gaps_are_listed_by_reason_with_the_known_ranges(
         f"2 partitions of {unique}->B: compacted 1,030, control 2, retention 50",
     ]
     code, out, _ = asked(capsys, "gaps", file, f"{unique} -> B", "--json", "--topic", unique)
-    told: dict[str, Any] = json.loads(out)
+    document: dict[str, Any] = json.loads(out)
     assert code == 1
-    assert told["totals"] == {"compacted": 1_030, "control": 2, "retention": 50}
-    first, second = told["partitions"]
+    assert document["totals"] == {"compacted": 1_030, "control": 2, "retention": 50}
+    first, second = document["partitions"]
     assert (first["topic"], first["partition"], first["position"]) == (unique, 0, 9)
     assert first["ranges"] == [
         {"first": 3, "last": 22, "reason": "compacted"},
@@ -169,8 +169,8 @@ def test_heartbeats_of_the_reachable_cluster_are_listed_while_the_other_is_unrea
     )
     assert ["B", "heartbeats", f"{unique}->B", "-", "-", "silent"] in [line.split() for line in out.splitlines()]
     code, out, _ = asked(capsys, "heartbeats", file, "--json")
-    told = json.loads(out)
-    assert (code, set(told["clusters"]), set(told["troubles"])) == (2, {"B"}, {unique})
+    document = json.loads(out)
+    assert (code, set(document["clusters"]), set(document["troubles"])) == (2, {"B"}, {unique})
 
 
 def test_status_without_the_source_shows_what_the_ledger_contains(

@@ -213,8 +213,8 @@ class Site:
             trust_env=False,
             **how,  # type: ignore[arg-type]
         )
-        told = "\n".join(f"{name}: {value}" for name, value in answer.headers.items()).encode()
-        self.answers[f"{len(self.answers)} {method} {path} {answer.status_code}"] = told + b"\n" + answer.content
+        reported = "\n".join(f"{name}: {value}" for name, value in answer.headers.items()).encode()
+        self.answers[f"{len(self.answers)} {method} {path} {answer.status_code}"] = reported + b"\n" + answer.content
         return answer
 
 
@@ -308,15 +308,15 @@ def ask_everything(site: Site) -> None:
 
 
 def test_no_secret_is_in_the_log(site: Site) -> None:
-    said = site.process.log.read_bytes()
+    output = site.process.log.read_bytes()
     assert len(site.process.lines(level="debug")) > 10
-    assert site.hush.found_in(said) == {}
+    assert site.hush.found_in(output) == {}
 
 
 def test_no_secret_is_in_a_response_a_page_or_the_metrics(site: Site) -> None:
     assert len(site.answers) > 60
-    for asked, told in site.answers.items():
-        assert site.hush.found_in(told) == {}, asked
+    for asked, reported in site.answers.items():
+        assert site.hush.found_in(reported) == {}, asked
     shown = site.ask("GET", f"{FLOW}/connectors/MirrorSourceConnector/config").json()
     assert shown["source.cluster.sasl.jaas.config"] == "[hidden]"
     assert shown["target.cluster.ssl.key.password"] == "${env:HUSH_KEY}"
@@ -349,8 +349,8 @@ def test_no_secret_is_in_a_command_line_an_environment_or_a_remaining_file(site:
             except psutil.Error:
                 continue
         assert site.hush.found_in("\n".join(line)) == {}
-        told = "\n".join(f"{name}={value}" for name, value in variables.items())
-        assert site.hush.found_in(told, but=given) == {}, line
+        reported = "\n".join(f"{name}={value}" for name, value in variables.items())
+        assert site.hush.found_in(reported, but=given) == {}, line
     for file in (site.folder / "left").rglob("*"):
         if file.is_file():
             assert site.hush.found_in(file.read_bytes()) == {}, file
@@ -391,5 +391,5 @@ def test_no_secret_is_in_the_output_of_a_process_that_fails_to_start(site: Site,
         props |= {"config.providers": "file", "config.providers.file.class": f"{PROVIDERS}.FileConfigProvider"}
         file = write_config(tmp_path / f"{number}.properties", props)
         calls += [[str(file), "--log-level", level] for level in ("info", "debug")]
-    for (code, said), case in zip(refused(calls), [name for name in cases for _ in "12"], strict=True):
-        assert (code, hush.found_in(said)) == (2, {}), case
+    for (code, output), case in zip(refused(calls), [name for name in cases for _ in "12"], strict=True):
+        assert (code, hush.found_in(output)) == (2, {}), case

@@ -140,8 +140,8 @@ def test_a_python_worker_is_reused_unless_an_internal_error_occurred_in_it() -> 
     with engine_of() as engine:
         context = engine.spark.context(60)
         for sound, state in ((True, "stopped"), (False, "stopped"), (True, "stopped"), (None, "failed")):
-            ((pid, told),) = context.parallelize([assignment], 1).mapPartitions(copied(sound)).collect()
-            assert told == state
+            ((pid, reported),) = context.parallelize([assignment], 1).mapPartitions(copied(sound)).collect()
+            assert reported == state
             # There may be more than one that waits for work; they take turns.
             later = {context.parallelize([0], 1).map(lambda _: os.getpid()).collect()[0] for _ in range(4)}
             assert (pid in later) is bool(sound)
@@ -198,9 +198,9 @@ def test_without_java_the_job_reports_it_and_starts_once_java_is_available(
             monkeypatch.delenv("JAVA_HOME") if home is None else monkeypatch.setenv("JAVA_HOME", home)
             flow.wait_until_copied(job, spec)
             wait_until(lambda: not job.status()["troubles"], 5, detail=job.status)
-    told = [line for line in logs if line["event"] == "Spark does not start"]
-    assert told
-    assert all(line["retry_in_s"] <= 10 for line in told)
+    reported = [line for line in logs if line["event"] == "Spark does not start"]
+    assert reported
+    assert all(line["retry_in_s"] <= 10 for line in reported)
 
 
 @pytest.mark.parametrize(

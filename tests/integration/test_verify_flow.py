@@ -207,9 +207,9 @@ def test_a_running_flow_is_equal_and_foreign_records_on_its_target_are_found(
         assert again.differences == {"extra": 1}
         assert noted.checked <= again.offset < last, "nothing behind the first difference counts as verified"
         code, out, err = asked(capsys, "status", file, f"{unique}-a->{unique}-b", "--json")
-        (told,) = json.loads(out)["flows"]
-        assert (code, told["state"]) == (1, "DEGRADED"), err
-        assert f"{unique}-b differs from {unique}-a: 1 extra, found by mm2 verify." in told["sentence"]
+        (document,) = json.loads(out)["flows"]
+        assert (code, document["state"]) == (1, "DEGRADED"), err
+        assert f"{unique}-b differs from {unique}-a: 1 extra, found by mm2 verify." in document["sentence"]
     finally:
         process.clean_up()
 
@@ -378,8 +378,8 @@ def test_continuous_verification_survives_faults_and_follows_a_rewound_flow(
         rows = httpx.get(watched.overview, timeout=30).json()["rows"]
         assert [row["verified_offset"] for row in rows if row["topic"] == watched.topic] == [100, 100]
         code, out, err = asked(capsys, "status", watched.file, f"{unique}-a->{unique}-b", "--json")
-        (told,) = json.loads(out)["flows"]
-        assert [row["verified_offset"] for row in told["partitions"]] == [100, 100], (code, err)
+        (document,) = json.loads(out)["flows"]
+        assert [row["verified_offset"] for row in document["partitions"]] == [100, 100], (code, err)
 
         # Without a process nothing is verified and nothing is wrong. Then a process copies and dies.
         watched.process.stop()
@@ -401,8 +401,8 @@ def test_continuous_verification_survives_faults_and_follows_a_rewound_flow(
             frail.resume()
         watched.write(10)
         watched.until_at(210)
-        said = continuous.lines("mm2: ")
-        assert len(said) == len(set(said)), "a trouble is said once"
+        logged = continuous.lines("mm2: ")
+        assert len(logged) == len(set(logged)), "a trouble is said once"
 
         # Sent back to offset 30: what is copied once more is compared, too.
         place = {"cluster": f"{unique}-a", "partition": 0, "topic": watched.topic}
@@ -450,10 +450,10 @@ def test_the_command_reports_every_difference_as_json_and_html(
     )
     assert done.returncode == 1, done.stderr
     check_named(json.loads(done.stdout), topic)
-    told = shown.read_text()
-    assert "altered timestamp" in told
-    assert "secret" not in told + done.stdout, "nothing of what records say is shown"
-    assert "://" not in told, "a page that needs nothing else"
+    document = shown.read_text()
+    assert "altered timestamp" in document
+    assert "secret" not in document + done.stdout, "nothing of what records say is shown"
+    assert "://" not in document, "a page that needs nothing else"
 
 
 def test_a_broker_that_hangs_is_reported_without_hanging_the_command(

@@ -46,8 +46,8 @@ def test_only_the_liveness_check_accepts_a_starting_process(
 ) -> None:
     with answering(status, json.dumps({**flow, "flows": {"A->B": flow}}).encode()) as url:
         assert (main([url]), main([url, "--alive"])) == (code, alive)
-    said = capsys.readouterr().out.splitlines()
-    assert said == [flow["message"] if status == 200 else f"A->B: {flow['message']}"] * 2
+    output = capsys.readouterr().out.splitlines()
+    assert output == [flow["message"] if status == 200 else f"A->B: {flow['message']}"] * 2
 
 
 def test_an_invalid_response_is_unhealthy(capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,8 +102,10 @@ def test_a_flow_without_connectors_is_not_changed(door: Door, capsys: Capsys, mo
 
 
 def test_the_key_stores_of_the_process_file_are_used(door: Door, capsys: Capsys) -> None:
-    told = (door.folder / "mm2.properties").read_text()
-    (door.folder / "own.properties").write_text(told + "\n".join(f"{key} = {value}" for key, value in door.own.items()))
+    reported = (door.folder / "mm2.properties").read_text()
+    (door.folder / "own.properties").write_text(
+        reported + "\n".join(f"{key} = {value}" for key, value in door.own.items())
+    )
     assert door.ask(capsys, "--user", "ann", file="own.properties")[0] == 0
 
 

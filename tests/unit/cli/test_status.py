@@ -116,9 +116,9 @@ def test_the_exit_code_is_that_of_the_worst_flow(flows: list[FlowView], code: in
 def test_json_has_every_field_of_the_snapshot() -> None:
     out = io.StringIO()
     print_json(document(snapshot(flow(states={PartitionState.RUNNING: 1}, losses=(LOST,)))), out)
-    told = json.loads(out.getvalue())
-    (one,) = told["flows"]
-    assert (told["at_ms"], one["name"], one["state"], one["states"]) == (
+    reported = json.loads(out.getvalue())
+    (one,) = reported["flows"]
+    assert (reported["at_ms"], one["name"], one["state"], one["states"]) == (
         1_700_000_000_000,
         "A->B",
         "RUNNING",

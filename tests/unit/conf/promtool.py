@@ -25,9 +25,9 @@ def promtool(*arguments: str | Path) -> str:
     found = shutil.which("promtool")
     assert found, "promtool is missing; tests/tools/debian-packages prometheus installs it"
     done = subprocess.run([found, *map(str, arguments)], capture_output=True, text=True, check=False)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    return said
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    return output
 
 
 def rules() -> list[dict[str, Any]]:

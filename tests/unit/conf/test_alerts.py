@@ -38,13 +38,13 @@ def test_every_alert_has_a_severity_and_a_runbook() -> None:
     for name, variants in alerts().items():
         for rule in variants:
             assert rule["labels"]["severity"] in {"critical", "warning"}, name
-            told = rule["annotations"]
-            assert told.keys() == {"summary", "description", "runbook_url"}, name
-            assert told["runbook_url"].endswith(f"/{name}.md"), name
+            reported = rule["annotations"]
+            assert reported.keys() == {"summary", "description", "runbook_url"}, name
+            assert reported["runbook_url"].endswith(f"/{name}.md"), name
 
 
 def test_every_unhealthy_partition_state_has_an_alert() -> None:
-    told = "".join(rule["expr"] for variants in alerts().values() for rule in variants)
+    reported = "".join(rule["expr"] for variants in alerts().values() for rule in variants)
     assert [
-        state for state in PartitionState if state not in HEALTHY and not re.search(rf'[|"]{state}[|"]', told)
+        state for state in PartitionState if state not in HEALTHY and not re.search(rf'[|"]{state}[|"]', reported)
     ] == []

@@ -52,8 +52,8 @@ KAFKA_S = rows(HERE / "connect_definitions.tsv")
 @pytest.mark.parametrize("row", KAFKA_S, ids=lambda row: f"{row['definition']}-{row['key']}")
 def test_every_column_equals_kafka_s(row: dict[str, str]) -> None:
     key = DEFINITIONS[row["definition"]].keys[row["key"]]
-    told = columns(key)
-    assert told == {column: row[column] for column in told}
+    defined = columns(key)
+    assert defined == {column: row[column] for column in defined}
     assert key.documentation
 
 

@@ -122,10 +122,10 @@ def test_secrets_and_possible_secrets_are_hidden_but_references_are_shown() -> N
 def test_every_key_of_the_derived_maps_is_listed_with_its_effective_value() -> None:
     config = MirrorMakerConfig(parse_properties(FILE))
     for java_class in CONNECTOR_CLASSES:
-        told = read()[java_class.rpartition(".")[2]]
+        defined = read()[java_class.rpartition(".")[2]]
         for key, value in config.connector_config(A_TO_B, java_class).items():
-            assert told[key].value in {value, "[hidden]"}
-            assert told[key].level is not Level.DEFAULT
+            assert defined[key].value in {value, "[hidden]"}
+            assert defined[key].level is not Level.DEFAULT
 
 
 def test_unknown_keys_are_reported_with_line_and_closest_known_key() -> None:

@@ -39,9 +39,9 @@ def test_every_key_of_every_definition_is_in_it() -> None:
 
 
 def test_our_keys_are_marked_and_kafkas_are_not() -> None:
-    told = rows()
+    documented = rows()
     assert {THROTTLE_KEY, "rest.unauthenticated.access", *OWN_CONFIG.names} <= OURS
-    for name, lines in told.items():
+    for name, lines in documented.items():
         assert all(("*This project only.*" in line) == (name in OURS) for line in lines), name
 
 

@@ -325,22 +325,22 @@ def test_an_error_in_the_process_fails_only_its_task(
 
 class SinkContext:
     def __init__(self) -> None:
-        self.said: list[Any] = []
+        self.output: list[Any] = []
 
     def configs(self) -> Mapping[str, str]:
         return {}
 
     def offset(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self.said.append(dict(offsets))
+        self.output.append(dict(offsets))
 
     def request_commit(self) -> None:
-        self.said.append("commit")
+        self.output.append("commit")
 
     def errant_record_reporter(self) -> Any:
         return self
 
     def report(self, record: SinkRecord, error: BaseException) -> Future[None]:
-        self.said.append((record.kafka_offset, str(error), type(error)))
+        self.output.append((record.kafka_offset, str(error), type(error)))
         future: Future[None] = Future()
         threading.Timer(0.1, future.set_result, [None]).start()
         return future
@@ -361,7 +361,7 @@ def test_a_sink_task_receives_records_and_uses_its_context(plugins: Plugins) -> 
         return committed
 
     assert on_a_thread(life) == {partition: OffsetAndMetadata(8)}
-    assert context.said == [{partition: 7}, (8, "empty", DataError), "commit"]
+    assert context.output == [{partition: 7}, (8, "empty", DataError), "commit"]
 
 
 def test_a_plugin_whose_compiled_module_is_loaded_elsewhere_needs_the_option(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_offsets_are_reset_as_configured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "output"),
     [
         ("group__id", " ", "needs one"),
         ("group__protocol", "consumer", "only classic"),
@@ -63,8 +63,8 @@ def test_offsets_are_reset_as_configured() -> None:
         ("heartbeat__interval__ms", "45000", r"less than session\.timeout\.ms"),
     ],
 )
-def test_impossible_settings_are_reported_in_one_sentence(key: str, value: str, said: str) -> None:
-    with pytest.raises(ConfigException, match=said) as raised:
+def test_impossible_settings_are_reported_in_one_sentence(key: str, value: str, output: str) -> None:
+    with pytest.raises(ConfigException, match=output) as raised:
         settings(**{key: value})
     assert key.replace("__", ".") in str(raised.value)
 

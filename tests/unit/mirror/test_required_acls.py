@@ -80,5 +80,5 @@ def test_enabled_features_need_their_acls() -> None:
 
 def test_a_permission_has_the_state_of_its_worst_resource() -> None:
     need = RequiredAcl(Side.SOURCE, ResourceType.TOPIC, ("a", "b"), AclOperation.READ, "copying")
-    told = [AclStatus(need), AclStatus(need, unknown=("a",)), AclStatus(need, missing=("b",), unknown=("a",))]
-    assert [one.allowed for one in told] == [AclState.YES, AclState.UNKNOWN, AclState.NO]
+    reported = [AclStatus(need), AclStatus(need, unknown=("a",)), AclStatus(need, missing=("b",), unknown=("a",))]
+    assert [one.allowed for one in reported] == [AclState.YES, AclState.UNKNOWN, AclState.NO]

@@ -137,14 +137,14 @@ def test_copying_starts_after_the_offsets_in_connect_s_response(tmp_path: Path, 
     ],
 )
 def test_a_bad_line_is_reported_in_one_sentence(tmp_path: Path, content: str, reason: str) -> None:
-    said = complaint(tmp_path, content)
-    assert said.startswith(reason)
-    assert "\n" not in said
+    output = complaint(tmp_path, content)
+    assert output.startswith(reason)
+    assert "\n" not in output
 
 
 def test_positions_of_another_cluster_are_rejected(tmp_path: Path) -> None:
-    said = complaint(tmp_path, json.dumps({"offsets": connect()}), "C")
-    assert said == "line 1: orders-0 is of cluster 'A', but the flow copies from C"
+    output = complaint(tmp_path, json.dumps({"offsets": connect()}), "C")
+    assert output == "line 1: orders-0 is of cluster 'A', but the flow copies from C"
 
 
 def test_an_unreadable_positions_file_is_named(tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ def get(app: ASGIApp, path: str, **headers: str) -> httpx.Response:
 def test_a_process_without_flows_reports_it(observer: Observer) -> None:
     answer = get(overview_app(observer), "/overview")
     assert answer.status_code == 200
-    told = answer.json()
-    assert (told["flows"], told["spark"]["up"], told["reloads"]) == ([], False, {})
+    document = answer.json()
+    assert (document["flows"], document["spark"]["up"], document["reloads"]) == ([], False, {})
 
 
 @pytest.mark.parametrize("path", ["/overview/A/B", "/overview/A/B/partitions", "/overview/A/B/groups"])
