@@ -61,7 +61,7 @@ def test_the_first_page_shows_what_would_be_lost(shop: DashboardFlow, page: Page
     expect(page.locator(".index")).to_be_hidden()
     expect(links.last).to_have_text("0")
     assert font_px(sentence) == max(font_px(page.locator(one).first) for one in (".sentence", "h2", "dd", "nav a"))
-    # Curves have lines, heartbeats marks, and both without anybody's doing anything.
+    # Charts show lines, and heartbeats marks, without user actions.
     expect(flow.locator("figure").first.locator("svg path[d*=L]").first).to_be_attached(timeout=PATIENCE_S * 1000)
     expect(flow.locator(".strip i:not(.unrecorded):not(.missed)").first).to_be_attached(timeout=PATIENCE_S * 1000)
     expect(flow.locator(".legend")).to_have_text(["50 %", "95 %", "99 %"])
@@ -145,7 +145,7 @@ def test_gaps_are_shown_with_their_reasons(shop: DashboardFlow, page: Page) -> N
     page.goto(f"{shop.ui}gaps")
     expect(row(page, "aborted").first).to_be_visible(timeout=PATIENCE_S * 1000)
     expect(row(page, "control").first).to_contain_text("Transaction markers")
-    expect(row(page, "control").first.locator(".state.ok")).to_be_visible()  # as it should be
+    expect(row(page, "control").first.locator(".state.ok")).to_be_visible()  # healthy
     expect(row(page, "payments-").first).to_contain_text(re.compile(r"\d+ (aborted|control)"))
     expect(page.get_by_text("No records are lost.")).to_be_visible()
 
@@ -356,7 +356,7 @@ def frozen(shop: DashboardFlow) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_a_page_reports_that_its_data_are_stale(shop: DashboardFlow, context: BrowserContext) -> None:
-    page = context.new_page()  # not the fixture's: its console tells of the connection that is lost
+    page = context.new_page()  # not the fixture's page: its console has an error about the lost connection
     page.goto(shop.ui)
     expect(page.locator(".sentence").first).to_be_visible()
     alarm = page.locator("#alarm")
@@ -409,13 +409,13 @@ def test_a_flow_that_breaks_is_red_within_ten_seconds(shop: DashboardFlow, page:
 
 
 def test_open_pages_do_not_delay_the_shutdown(shop: DashboardFlow, context: BrowserContext) -> None:
-    """The last one: afterwards the process is gone."""
+    """The last test: it stops the process."""
     page = context.new_page()
     page.goto(shop.ui)
     expect(page.locator(".sentence").first).to_be_visible()
     code, _ = shop.process.stop()
     assert code == 0
-    # How long it takes as a whole says nothing of pages: the test before has killed a broker, for which a stop waits.
+    # The total time does not depend on pages: the previous test killed a broker, for which a stop waits.
     (stopped,) = shop.process.lines(event="REST server stopped.")
     assert stopped["in_time"]
     expect(page.locator("#alarm")).to_contain_text("Connection lost", timeout=PATIENCE_S * 1000)

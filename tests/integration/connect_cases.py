@@ -267,7 +267,7 @@ def plain_converters(values: Values, count: int) -> Iterator[Case]:
             if data is not None and name == "StringConverter":
                 data = data.replace(
                     b"\xed", b"e"
-                )  # half a surrogate pair is one wrong character for Java, two for Python
+                )  # half a surrogate pair is one invalid character for Java, two for Python
             if values.chance(0.3) and data is not None:
                 data = bytes(len(data) - 1) + b"\x01" if data else data
             yield reading(f"{name} reads", name, values.one_of("read", "read_header"), {}, data)
@@ -317,7 +317,7 @@ def header_texts(values: Values, count: int) -> Iterator[Case]:
         yield conversion("header texts", "SimpleHeaderConverter", "write_header", {}, schema, values.value(schema))
 
 
-# Java takes arrays and maps for keys of a map; Python's dictionaries do not, so it stays text.
+# Java accepts arrays and maps as keys of a map; Python's dictionaries do not, so the value stays text.
 _CONTAINER_AS_KEY = re.compile(r"[\]}]\s*:")
 
 

@@ -1,4 +1,4 @@
-"""What the benches measure with: the traffic, the watchers, the line."""
+"""The measuring tools of the benches: the traffic, the watchers, the bandwidth limit."""
 
 import json
 import subprocess
@@ -51,7 +51,7 @@ def test_steady_traffic_is_timed_on_both_clusters(
     finally:
         assert end(producer) == 0, output.read_text()
     for side in seen.values():
-        # 4,000 in two seconds; on a busy machine fewer, or some more when what was late comes within them.
+        # 4,000 in two seconds; on a busy machine fewer, or some more when delayed records arrive in that time.
         assert 100 < side["records"] <= 4400
         assert 0 < side["p50"] <= side["p99"] <= side["p999"] <= side["max"] < 5000
     assert seen["source"]["records"] == seen["target"]["records"]
@@ -64,7 +64,7 @@ def test_with_exactly_once_the_end_is_the_last_record_not_the_last_offset(
     arrivals = Arrivals(target, unique, 2, committed=True)
     producer = Producer({"bootstrap.servers": kafka_b.bootstrap, "transactional.id": unique})
     producer.init_transactions()
-    for _ in range(3):  # each leaves a marker in both partitions
+    for _ in range(3):  # each writes a marker to both partitions
         producer.begin_transaction()
         for partition in (0, 1):
             producer.produce(unique, b"one", partition=partition)

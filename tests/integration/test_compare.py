@@ -1,4 +1,4 @@
-"""The judge of the demo must be right: written by one client, read by ours."""
+"""The comparison of the demo is correct: written by one client, read by ours."""
 
 from collections.abc import Sequence
 

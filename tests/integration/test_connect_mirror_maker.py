@@ -1,6 +1,6 @@
-"""The whole program on real brokers: what its users see when they run it, stop it, kill it and run it twice.
+"""The whole program on real brokers: started, stopped, killed, and with two processes.
 
-One process on one file serves as many tests as possible; each test asks for it running and finds it so, or starts it.
+One process with one file serves as many tests as possible; each test starts it unless it is running.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CONNECTORS = ("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector")
 PER_SECOND = 500
 FOREVER = str(2**63 - 1)
-#: Topics and a group that are there before the first start, because finding new ones takes seconds.
+#: Topics and a group that exist before the first start, because finding new ones takes seconds.
 TOPICS = {"life-plain": 2, "life-restart": 2, "life-kill": 2, "life-share": 4}
 PLAIN_RECORDS = 100
 GROUP = "life-group"
@@ -57,7 +57,7 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 @dataclass
 class MirrorMaker:
-    """Flows east<->west between the pair, and late->west from a cluster that does not run at first."""
+    """Flows east<->west between the pair, and late->west from a cluster that is down at first."""
 
     east: LocalKafka
     west: LocalKafka
@@ -67,14 +67,14 @@ class MirrorMaker:
     started: list[MirrorProcess] = field(default_factory=list)
 
     def start(self) -> MirrorProcess:
-        """One more process on the same file."""
+        """Start another process with the same file."""
         log = self.folder / f"process-{len(self.started) + 1}.log"
         process = MirrorProcess(self.file, log, "east", "west")
         self.started.append(process)
         return process
 
     def running(self) -> MirrorProcess:
-        """A process that copies in both directions."""
+        """A running process that copies in both directions."""
         alive = [process for process in self.started if process.is_running]
         process = alive[-1] if alive else self.start()
         process.eventually(lambda: is_running(self.west, "east") and is_running(self.east, "west"), 90)
@@ -87,7 +87,7 @@ class MirrorMaker:
 
 @pytest.fixture(scope="module")
 def third(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A broker that does not run yet; User:mirror needs ACLs, anonymous clients may do everything."""
+    """A broker that is not started yet; User:mirror needs ACLs, anonymous clients may do everything."""
     overrides = {
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} user_mirror="secret";',
@@ -119,7 +119,7 @@ def mirror_maker(
         "late->east.emit.heartbeats.enabled": "false",
         "topics": ".*life-.*",
         "groups": "life-.*",
-        # The least that a broker allows: the work of a process that was killed is free after that.
+        # The minimum that a broker allows: the tasks of a killed process are reassigned after it.
         "east.session.timeout.ms": "6000",
         "west.session.timeout.ms": "6000",
         "east.heartbeat.interval.ms": "1500",
@@ -130,7 +130,7 @@ def mirror_maker(
         "spark.ui.port": str(port),
         "spark.app.name": "life",
         "spark.ui.retainedJobs": "77",
-        "emit.checkpoint.interval.seconds": "5",  # a typing error
+        "emit.checkpoint.interval.seconds": "5",  # a misspelled key
     }
     file = write_config(folder / "mm2.properties", props)
     for topic, partitions in TOPICS.items():
@@ -147,7 +147,7 @@ def mirror_maker(
         process.clean_up()
 
 
-# -- copying ------------------------------------------------------------------------------------------------------------
+# -- copying -----------------------------------------------------------------------------------------------------------
 
 
 def test_every_record_of_every_codec_is_identical_on_the_target(mirror_maker: MirrorMaker, unique: str) -> None:
@@ -202,12 +202,12 @@ def test_new_topics_and_partitions_are_found_and_none_of_their_first_records_is_
     record_property("topic_s", round(topic_s, 1))
     record_property("partitions_s", round(partitions_s, 1))
     print(f"a new topic took {topic_s:.1f} s, new partitions {partitions_s:.1f} s, refreshed every 2 s")  # noqa: T201
-    # Topics are refreshed every two seconds and then the tasks are reassigned, on a machine that may be busy.
+    # Topics are refreshed every two seconds, and then the tasks are reassigned, with a margin for a busy machine.
     assert topic_s < 12
     assert partitions_s < 12
 
 
-# -- what MirrorMaker writes itself ------------------------------------------------------------------------------------
+# -- records that MirrorMaker writes itself ----------------------------------------------------------------------------
 
 
 def test_all_connectors_run_and_write_like_java(mirror_maker: MirrorMaker) -> None:
@@ -227,7 +227,7 @@ def test_all_connectors_run_and_write_like_java(mirror_maker: MirrorMaker) -> No
     started_ms = time.time() * 1000
     process.eventually(lambda: heartbeats(mirror_maker.west, "heartbeats").get(("east", "west"), 0) > started_ms)
     process.eventually(lambda: heartbeats(mirror_maker.east, "heartbeats").get(("west", "east"), 0) > started_ms)
-    # Each cluster also gets the heartbeats that the opposite flow leaves on the other one.
+    # Each cluster also gets the heartbeats that the opposite flow writes to the other one.
     process.eventually(lambda: heartbeats(mirror_maker.west, "east.heartbeats").get(("west", "east"), 0) > started_ms)
     process.eventually(lambda: heartbeats(mirror_maker.east, "west.heartbeats").get(("east", "west"), 0) > started_ms)
 
@@ -267,12 +267,12 @@ def test_positions_have_javas_bytes_and_partition(mirror_maker: MirrorMaker, uni
     rows = table(mirror_maker.west, offsets)
     assert rows[key][1] == javas_partition(mirror_maker.west, f"{unique}-scratch", key, 25)
     beats = b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"east","targetClusterAlias":"west"}]'
-    # Connect commits what its own tasks have sent every offset.flush.interval.ms, 60 s unless the file says otherwise.
+    # Connect commits the offsets of its own tasks every offset.flush.interval.ms, by default 60 s.
     process.eventually(lambda: table(mirror_maker.west, offsets).get(beats, (None, 0))[0] == b'{"offset":0}')
 
 
 def javas_partition(broker: LocalKafka, scratch: str, key: bytes, count: int) -> int:
-    """Where librdkafka's own murmur2 puts a key."""
+    """The partition of a key by librdkafka's own murmur2."""
     create(broker, scratch, count)
     landed: list[int] = []
 
@@ -285,7 +285,7 @@ def javas_partition(broker: LocalKafka, scratch: str, key: bytes, count: int) ->
     return landed[0]
 
 
-# -- Spark --------------------------------------------------------------------------------------------------------------
+# -- Spark -------------------------------------------------------------------------------------------------------------
 
 
 def test_sparks_rest_shows_the_streaming_query_and_the_settings_of_the_file(mirror_maker: MirrorMaker) -> None:
@@ -310,7 +310,7 @@ def test_sparks_rest_shows_the_streaming_query_and_the_settings_of_the_file(mirr
     assert "Did you mean emit.checkpoints.interval.seconds?" in warning["event"]
 
 
-# -- a source that comes late ------------------------------------------------------------------------------------------
+# -- a source that is unreachable at first -----------------------------------------------------------------------------
 
 
 def test_a_source_unreachable_at_the_start_is_reported_and_copied_once_reachable(
@@ -373,7 +373,7 @@ def test_after_kill_9_under_load_nothing_is_lost_and_few_records_are_duplicated(
     process = mirror_maker.running()
     with Traffic(mirror_maker.east, topic, 2, PER_SECOND) as traffic:
         process.eventually(lambda: sum(ends(mirror_maker.west, f"east.{topic}")) > 300)
-        process.kill9(whole_family=True)  # no process is left to commit its position
+        process.kill9(whole_family=True)  # no process remains to commit its position
         killed = time.monotonic()
         at_death = sum(ends(mirror_maker.west, f"east.{topic}"))
         again = mirror_maker.start()
@@ -399,7 +399,7 @@ def test_two_processes_share_the_tasks_and_the_survivor_takes_all_over(
     wait_until(lambda: is_running(mirror_maker.west, "east"), 30)
     with Traffic(mirror_maker.east, topic, 4, PER_SECOND):
         second.eventually(lambda: sum(ends(mirror_maker.west, f"east.{topic}")) > 100)
-        first.kill9()  # it leads the group, so the connectors have to move as well
+        first.kill9()  # it is the leader of the group, so the connectors must move as well
         killed = time.monotonic()
         wait_until(lambda: not first.family(), 10, detail=first.family)
         gone_s = time.monotonic() - killed
@@ -413,7 +413,7 @@ def test_two_processes_share_the_tasks_and_the_survivor_takes_all_over(
     mirror_maker.wait_until_copied(topic)
     wait_until(lambda: len(workers_of_tasks(mirror_maker)) == 1 and is_running(mirror_maker.west, "east"), 30)
     twice = doubled(records(mirror_maker.east, topic), records(mirror_maker.west, f"east.{topic}"))
-    # the survivor also leads: what is new is found
+    # the survivor is also the leader: new topics are found
     create(mirror_maker.east, f"{topic}-later")
     producer = producer_of(mirror_maker.east)
     producer.produce(f"{topic}-later", b"found")
@@ -434,7 +434,7 @@ def workers_of_tasks(mirror_maker: MirrorMaker) -> set[str]:
     return {row["worker_id"] for name, row in rows.items() if name.startswith("task-") and row["state"] == "RUNNING"}
 
 
-# -- three clusters, and rights ----------------------------------------------------------------------------------------
+# -- three clusters, and permissions -----------------------------------------------------------------------------------
 
 
 def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_acl_affects_one_topic(
@@ -446,7 +446,7 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
     record_property: Any,
 ) -> None:
     for process in mirror_maker.started:
-        process.clean_up()  # two processes and two Sparks are enough for a small machine
+        process.clean_up()  # two processes with Spark are enough for a small machine
     third.start()
     brokers = {"red": kafka_a, "green": kafka_b, "blue": third}
     for alias, broker in brokers.items():
@@ -457,7 +457,7 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
             for i in range(50):
                 producer.produce(topic, f"{alias} {i}".encode(), partition=0)
         assert producer.flush(30) == 0
-    # All rights but the one to write: an ACL of a topic ends the freedom of the topics that have none.
+    # All permissions except WRITE: allow.everyone.if.no.acl.found applies only to topics without any ACL.
     topic_rights = (
         AclOperation.READ,
         AclOperation.DESCRIBE_CONFIGS,
@@ -502,7 +502,7 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
         ring_s = time.monotonic() - begin
         for source, target in (("red", "green"), ("green", "blue"), ("blue", "red")):
             assert contents(brokers[target], f"{source}.ring-t") == contents(brokers[source], "ring-t")
-        # two hops, and no third one home
+        # two hops, and no third one back
         process.eventually(lambda: has_all(kafka_a, "ring-t", third, "green.red.ring-t"))
         assert contents(third, "green.red.ring-t") == contents(kafka_a, "ring-t")
         process.eventually(lambda: ("blue", "red") in heartbeats(third, "green.red.heartbeats"))
@@ -533,7 +533,7 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
 
 
 def allow(broker: LocalKafka, topic: str, *operations: AclOperation) -> None:
-    """Give User:mirror rights to a topic."""
+    """Allow User:mirror operations on a topic."""
     bindings = [
         AclBinding(
             ResourceType.TOPIC,

@@ -121,7 +121,7 @@ def test_a_clean_stop_leaves_the_group_immediately(kafka_b: LocalKafka, unique: 
         group = w.herder.group_id
         assert w.herder.is_leader
     with running_worker(kafka_b, unique, **{"session.timeout.ms": "30000"}) as again:
-        # A former member still there would hold up the join until its session ends.
+        # A former member in the group would delay the join until its session expires.
         assert again.herder.generation > 1
         assert again.herder.group_id == group
 

@@ -45,7 +45,7 @@ def flow(engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: s
 
 
 def write(broker: LocalKafka, topic: str, *groups: list[Record], codec: str = "none", partition: int = 0) -> None:
-    """Each group as one batch, with any timestamp: confluent's producer chooses batches and refuses timestamp 0."""
+    """Write each group as one batch, with any timestamp: confluent's producer chooses batches and rejects timestamp 0."""
     settings = ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}, client_id="writer")
     cluster = Cluster(settings, name="writer")
     try:
@@ -63,7 +63,7 @@ def numbered(first: int, count: int, size: int = 10) -> list[Record]:
     ]
 
 
-# -- records ------------------------------------------------------------------------------------------------------------
+# -- records -----------------------------------------------------------------------------------------------------------
 
 
 def test_every_record_of_every_codec_is_copied_unchanged(flow: Flow) -> None:
@@ -202,7 +202,7 @@ def test_transactions_are_copied_as_configured(flow: Flow, isolation: str) -> No
     )
 
 
-# -- limits and losses --------------------------------------------------------------------------------------------------
+# -- limits and losses -------------------------------------------------------------------------------------------------
 
 
 def test_batches_larger_than_the_fetch_limit_are_copied(flow: Flow) -> None:
@@ -247,7 +247,7 @@ def test_a_record_too_large_for_the_target_stops_its_partition_only(flow: Flow) 
         write(flow.source, topic, numbered(5, 5), partition=1)
         wait_until(lambda: rows_of(job)[good].position == 10, detail=job.status)
         assert len(job.status()["troubles"]) == 1
-        job.wait(0.1)  # no failure of the task: one partition can go on
+        job.wait(0.1)  # the task does not fail: one partition can continue
     assert flow.committed(spec) == {bad: 3, good: 10}
     flow.assert_equal(topic, 1)
 
@@ -321,7 +321,7 @@ def test_a_failed_partition_is_not_copied_again_by_later_batches(flow: Flow) -> 
     assert len(read(flow.target, flow.remote(topic))) == 55
 
 
-# -- limits -------------------------------------------------------------------------------------------------------------
+# -- limits ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_limit_is_enforced_leaves_room_for_new_records_and_can_be_removed(flow: Flow) -> None:
@@ -341,7 +341,7 @@ def test_a_limit_is_enforced_leaves_room_for_new_records_and_can_be_removed(flow
 
         wait_until(lambda: far in rows_of(job) and rows_of(job)[far].state == "THROTTLED", detail=job.progress)
         began, before = time.monotonic(), rows_of(job)[far].bytes
-        for number in range(10):  # each is there though there is a backlog for 40 s
+        for number in range(10):  # each exists although the backlog takes 40 s
             write(flow.source, tail, numbered(number, 1))
             wait_until(lambda: position(near) == number + 1, 15, detail=job.progress)  # noqa: B023
             time.sleep(0.2)
@@ -362,7 +362,7 @@ def test_a_limit_is_enforced_leaves_room_for_new_records_and_can_be_removed(flow
         flow.assert_equal(topic)
 
 
-# -- going on -----------------------------------------------------------------------------------------------------------
+# -- restarts ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_stopped_job_resumes_at_its_positions(flow: Flow) -> None:
@@ -414,11 +414,11 @@ def test_the_job_is_visible_in_sparks_status_api(flow: Flow) -> None:
         assert info.status == "RUNNING"
 
 
-# -- faults -------------------------------------------------------------------------------------------------------------
+# -- faults ------------------------------------------------------------------------------------------------------------
 
 
 def assert_complete(flow: Flow, topic: str, *, most_doubled: int = 0) -> int:
-    """Nothing lost, first copies in order, at most so many doubled; returns how many are."""
+    """Assert no data loss, first copies in order and at most `most_doubled` duplicates; returns the number of duplicates."""
     wanted = [record.content for record in read(flow.source, topic)]
     got = [record.content for record in read(flow.target, flow.remote(topic))]
     firsts = list(dict.fromkeys(got))

@@ -76,7 +76,7 @@ def test_a_frozen_executor_that_resumes_writes_no_duplicates(flow: Flow) -> None
             worker.send_signal(signal.SIGSTOP)
         wait_until(lambda: job.status()["batches"] >= 2, detail=job.status)
         for worker in frozen:
-            with contextlib.suppress(psutil.NoSuchProcess):  # Spark may have got rid of it
+            with contextlib.suppress(psutil.NoSuchProcess):  # Spark may have killed it
                 worker.send_signal(signal.SIGCONT)
         at = traffic.sent
         wait_until(lambda: sum(row.position for row in job.progress()) > at + 500, detail=job.status)
@@ -108,7 +108,7 @@ def test_records_of_another_producer_on_the_remote_topic_do_not_change_the_count
 
 
 def test_compaction_between_crash_and_restart_causes_no_loss_or_duplicate(flow: Flow) -> None:
-    """The records are on the target, uncommitted, and gone from the source when the successor counts."""
+    """The records are on the target, uncommitted, and deleted from the source when the successor counts."""
     alter(flow.source, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
     compact = {
         "cleanup__policy": "compact",
@@ -191,7 +191,7 @@ def test_a_position_changed_by_a_user_is_used(flow: Flow) -> None:
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
     assert flow.committed(spec) == {tp: 20}
-    with flow.copying(spec, {tp: 15}) as job:  # as Java would, knowing nothing of the ledger
+    with flow.copying(spec, {tp: 15}) as job:  # as Java does, which has no ledger
         flow.wait_until_copied(job, spec)
     assert len(read(flow.target, flow.remote(topic))) == 25
     entry = flow.ledger().entry(tp)
@@ -264,14 +264,14 @@ def test_a_source_topic_recreated_while_no_process_copies_is_copied_from_its_sta
         done.result(30)
     wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
     create(flow.source, topic, 1, retention__ms="-1")
-    write(flow.source, topic, numbered(100, 30))  # beyond the old end, where MM2 continues silently
+    write(flow.source, topic, numbered(100, 30))  # beyond the old end, where Java's MM2 continues without a warning
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
         wait_until(lambda: flow.committed(spec) == {tp: 30}, detail=job.status)
     got = [record.value for record in read(flow.target, flow.remote(topic))]
     assert got == [record.value for record in [*numbered(0, 20), *numbered(100, 30)]]
     stopping = replace(spec, source_data_loss="stop")
-    # Of what was known to be there and not copied yet, a successor that never saw it tells all the same.
+    # A successor also reports records that were known to exist and not copied yet, although it never read them.
     write(flow.source, topic, numbered(0, 10, size=5_000), numbered(0, 5))
     with flow.copying(replace(spec, throttle=1)) as job:
         wait_until(lambda: rows_of(job) and rows_of(job)[tp].state == "THROTTLED", detail=job.progress)
@@ -302,6 +302,6 @@ def test_a_source_topic_recreated_while_no_process_copies_is_copied_from_its_sta
 
 
 def known_end(flow: Flow, tp: TopicPartition) -> int:
-    """Of the source, as the ledger has it."""
+    """The end offset of the source from the ledger."""
     entry = flow.ledger().entry(tp)
     return -1 if entry is None else entry.end

@@ -128,7 +128,7 @@ def test_a_blocked_partition_is_reported_while_idle_and_its_state_is_kept(flow: 
         write(flow.source, topic, numbered(0, 10), partition=tp.partition)
     pauses: dict[tuple[str, int | None], Pause] = {}
 
-    def trouble() -> PartitionCondition | None:
+    def condition() -> PartitionCondition | None:
         entry = flow.ledger().entry(held)
         assert entry is not None
         return entry.condition
@@ -137,19 +137,19 @@ def test_a_blocked_partition_is_reported_while_idle_and_its_state_is_kept(flow: 
         wait_until(lambda: flow.committed(spec) == {held: 10, other: 10}, detail=job.status)
         pauses[topic, 0] = Pause("ann@ops1", 1_000)
         job.follow_pauses()
-        wait_until(lambda: (found := trouble()) is not None and found.state == "PAUSED", 10, detail=job.status)
+        wait_until(lambda: (found := condition()) is not None and found.state == "PAUSED", 10, detail=job.status)
         before = job.status()["batches"]
         wait_until(lambda: job.status()["batches"] > before + 1, detail=job.status)
         kept = flow.ledger().entry(held)
         assert kept is not None
         assert kept.mark == Mark(10, 10, 10)
-        assert kept.end == 10, "whoever has not read anything must not forget where the source ends"
+        assert kept.end == 10, "a lane without fetched records must keep the end offset of the source"
         assert kept.condition is not None
         write(flow.source, topic, numbered(10, 10), partition=1)
         wait_until(lambda: flow.committed(spec) == {held: 10, other: 20}, detail=job.status)
         pauses.clear()
         job.follow_pauses()
-        wait_until(lambda: trouble() is None, 10, detail=job.status)
+        wait_until(lambda: condition() is None, 10, detail=job.status)
         write(flow.source, topic, numbered(10, 10), partition=0)
         wait_until(lambda: flow.committed(spec) == {held: 20, other: 20}, detail=job.status)
     for tp in (held, other):
@@ -172,7 +172,7 @@ def test_the_end_offset_of_an_empty_partition_is_kept_without_an_offset_to_commi
 
 
 def test_another_producer_with_the_transactional_id_fences_ours(flow: Flow) -> None:
-    """Java's task with the same id, or our own successor elsewhere."""
+    """Fence the flow like Java's task with the same id, or our own successor in another process."""
     topic = flow.topic()
     spec = transactional(flow, topic)
     tp = TopicPartition(topic, 0)
@@ -188,7 +188,7 @@ def test_another_producer_with_the_transactional_id_fences_ours(flow: Flow) -> N
             cluster.close()
         before = job.status()["batches"]
         write(flow.source, topic, numbered(10, 10))
-        # This micro-batch is fenced; the next one takes the id back, as a restarted task would.
+        # This micro-batch is fenced; the next one uses the id again, as a restarted task does.
         wait_until(lambda: job.status()["batches"] > before, detail=job.status)
         wait_until(lambda: flow.committed(spec) == {tp: 20}, detail=job.status)
         wait_until(lambda: rows_of(job)[tp].position == 20, 10, detail=job.status)

@@ -32,7 +32,7 @@ def properties(tmp_path: Path, unique: str, source: str, target: str, **more: st
 
 
 def left_behind(broker: LocalKafka, alias: str, remote: str, topic: str) -> None:
-    """1,000 records of partition 0 were copied, of partition 1 none, from offset 50 on; the source had 1,010 and 50."""
+    """1,000 records of partition 0 were copied, and none of partition 1 from offset 50 on; the source had 1,010 and 50."""
     create(broker, remote, 2)
     write(broker, remote, [(None, NUMBER)] * 1_000, 0)
     create(broker, ledger_topic(alias), config=LEDGER_CONFIGS)
@@ -52,14 +52,14 @@ def checkpointed(broker: LocalKafka, alias: str, checkpoints: list[Checkpoint]) 
 
 
 def everything(broker: LocalKafka, alias: str, groups: Mapping[str, str]) -> tuple[Any, ...]:
-    """What a verb could change: ledger, ends of the other topics, offsets of groups."""
+    """The state that a verb could change: ledger, ends of the other topics, offsets of groups."""
     offsets = [committed(broker, group, topic, part) for group, topic in groups.items() for part in (0, 1)]
     others = [ends(broker, topic) for topic in (*groups.values(), f"{alias}.checkpoints.internal")]
     return table(broker, ledger_topic(alias)), others, offsets
 
 
 def outcomes(out: str) -> dict[tuple[str, int], tuple[int | None, str, str]]:
-    """(place on the target, found by, outcome) by group and partition."""
+    """(target offset, source of the offset, outcome) by group and partition."""
     return {
         (row["group"], row["partition"]): (row["translated"], row["found_by"], row["outcome"])
         for row in json.loads(out)["groups"]
@@ -76,7 +76,7 @@ def test_groups_of_an_unreachable_source_continue_where_the_ledger_has_an_offset
     names = ("exact", "ahead", "behind", "first", "beyond")
     exact, ahead, behind, first, beyond = (f"{unique}-{name}" for name in names)
     groups = dict.fromkeys((exact, ahead, behind, first, beyond), remote)
-    # The checkpoints are older than what the ledger knows: the last word on the exact one is 500, not 450.
+    # The checkpoints are older than the ledger: the exact offset is 500, not 450.
     checkpointed(
         kafka_b,
         unique,
@@ -85,7 +85,7 @@ def test_groups_of_an_unreachable_source_continue_where_the_ledger_has_an_offset
             Checkpoint(ahead, remote, 0, 700, 500, ""),
             Checkpoint(behind, remote, 0, 450, 400, ""),
             Checkpoint(first, remote, 1, 50, 0, ""),
-            Checkpoint(beyond, remote, 0, 1_300, 1_100, ""),  # of a copy that the target has no more
+            Checkpoint(beyond, remote, 0, 1_300, 1_100, ""),  # of a copy that the target does not have any more
         ],
     )
     commit(kafka_b, ahead, {(remote, 0): 900})
@@ -102,7 +102,7 @@ def test_groups_of_an_unreachable_source_continue_where_the_ledger_has_an_offset
     assert outcomes(out) == {
         (exact, 0): (500, "segments", "written"),
         (ahead, 0): (500, "segments", "ahead"),
-        (behind, 0): (400, "conservative", "written"),  # the records behind 400 have no place that is known
+        (behind, 0): (400, "conservative", "written"),  # the target offsets after 400 are unknown
         (first, 1): (0, "segments", "written"),
         (beyond, 0): (1_000, "conservative", "written"),
     }

@@ -1,6 +1,6 @@
-"""The container image, made step by step from its Dockerfile in a clean root, and run from there between two brokers.
+"""The container image, built from its Dockerfile in a clean root, and run from there between two brokers.
 
-Slow, and as root only: debootstrap (Debian's package) makes the root. There is no Docker here; what this cannot show is said in
+Slow, and as root only: debootstrap (Debian's package) makes the root. Without Docker; the limits of this test are in
 docs/DEPLOYMENT.md.
 """
 
@@ -47,7 +47,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         name: value for name, value in os.environ.items() if name.startswith(("PIP_", "http", "HTTP", "SSL_CERT"))
     }
     ambient.pop("PIP_FIND_LINKS", None)
-    # A registry behind a proxy is trusted during the build like on this machine.
+    # The build trusts the certificates of this machine's registries, which may be behind a proxy.
     bundle = Path("/etc/ssl/certs/ca-certificates.crt")
     (base / "var" / "tmp" / "trusted.crt").write_bytes(bundle.read_bytes())
     ambient |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), "/var/tmp/trusted.crt")  # noqa: S108 - in the new root
@@ -106,7 +106,7 @@ class TestImage:
         )
         assert file.exists()
         address = f"http://127.0.0.1:{port}/health"
-        assert image.run(*image.health, address).returncode == 1, "nobody is there yet"
+        assert image.run(*image.health, address).returncode == 1, "no process listens yet"
         log = tmp_path / "container.log"
         command = image.command(*image.entrypoint, "/etc/mm2/mm2.properties", "--clusters", "B")
         process = spawn(command, output=log)

@@ -1,4 +1,4 @@
-"""The sandbox itself, on which the fault tests rely."""
+"""The sandbox of local brokers that the fault tests use."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""connect-mirror-maker as its users meet it: a process, its exit code, its words."""
+"""connect-mirror-maker as a process: exit codes and output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOBODY = "127.0.0.1:1"
 
 
 def run(*arguments: str | Path) -> tuple[int, str]:
-    """Exit code and everything it said."""
+    """Exit code and all output."""
     command = [*COMMAND, *map(str, arguments)]
     done = subprocess.run(
         command, cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=60, check=False
@@ -40,7 +40,7 @@ def _environment() -> dict[str, str]:
 
 
 def config_file(folder: Path, props: Mapping[str, str], *, source: str = NOBODY, target: str = NOBODY) -> Path:
-    """A file for A->B; a value "" leaves a key out."""
+    """A properties file for A->B; the value "" removes a key."""
     base = {
         "clusters": "A, B",
         "A.bootstrap.servers": source,
@@ -123,7 +123,7 @@ BAD_CONFIGS: list[tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]] = [
 
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str]]:
-    """Exit code and words for each of BAD_CONFIGS."""
+    """Exit code and output for each of BAD_CONFIGS."""
     return refused([[str(config_file(tmp_path_factory.mktemp("bad"), bad[0])), *bad[1]] for bad in BAD_CONFIGS])
 
 
@@ -207,7 +207,7 @@ def test_an_unknown_key_is_reported_with_the_closest_known_key(tmp_path: Path) -
 
 @contextmanager
 def process(file: Path, log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A running connect-mirror-maker; whatever a test leaves of it is killed."""
+    """A running connect-mirror-maker; remaining processes are killed at the end."""
     with log.open("wb") as out:
         command = [*COMMAND, str(file), *arguments]
         started = subprocess.Popen(command, cwd=ROOT, env=_environment(), stdout=out, stderr=out)
@@ -231,7 +231,7 @@ def stop(running: subprocess.Popen[bytes], how: int = signal.SIGTERM) -> int:
 def test_a_flow_runs_all_three_connectors_and_stops_cleanly(
     tmp_path: Path, kafka_a: LocalKafka, kafka_b: LocalKafka
 ) -> None:
-    s, t = "one", "two"  # aliases of its own, so internal topics of its own
+    s, t = "one", "two"  # unique aliases, so unique internal topics
     create(kafka_a, "cli-orders", 2)
     write(kafka_a, "cli-orders", [(b"k%d" % i, b"v%d" % i) for i in range(100)], 0)
     commit(kafka_a, "cli-billing", {("cli-orders", 0): 40})

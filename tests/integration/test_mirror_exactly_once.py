@@ -1,4 +1,4 @@
-"""connect-mirror-maker with exactly.once.source.support=enabled, killed again and again, then at rest and handed over."""
+"""connect-mirror-maker with exactly.once.source.support=enabled: killed repeatedly, then idle, then taken over."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_after_repeated_kills_a_committed_reader_sees_every_record_once(
 
             wait_until(lambda: len(got()) >= len(wanted), 60, detail=process.tail)  # noqa: B023
             assert got() == wanted
-        # Nothing more comes: no transaction will carry what the tasks have to say.
+        # No more records: the tasks' updates cannot wait for a transaction with records.
         flow = f"{source}->{target}"
         code, out, _ = asked(capsys, "failover", file, flow, "--json")
         document = json.loads(out)

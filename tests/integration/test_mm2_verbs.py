@@ -1,7 +1,7 @@
 """Every verb of `mm2` that shows or changes a flow, on one running process between two brokers with an authorizer.
 
-The flow logs in as `mirror`, the tests' own clients may do everything. What no ACL speaks of is allowed to everybody, so rights can
-be taken away one by one.
+The flow authenticates as `mirror`, the tests' own clients may do everything. Resources without ACLs are open to all principals,
+so permissions can be revoked one by one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka,
 
 @dataclass(frozen=True)
 class Environment:
-    """A flow from an alias of its own, its file, and two topics that it copies."""
+    """A flow with a unique source alias, its file, and two topics that it copies."""
 
     a: LocalKafka
     b: LocalKafka
@@ -108,7 +108,7 @@ class Environment:
 
 @pytest.fixture(scope="module")
 def _own_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """`mm2 processes` finds those of this module."""
+    """`mm2 processes` lists the processes of this module."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
@@ -255,11 +255,11 @@ def test_plan_covers_the_reachable_cluster_when_the_other_is_unreachable(
     assert ("create topic", f"mm2-configs.{env.alias}.internal") in steps(document)
 
 
-# -- promote: who may write
+# -- promote: authorization
 
 
 def written_by_the_flow(env: Environment, topic: str) -> str:
-    """What becomes of a record that `mirror` writes on B: nothing, or the reason."""
+    """The error of a record that `mirror` writes on B; empty when it is accepted."""
     settings = {
         "bootstrap.servers": env.b.address("LOGIN"),
         "security.protocol": "SASL_PLAINTEXT",
@@ -276,7 +276,7 @@ def written_by_the_flow(env: Environment, topic: str) -> str:
 
 
 def left_orders(env: Environment, records: int) -> str:
-    """The topic orders as `left_behind` has it on B; on A partition 0 has so many records, partition 1 has 50."""
+    """The topic orders as in `left_behind` on B; on A partition 0 has that many records, partition 1 has 50."""
     topic = env.topic("orders")
     left_behind(env.b, env.alias, env.remote("orders"), topic)
     write(env.a, topic, [(None, b"1")] * records, 0)
@@ -446,7 +446,7 @@ def test_status_watch_on_a_terminal_updates_in_place(running: Environment) -> No
         assert re.search(r"\x1b\[[0-9;]*32mRUNNING", seen), seen
         first = len(seen)
         shown(4)
-        # What was shown is drawn over, not followed: the cursor goes up by as many lines.
+        # The output is overwritten, not appended: the cursor moves up by as many lines.
         assert re.search(r"\x1b\[\d*A", seen[first:]), seen[first:]
         watching.send_signal(signal.SIGINT)
         assert watching.wait(PATIENCE_S) == 0
@@ -495,7 +495,7 @@ def test_a_paused_topic_stops_the_others_continue_and_no_record_is_lost(running:
     (paused,) = [one for one in document["flows"][0]["partitions"] if one["state"] == "PAUSED"]
     assert (paused["topic"], paused["partition"], paused["position"]) == (orders, 1, stopped_at)
     assert "ticket 4711" in paused["reason"]
-    # A restart of everything that copies finds the pause before it reads.
+    # Restarted copiers read the pause before they read records.
     assert running.ask(capsys, "restart", "--connector", "source")[0] == 0
     running.put("orders", 0, 1)
     wait_until(lambda: ends()[0] == stopped_at - 7 + 5 + 21)
@@ -531,7 +531,7 @@ def test_connectors_are_paused_resumed_stopped_and_restarted_through_the_process
     (process,) = json.loads(out)["processes"]
     assert running.ask(capsys, "restart", "--url", process["url"])[0] == 0
     wait_until(lambda: running.ask(capsys, "status")[0] == 0)
-    # Somebody else's flow of that name is not for this file to stop.
+    # This file must not stop another user's flow of that name.
     other = running.file.with_suffix(".other")
     other.write_text(f"{running.file.read_text()}B.bootstrap.servers = elsewhere:9092\n")
     code, out, err = asked(capsys, "stop", other, running.flow)

@@ -44,7 +44,7 @@ Samples = list[tuple[str, dict[str, str], float]]
 
 @dataclass
 class Environment:
-    """Two brokers, the process between them, and its port."""
+    """Two brokers, the process between them, and its URL."""
 
     source: LocalKafka
     target: LocalKafka
@@ -78,8 +78,8 @@ class Environment:
         assert len(found) < 2, f"{name} {labels} is there {len(found)} times"
         return found[0] if found else None
 
-    def await_log(self, sentence: str, within_s: float) -> dict[str, Any]:
-        """Wait until the flow's sentence has this in it."""
+    def await_sentence(self, sentence: str, within_s: float) -> dict[str, Any]:
+        """Wait until the flow's sentence contains this text."""
         seen: dict[str, Any] = {}
 
         def is_shown() -> bool:
@@ -93,7 +93,7 @@ class Environment:
 
 @contextmanager
 def frozen(broker: LocalKafka) -> Iterator[float]:
-    """The time when it was frozen, by the steady clock."""
+    """Freeze the broker inside the `with` block; yields the time by the monotonic clock."""
     broker.pause()
     try:
         yield time.monotonic()
@@ -146,7 +146,7 @@ def _answers(url: str) -> bool:
 
 
 def test_a_healthy_flow_has_nothing_at_risk(env: Environment) -> None:
-    flow = env.await_log("If A dies now you lose nothing.", 30)
+    flow = env.await_sentence("If A dies now you lose nothing.", 30)
     assert (flow["state"], flow["risk"]) == ("RUNNING", {"seconds": 0.0, "records": 0, "bytes": 0})
     assert (flow["source_error"], flow["target_error"], flow["troubles"]) == ("", "", [])
     assert flow["partitions"] == 4
@@ -162,7 +162,7 @@ def test_a_healthy_flow_has_nothing_at_risk(env: Environment) -> None:
     (beat,) = env.flow()["heartbeats"]  # those of the flow itself, written on B
     assert (beat["topic"], beat["source"], beat["target"], beat["route"]) == ("heartbeats", "A", "B", [])
     assert beat["age_ms"] < 30_000
-    # Each side is polled by itself, and one that does not answer in time on a busy machine has no offsets yet.
+    # Each cluster is polled separately, and one that responds too late on a busy machine has no offsets yet.
     known = ("source_offset", "translated", "target_offset")
     wait_until(
         lambda: (rows := env.rows("groups")) and all(row[name] is not None for row in rows for name in known), 30
@@ -204,18 +204,18 @@ def test_latency_is_measured_for_new_records_and_not_for_old_ones(env: Environme
     before = visible()
     env.write("orders", 10)
     wait_until(lambda: visible() > before, 20, detail=env.process.tail)
-    # None of the hundred that were an hour old when the first copy began.
+    # None of the hundred that were an hour old when the first copy started.
     assert (env.value("mm2_copy_latency_seconds_sum", env="visible") or HOUR_S) < HOUR_S / 2
     place = {"topic": "A.orders", "partition": "0"}
     legacy, new = "kafka_connect_mirror_mirrorsourceconnector_", "kafka_connect_plugins_"
     latencies = [f"{prefix}replication_latency_ms" for prefix in (legacy, new)]
-    # The histogram counts a batch of either partition at once, a partition's own figures come with its next report.
+    # The histogram counts batches immediately, the partition's values are updated by its next report.
     wait_until(lambda: all(env.value(latency, **place) is not None for latency in latencies), 20)
     assert (env.value("mm2_record_batches_total", path="passthrough") or 0) > 0
 
 
 def test_every_claimed_metric_of_strimzis_dashboard_exists(env: Environment) -> None:
-    # Latencies are those of records that came while it copied: there were some in the test before.
+    # Latencies are those of records written during copying: the previous test wrote some.
     claimed = {name for panel in PANELS if panel.is_claimed for name in panel.metrics}
     assert claimed
     missing: set[str] = set()
@@ -230,7 +230,7 @@ def test_every_claimed_metric_of_strimzis_dashboard_exists(env: Environment) -> 
 
 def test_a_frozen_source_is_reported_within_ten_seconds(env: Environment) -> None:
     with frozen(env.source) as since:
-        flow = env.await_log("A has not answered since", SAID_WITHIN_S)
+        flow = env.await_sentence("A has not answered since", SAID_WITHIN_S)
         assert time.monotonic() - since < SAID_WITHIN_S
         assert flow["state"] == "DEGRADED"
         assert "If it died then, you lost nothing." in flow["sentence"]
@@ -239,14 +239,14 @@ def test_a_frozen_source_is_reported_within_ten_seconds(env: Environment) -> Non
         assert env.value("mm2_flow_cluster_up", cluster="B") == 1
         # Values known from the target are still reported.
         assert len(env.rows("partitions", search="orders")) == 2
-    env.await_log("If A dies now you lose nothing.", 45)
+    env.await_sentence("If A dies now you lose nothing.", 45)
 
 
 def test_a_frozen_target_increases_the_seconds_at_risk(env: Environment) -> None:
     with frozen(env.target) as since:
         env.write("orders", 40)
         written = time.monotonic()
-        flow = env.await_log("If A dies now you lose", SAID_WITHIN_S)
+        flow = env.await_sentence("If A dies now you lose", SAID_WITHIN_S)
         wait_until(lambda: env.flow()["risk"]["records"] == 40, SAID_WITHIN_S, detail=env.flow)
         wait_until(lambda: env.flow()["target_error"] != "", SAID_WITHIN_S)
         assert time.monotonic() - since < 2 * SAID_WITHIN_S
@@ -257,7 +257,7 @@ def test_a_frozen_target_increases_the_seconds_at_risk(env: Environment) -> None
         assert 0 < flow["risk"]["seconds"] <= time.monotonic() - written + 2
         later = flow["risk"]["seconds"]
         wait_until(lambda: env.flow()["risk"]["seconds"] > later + 1, 10)
-    env.await_log("If A dies now you lose nothing.", 60)
+    env.await_sentence("If A dies now you lose nothing.", 60)
 
 
 def test_an_observer_outside_the_process_reports_the_same(env: Environment) -> None:
@@ -280,17 +280,17 @@ def test_the_series_of_a_failed_task_is_zero_and_not_missing(env: Environment) -
     base = f"{env.url}/A/B/connectors/MirrorSourceConnector"
     copied = env.value("mm2_copied_records_total", topic="orders", partition="0")
     httpx.put(f"{base}/pause", timeout=10)
-    env.await_log("Copying is paused. If A dies now you lose nothing.", 30)
+    env.await_sentence("Copying is paused. If A dies now you lose nothing.", 30)
     assert env.flow()["state"] == "PAUSED"
     assert {row["state"] for row in env.rows("partitions")} == {"PAUSED"}
     tasks = {row["id"] for one in env.flow()["connectors"] for row in one["tasks"] if "Source" in one["name"]}
-    # The statuses of tasks come by way of the status topic, one after the other.
+    # The statuses of tasks are read from the status topic, one after the other.
     wait_until(
         lambda: {env.value("mm2_task_up", connector="MirrorSourceConnector", task=str(one)) for one in tasks} == {0}
     )
-    # What was copied was copied by this process, whatever its tasks do.
+    # This process copied the records, regardless of the state of its tasks.
     assert env.value("mm2_copied_records_total", topic="orders", partition="0") == copied
-    # What is gone from the source before it was copied fails the task, each time that it is started.
+    # Records deleted before they were copied fail the task at each start.
     env.write("quiet", 20)
     delete_before(env.source, "quiet", 5, 0)
     httpx.put(f"{base}/resume", timeout=10)

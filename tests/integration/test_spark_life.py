@@ -1,4 +1,4 @@
-"""What happens to copying when Spark itself does not start, dies, or freezes."""
+"""Copying when Spark itself does not start, crashes or hangs."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_python_worker_is_reused_unless_an_internal_error_occurred_in_it() -> 
             from mm2.copy.executor import task  # noqa: PLC0415
 
             class Copier:
-                """Nothing but what `run` sees of a copier."""
+                """The part of a copier that `run` uses."""
 
                 def __init__(self, *_args: object) -> None:
                     self.healthy = sound
@@ -142,7 +142,7 @@ def test_a_python_worker_is_reused_unless_an_internal_error_occurred_in_it() -> 
         for sound, state in ((True, "stopped"), (False, "stopped"), (True, "stopped"), (None, "failed")):
             ((pid, reported),) = context.parallelize([assignment], 1).mapPartitions(copied(sound)).collect()
             assert reported == state
-            # There may be more than one that waits for work; they take turns.
+            # Several idle workers may exist; they are used in turn.
             later = {context.parallelize([0], 1).map(lambda _: os.getpid()).collect()[0] for _ in range(4)}
             assert (pid in later) is bool(sound)
 
@@ -154,7 +154,7 @@ def test_a_python_worker_keeps_no_memory_of_finished_micro_batches(
         from mm2.copy.executor.copier import Copier  # noqa: PLC0415
 
         frozen = gc.get_freeze_count()
-        gc.unfreeze()  # what is frozen is not among the objects that the collector tells
+        gc.unfreeze()  # frozen objects are not in gc.get_objects()
         return os.getpid(), frozen, sum(type(one) is Copier for one in gc.get_objects())
 
     with engine_of() as engine, capture_logs() as logs:

@@ -1,6 +1,6 @@
-"""Where a flow begins, and which task gets what, through the whole program.
+"""Start positions of flows and the assignment of partitions to tasks, with the whole program.
 
-One process runs five flows from the same broker, each under an alias and with a beginning of its own.
+One process runs five flows from the same broker, each with its own alias and start position.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.timeout(240)
 
 HOUR_MS = 3_600_000
-#: Records of each age in each partition, in hours before now; partition 1 has none that are young.
+#: Age of the records of each partition in hours; partition 1 has no new ones.
 AGES = {0: (3, 2, 1), 1: (3, 2)}
 PER_AGE = 10
 TOPIC = "start-t"
@@ -34,7 +34,7 @@ CONNECTOR = "MirrorSourceConnector"
 
 @dataclass
 class Environment:
-    """Two brokers, a file for the flows between them, and how to begin."""
+    """Two brokers, a file for the flows between them, and their start settings."""
 
     source: LocalKafka
     target: LocalKafka
@@ -66,7 +66,7 @@ class Environment:
         return MirrorProcess(file, self.folder / f"process-{self.starts}.log", "B")
 
     def at(self, hours: float) -> int:
-        """So many hours ago, in ms."""
+        """That many hours ago, in ms."""
         return self.now_ms - int(hours * HOUR_MS)
 
     def write(self, topic: str, partition: int, value: bytes, *, age_h: float = 0, count: int = PER_AGE) -> None:
@@ -79,7 +79,7 @@ class Environment:
         return [[record.value for record in rows] for rows in records(self.target, f"{alias}.{TOPIC}")]
 
     def shares(self, alias: str) -> list[str]:
-        """What the tasks of a flow are to copy, as the config topic has it."""
+        """The partitions of each task of a flow, from the config topic."""
         rows = table(self.target, f"mm2-configs.{alias}.internal")
         found = []
         for index in range(2):
@@ -120,21 +120,21 @@ EVERYTHING = [values(*ages) for ages in AGES.values()]
 
 
 def test_a_flow_starts_where_it_is_configured_to(env: Environment, running: MirrorProcess) -> None:
-    # From a time: at the first record that is not older; a partition that has none begins at its end.
+    # From a time: at the first record that is not older; a partition without one starts at its end.
     running.eventually(lambda: ends(env.target, f"time.{TOPIC}") == [10, 0], 90)
     running.eventually(lambda: ends(env.target, f"recent.{TOPIC}") == [10, 0])
-    # From a file: at these offsets; what it does not name begins as auto.offset.reset says.
+    # From a file: at these offsets; partitions that it does not list start by auto.offset.reset.
     running.eventually(lambda: ends(env.target, f"file.{TOPIC}") == [13, 20])
     assert env.copied("time") == env.copied("recent") == [values(1), []]
     assert env.copied("file") == [EVERYTHING[0][17:], EVERYTHING[1]]
-    # An offset behind the end of its log means the end: nothing is missing, and nothing is said to be.
+    # An offset after the log end means the end: no record is missing, and none is reported as missing.
     running.eventually(lambda: ends(env.target, f"behind.{TOPIC}") == [0, 15])
     assert running.lines(event="log ends before the requested start offset", offset=1000, end=30)
     assert not running.lines(event="source log truncated")
     running.eventually(lambda: ends(env.target, f"latest.{TOPIC}") == [0, 0])
     running.eventually(lambda: all(is_running(env.target, alias) for alias in SOURCES))
 
-    # Nobody can see when the one that begins at the end has begun.
+    # The start of the flow that starts at the end offset cannot be observed.
     deadline = time.monotonic() + 30
     while 0 in ends(env.target, f"latest.{TOPIC}"):
         assert time.monotonic() < deadline, running.tail()

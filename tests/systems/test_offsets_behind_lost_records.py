@@ -30,7 +30,7 @@ def topic(broker: LocalKafka, unique: str) -> str:
 def test_a_record_in_retry_when_its_task_was_stopped_is_read_again(
     worker: DistributedWorker, broker: LocalKafka, topic: str, folder: Path
 ) -> None:
-    events, unless = folder / "events", folder / "go on"
+    events, unless = folder / "events", folder / "continue"
     config = sink_props(topic, topic, events, errors__tolerance="all", errors__retry__timeout="-1") | {
         "transforms": "later",
         "transforms.later.type": f"{MODULE}.Later",

@@ -178,9 +178,9 @@ class SharedFlow:
         assert {f"connector-{name}" for name in CONNECTORS} <= writes.keys()
         again = {key: count for key, count in writes.items() if count > 1 and key != "session-key"}
         if self._has_java_lost_groups():
-            print("Java has taken groups for removed, and dealt them anew")  # noqa: T201
-            dealt = ("task-MirrorCheckpointConnector", "commit-MirrorCheckpoint", "tasks-fencing-MirrorCheckpoint")
-            again = {key: count for key, count in again.items() if not key.startswith(dealt)}
+            print("Java treated groups as removed and assigned them again")  # noqa: T201
+            prefixes = ("task-MirrorCheckpointConnector", "commit-MirrorCheckpoint", "tasks-fencing-MirrorCheckpoint")
+            again = {key: count for key, count in again.items() if not key.startswith(prefixes)}
         assert not again, [(row.key, row.value) for row in rows if (row.key or b"").decode() in again]
 
     def _has_java_lost_groups(self) -> bool:

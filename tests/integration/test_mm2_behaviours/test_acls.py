@@ -263,7 +263,7 @@ def test_promoted_topics_keep_their_acls_when_those_of_the_source_change(
             what="the end of the other's",
         )
         assert kept <= found(b, f"S{unique}")
-        assert found(b, unique, ResourceType.GROUP), "who reads what was handed over is known to nobody"
+        assert found(b, unique, ResourceType.GROUP), "the ACL of the group was removed"
         back = withdrawn(moved)
         write(b, ledger, [(back.key, back.value)], 0)
         wait_until(lambda: not kept & found(b, f"S{unique}"), 30, what="the end of what was taken back")

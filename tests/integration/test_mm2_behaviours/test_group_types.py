@@ -42,9 +42,9 @@ GROUP_OFFSETS = {CLASSIC: 10, CONSUMER: 20, SHARE: 40, STREAMS: 30}
 _JAVA = [java_executable(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
 
 
-def java_does(*deeds: tuple[object, ...]) -> list[Any]:
+def run_java(*commands: tuple[object, ...]) -> list[Any]:
     """Results of one JVM for each request."""
-    text = "\n".join("\t".join(map(str, deed)) for deed in deeds)
+    text = "\n".join("\t".join(map(str, command)) for command in commands)
     source = Path(__file__).parents[1] / "java" / "GroupTypes.java"
     lines = run_source(_JAVA, source, text=text).splitlines()
     return [json.loads(line.removeprefix("done: ")) for line in lines if line.startswith("done: ")]
@@ -114,7 +114,7 @@ def env(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.Temp
     wait_until(lambda: member.poll(0.2) or member.assignment(), 30, what="a member of the consumer group")
     member.commit(offsets=[Where(TOPIC, 0, GROUP_OFFSETS[CONSUMER])], asynchronous=False)
     member.close()
-    _, seen, before = java_does(
+    _, seen, before = run_java(
         ("share-from-start", source.bootstrap, SHARE),
         ("share", source.bootstrap, SHARE, TOPIC, GROUP_OFFSETS[SHARE], RECORDS),
         ("streams", source.bootstrap, STREAMS, TOPIC, GROUP_OFFSETS[STREAMS]),
@@ -176,7 +176,7 @@ def test_members_of_each_group_type_continue_at_the_next_record_on_the_target(
     env.process.eventually(lambda: committed(target, STREAMS, REMOTE) == GROUP_OFFSETS[STREAMS], 30)
     env.process.eventually(lambda: starts(target, SHARE) == GROUP_OFFSETS[SHARE], 30)
     assert first_number(target, CONSUMER, REMOTE) == GROUP_OFFSETS[CONSUMER]
-    start_offsets, seen, group_offset = java_does(
+    start_offsets, seen, group_offset = run_java(
         ("share-starts", target.bootstrap, SHARE),
         # By default it would start at the log end offset and read nothing.
         ("share", target.bootstrap, SHARE, REMOTE, RECORDS, RECORDS),
@@ -189,7 +189,7 @@ def test_members_of_each_group_type_continue_at_the_next_record_on_the_target(
     assert group_offset == GROUP_OFFSETS[STREAMS]
     # It is ahead now and stays ahead. The coordinator is updated when the next record is acknowledged.
     fill(env.source, range(RECORDS, RECORDS + 1))
-    more, settled = java_does(
+    more, settled = run_java(
         ("share", target.bootstrap, SHARE, REMOTE, RECORDS + 1, RECORDS + 1), ("share-starts", target.bootstrap, SHARE)
     )
     assert (more, settled) == ([RECORDS], {f"{REMOTE}-0": RECORDS})

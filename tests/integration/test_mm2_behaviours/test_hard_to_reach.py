@@ -65,7 +65,7 @@ BY_FILES = ("tls", "mutual")
 SENTENCES = {
     "impostor": r"SASL SCRAM-SHA-256 at the broker 127\.0\.0\.1:\d+ of cluster impostor failed: ",
     "unknown": r"the token endpoint http://127\.0\.0\.1:\d+/token refused with HTTP 401, invalid_client",
-    "stranger": r"The certificate of the broker 127\.0\.0\.1:\d+ of cluster stranger is not trusted: ",
+    "untrusted": r"The certificate of the broker 127\.0\.0\.1:\d+ of cluster untrusted is not trusted: ",
 }
 
 
@@ -206,11 +206,11 @@ class Site:
         trust = {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": self.first.certificate_pem}
         endpoint = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": self.tokens.token_url}
         impostor = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": _login(SCRAM, USER, WRONG_PASSWORD)}
-        stranger = certificates.issue("Somebody Else").certificate_pem
+        untrusted = certificates.issue("Somebody Else").certificate_pem
         return {
             "impostor": ("LOGIN", impostor),
             "unknown": ("TOKEN", endpoint | self.client(WRONG_SECRET)),
-            "stranger": ("TLS", {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": stranger}),
+            "untrusted": ("TLS", {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": untrusted}),
             "expired": ("EXPIRED", trust),
             "misnamed": ("TLS", trust),
             "keyless": ("MUTUAL", trust),
@@ -405,7 +405,7 @@ def test_unreachable_clusters_are_awaited_while_the_others_continue(site: Site) 
 EXPECTED = {
     "impostor": ("SASL SCRAM-SHA-256 at the broker 127.0.0.1:", "of cluster B failed: "),
     "unknown": ("the token endpoint http://127.0.0.1:", "refused with HTTP 401, invalid_client"),
-    "stranger": ("The certificate of the broker 127.0.0.1:", "of cluster B is not trusted: "),
+    "untrusted": ("The certificate of the broker 127.0.0.1:", "of cluster B is not trusted: "),
     "expired": ("The certificate of the broker 127.0.0.1:", "expired"),
     "misnamed": ("The certificate of the broker localhost:", "of cluster B is not trusted: ", "localhost"),
     "keyless": ("The broker 127.0.0.1:", " TLS ", "may require a client certificate"),

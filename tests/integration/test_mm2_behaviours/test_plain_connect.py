@@ -240,7 +240,7 @@ def test_deleted_connectors_stop_copying(flow: Flow) -> None:
         flow.rest.delete(flow.connector(kind))
     wait_until(lambda: flow.rest.get("/connectors") == [], 30)
     before = ends(flow.b, flow.remote)
-    flow.write("for nobody")
+    flow.write("without a copier")
     time.sleep(3)
     assert ends(flow.b, flow.remote) == before
     assert flow.worker.is_running
@@ -260,6 +260,6 @@ def test_a_worker_on_the_source_stores_its_offsets_there_and_copies_once(
         assert props["offset.storage.topic"] not in topics_of(kafka_b)
         wait_until(lambda: flow.offsets() == dict.fromkeys(range(PARTITIONS), RECORDS - 1), 30, detail=worker.tail)
         worker.kill9()
-        flow.write("while nobody copied")
+        flow.write("while no worker copied")
         worker.start(_PATIENCE_S)
         flow.await_copied()

@@ -167,7 +167,7 @@ def test_07_under_identity_a_ring_of_three_clusters_has_no_loop(
         )
         wait_until(lambda: assigned(flows[0]) == f"{unique}-0,{unique}-c-0", 30, what="the assignment of the first")
         refusal = f"Topic {unique}-c of cluster 2{unique} has come from cluster 3{unique}"
-        wait_until(lambda: is_printed(refusal), 30, what="a word of the flow that would close the ring")
+        wait_until(lambda: is_printed(refusal), 30, what="a log message of the flow that would close the ring")
         assert assigned(flows[1]) == f"{unique}-0"
 
 
@@ -204,7 +204,7 @@ def test_07_claims_hold_while_the_source_is_unreachable_and_end_with_their_flow(
     monkeypatch.setattr(provenance, "LEASE_MS", int(1000 * lease_s))
     monkeypatch.setattr(source_connector, "RENEW_S", 0.5)
 
-    with LocalKafka("away", tmp_path / "away") as source:
+    with LocalKafka("stopped", tmp_path / "stopped") as source:
         create(source, unique)
         seldom = {
             f"{job}.interval.seconds": "600" for job in ("refresh.topics", "sync.topic.configs", "sync.topic.acls")

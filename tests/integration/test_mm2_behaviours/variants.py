@@ -240,7 +240,7 @@ def _values(records: list[Read], offset: int) -> list[bytes | None]:
 
 @contextmanager
 def staged(variant: Variant, pair: tuple[LocalKafka, LocalKafka], folder: Path) -> Iterator[Environment]:
-    """A env whose process has not been started; with TLS its target is a broker of its own."""
+    """An environment whose process has not been started; with TLS its target is a separate broker."""
     with ExitStack() as stack:
         target, client = pair[1], {"bootstrap.servers": pair[1].bootstrap}
         if variant.tls:
