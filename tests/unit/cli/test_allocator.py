@@ -1,4 +1,4 @@
-"""What threads allocate lies in one arena: a process must not grow with the threads that it had."""
+"""Threads allocate from one arena, so that the memory of a process does not grow with its past threads."""
 
 from __future__ import annotations
 

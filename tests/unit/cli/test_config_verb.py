@@ -1,4 +1,4 @@
-"""`mm2 config` on files of every sort."""
+"""`mm2 config` for valid and invalid files."""
 
 from __future__ import annotations
 

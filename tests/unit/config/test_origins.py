@@ -110,7 +110,7 @@ def test_secrets_and_possible_secrets_are_hidden_but_references_are_shown() -> N
     source = parts["MirrorSourceConnector"]
     assert source["of.a.plugin"].value == "[hidden]"
     assert source["target.cluster.sasl.jaas.config"].value == "[hidden]"
-    assert source["source.consumer.sasl.jaas.config"].value == "${file:/nowhere:key}", "nobody has asked the provider"
+    assert source["source.consumer.sasl.jaas.config"].value == "${file:/nowhere:key}", "the provider was called"
     assert source["source.admin.sasl.jaas.config"].value == "[hidden]", "what stands beside a reference may be secret"
     assert parts[PROCESS]["spark.hadoop.fs.password"].value == "[hidden]"
     assert parts[PROCESS]["config.providers.file.class"].value == "FileConfigProvider"

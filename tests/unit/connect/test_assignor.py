@@ -24,7 +24,7 @@ class Configs:
 
 @dataclass
 class Group:
-    """Members that obey every assignment, as cooperative workers do."""
+    """Members that apply every assignment, as cooperative workers do."""
 
     configs: Configs
     max_delay_ms: int = 300_000

@@ -73,7 +73,7 @@ class Plain(SourceConnector):
 
 
 class Answering(Plain):
-    """Says the same to both questions: an answer, or an error."""
+    """Returns the same result, or raises the same error, for both methods."""
 
     def __init__(self, answer: bool | Exception) -> None:
         self.answer = answer

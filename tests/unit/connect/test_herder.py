@@ -51,12 +51,12 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_requests(instance: DistributedHerder) -> float:
-    """What a tick does with its requests; the time of the next one."""
+    """Run the due requests as a tick does; returns the time of the next one."""
     return instance._requests.run_due(lambda: instance._privileges.fenced)
 
 
 def hold(instance: DistributedHerder) -> None:
-    """Let it have a task, as after a rebalance."""
+    """Assign a task to it, as after a rebalance."""
     held = WorkerAssignment(NO_ERROR, "m", URL_NOT_USED, 1, (), (TASK,), version=2)
     instance._member._allocation = held
     instance._work.tasks = {TASK}
@@ -103,7 +103,7 @@ def test_a_stop_ends_a_write_that_waits_for_a_broker() -> None:
     instance._ready.set()
     request = RestartRequest("c", only_failed=False, include_tasks=False)
     with ThreadPoolExecutor(1) as pool:
-        # Nothing listens there, so this would be tried for half a minute.
+        # No process listens there, so this would be retried for half a minute.
         writing = pool.submit(instance._config_store.put_restart_request, request)
         time.sleep(0.1)
         instance.stop()

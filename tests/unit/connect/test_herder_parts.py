@@ -1,4 +1,4 @@
-"""The rooms of the herder, each by itself."""
+"""The parts of the herder, each separately."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_internal_requests_are_verified_like_java() -> None:
     session_keys(KEY, signs=False).verify(None)
     with pytest.raises(BadRequest, match="missing required signature"):
         keys.verify(None)
-    # The name counts as it is written, though Java's Mac, and we, would find the algorithm.
+    # The name is compared as written, although Java's Mac, and ours, would find the algorithm.
     for algorithm in ("HmacSHA1", "hmacsha256"):
         wrong = rf"does not support the '{algorithm}' key signing algorithm .* to use: \[HmacSHA256\]\. Check"
         with pytest.raises(BadRequest, match=wrong):
@@ -267,7 +267,7 @@ class Connectors:
 
 
 class Herd:
-    """A herder whose thread is the test's."""
+    """A herder that runs in the test's thread."""
 
     def __init__(self) -> None:
         self.state = ClusterConfigState(connector_configs={"c": {"a": "1"}}, target_states={"c": TargetState.STARTED})
@@ -314,7 +314,7 @@ def test_task_configs_are_published_and_a_failure_is_tried_again_until_it_works(
     reported: list[None] = []
     reconfiguration(worker, herd).request("c", then=lambda: reported.append(None))
     herd.run_until(lambda: herd.published == [made])
-    assert reported == [None], "who waits hears of the first failure already"
+    assert reported == [None], "the waiting caller must get the first failure"
 
 
 def test_too_many_tasks_are_not_requested_again() -> None:

@@ -1,4 +1,4 @@
-"""Connectors and tasks in processes of their own: real processes, real death; the runtime's side is played here."""
+"""Connectors and tasks in separate processes that really run and crash; the runtime is simulated."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def source_context(reports: list[dict[str, Any]], transactions: Transactions | N
 
 
 def on_a_thread(body: Callable[[], Any]) -> Any:
-    """As the runtime does: a task lives on a thread of its own."""
+    """Run a task in its own thread, as the runtime does."""
     outcome: Future[Any] = Future()
 
     def run() -> None:
@@ -425,8 +425,8 @@ def test_values_are_transferred_unchanged() -> None:
     ]
     encoding, decoding = Encoding(), Decoding()
     for value in values + values:
-        heard = decoding.decode(encoding.encode(value))
-        assert (heard, type(heard)) == (value, type(value))
+        decoded = decoding.decode(encoding.encode(value))
+        assert (decoded, type(decoded)) == (value, type(value))
     again = decoding.decode(encoding.encode([SCHEMA, SCHEMA]))
     assert again[0] is again[1]
 
@@ -435,8 +435,8 @@ def test_a_definition_is_transferred_without_its_code() -> None:
     definition = ConfigDef().define(
         "a", Type.PASSWORD, doc="Secret.", group="g", order=3, width=Width.LONG, display_name="A", dependents=["b"]
     )
-    heard = Decoding().decode(Encoding().encode(definition))
-    assert dict(heard.keys) == dict(definition.keys)
+    decoded = Decoding().decode(Encoding().encode(definition))
+    assert dict(decoded.keys) == dict(definition.keys)
 
 
 def test_values_that_cannot_be_transferred_are_reported_and_harmless() -> None:

@@ -1,4 +1,4 @@
-"""Repeating, tolerating and reporting failed steps."""
+"""Retrying, tolerating and reporting failed steps."""
 
 from __future__ import annotations
 

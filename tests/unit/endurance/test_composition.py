@@ -12,7 +12,7 @@ from tests.endurance.sides import Side
 
 
 class _Named:
-    """Stands where a process, a broker or a proxy would: nothing is done to it here, it is only drawn."""
+    """Placeholder for a process, a broker or a proxy: faults are only drawn, not injected."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -21,7 +21,7 @@ class _Named:
         return self
 
     def __call__(self, *_: object) -> None:
-        raise AssertionError("drawing does nothing to anybody")
+        raise AssertionError("drawing a fault must not call its target")
 
 
 def side(name: str, brokers: int) -> Side:

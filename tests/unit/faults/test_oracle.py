@@ -9,7 +9,7 @@ from tests.faults.oracle import Judgment, Rows, absent, compare, compare_reasons
 
 
 def rows(text: str, first: int = 0) -> Rows:
-    """One record a letter; equal letters are equal records."""
+    """One record per letter; equal letters are equal records."""
     return Rows((first + index, ord(letter)) for index, letter in enumerate(text))
 
 

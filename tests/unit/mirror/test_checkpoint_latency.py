@@ -1,4 +1,4 @@
-"""How long checkpoints took, as metrics."""
+"""Metrics of the checkpoint latency."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def latencies() -> CheckpointLatencies:
 
 
 def exported(latencies: CheckpointLatencies, cardinality: Cardinality, name: str) -> dict[tuple[str, ...], float]:
-    """By the values of all labels but source and target."""
+    """Values by the labels except source and target."""
     sheet = Sheet()
     latencies.write(sheet, cardinality)
     return {
@@ -58,7 +58,7 @@ def test_sums_are_of_all_checkpoints(
     latencies: CheckpointLatencies, cardinality: Cardinality, average: dict[tuple[str, ...], float]
 ) -> None:
     assert exported(latencies, cardinality, f"{LEGACY}_avg") == average
-    # Of the last ones the worst.
+    # The maximum of the last ones.
     assert max(exported(latencies, cardinality, LEGACY).values()) == 80
 
 

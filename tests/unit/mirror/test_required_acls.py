@@ -33,7 +33,7 @@ def found(
     replicates: bool = True,
     **worker: str,
 ) -> set[tuple[str, str, str, str]]:
-    """(side, operation, kind, names) of each need."""
+    """(side, operation, kind, names) of each required ACL."""
     config = WorkerConfig({**WORKER, **{key.replace("__", "."): value for key, value in worker.items()}})
     some = required_acls(source or {}, checkpoints or {}, config, NAMES, replicates=replicates)
     return {(one.side.value, one.operation.name, one.kind.name, " ".join(one.names)) for one in some}

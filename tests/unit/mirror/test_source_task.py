@@ -34,7 +34,7 @@ class Positions:
         self.held: dict[TopicPartition, Any] = {}
         self.failure: Exception | None = None
         self.asked: list[Mapping[str, Any]] = []
-        self.later: list[dict[TopicPartition, Any]] = []  # what comes in between two readings
+        self.later: list[dict[TopicPartition, Any]] = []  # records appended between two reads
 
     def offsets(self, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
         if self.failure is not None:
@@ -47,7 +47,7 @@ class Positions:
 
 
 class Log:
-    """A ledger topic that is there, or not."""
+    """A ledger topic that may not exist."""
 
     def __init__(self, ledger: Ledger, failures: list[KafkaFailure]) -> None:
         self.ledger = ledger
@@ -66,7 +66,7 @@ class Log:
 
 
 class Environment:
-    """A task as it is after its start, without Spark."""
+    """A started task, without Spark."""
 
     def __init__(
         self, *entries: LedgerEntry, failures: list[KafkaFailure] | None = None, exactly_once: bool = False
@@ -142,7 +142,7 @@ def test_a_promoted_topic_is_not_copied_and_its_positions_are_read_again_when_wi
 
         def stop(self, _timeout_s: float) -> bool:
             self.stopped += 1
-            assert paused(env.task._pauses(), T0), "held until nobody copies any more"
+            assert paused(env.task._pauses(), T0), "paused until no task copies it any more"
             return True
 
         def follow_pauses(self) -> None:
@@ -217,7 +217,7 @@ def test_a_late_position_is_not_used_after_switching_to_exactly_once() -> None:
 
 
 def test_a_reset_is_used_also_by_the_successor_of_a_holder_that_has_written_no_position() -> None:
-    """A late position lies behind the user's, and before `seen` of the entry of the holder that used the reset."""
+    """A late position is after the user's, and before `seen` of the entry of the holder that used the reset."""
     own = PositionHeader(Lease(2_000, 2), ENTRY.session, Mark(50, 60, 50), 5)
     env = Environment(ENTRY.replace(lease=Lease(2_000, 2), seen=5))
     env.positions.held = {T0: 49}
@@ -266,7 +266,7 @@ def test_without_earlier_transactions_no_transactional_id_is_fenced(entry: Ledge
 def test_without_permission_to_fence_open_transactions_are_awaited() -> None:
     env = Environment(AFTER_TRANSACTIONS)
     env.positions.held = {T0: 49}
-    failures = [DisconnectedFailure("away"), BrokerFailure.of(53)]
+    failures = [DisconnectedFailure("unreachable"), BrokerFailure.of(53)]
 
     def take(_name: str) -> None:
         raise failures.pop(0)
@@ -282,7 +282,7 @@ def test_without_permission_to_fence_open_transactions_are_awaited() -> None:
 
 
 def test_a_position_missing_in_the_second_read_is_used() -> None:
-    """A deposed leader may answer with what the offsets topic held before."""
+    """A deposed leader may return older contents of the offsets topic."""
     env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=5))
     env.positions.held = {T0: 19}
     assert env.starts()[T0].position == 20
@@ -421,9 +421,9 @@ def test_an_error_and_its_resolution_are_logged_once(monkeypatch: pytest.MonkeyP
     env, now = Environment(), [100.0]
     monkeypatch.setattr("mm2.mirror.source_task.time.monotonic", lambda: now[0])
     with capture_logs() as logs:
-        for step, troubles in enumerate((["a"], ["a", "b"], ["b"], [], [], [])):
+        for step, errors in enumerate((["a"], ["a", "b"], ["b"], [], [], [])):
             now[0] = 100.0 + 2 * step
-            env.task._log_errors(troubles)
+            env.task._log_errors(errors)
         now[0] += 10
         env.task._log_errors([])
     logged = [(line["event"], line.get("reason")) for line in logs]

@@ -75,7 +75,7 @@ def test_times_before_1970_are_rejected() -> None:
 
 def test_lines_of_a_table(tmp_path: Path) -> None:
     plain = "orders,0,41\norders,1,0\na.b-c_d,12,1099511627776\n"
-    # With quotes: what kafka-consumer-groups --reset-offsets --export writes.
+    # With quotes, like the output of kafka-consumer-groups --reset-offsets --export.
     exported = '"orders",0,41\n"orders",1,0\n"a.b-c_d",12,1099511627776\n'
     dressed = (
         "# offsets of the old cluster\r\n\r\nTopic, Partition, Offset\r\n"
@@ -91,7 +91,7 @@ def flat() -> list[dict[str, object]]:
 
 
 def connect() -> list[dict[str, object]]:
-    """As GET /connectors/MirrorSourceConnector/offsets shows it: the last offset copied."""
+    """In the format of GET /connectors/MirrorSourceConnector/offsets: the last copied offset."""
     return [
         {"partition": {"cluster": "A", "partition": tp.partition, "topic": tp.topic}, "offset": {"offset": offset - 1}}
         for tp, offset in WANTED.items()
@@ -169,6 +169,6 @@ def test_any_text_returns_offsets_or_one_sentence(tmp_path_factory: pytest.TempP
 
 def test_a_long_list_is_read_in_reasonable_time(tmp_path: Path) -> None:
     many = [{"topic": "t", "partition": p, "offset": p} for p in range(20_000)]
-    begun = time.process_time()  # of this process: others may keep the machine busy
+    begun = time.process_time()  # CPU time of this process: the machine may be busy
     assert len(from_file(tmp_path, json.dumps(many, indent=1)).offsets) == len(many)
     assert time.process_time() - begun < 5

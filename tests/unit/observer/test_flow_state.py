@@ -1,4 +1,4 @@
-"""One word and one sentence about a flow."""
+"""The state and the sentence of a flow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/overview and /metrics, as a process serves them."""
+"""The resources /overview and /metrics of a process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mm2.observer.resources import flow_url, overview_app
 
 @pytest.fixture(scope="module")
 def observer() -> Iterator[Observer]:
-    """Of a process without flows."""
+    """The observer of a process without flows."""
     engine = CopyEngine({})
     made = Observer(list, lambda: engine)
     yield made

@@ -18,7 +18,7 @@ _PATIENCE_S = 10.0
 
 
 class Echo:
-    """Answers each frame of Kafka's shape with itself."""
+    """Returns each frame of Kafka's protocol unchanged."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -44,7 +44,7 @@ class Echo:
 
 
 def receive(sock: socket.socket) -> bytes:
-    """One frame, size included. Raises ConnectionError when the connection ends before."""
+    """One frame, size included. Raises ConnectionError when the connection ends earlier."""
     data = b""
     while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
         part = sock.recv(1 << 16)
@@ -115,7 +115,7 @@ def test_latency_applies_to_round_trips_and_to_new_connections(proxy: Proxy) -> 
 def test_at_most_one_window_is_in_flight_in_a_round_trip(proxy: Proxy) -> None:
     proxy.delay(round_trip_ms=100, window_bytes=50_000)
     began_s = time.monotonic()
-    ask(proxy, frame(250_000))  # five windows there, and the answer back at the same time
+    ask(proxy, frame(250_000))  # five windows one way, and the response in parallel
     assert time.monotonic() - began_s > 0.45
 
 

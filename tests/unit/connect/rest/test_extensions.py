@@ -1,4 +1,4 @@
-"""Extensions, and the one that asks for user and password."""
+"""Extensions, and the one for HTTP basic authentication."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def login_file(folder: Path, credentials: str = "admin=a:b\nüser=p\n", entry: s
 
 
 class Nested(ConnectRestExtension):
-    """Its router has a router within, and it closes loudly."""
+    """An extension with a nested router, whose close fails."""
 
     closed = False
 
