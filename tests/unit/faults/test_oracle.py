@@ -92,7 +92,7 @@ def test_offsets_without_any_record_need_a_reason() -> None:
 
 
 def test_an_empty_run_is_not_a_success() -> None:
-    with pytest.raises(AssertionError, match="nothing was written"):
+    with pytest.raises(AssertionError, match="no record was written"):
         Judgment().assert_exactly_once()
 
 
