@@ -11,17 +11,17 @@ import structlog
 
 from mm2.sandbox.kafka import LocalKafka, start_pair
 
-# That an example takes long says how busy the machine is; what does not end is pytest-timeout's business.
+# No deadline: slow examples show a busy machine, and pytest-timeout ends a test that hangs.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """What a program sets up for its log lines in one test is not what the next one's are seen through."""
+    """Reset the logging configuration, so that a test does not inherit that of the previous test."""
     root, handlers, level = logging.root, list(logging.root.handlers), logging.root.level
     structlog.reset_defaults()
-    # structlog's own, but for the frames around traces with all their variables: drawing one takes a second or more.
+    # structlog's default without local variables in tracebacks: formatting those takes a second or more.
     plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
     yield
@@ -37,20 +37,20 @@ def kafka_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Local
 
 @pytest.fixture
 def kafka_a(kafka_pair: tuple[LocalKafka, LocalKafka]) -> LocalKafka:
-    """The source cluster by habit. Shared: a test that stops or overloads a broker starts one of its own."""
+    """The source cluster of most tests. Shared: a test that stops or overloads a broker starts its own."""
     kafka_pair[0].check()
     return kafka_pair[0]
 
 
 @pytest.fixture
 def kafka_b(kafka_pair: tuple[LocalKafka, LocalKafka]) -> LocalKafka:
-    """The target cluster by habit; shared like `kafka_a`."""
+    """The target cluster of most tests; shared like `kafka_a`."""
     kafka_pair[1].check()
     return kafka_pair[1]
 
 
 @pytest.fixture
 def unique(request: pytest.FixtureRequest) -> str:
-    """A name no other test uses, for topics and groups: use it as it is or as a prefix."""
+    """A unique name for topics and groups, to be used as it is or as a prefix."""
     test = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:40].strip("-")
     return f"{test}-{secrets.token_hex(3)}"

@@ -140,8 +140,8 @@ def _soak(console: Console, env: Environment, *, batches: int, batch_ms: int) ->
     )
     whole = not (verdict.lost or verdict.disordered or verdict.damaged or duplicates) and code == 0
     good = whole and flat
-    told = "[bold green]FLAT[/]" if good else "[bold red]NOT FLAT[/]" if whole else "[bold red]NOT WHOLE[/]"
-    console.print(f"{told}: the allowed growth is {_ALLOWED_GROWTH:.0%}, in total and for the JVM.")
+    verdict_text = "[bold green]FLAT[/]" if good else "[bold red]NOT FLAT[/]" if whole else "[bold red]NOT WHOLE[/]"
+    console.print(f"{verdict_text}: the allowed growth is {_ALLOWED_GROWTH:.0%}, in total and for the JVM.")
     return good
 
 

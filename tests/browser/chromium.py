@@ -39,7 +39,7 @@ def chromium(profile: Path, *, width: int = 1280, height: int = 900, **options: 
             headless=True,
             args=list(_FLAGS),
             viewport={"width": width, "height": height},
-            timezone_id="Asia/Kathmandu",  # a quarter to six before UTC, in which pages tell all times
+            timezone_id="Asia/Kathmandu",  # five hours and 45 minutes from UTC, in which pages show all times
             **options,  # type: ignore[arg-type]
         )
         try:

@@ -16,7 +16,7 @@ expect.set_options(timeout=PATIENCE_S * 1000 / 3)
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardFlow]:
-    """Runs, and has something to show."""
+    """A running flow with data for all pages."""
     with start_dashboard_flow(tmp_path_factory.mktemp("shop")) as shop:
         yield shop
 
@@ -32,7 +32,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext
 
 @pytest.fixture
 def page(context: BrowserContext, shop: DashboardFlow) -> Iterator[Page]:
-    """An empty page. Afterwards: it has sent requests only to the process, and its console has no error."""
+    """An empty page. Afterwards checks that it sent requests only to the process, and that its console has no error."""
     asked: list[str] = []
     errors: list[str] = []
     page = context.new_page()

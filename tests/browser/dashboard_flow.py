@@ -1,6 +1,6 @@
 """Environment of the dashboard tests: two brokers, flows, traffic, transactions, groups, and a failed connector.
 
-``shop`` is copied to ``vault``; heartbeats come back round. Used by the tests, and by the script that takes the pictures, which adds to it.
+``shop`` is copied to ``vault``, and heartbeats back. Used by the tests and by the script that takes the screenshots.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import httpx
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from mm2.copy.ledger import Verified, ledger_topic, verified_record
-from mm2.kafka.structs import TopicPartition as Place
+from mm2.kafka.structs import TopicPartition as Mm2TopicPartition
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create, producer_of
@@ -28,12 +28,12 @@ TOPICS = ("orders", "payments", "clicks")
 GROUP = "billing"
 SECRET = "correct-horse-battery"
 _BROKEN = "ArchiveSink"
-#: For brokers, a process and pages; more on a machine that is busy with other things.
+#: Timeout for brokers, a process and pages; higher on a busy machine.
 PATIENCE_S = 60.0 * PATIENCE
 
 
 class Traffic:
-    """A few hundred records a second to the source, in a thread of its own, and a transaction now and then, every other one aborted."""
+    """Writes a few hundred records a second to the source in a thread, and occasional transactions, half of them aborted."""
 
     def __init__(self, broker: LocalKafka) -> None:
         self._broker = broker
@@ -70,34 +70,34 @@ class Traffic:
                         careful.commit_transaction(2)
                     else:
                         careful.abort_transaction(2)
-                except KafkaException:  # the source is gone, or slow: another producer ends what this one has begun
+                except KafkaException:  # the source is unreachable or slow: another producer ends the open transaction
                     careful = None
         with contextlib.suppress(Exception):
             plain.flush(2)
 
 
 class DashboardFlow:
-    """A process that copies, at ``url``."""
+    """A process that copies; ``url`` is its address."""
 
     def __init__(self, source: LocalKafka, target: LocalKafka, file: Path, process: MirrorProcess) -> None:
         self.source = source
         self.target = target
         self.file = file
         self.process = process
-        self.url = str(process.says("REST server listening.", timeout_s=PATIENCE_S)["advertised_url"]).rstrip("/")
+        self.url = str(process.await_log("REST server listening.", timeout_s=PATIENCE_S)["advertised_url"]).rstrip("/")
         self.ui = f"{self.url}/ui/"
 
     def ask(self, method: str, path: str, **how: object) -> httpx.Response:
-        """REST of the flow."""
+        """Send a request to the REST interface of the flow."""
         return httpx.request(method, f"{self.url}/{SOURCE}/{TARGET}{path}", timeout=PATIENCE_S, trust_env=False, **how)  # type: ignore[arg-type]
 
     def state(self, connector: str) -> str:
-        """Of a connector, as REST has it."""
+        """The state of a connector, from REST."""
         answer = self.ask("GET", f"/connectors/{connector}/status")
         return str(answer.json()["connector"]["state"]) if answer.is_success else ""
 
     def commit(self, count: int, group: str = GROUP) -> None:
-        """Have a group consume so many records of each partition of the orders."""
+        """Commit that many records of each partition of the orders for a group."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.source.bootstrap,
@@ -111,15 +111,15 @@ class DashboardFlow:
         finally:
             consumer.close()
 
-    def verified(self, place: Place, verified: Verified) -> None:
-        """Have the ledger say what `mm2 verify --record` has found of a partition."""
-        record = verified_record(place, verified)
+    def verified(self, tp: Mm2TopicPartition, verified: Verified) -> None:
+        """Write the result of `mm2 verify --record` for a partition to the ledger."""
+        record = verified_record(tp, verified)
         producer = producer_of(self.target)
         producer.produce(ledger_topic(SOURCE), key=record.key, value=record.value)
         assert producer.flush(PATIENCE_S) == 0
 
     def break_a_connector(self) -> None:
-        """One whose task cannot start: its folder does not exist."""
+        """Create a connector whose task cannot start: its folder does not exist."""
         config = {
             "connector.class": "FileStreamSink",
             "topics": "shop.clicks",
@@ -130,10 +130,10 @@ class DashboardFlow:
         wait_until(
             lambda: self.ask("PUT", f"/connectors/{_BROKEN}/config", json=config).is_success,
             60.0,
-            why=self.process.tail,
+            detail=self.process.tail,
         )
         wait_until(
-            lambda: "FAILED" in self.ask("GET", f"/connectors/{_BROKEN}/status").text, 60.0, why=self.process.tail
+            lambda: "FAILED" in self.ask("GET", f"/connectors/{_BROKEN}/status").text, 60.0, detail=self.process.tail
         )
 
 
@@ -141,7 +141,7 @@ class DashboardFlow:
 def start_dashboard_flow(
     folder: Path, *, topics: Sequence[str] = (), settings: Mapping[str, str] | None = None
 ) -> Iterator[DashboardFlow]:
-    """Everything, copying. ``topics`` of one partition and ``settings`` are there besides."""
+    """Run everything, with additional ``topics`` of one partition and ``settings``."""
     source, target = LocalKafka("shop", folder / "shop"), LocalKafka("vault", folder / "vault")
     start_all((source, target), PATIENCE_S)
     try:
@@ -163,7 +163,7 @@ def start_dashboard_flow(
                 "offset-syncs.topic.location": "target",
                 f"{SOURCE}.ssl.keystore.password": SECRET,
                 "worker.of.nobody": "7",
-                # Not the first free port from 8083 on: another test's process would have it next, and open pages would go on there.
+                # Not the first free port from 8083 on: another test's process would use it next, and open pages would connect to it.
                 "listeners": f"http://127.0.0.1:{free_ports(1)[0]}",
                 **(settings or {}),
             },
@@ -172,7 +172,7 @@ def start_dashboard_flow(
         try:
             shop = DashboardFlow(source, target, file, process)
             with Traffic(source):
-                wait_until(lambda: shop.state("MirrorSourceConnector") == "RUNNING", 60.0, why=process.tail)
+                wait_until(lambda: shop.state("MirrorSourceConnector") == "RUNNING", 60.0, detail=process.tail)
                 shop.commit(20)
                 yield shop
         finally:

@@ -1,9 +1,9 @@
-"""Pictures of every page, light and dark, on a desktop and on a phone, of flows that really run.
+"""Screenshots of every page of running flows, light and dark, on a desktop and on a phone.
 
     python -m tests.browser.pictures [--folder docs/img] [--seconds 150] [--only flows ...]
 
-The flow of test_dashboard.py (dashboard_flow.py), and in addition failures: records that retention took before they were copied,
-one that the target refuses, a connector that has failed, a cluster that is gone. Two processes share the work.
+The flow of test_dashboard.py (dashboard_flow.py), and in addition failures: records that retention deleted before they were copied,
+one that the target rejects, a failed connector, an unreachable cluster. Two processes share the tasks.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ VIEWS = {
 _SIZES = {"desktop": (1280, 860), "phone": (390, 780)}
 _SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 _SETTLE_S = 2.5
-#: A cluster that will be gone, copied to the vault as well.
+#: A cluster that becomes unreachable, copied to the vault as well.
 _DEPOT = "depot"
-#: By how many records of each partition of the orders they have consumed.
+#: Groups by the number of consumed records of each partition of the orders.
 _GROUPS = {"shipping": 35, "fraud": 50, "reporting": 5}
 
 
 @contextmanager
 def living(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
-    """The page of a process that copies, and what makes everything happen that is to be seen on it."""
+    """A running process with all states that the screenshots show."""
     depot = LocalKafka(_DEPOT, folder / _DEPOT)
     with ExitStack() as stack:
         start_all((depot,), PATIENCE_S)
@@ -80,17 +80,17 @@ def living(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
             _refuse_a_record(shop)
             shop.break_a_connector()
             depot.kill9()
-            # What has happened is seen, and what moved for it has come to rest.
+            # Wait until all changes are displayed and rebalances have finished.
             wait_until(
                 lambda: all(word in _overview(shop) for word in ("TOO_LARGE", f"{_DEPOT} has not answered")),
                 60.0,
-                why=shop.process.tail,
+                detail=shop.process.tail,
             )
 
         for group, count in _GROUPS.items():
             shop.commit(count, group)
-        # Curves are to show a day and not a start: until a second worker is there, and its share has been handed over.
-        wait_until(lambda: _is_settled(shop), 300.0, why=shop.process.tail)
+        # Charts should not show the start: wait until a second worker has joined and taken over its tasks.
+        wait_until(lambda: _is_settled(shop), 300.0, detail=shop.process.tail)
         yield shop.ui, happen
 
 
@@ -111,13 +111,13 @@ def _lose_records(shop: DashboardFlow) -> None:
 
 
 def _refuse_a_record(shop: DashboardFlow) -> None:
-    """It is larger than its topic on the target takes."""
+    """Write a record that is larger than its remote topic allows."""
     alter(shop.target, ResourceType.TOPIC, f"{SOURCE}.images", "max.message.bytes", "2000")
     _write(shop.source, "images", 1, size=5_000)
 
 
 def _verify(shop: DashboardFlow) -> None:
-    """So that it is known up to where."""
+    """Record verified offsets for the pages."""
     command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "verify", str(shop.file), FLOW, "--record"]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=PATIENCE_S * 10)
 
@@ -148,7 +148,7 @@ def _overview(shop: DashboardFlow) -> str:
 
 
 def take(context: BrowserContext, url: str, folder: Path, name: str) -> None:
-    """One page in all four ways."""
+    """Save one page in all four variants."""
     page = context.new_page()
     for size, (width, height) in _SIZES.items():
         page.set_viewport_size({"width": width, "height": height})

@@ -61,7 +61,7 @@ def test_the_first_page_shows_what_would_be_lost(shop: DashboardFlow, page: Page
     expect(page.locator(".index")).to_be_hidden()
     expect(links.last).to_have_text("0")
     assert font_px(sentence) == max(font_px(page.locator(one).first) for one in (".sentence", "h2", "dd", "nav a"))
-    # Curves have lines, heartbeats marks, and both without anybody's doing anything.
+    # Charts show lines, and heartbeats marks, without user actions.
     expect(flow.locator("figure").first.locator("svg path[d*=L]").first).to_be_attached(timeout=PATIENCE_S * 1000)
     expect(flow.locator(".strip i:not(.unrecorded):not(.missed)").first).to_be_attached(timeout=PATIENCE_S * 1000)
     expect(flow.locator(".legend")).to_have_text(["50 %", "95 %", "99 %"])
@@ -134,18 +134,18 @@ def test_verified_offsets_are_shown_and_differences_are_red(shop: DashboardFlow,
         page.goto(f"{shop.ui}partitions?flow={FLOW}&search=orders-1")
         expect(row(page, "orders-1").locator("td").nth(8)).to_have_text(up_to, timeout=PATIENCE_S * 1000)
         page.goto(shop.ui)
-        said = "vault differs from shop: 2 missing, found by mm2 verify."
+        expected = "vault differs from shop: 2 missing, found by mm2 verify."
         if differences:
-            expect(flow.locator(".sentence.bad")).to_contain_text(said, timeout=PATIENCE_S * 1000)
+            expect(flow.locator(".sentence.bad")).to_contain_text(expected, timeout=PATIENCE_S * 1000)
         else:
-            expect(flow.locator(".sentence")).not_to_contain_text(said, timeout=PATIENCE_S * 1000)
+            expect(flow.locator(".sentence")).not_to_contain_text(expected, timeout=PATIENCE_S * 1000)
 
 
 def test_gaps_are_shown_with_their_reasons(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}gaps")
     expect(row(page, "aborted").first).to_be_visible(timeout=PATIENCE_S * 1000)
     expect(row(page, "control").first).to_contain_text("Transaction markers")
-    expect(row(page, "control").first.locator(".state.ok")).to_be_visible()  # as it should be
+    expect(row(page, "control").first.locator(".state.ok")).to_be_visible()  # healthy
     expect(row(page, "payments-").first).to_contain_text(re.compile(r"\d+ (aborted|control)"))
     expect(page.get_by_text("No records are lost.")).to_be_visible()
 
@@ -191,7 +191,7 @@ def test_connectors_are_paused_resumed_restarted_and_stopped(shop: DashboardFlow
     page.goto(f"{shop.ui}connectors")
     block = connector(page, HEARTBEAT)
     expect(block.locator(".line .state")).to_have_text("RUNNING", timeout=PATIENCE_S * 1000)
-    for verb, said, state in (
+    for verb, expected, state in (
         ("Pause", "is paused", "PAUSED"),
         ("Resume", "is resumed", "RUNNING"),
         ("Stop", "is stopped", "STOPPED"),
@@ -202,7 +202,7 @@ def test_connectors_are_paused_resumed_restarted_and_stopped(shop: DashboardFlow
         dialog = page.get_by_role("alertdialog")
         expect(dialog).to_contain_text(f"{verb} {HEARTBEAT} of {FLOW}?")
         dialog.get_by_role("button", name=verb).click()
-        expect(page.locator(".message")).to_have_text(f"{HEARTBEAT} of {FLOW} {said}.")
+        expect(page.locator(".message")).to_have_text(f"{HEARTBEAT} of {FLOW} {expected}.")
         wait_for_state(shop, HEARTBEAT, state)
         expect(block.locator(".line .state")).to_have_text(state, timeout=PATIENCE_S * 500)
     asked = shop.process.lines(event="dashboard action requested", subject=HEARTBEAT)
@@ -267,7 +267,7 @@ def test_every_action_works_with_the_keyboard_only(shop: DashboardFlow, page: Pa
     expect(cancel).to_be_focused()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    wait_until(lambda: shop.state(HEARTBEAT) == "PAUSED", 60.0, why=shop.process.tail)
+    wait_until(lambda: shop.state(HEARTBEAT) == "PAUSED", 60.0, detail=shop.process.tail)
     assert shop.ask("PUT", f"/connectors/{HEARTBEAT}/resume").is_success
     page.goto(f"{shop.ui}partitions")
     head = page.get_by_role("button", name="Lag", exact=True)
@@ -356,7 +356,7 @@ def frozen(shop: DashboardFlow) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_a_page_reports_that_its_data_are_stale(shop: DashboardFlow, context: BrowserContext) -> None:
-    page = context.new_page()  # not the fixture's: its console tells of the connection that is lost
+    page = context.new_page()  # not the fixture's page: its console has an error about the lost connection
     page.goto(shop.ui)
     expect(page.locator(".sentence").first).to_be_visible()
     alarm = page.locator("#alarm")
@@ -409,13 +409,13 @@ def test_a_flow_that_breaks_is_red_within_ten_seconds(shop: DashboardFlow, page:
 
 
 def test_open_pages_do_not_delay_the_shutdown(shop: DashboardFlow, context: BrowserContext) -> None:
-    """The last one: afterwards the process is gone."""
+    """The last test: it stops the process."""
     page = context.new_page()
     page.goto(shop.ui)
     expect(page.locator(".sentence").first).to_be_visible()
     code, _ = shop.process.stop()
     assert code == 0
-    # How long it takes as a whole says nothing of pages: the test before has killed a broker, for which a stop waits.
+    # The total time does not depend on pages: the previous test killed a broker, for which a stop waits.
     (stopped,) = shop.process.lines(event="REST server stopped.")
     assert stopped["in_time"]
     expect(page.locator("#alarm")).to_contain_text("Connection lost", timeout=PATIENCE_S * 1000)
@@ -423,7 +423,7 @@ def test_open_pages_do_not_delay_the_shutdown(shop: DashboardFlow, context: Brow
 
 
 def wait_for_state(shop: DashboardFlow, name: str, state: str) -> None:
-    wait_until(lambda: shop.state(name) == state, 60.0, why=shop.process.tail)
+    wait_until(lambda: shop.state(name) == state, 60.0, detail=shop.process.tail)
 
 
 def font_px(part: Locator) -> float:

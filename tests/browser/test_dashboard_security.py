@@ -1,5 +1,5 @@
-"""The dashboard behind TLS and a password, over HTTP and over WebSockets; the real REST server, and a flow of which others have chosen all
-the words."""
+"""The dashboard behind TLS and a password, over HTTP and over WebSockets; the real REST server, and a flow with malicious names
+and texts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MODULE = "org.apache.kafka.connect.rest.basic.auth.extension"
 
 
 def nasty() -> Snapshot:
-    """Of this moment."""
+    """The flow's state at the current time."""
     flow = FlowView(
         "A",
         "B",
@@ -128,7 +128,7 @@ def test_password_and_tls_apply_to_pages_and_websockets_and_html_is_escaped(door
         expect(page.locator("#as-of")).not_to_have_text(before, timeout=20_000)
         assert transports
         assert transports[0].startswith("wss://")
-        # Above the blocks of several flows stands the sentence of each, the worst first, and leads to its block.
+        # Above the blocks of several flows is the sentence of each, the worst first, with a link to its block.
         lines = page.locator(".index li")
         expect(lines.locator("a")).to_have_text(["A->B", "C->D"])
         expect(lines.first.locator(".message.bad")).to_have_text(NASTY)
@@ -142,6 +142,8 @@ def test_password_and_tls_apply_to_pages_and_websockets_and_html_is_escaped(door
         expect(flow_name).to_be_hidden()
         for view in VIEWS:
             page.goto(f"{door}{view}")
-            expect(page.locator("main").get_by_text(NASTY).first).to_be_visible()  # as it was said, and nothing else
+            expect(
+                page.locator("main").get_by_text(NASTY).first
+            ).to_be_visible()  # the text is shown unchanged, without interpretation as HTML
             assert page.evaluate("() => window.hurt") is None, view
             assert page.locator("main img, main script").count() == 0, view

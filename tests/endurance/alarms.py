@@ -38,7 +38,7 @@ from mm2.sandbox.ports import free_ports
 from tests.browser.chromium import chromium
 from tests.endurance.traffic import Pace, Traffic
 from tests.faults import segments
-from tests.faults.stage import Topics
+from tests.faults.environment import Topics
 from tests.integration.copy_flow import producer_of
 from tests.integration.mirror_process import ROOT, MirrorProcess, ends, write_config
 from tests.integration.prometheus_server import Prometheus, prometheus
@@ -108,9 +108,9 @@ class Rig:
         """Kill the current process."""
         self.process.clean_up()
 
-    def mm2(self, *words: str) -> tuple[int, str]:
+    def mm2(self, *arguments: str) -> tuple[int, str]:
         """Exit code and output of the command."""
-        verb, *more = words
+        verb, *more = arguments
         done = subprocess.run(
             [sys.executable, "-P", "-m", "mm2.cli.mm2", verb, str(self._file), "A->B", *more],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -150,12 +150,12 @@ class Rig:
     def dashboard(self) -> str:
         """The alarm bar if it is visible, and the texts about the flow."""
         alarm, flow = self.page.locator("#alarm"), self.page.get_by_role("region", name="A->B", exact=True)
-        said = [alarm.inner_text()] if alarm.is_visible() else []
-        said += [f"{flow.locator('.state').first.inner_text()}: {flow.locator('.sentence').inner_text()}"]
-        said += flow.locator(".errors li").all_inner_texts()
+        texts = [alarm.inner_text()] if alarm.is_visible() else []
+        texts += [f"{flow.locator('.state').first.inner_text()}: {flow.locator('.sentence').inner_text()}"]
+        texts += flow.locator(".errors li").all_inner_texts()
         lost = flow.locator("a[href^=gaps]").inner_text()
-        said += [] if lost == "0" else [f"Lost ranges: {lost}"]
-        return "<br>".join(said)
+        texts += [] if lost == "0" else [f"Lost ranges: {lost}"]
+        return "<br>".join(texts)
 
     def is_healthy(self) -> bool:
         """Whether no critical alert is pending or firing and the flow runs. Warnings may last for minutes."""
@@ -313,8 +313,8 @@ def run_row(made: Rig, row: str) -> RowResult:
         watcher.observe(injected_s)
         time.sleep(max(0.0, injected_s + _STATUS_S - time.time()))
         result.page, result.page_s = made.dashboard(), time.time() - injected_s
-        code, said = made.mm2("status")
-        result.status, result.status_s = f"{_status_lines(said)} (exit code {code})", time.time() - injected_s
+        code, output = made.mm2("status")
+        result.status, result.status_s = f"{_status_lines(output)} (exit code {code})", time.time() - injected_s
         result.metrics = _at_risk(made.metrics())
         time.sleep(max(0.0, injected_s + _OBSERVE_S - time.time()))
         fix()
@@ -359,9 +359,9 @@ class _AlertWatcher(threading.Thread):
             self.join(10)
 
 
-def _status_lines(said: str) -> str:
+def _status_lines(output: str) -> str:
     """The flow's own lines without the tables."""
-    lines = [line.strip() for line in said.splitlines() if re.match(r"(A->B  [A-Za-z]|mm2: )", line)]
+    lines = [line.strip() for line in output.splitlines() if re.match(r"(A->B  [A-Za-z]|mm2: )", line)]
     return "<br>".join(re.sub(r" {2,}", " ", line).replace("|", "\\|") for line in lines)
 
 

@@ -25,8 +25,8 @@ from tests.endurance.positions import PositionSampler, Verdict, judge_positions
 from tests.endurance.product import ProductFailed
 from tests.endurance.sides import Side, replication_factors, start_side
 from tests.endurance.traffic import Identity, TrafficFailed, decode
-from tests.faults.oracle import Judgment, Ledger, Place, judge, judge_reasons
-from tests.faults.stage import Mirror, Topics, kill, members
+from tests.faults.environment import MirrorMaker, Topics, kill, members
+from tests.faults.oracle import ClusterTopic, Judgment, Ledger, judge, judge_reasons
 from tests.support.relay import Conditions
 
 TOPIC, PARTITIONS = "backlog", 4
@@ -63,7 +63,7 @@ class Backlog:
     """A run with `records` on the source; it starts the product."""
 
     def __init__(
-        self, source: Side, target: Side, mirror: Mirror, growth: Growth, sampler: PositionSampler, records: int
+        self, source: Side, target: Side, mirror: MirrorMaker, growth: Growth, sampler: PositionSampler, records: int
     ) -> None:
         self._source = source
         self._target = target
@@ -117,9 +117,9 @@ class Backlog:
         time.sleep(1.0)  # the last positions
         self._sampler.halt()
         found = Ledger.read(target, self._mirror.alias) if ledger else None
-        judgment = judge(Place(source, TOPIC), Place(target, remote), ledger=found)
+        judgment = judge(ClusterTopic(source, TOPIC), ClusterTopic(target, remote), ledger=found)
         if found is not None:
-            judge_reasons(judgment, Place(source, TOPIC), found)
+            judge_reasons(judgment, ClusterTopic(source, TOPIC), found)
         return judgment
 
     def _kill_once(self, rng: random.Random) -> Death:
@@ -191,7 +191,7 @@ def backlog(
         show(f"Writing {records:,} records to the source")
         _write(source.bootstrap, records, age_days)
         settings = {**SETTINGS, **replication_factors(replicas), **(EXACTLY_ONCE if exactly_once else {})}
-        mirror = Mirror(folder / "mm2", "A", source.addresses, target.addresses, [TOPIC], settings)
+        mirror = MirrorMaker(folder / "mm2", "A", source.addresses, target.addresses, [TOPIC], settings)
         stack.callback(mirror.clean_up)
         cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": target.bootstrap}), name="B")
         stack.callback(cluster.close)

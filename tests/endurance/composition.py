@@ -18,7 +18,7 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.sandbox.kafka import LocalKafka
 from tests.endurance.sides import Side
 from tests.endurance.stall import DiskStall, Script
-from tests.faults.stage import Mirror, kill, members
+from tests.faults.environment import MirrorMaker, kill, members
 from tests.support.cluster import LocalCluster
 from tests.support.relay import Conditions
 from tests.support.waiting import PATIENCE
@@ -77,8 +77,8 @@ class Fault:
     """Details known at the begin that do not depend on the seed."""
 
     def __str__(self) -> str:
-        said = f"{self.name}, {self.lasts_s:.1f} s" if self.lasts_s else self.name
-        return f"{said} ({', '.join(self.notes)})" if self.notes else said
+        text = f"{self.name}, {self.lasts_s:.1f} s" if self.lasts_s else self.name
+        return f"{text} ({', '.join(self.notes)})" if self.notes else text
 
 
 class Draw:
@@ -93,7 +93,7 @@ class Draw:
         rng: random.Random,
         source: Side,
         target: Side,
-        mirrors: Sequence[Mirror],
+        mirrors: Sequence[MirrorMaker],
         *,
         victims: Sequence[Victim] | None = None,
         gentle: bool = False,
@@ -138,7 +138,7 @@ class Draw:
 
     # -- the product -----------------------------------------------------------------------------------------------
 
-    def _mirror(self) -> tuple[Mirror, str]:
+    def _mirror(self) -> tuple[MirrorMaker, str]:
         index = self._rng.randrange(len(self._mirrors))
         return self._mirrors[index], f"process {index + 1}"
 
@@ -163,7 +163,7 @@ class Draw:
         mirror, subject = self._mirror()
         lasts_s = self._rng.uniform(0, 3)
         name = f"driver of {subject} killed"
-        return Fault(name, subject, lasts_s, mirror.process.kill9, mirror.start_again, kills_process=True)
+        return Fault(name, subject, lasts_s, mirror.process.kill9, mirror.restart, kills_process=True)
 
     def _tree_killed(self) -> Fault:
         mirror, subject = self._mirror()
@@ -172,7 +172,7 @@ class Draw:
         def begin() -> None:
             mirror.process.kill9(whole_family=True)
 
-        return Fault(f"{subject} killed with all it had started", subject, lasts_s, begin, mirror.start_again, True)
+        return Fault(f"{subject} killed with all it had started", subject, lasts_s, begin, mirror.restart, True)
 
     def _jvm_killed(self) -> Fault:
         mirror, subject = self._mirror()
@@ -182,7 +182,7 @@ class Draw:
         mirror, subject = self._mirror()
         lasts_s = self._rng.uniform(0, 2)
         name = f"{subject} stopped and started"
-        return Fault(name, subject, lasts_s, mirror.stop, mirror.start_again, kills_process=True)
+        return Fault(name, subject, lasts_s, mirror.stop, mirror.restart, kills_process=True)
 
     def _driver_frozen(self) -> Fault:
         mirror, subject = self._mirror()

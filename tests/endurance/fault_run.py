@@ -32,8 +32,8 @@ from tests.endurance.positions import PositionSampler, Verdict, judge_positions
 from tests.endurance.product import ProductFailed
 from tests.endurance.sides import Side, replication_factors, start_side
 from tests.endurance.traffic import Pace, Traffic, Transactions
-from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, judge, judge_reasons
-from tests.faults.stage import GOES_ON, HELD_UP, Mirror, Topics
+from tests.faults.environment import COPYING_BLOCKED, COPYING_CONTINUES, MirrorMaker, Topics
+from tests.faults.oracle import ClusterTopic, Judgment, Ledger, Reader, Rows, judge, judge_reasons
 from tests.support.waiting import PATIENCE
 
 PLAIN, TRANSACTIONAL = "chaos", "chaos-transactions"
@@ -109,7 +109,7 @@ class FaultRun:
     folder: Path
     source: Side
     target: Side
-    mirrors: list[Mirror]
+    mirrors: list[MirrorMaker]
     traffic: Traffic
     transactions: Transactions
     group: Committing
@@ -256,7 +256,10 @@ class FaultRun:
 
     def _judge(self, topic: str, until: Mapping[int, int] | None = None) -> Judgment:
         mirror = self.mirrors[0]
-        source, target = Place(self.source.bootstrap, topic), Place(self.target.bootstrap, mirror.remote(topic))
+        source, target = (
+            ClusterTopic(self.source.bootstrap, topic),
+            ClusterTopic(self.target.bootstrap, mirror.remote(topic)),
+        )
         ledger = Ledger.read(target.bootstrap, mirror.alias)
         judgment = judge(source, target, isolation="read_committed", ledger=ledger, until=until)
         judge_reasons(judgment, source, ledger)
@@ -282,7 +285,7 @@ class FaultRun:
             problems.append("no checkpoint was ever written for the group")
         return len(points), problems
 
-    def _watch_memory(self, mirror: Mirror) -> None:
+    def _watch_memory(self, mirror: MirrorMaker) -> None:
         self.outcome.peak_bytes = max(self.outcome.peak_bytes, sample(mirror.process.pid, 0.0).total_bytes)
 
 
@@ -322,7 +325,7 @@ def fault_run(
             **(settings or {}),
         }
         mirrors = [
-            Mirror(
+            MirrorMaker(
                 folder / f"mm2-{number}", "A", source.addresses, target.addresses, (PLAIN, TRANSACTIONAL), made_settings
             )
             for number in range(1, processes + 1)
@@ -395,17 +398,17 @@ def compose(
         made.outcome.problems.append(str(exc))
 
 
-def _reports(mirror: Mirror) -> int:
+def _reports(mirror: MirrorMaker) -> int:
     """The number of log lines so far that report blocked copying."""
-    return len(mirror.lines(HELD_UP)) + len(mirror.lines(_ALL_STOPS))
+    return len(mirror.lines(COPYING_BLOCKED)) + len(mirror.lines(_ALL_STOPS))
 
 
-def _is_blocked(mirror: Mirror) -> bool:
+def _is_blocked(mirror: MirrorMaker) -> bool:
     """Whether a task has reported that copying is blocked and has not reported that it continues."""
     blocked: dict[object, bool] = {}
     for line in mirror.process.lines(event="Copying "):
-        if line["event"] in {HELD_UP, GOES_ON}:
-            blocked[line.get("task")] = line["event"] == HELD_UP
+        if line["event"] in {COPYING_BLOCKED, COPYING_CONTINUES}:
+            blocked[line.get("task")] = line["event"] == COPYING_BLOCKED
     return any(blocked.values())
 
 

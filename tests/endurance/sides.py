@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mm2.sandbox.kafka import LocalKafka
-from tests.faults.stage import LISTENERS
+from tests.faults.environment import LISTENERS
 from tests.support.cluster import LocalCluster
 from tests.support.proxy import Proxy
 from tests.support.waiting import PATIENCE

@@ -142,9 +142,9 @@ def measure(
 
 def _settle(replicas: Iterable[_Replica], deadline_s: float, *, to_the_end: bool = False) -> None:
     """Wait until all have caught up, or until the deadline (time.monotonic)."""
-    watched = list(replicas)
+    names = list(replicas)
     while time.monotonic() < deadline_s:
-        caught_up = [replica.has_caught_up() for replica in watched]
+        caught_up = [replica.has_caught_up() for replica in names]
         if all(caught_up) and not to_the_end:
             return
         time.sleep(_POLL_S)

@@ -1,33 +1,32 @@
-"""One pair of brokers behind bad networks for all rows that leave them whole; each module has a product of its own."""
+"""One pair of brokers behind proxies for all tests that keep the brokers intact; each module runs its own flow."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.stage import Mirror, Play, Stage
-from tests.faults.stage import stage as make_stage
+from tests.faults.environment import Environment, MirrorMaker, ReplicatedTopic, running_environment
 from tests.integration.conftest import engine
 
 __all__ = ["engine"]
 
 
 @pytest.fixture(scope="session")
-def shared_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    # A transaction that has timed out is looked for every 10 s by default.
+def shared_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
+    # By default a broker checks for timed-out transactions every 10 s.
     soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
-    with make_stage(tmp_path_factory.mktemp("faults"), overrides=soon) as made:
+    with running_environment(tmp_path_factory.mktemp("faults"), overrides=soon) as made:
         yield made
 
 
 @pytest.fixture
-def stage(shared_stage: Stage) -> Iterator[Stage]:
-    """The shared one, healed before and after."""
-    shared_stage.heal()
-    yield shared_stage
-    shared_stage.heal()
+def environment(shared_environment: Environment) -> Iterator[Environment]:
+    """The shared environment, without faults before and after the test."""
+    shared_environment.heal()
+    yield shared_environment
+    shared_environment.heal()
 
 
 @pytest.fixture
-def play(stage: Stage, mirror: Mirror) -> Play:
-    """A topic that no other row of the module has, under the module's `mirror`."""
-    return Play(stage.a, stage.b, mirror, mirror.unused.pop(0), 2)
+def replicated(environment: Environment, mirror_maker: MirrorMaker) -> ReplicatedTopic:
+    """A topic of the module's `mirror_maker` that no other test uses."""
+    return ReplicatedTopic(environment.a, environment.b, mirror_maker, mirror_maker.unused.pop(0), 2)

@@ -1,16 +1,16 @@
-"""Compare the replica with its source.
+"""Compare a remote topic with its source topic.
 
 Both clusters and the ledger are read with confluent-kafka, which shares no code with the tested program. The JSON of
 the ledger is parsed here independently.
 
 ==== property ============================ how it is checked ==========================================================
-  O1 exactly once, O2 order, O3 bytes      every record of the source is looked for on the target by all it consists of
-  O4 every absent offset has a reason      source offsets without a record on the target against the gaps of the ledger
-  O5 no aborted record                     the source is read with the isolation the flow has
-  O11 the last record too                  both are read to their ends; what was acknowledged must be on the source
+  O1 exactly once, O2 order, O3 bytes      every source record is searched on the target by key, value, headers and time
+  O4 every absent offset has a reason      source offsets without a record on the target are compared with the ledger
+  O5 no aborted record                     the source is read with the flow's isolation level
+  O11 the last record too                  both are read to their ends; acknowledged records must be on the source
 =======================================================================================================================
 
-O6 to O10 are about time, groups and memory; the tests that need them look for themselves.
+O6 to O10 concern time, groups and memory; the tests that need them check them.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _READ_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
-class Place:
+class ClusterTopic:
     """A topic of a cluster."""
 
     bootstrap: str
@@ -38,9 +38,9 @@ class Place:
 
 
 class Rows:
-    """The records of one partition in their order: the offset of each, and all it consists of as a digest of 64 bits.
+    """The records of one partition in order: the offset of each, and a 64-bit digest of its contents.
 
-    16 bytes each, because a long run leaves tens of millions.
+    16 bytes each, because a long run produces tens of millions.
     """
 
     def __init__(self, rows: Iterable[tuple[int, int]] = ()) -> None:
@@ -52,7 +52,7 @@ class Rows:
 
     @classmethod
     def of(cls, messages: Iterable[Message], *, same_time: bool = True) -> "Rows":
-        """`same_time` False: leaves timestamps out."""
+        """Digests of `messages`; without their timestamps when `same_time` is False."""
         return cls((message.offset() or 0, digest(message, same_time=same_time)) for message in messages)
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class Rows:
 
 @dataclass
 class Judgment:
-    """What is wrong, one sentence each; empty lists mean that nothing is. `gaps` are the offsets the ledger explains."""
+    """Result of a comparison: one sentence per defect, and as `gaps` the number of offsets that the ledger explains."""
 
     source_records: int = 0
     target_records: int = 0
@@ -74,14 +74,14 @@ class Judgment:
     doubled: list[str] = field(default_factory=list)
     reordered: list[str] = field(default_factory=list)
     altered: list[str] = field(default_factory=list)
-    """Records on the target that the source does not have, foreign ones included."""
+    """Records on the target that the source does not have, including those of other producers."""
     unexplained: list[str] = field(default_factory=list)
     """Source offsets that are not on the target and not in the ledger."""
     misexplained: list[str] = field(default_factory=list)
-    """Source offsets that the ledger says are missing and that are on the target."""
+    """Source offsets that the ledger lists as missing although they are on the target."""
     gaps: Counter[str] = field(default_factory=Counter)
     holes: list[str] = field(default_factory=list)
-    """Where the target continues although earlier records are not there: they are lost, or they come later, out of order."""
+    """Where the target continues without earlier records: they are lost, or copied later, out of order."""
     numbers: Counter[str] = field(default_factory=Counter)
     """How many records or offsets `lost`, `holes`, `unexplained` and `misexplained` are about."""
 
@@ -99,11 +99,11 @@ class Judgment:
 
     def assert_exactly_once(self) -> None:
         assert self.exactly_once, str(self)
-        assert self.source_records, "nothing was written, so nothing was shown"
+        assert self.source_records, "no record was written, so the test proves nothing"
 
     def assert_at_least_once(self) -> None:
         assert self.at_least_once, str(self)
-        assert self.source_records, "nothing was written, so nothing was shown"
+        assert self.source_records, "no record was written, so the test proves nothing"
 
     def assert_explained(self) -> None:
         assert self.explained, str(self)
@@ -121,7 +121,7 @@ class Judgment:
 
 
 class Ledger:
-    """The gaps of one flow as its ledger topic tells them: `gaps[topic, partition]` = [(first, after, reason), …]."""
+    """The gaps of one flow, read from its ledger topic: `gaps[topic, partition]` = [(first, after, reason), …]."""
 
     def __init__(self, gaps: Mapping[tuple[str, int], list[tuple[int, int, str]]], entries: Mapping[Any, Any]) -> None:
         self.gaps = gaps
@@ -129,7 +129,7 @@ class Ledger:
 
     @classmethod
     def read(cls, bootstrap: str, source_alias: str) -> "Ledger":
-        """Raises KafkaException when there is none."""
+        """Raises KafkaException when the ledger topic does not exist."""
         newest: dict[bytes, bytes | None] = {}
         reader = Reader(bootstrap, "read_committed")
         try:
@@ -153,7 +153,7 @@ class Ledger:
         return cls(gaps, entries)
 
     def total(self, topic: str) -> Counter[str]:
-        """Missing offsets of a topic by reason, as the entries count them."""
+        """Number of missing offsets of a topic by reason, from the entries of the ledger."""
         found: Counter[str] = Counter()
         for (name, _), entry in self.entries.items():
             if name == topic:
@@ -168,7 +168,7 @@ class Reader:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
-                "group.id": "oracle",  # demanded by the client, never used
+                "group.id": "oracle",  # required by the client, never used
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "isolation.level": isolation,
@@ -180,40 +180,40 @@ class Reader:
         )
 
     def messages(self, topic: str, partition: int) -> Iterator[Message]:
-        """All records from the beginning to the end as it is now. Raises KafkaException."""
+        """All records from the beginning to the current end. Raises KafkaException."""
         self._consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
-        last_news = time.monotonic()
+        last_record_s = time.monotonic()
         try:
             while True:
                 for message in self._consumer.consume(2000, 0.1):
                     error = message.error()
                     if error is None:
-                        last_news = time.monotonic()
+                        last_record_s = time.monotonic()
                         yield message
                     elif error.code() == KafkaError._PARTITION_EOF:
                         return
                     else:
                         raise KafkaException(error)
-                if time.monotonic() - last_news > _READ_PATIENCE_S:
+                if time.monotonic() - last_record_s > _READ_PATIENCE_S:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{topic}-{partition} has no end"))
         finally:
             self._consumer.unassign()
 
     def partitions(self, topic: str) -> list[int]:
-        """Raises KafkaException when there is no such topic."""
+        """The partition numbers of a topic. Raises KafkaException when it does not exist."""
         found = self._consumer.list_topics(topic, timeout=30).topics[topic]
         if found.error is not None:
             raise KafkaException(found.error)
         return sorted(found.partitions)
 
     def range(self, topic: str, partition: int) -> tuple[int, int]:
-        """First and end offset. Raises KafkaException when no leader answers for a minute."""
+        """Log start and log end offset. Raises KafkaException when no leader responds for a minute."""
         deadline = time.monotonic() + _READ_PATIENCE_S
         while True:
             try:
                 low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
                 return int(low), int(high)
-            except KafkaException:  # an election, of which the client has not heard
+            except KafkaException:  # a leader election that the client has not noticed yet
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.5)
@@ -223,8 +223,8 @@ class Reader:
 
 
 def judge(
-    source: "Place | Snapshot",
-    target: Place,
+    source: "ClusterTopic | Snapshot",
+    target: ClusterTopic,
     *,
     isolation: str = "read_uncommitted",
     target_isolation: str = "read_committed",
@@ -232,11 +232,11 @@ def judge(
     same_time: bool = True,
     until: Mapping[int, int] | None = None,
 ) -> Judgment:
-    """Compares all partitions of two topics as they are now. Raises KafkaException when one cannot be read.
+    """Compare all partitions of two topics as they are now. Raises KafkaException when one cannot be read.
 
-    `isolation` is the flow's: how it reads the source. With a ledger each source offset without a record on the target
-    has to be in it, and none of the others. `same_time` False: timestamps are given by the target. `until`: by partition the
-    source offset up to which the copy claims to be complete; what is missing from there on is not lost.
+    `isolation`: the flow's isolation level on the source. With a ledger, it must contain each source offset without a
+    record on the target, and no other. `same_time` False: the target sets the timestamps. `until`: by partition, the
+    source offset up to which the copy should be complete; records missing from there on do not count as lost.
     """
     reader = Reader(target.bootstrap, target_isolation)
     judgment = Judgment()
@@ -262,19 +262,19 @@ def judge(
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a topic held at some moment: by partition its records and the range of its offsets."""
+    """The contents of a topic at one moment: by partition its records and the range of its offsets."""
 
     topic: str
     partitions: Mapping[int, tuple[Rows, range]]
 
     @classmethod
-    def of(cls, place: Place, isolation: str = "read_uncommitted") -> "Snapshot":
-        """To be taken before something on the source goes away."""
-        return cls(place.topic, {index: (rows, offsets) for index, rows, offsets in _partitions(place, isolation)})
+    def of(cls, topic: ClusterTopic, isolation: str = "read_uncommitted") -> "Snapshot":
+        """Read the topic now, before a test deletes some of its records."""
+        return cls(topic.topic, {index: (rows, offsets) for index, rows, offsets in _partitions(topic, isolation)})
 
 
 def _partitions(
-    source: "Place | Snapshot", isolation: str, same_time: bool = True
+    source: "ClusterTopic | Snapshot", isolation: str, same_time: bool = True
 ) -> Iterator[tuple[int, Rows, range]]:
     if isinstance(source, Snapshot):
         for index, (rows, offsets) in source.partitions.items():
@@ -290,7 +290,7 @@ def _partitions(
 
 
 def reasons_of(gaps: Iterable[tuple[int, int, str]], offsets: range) -> dict[int, str]:
-    """Which of these offsets are missing, and why."""
+    """The reason of each of these offsets that is missing."""
     return {
         offset: reason
         for first, after, reason in gaps
@@ -298,11 +298,11 @@ def reasons_of(gaps: Iterable[tuple[int, int, str]], offsets: range) -> dict[int
     }
 
 
-def judge_reasons(judgment: Judgment, source: Place, ledger: Ledger) -> None:
-    """Adds reasons in the ledger that differ from why a source offset really has no record for a reader of committed ones.
+def judge_reasons(judgment: Judgment, source: ClusterTopic, ledger: Ledger) -> None:
+    """Add wrong reasons in the ledger to the judgment: `aborted` or `control` differs from what the source has.
 
-    For a source that has lost nothing and is not compacted: what is missing is a marker or belongs to an aborted transaction, and
-    no lost range may be listed. Raises KafkaException.
+    The source must have lost no record and must not be compacted: each missing offset is a control record or belongs to
+    an aborted transaction, and the ledger may list no lost range. Raises KafkaException.
     """
     readers = Reader(source.bootstrap, "read_committed"), Reader(source.bootstrap, "read_uncommitted")
     try:
@@ -326,13 +326,13 @@ def judge_reasons(judgment: Judgment, source: Place, ledger: Ledger) -> None:
 
 
 def absent(offsets: range, committed: Sequence[int], everything: Sequence[int]) -> dict[int, str]:
-    """Why source offsets have no record for a reader of committed ones: `aborted` or `control`. Both lists ascend."""
+    """Why source offsets have no record under read_committed: `aborted` or `control`. Both lists ascend."""
     there, all_there = set(committed), set(everything)
     return {offset: "aborted" if offset in all_there else "control" for offset in offsets if offset not in there}
 
 
 def compare_reasons(judgment: Judgment, partition: int, true: Mapping[int, str], reasons: Mapping[int, str]) -> None:
-    """Adds reasons that are others than the true ones. Offsets without any reason are not looked at: `explain` does that."""
+    """Add wrong reasons to the judgment. `explain` handles offsets without any reason."""
     wrong: dict[tuple[str, str], list[int]] = {}
     for offset, reason in sorted(reasons.items()):
         really = true.get(offset, "")
@@ -354,28 +354,28 @@ def compare(
     reasons: Mapping[int, str],
     end: int | None = None,
 ) -> Sequence[int]:
-    """Adds what differs to the judgment, but for source offsets that are missing for a reason; those that are there.
+    """Add the differences of one partition to the judgment, and return the source offsets that are on the target.
 
-    What is missing from source offset `end` on is not lost.
+    Source offsets in `reasons`, and those from `end` on, may be missing.
     """
     judgment.source_records += len(wanted)
     judgment.target_records += len(got)
     if wanted.digests == got.digests:
         return wanted.offsets
-    places: dict[int, list[int]] = {}
+    indexes: dict[int, list[int]] = {}
     for index, value in enumerate(wanted.digests):
-        places.setdefault(value, []).append(index)
+        indexes.setdefault(value, []).append(index)
     seen = bytearray(len(wanted))
     newest = -1
     for offset, value in zip(got.offsets, got.digests, strict=True):
-        candidates = places.get(value)
+        candidates = indexes.get(value)
         where = f"partition {partition}, target offset {offset}"
         if candidates is None:
             judgment.altered.append(f"{where}: the source has no such record")
             continue
         # Equal records are distinguished by their order only: the first unseen one is used.
         at = bisect_left(candidates, newest + 1)
-        index = next((place for place in (*candidates[at:], *candidates[:at]) if not seen[place]), -1)
+        index = next((one for one in (*candidates[at:], *candidates[:at]) if not seen[one]), -1)
         if index < 0:
             judgment.doubled.append(f"{where}: source offset {wanted.offsets[candidates[-1]]} again")
             continue
@@ -410,7 +410,7 @@ def compare(
 def explain(
     judgment: Judgment, partition: int, offsets: range, copied: Sequence[int], reasons: Mapping[int, str]
 ) -> None:
-    """Holds the source offsets that are not on the target (`copied` are, ascending) against the ledger's reasons."""
+    """Compare the source offsets that are not on the target with the ledger. `copied`: those that are, ascending."""
     unexplained: list[int] = []
     after = offsets.start
     for end in (*copied, offsets.stop) if len(copied) < len(offsets) else ():
@@ -428,7 +428,7 @@ def explain(
 
 
 def digest(message: Message, *, same_time: bool = True) -> int:
-    """What of a record has to be the same on both sides: key, value, headers in order, time."""
+    """Digest of what must be equal on both clusters: key, value, headers in order, timestamp."""
     headers: Any = message.headers() or []
     kind, stamp = message.timestamp()
     parts: list[Any] = [message.key(), message.value()]
@@ -440,9 +440,9 @@ def digest(message: Message, *, same_time: bool = True) -> int:
 
 
 def lease_of(value: bytes) -> tuple[int, ...]:
-    """Lease epoch and commit number of an entry or a position's header: of two the larger one is valid, wherever it stands.
+    """Lease epoch and commit number of a ledger entry or of a position's header; the largest is valid.
 
-    Empty for what has none, such as a tombstone and entries of older versions.
+    Empty for records without a lease, such as tombstones and entries of older versions.
     """
     try:
         return tuple(int(part) for part in json.loads(value)["lease"])
@@ -451,7 +451,7 @@ def lease_of(value: bytes) -> tuple[int, ...]:
 
 
 def gaps_of(data: Mapping[str, Any]) -> list[tuple[int, int, str]]:
-    """Source offsets of a chunk of the ledger: first, after, reason; delta-coded in the topic."""
+    """Gaps in a chunk of the ledger: first offset, offset after the last, reason; delta-encoded in the topic."""
     found, at = [], 0
     for step, length, reason in data["gaps"]:
         found.append((at + step, at + step + length, str(data["reasons"][reason])))

@@ -1,4 +1,4 @@
-"""What the tests on a replicated target share: old records, positions beside high watermarks, and how a topic is judged."""
+"""Helpers of the tests on a replicated target: old records, samples of positions and high watermarks, a comparison."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
-from tests.faults.oracle import Place, Reader, Rows, judge
-from tests.faults.stage import Addressed, Mirror
+from tests.faults.environment import Addressed, MirrorMaker
+from tests.faults.oracle import ClusterTopic, Reader, Rows, judge
 from tests.support.cluster import LocalCluster
 from tests.support.waiting import wait_until
 
@@ -50,7 +50,7 @@ class Backfill:
         )
 
     def write(self, each: int) -> None:
-        """So many records to each partition, acknowledged when it returns."""
+        """Write that many records to each partition; all are acknowledged when it returns."""
         for _ in range(each):
             for partition in range(self._partitions):
                 self._send(partition)
@@ -58,7 +58,7 @@ class Backfill:
 
     @contextmanager
     def flowing(self, rate: float) -> Iterator[None]:
-        """So many records per second inside the `with` block, in small batches; all are acknowledged at its end."""
+        """Write `rate` records per second inside the `with` block, in small batches; all are acknowledged at its end."""
         stopping = threading.Event()
         thread = threading.Thread(target=self._run, args=(rate, stopping), name="backfill", daemon=True)
         thread.start()
@@ -107,23 +107,23 @@ class Excess:
 
 @dataclass
 class Samples:
-    """What a `Sampler` has seen: compared pairs, the newest of each side by partition, and every violation."""
+    """Result of a `Sampler`: the number of comparisons, the newest values by partition, and every violation."""
 
     compared: int = 0
     positions: dict[int, int] = field(default_factory=dict)
     high_watermarks: dict[int, int] = field(default_factory=dict)
     excesses: list[Excess] = field(default_factory=list)
     commits: list[tuple[float, int, int]] = field(default_factory=list)
-    """(seconds of the steady clock, partition, position) of every position that was written, in order."""
+    """(seconds of the monotonic clock, partition, position) of every position that was written, in order."""
 
 
 class Sampler:
     """Compares committed positions with the high watermarks of the remote topic until it is stopped.
 
     A position is read first, the high watermark afterwards, and high watermarks only grow under clean elections. A leader
-    that was stopped may answer once more with the high watermark it had, before it learns that another one was elected;
-    so only an excess that lasts for `_PERSISTS_S` counts. `records` says how many records of a source partition precede a position; by default
-    as many as there are offsets, which holds for topics without holes.
+    that was stopped may answer once more with its old high watermark before it learns that another one was elected; so
+    only an excess that lasts for `_PERSISTS_S` counts. `records` returns how many records of a source partition precede
+    a position; by default as many as there are offsets, which holds for topics without gaps.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._stopping.wait(self._interval_s):
-            with suppress(KafkaException, TimeoutError):  # a broker that is stopped answers later
+            with suppress(KafkaException, TimeoutError):  # a stopped broker responds later
                 self._read_positions()
                 self._compare()
 
@@ -182,9 +182,9 @@ class Sampler:
 
     def _note(self, message: Message) -> None:
         key, value = message.key(), message.value()
-        place = json.loads(key or b"[null, {}]")[1]
-        if place.get("topic") == self._topic and value is not None:
-            partition, position = place["partition"], json.loads(value)["offset"] + 1
+        source = json.loads(key or b"[null, {}]")[1]
+        if source.get("topic") == self._topic and value is not None:
+            partition, position = source["partition"], json.loads(value)["offset"] + 1
             self.seen.positions[partition] = position
             self.seen.commits.append((time.monotonic(), partition, position))
 
@@ -194,9 +194,9 @@ class Sampler:
         if not wanted:
             return
         sent_s = time.monotonic()
-        for place, answer in self._admin.list_offsets(wanted, request_timeout=2.0).items():
+        for tp, answer in self._admin.list_offsets(wanted, request_timeout=2.0).items():
             with suppress(KafkaException):
-                self._compare_one(place.partition, int(answer.result(30).offset), sent_s)
+                self._compare_one(tp.partition, int(answer.result(30).offset), sent_s)
 
     def _compare_one(self, partition: int, high_watermark: int, sent_s: float) -> None:
         if high_watermark < 0:
@@ -210,18 +210,18 @@ class Sampler:
             self.seen.excesses.append(Excess(partition, position, high_watermark, sent_s))
 
 
-def jumps(source: Place, target: Place) -> list[str]:
-    """Where a remote partition continues over a hole: a record follows whose predecessor on the source is not there yet.
+def jumps(source: ClusterTopic, target: ClusterTopic) -> list[str]:
+    """Where a remote partition continues after a hole: a record was copied before its predecessor on the source.
 
-    Unlike what is lost, this shows holes that were filled later, too.
+    Unlike the lost records, these include holes that were filled later.
     """
     found = []
     readers = Reader(source.bootstrap, "read_uncommitted"), Reader(target.bootstrap, "read_committed")
     try:
         for partition in readers[0].partitions(source.topic):
             wanted, got = (
-                Rows.of(reader.messages(place.topic, partition))
-                for reader, place in zip(readers, (source, target), strict=True)
+                Rows.of(reader.messages(side.topic, partition))
+                for reader, side in zip(readers, (source, target), strict=True)
             )
             found += [f"partition {partition}, {jump}" for jump in _jumps(wanted, got)]
     finally:
@@ -242,7 +242,7 @@ def _jumps(wanted: Rows, got: Rows) -> list[str]:
 
 
 def lead(cluster: LocalCluster, topic: str, partitions: int, order: Sequence[int]) -> None:
-    """Make the first of these brokers the leader of all partitions; they are the replicas already."""
+    """Make the first of these brokers the leader of all partitions; `order` must list the current replicas."""
     request = AlterPartitionReassignmentsRequest
     rows = request.ReassignableTopic
     reordered = [rows.ReassignablePartition(partition_index=index, replicas=list(order)) for index in range(partitions)]
@@ -261,13 +261,13 @@ def lead(cluster: LocalCluster, topic: str, partitions: int, order: Sequence[int
 
 
 class Replica:
-    """One topic of one flow onto a cluster: records for it, its committed positions, and the judgment of its copy."""
+    """One topic of a flow: writes its records, samples its committed positions and compares its remote topic."""
 
     def __init__(
         self,
         source: Addressed,
         target: LocalCluster,
-        flow: Mirror,
+        flow: MirrorMaker,
         topic: str,
         partitions: int,
         *,
@@ -278,8 +278,8 @@ class Replica:
         self.partitions = partitions
         self.records = Backfill(source, topic, partitions, age_ms=age_ms)
         self.sampler = Sampler(target, flow.alias, topic, self.remote, partitions)
-        self._source = Place(source.bootstrap, topic)
-        self._target = Place(target.bootstrap, self.remote)
+        self._source = ClusterTopic(source.bootstrap, topic)
+        self._target = ClusterTopic(target.bootstrap, self.remote)
         self._flow = flow
 
     @property
@@ -287,26 +287,26 @@ class Replica:
         return self.sampler.seen
 
     def await_committed(self, patience_s: float) -> None:
-        """Wait until the committed positions say that everything written so far has been copied.
+        """Wait until the committed positions cover everything written so far.
 
         Waiting for the records themselves would make a silent loss look like a slow copy.
         """
 
         def committed() -> bool:
-            assert self.sampler.is_running, "the sampler has ended by itself"
+            assert self.sampler.is_running, "the sampler ended unexpectedly"
             return sum(self.seen.positions.values()) == self.records.sent
 
-        wait_until(committed, patience_s, what=f"commits of {self.topic}", why=self._flow.tail)
+        wait_until(committed, patience_s, what=f"commits of {self.topic}", detail=self._flow.tail)
 
     def assert_whole(self, settle_s: float = 1.0) -> None:
-        """Every record once and in order, and no position was ever ahead of the high watermark."""
-        time.sleep(settle_s)  # what is written too much may follow the last commit
+        """Assert that every record was copied once and in order, and no position was ahead of the high watermark."""
+        time.sleep(settle_s)  # duplicates may be written after the last commit
         found = self.defects()
         assert not found, found
         assert self.seen.compared, "no position was compared with a high watermark"
 
     def defects(self) -> str:
-        """What is wrong with the copy as it is now; empty when nothing is."""
+        """Describe the defects of the copy as it is now; empty without any."""
         judgment = judge(self._source, self._target)
         assert judgment.source_records == self.records.sent, "the source does not hold what it acknowledged"
         holes, excesses = jumps(self._source, self._target), self.seen.excesses
@@ -314,5 +314,5 @@ class Replica:
             return ""
         counts = f"{self.topic}: {len(judgment.lost)} ranges lost, {len(judgment.doubled)} records doubled, "
         counts += f"{len(judgment.reordered)} reordered, {len(holes)} holes, {len(excesses)} positions ahead"
-        shown = [counts, str(judgment), *(f"resumed over a hole: {hole}" for hole in holes[:5])]
+        shown = [counts, str(judgment), *(f"continued after a hole: {hole}" for hole in holes[:5])]
         return "\n".join([*shown, *(f"ahead of the high watermark: {excess}" for excess in excesses[:5])])

@@ -1,5 +1,6 @@
-"""What lies in a broker's log, and how to spoil it: bytes of a segment are changed in place, which the running broker,
-reading through the same page cache, serves from then on.
+"""Read and corrupt the log segments of a broker.
+
+Bytes are changed in place. The running broker reads through the same page cache, so it serves the changed bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Batch:
             os.pwrite(file.fileno(), data, self.position)
 
     def change(self, how: Callable[[bytearray], None], *, right_crc: bool) -> None:
-        """Lets `how` change the bytes; the checksum is made right again or left as it was."""
+        """Change the bytes with `how`; recompute the checksum when `right_crc`, else keep it."""
         data = self.data
         how(data)
         if right_crc:
@@ -66,23 +67,23 @@ def batches(broker: LocalKafka, topic: str, partition: int = 0) -> list[Batch]:
 
 
 def flip_a_bit(data: bytearray) -> None:
-    """Somewhere in the records."""
+    """Flip one bit in the middle of the records."""
     data[(_RECORDS_AT + len(data)) // 2] ^= 0x10
 
 
 def unknown_codec(data: bytearray) -> None:
-    """Codec 6 of a field of three bits, of which Kafka knows five values."""
+    """Set codec 6: the field has three bits, and Kafka defines five values."""
     (attributes,) = struct.unpack_from(">h", data, _ATTRIBUTES_AT)
     struct.pack_into(">h", data, _ATTRIBUTES_AT, attributes & ~7 | 6)
 
 
 def wrong_record_length(data: bytearray) -> None:
-    """The first record says that it is longer than the batch."""
+    """Set the length of the first record to more than the batch has."""
     data[_RECORDS_AT : _RECORDS_AT + 2] = b"\xfe\x7f"
 
 
 def message_set(size: int, base_offset: int, count: int, timestamp_ms: int | None) -> tuple[bytes, list[bytes]]:
-    """Messages of magic 1, or of magic 0 without a time, that fill exactly `size` bytes, and their values. Layout: KIP-32."""
+    """Messages of magic 1, or of magic 0 without a timestamp, of exactly `size` bytes, and their values (KIP-32)."""
     magic = 0 if timestamp_ms is None else 1
     overhead = 8 + 4 + 4 + 1 + 1 + 8 * magic + 4 + 4
     share = size // count

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of one broker that can answer Metadata requests as the broker answered them earlier."""
+"""A TCP proxy in front of one broker that can replay earlier responses to Metadata requests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _HEAD = struct.Struct(">hhi")  # api key, version, correlation id
 
 
 class StaleMetadata:
-    """Passes frames between clients of `address` and `upstream`, both `host:port`.
+    """Forwards frames between clients of `address` and `upstream`, both `host:port`.
 
-    `remember` keeps the newest answer to each Metadata request so far; after `replay(n)` the next n requests that were made
-    before are answered by what was remembered. `cut` closes all connections.
+    `remember` stores the newest response to each Metadata request. After `replay(n)`, the next n requests that have a
+    stored response get it instead of the broker's. `cut` closes all connections.
     """
 
     def __init__(self, address: str, upstream: str) -> None:
@@ -42,7 +42,7 @@ class StaleMetadata:
         self.cut()
 
     def remember(self) -> int:
-        """How many requests can be answered from memory."""
+        """Store the newest responses; returns how many requests have one."""
         with self._lock:
             self._old = dict(self._newest)
             return len(self._old)
@@ -70,38 +70,38 @@ class StaleMetadata:
                     continue
                 with self._lock:
                     self._open += [client, broker]
-                asked: deque[tuple[int, bytes]] = deque()
+                pending: deque[tuple[int, bytes]] = deque()
                 for work in (self._requests, self._answers):
-                    threading.Thread(target=work, args=(client, broker, asked), daemon=True).start()
+                    threading.Thread(target=work, args=(client, broker, pending), daemon=True).start()
 
-    def _requests(self, client: socket.socket, broker: socket.socket, asked: deque[tuple[int, bytes]]) -> None:
+    def _requests(self, client: socket.socket, broker: socket.socket, pending: deque[tuple[int, bytes]]) -> None:
         for frame in _frames(client, broker):
             key, version, _ = _HEAD.unpack_from(frame)
-            # Without the correlation id the same question is the same bytes.
-            asked.append((key, struct.pack(">h", version) + frame[_HEAD.size :]))
+            # Without the correlation id, equal requests have equal bytes.
+            pending.append((key, struct.pack(">h", version) + frame[_HEAD.size :]))
             with suppress(OSError):
                 broker.sendall(_SIZE.pack(len(frame)) + frame)
 
-    def _answers(self, client: socket.socket, broker: socket.socket, asked: deque[tuple[int, bytes]]) -> None:
+    def _answers(self, client: socket.socket, broker: socket.socket, pending: deque[tuple[int, bytes]]) -> None:
         for frame in _frames(broker, client):
-            key, question = asked.popleft() if asked else (-1, b"")
+            key, request = pending.popleft() if pending else (-1, b"")
             if key == _METADATA:
-                frame = frame[:4] + self._metadata(question, frame[4:])  # noqa: PLW2901
+                frame = frame[:4] + self._metadata(request, frame[4:])  # noqa: PLW2901
             with suppress(OSError):
                 client.sendall(_SIZE.pack(len(frame)) + frame)
 
-    def _metadata(self, question: bytes, answer: bytes) -> bytes:
+    def _metadata(self, request: bytes, response: bytes) -> bytes:
         with self._lock:
-            if self._left and question in self._old:
+            if self._left and request in self._old:
                 self._left -= 1
                 self.replayed += 1
-                return self._old[question]
-            self._newest[question] = answer
-            return answer
+                return self._old[request]
+            self._newest[request] = response
+            return response
 
 
 def _frames(sock: socket.socket, other: socket.socket) -> Iterator[bytes]:
-    """Frames until one of the connections ends; then both are closed."""
+    """Yield frames until one of the connections ends; then close both."""
     with suppress(OSError), sock, other, sock.makefile("rb") as stream:
         while head := stream.read(_SIZE.size):
             (size,) = _SIZE.unpack(head)

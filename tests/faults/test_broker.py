@@ -7,8 +7,15 @@ from contextlib import ExitStack
 import pytest
 
 from mm2.sandbox.ports import free_ports
-from tests.faults.stage import GOES_ON, HELD_UP, Mirror, Play, Stage, Topics
-from tests.faults.stage import mirror as running_mirror
+from tests.faults.environment import (
+    COPYING_BLOCKED,
+    COPYING_CONTINUES,
+    Environment,
+    MirrorMaker,
+    ReplicatedTopic,
+    Topics,
+    running_mirror_maker,
+)
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
@@ -21,105 +28,122 @@ SHORT = {
 
 
 @pytest.fixture(scope="module")
-def mirror(shared_stage: Stage) -> Iterator[Mirror]:
-    stage = shared_stage
-    with running_mirror(stage.folder / "K", "K", source=stage.a, target=stage.b, topics=6, settings=SHORT) as flow:
+def mirror_maker(shared_environment: Environment) -> Iterator[MirrorMaker]:
+    environment = shared_environment
+    with running_mirror_maker(
+        environment.folder / "K", "K", source=environment.a, target=environment.b, topics=6, settings=SHORT
+    ) as flow:
         yield flow
 
 
 @pytest.mark.parametrize("side", ["b1-source", "b2-target"])
 def test_b1_b2_copying_resumes_after_a_broker_is_killed_and_restarted(
-    play: Play, mirror: Mirror, stage: Stage, side: str
+    replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment, side: str
 ) -> None:
-    broker = stage.a if side == "b1-source" else stage.b
-    with play.load():
-        play.await_flow()
+    broker = environment.a if side == "b1-source" else environment.b
+    with replicated.load():
+        replicated.await_copied()
         broker.kill9()
         time.sleep(2)
         broker.start()
-        assert play.await_flow(_RECOVERY_S) < _RECOVERY_S
-    assert mirror.process.is_running
-    play.judge().assert_exactly_once()
+        assert replicated.await_copied(_RECOVERY_S) < _RECOVERY_S
+    assert mirror_maker.process.is_running
+    replicated.judge().assert_exactly_once()
 
 
-def test_b3_a_frozen_target_is_reported_and_copying_resumes_with_it(play: Play, mirror: Mirror, stage: Stage) -> None:
-    _freeze(play, mirror, stage, 8)
+def test_b3_a_frozen_target_is_reported_and_copying_resumes_with_it(
+    replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment
+) -> None:
+    _freeze(replicated, mirror_maker, environment, 8)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_b3_copying_resumes_after_the_target_was_frozen_for_a_minute(play: Play, mirror: Mirror, stage: Stage) -> None:
-    _freeze(play, mirror, stage, 60)
+def test_b3_copying_resumes_after_the_target_was_frozen_for_a_minute(
+    replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment
+) -> None:
+    _freeze(replicated, mirror_maker, environment, 60)
 
 
-def _freeze(play: Play, mirror: Mirror, stage: Stage, seconds: float) -> None:
-    """O8: red within 30 s of the stall, green within 30 s of the recovery."""
-    with play.load():
-        play.await_flow()
-        red = len(mirror.lines(HELD_UP))
-        stage.b.pause()
+def _freeze(replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment, seconds: float) -> None:
+    """O8: reported within 30 s of the stall, cleared within 30 s of the recovery."""
+    with replicated.load():
+        replicated.await_copied()
+        blocked = len(mirror_maker.lines(COPYING_BLOCKED))
+        environment.b.pause()
         time.sleep(seconds)
-        green = _green(mirror)
-        stage.b.resume()
+        continued = _continued(mirror_maker)
+        environment.b.resume()
         wait_until(
-            lambda: len(mirror.lines(HELD_UP)) > red,
+            lambda: len(mirror_maker.lines(COPYING_BLOCKED)) > blocked,
             30 - min(seconds, 25),
-            what="telling that nothing is copied",
-            why=mirror.tail,
+            what="the message that copying is blocked",
+            detail=mirror_maker.tail,
         )
-        play.await_flow(_RECOVERY_S)
-        wait_until(lambda: _green(mirror) > green, 30, what="telling that it goes on", why=mirror.tail)
-    play.judge().assert_exactly_once()
+        replicated.await_copied(_RECOVERY_S)
+        wait_until(
+            lambda: _continued(mirror_maker) > continued,
+            30,
+            what="the message that copying continues",
+            detail=mirror_maker.tail,
+        )
+    replicated.judge().assert_exactly_once()
 
 
-def _green(mirror: Mirror) -> int:
+def _continued(mirror_maker: MirrorMaker) -> int:
     """How often the blocked task or its successor has logged that copying continues."""
-    return len(mirror.lines(GOES_ON)) + len(mirror.lines("Copying starts."))
+    return len(mirror_maker.lines(COPYING_CONTINUES)) + len(mirror_maker.lines("Copying starts."))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_b4_a_broker_that_moves_to_another_port_is_found_by_another_bootstrap_address(stage: Stage) -> None:
-    old, (new,) = stage.network_b.address, free_ports(1)
-    through = (stage.a.bootstrap, f"{old},127.0.0.1:{new}")
-    folder = stage.folder / "moved"
+def test_b4_a_broker_that_moves_to_another_port_is_found_by_another_bootstrap_address(environment: Environment) -> None:
+    old, (new,) = environment.network_b.address, free_ports(1)
+    through = (environment.a.bootstrap, f"{old},127.0.0.1:{new}")
+    folder = environment.folder / "moved"
     try:
         with (
-            running_mirror(folder, "moved", source=stage.a, target=stage.b, through=through, topics=1) as flow,
+            running_mirror_maker(
+                folder, "moved", source=environment.a, target=environment.b, through=through, topics=1
+            ) as flow,
             ExitStack() as stack,
         ):
-            play = Play(stage.a, stage.b, flow, flow.unused.pop(), 2)
-            with play.load():
-                play.await_flow()
-                stage.b.stop()
-                stage.network_b.stop()
-                stage.b.advertise("PROXIED", new)
-                stage.b.start()
-                proxy = Proxy(stage.b.address("PROXIED"), folder / "proxy.log", address=f"127.0.0.1:{new}")
+            replicated = ReplicatedTopic(environment.a, environment.b, flow, flow.unused.pop(), 2)
+            with replicated.load():
+                replicated.await_copied()
+                environment.b.stop()
+                environment.network_b.stop()
+                environment.b.advertise("PROXIED", new)
+                environment.b.start()
+                proxy = Proxy(environment.b.address("PROXIED"), folder / "proxy.log", address=f"127.0.0.1:{new}")
                 stack.enter_context(proxy)
-                play.await_flow(_RECOVERY_S)
-            play.judge().assert_exactly_once()
+                replicated.await_copied(_RECOVERY_S)
+            replicated.judge().assert_exactly_once()
             flow.stop()  # while the new address is there
     finally:
-        stage.b.stop()
-        stage.b.advertise("PROXIED", int(old.rsplit(":", 1)[1]))
-        stage.network_b.start()
-        stage.heal()
+        environment.b.stop()
+        environment.b.advertise("PROXIED", int(old.rsplit(":", 1)[1]))
+        environment.network_b.start()
+        environment.heal()
 
 
 @pytest.mark.timeout(180)
-def test_b5_a_source_that_is_unreachable_at_the_start_is_reported_and_copied_once_reachable(stage: Stage) -> None:
-    Topics(stage.a).create("late-0", partitions=2)
-    stage.a.kill9()
-    flow = Mirror(stage.folder / "late", "late", stage.a.bootstrap, stage.b.bootstrap, ["late-0"], SHORT)
+def test_b5_a_source_that_is_unreachable_at_the_start_is_reported_and_copied_once_reachable(
+    environment: Environment,
+) -> None:
+    Topics(environment.a).create("late-0", partitions=2)
+    environment.a.kill9()
+    flow = MirrorMaker(
+        environment.folder / "late", "late", environment.a.bootstrap, environment.b.bootstrap, ["late-0"], SHORT
+    )
     try:
         flow.start()
-        flow.process.says("cluster late cannot be reached", timeout_s=30)
-        stage.a.start()
-        play = Play(stage.a, stage.b, flow, "late-0", 2)
-        with play.load():
-            play.await_flow(60)
-        play.judge().assert_exactly_once()
+        flow.process.await_log("cluster late cannot be reached", timeout_s=30)
+        environment.a.start()
+        replicated = ReplicatedTopic(environment.a, environment.b, flow, "late-0", 2)
+        with replicated.load():
+            replicated.await_copied(60)
+        replicated.judge().assert_exactly_once()
         flow.stop()
     finally:
         flow.clean_up()

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.stage import Mirror, Play, Stage
-from tests.faults.stage import mirror as running_mirror
+from tests.faults.environment import Environment, MirrorMaker, ReplicatedTopic, running_mirror_maker
 from tests.integration.copy_flow import producer_of
 from tests.integration.mirror_process import ROOT
 from tests.support.waiting import wait_until
@@ -27,15 +26,15 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def mirror(shared_stage: Stage, clock: Path) -> Iterator[Mirror]:
-    stage = shared_stage
+def mirror_maker(shared_environment: Environment, clock: Path) -> Iterator[MirrorMaker]:
+    environment = shared_environment
     variables = {"PYTHONPATH": os.pathsep.join([str(CLOCK), str(ROOT)]), "MM2_TEST_CLOCK": str(clock)}
-    settings = {"copy.batch.duration.ms": "5000"}  # executors are started under each of the clocks
-    with running_mirror(
-        stage.folder / "C",
+    settings = {"copy.batch.duration.ms": "5000"}  # new executors start under each clock
+    with running_mirror_maker(
+        environment.folder / "C",
         "C",
-        source=stage.a,
-        target=stage.b,
+        source=environment.a,
+        target=environment.b,
         topics=2,
         settings=settings,
         variables=variables,
@@ -43,29 +42,33 @@ def mirror(shared_stage: Stage, clock: Path) -> Iterator[Mirror]:
         yield flow
 
 
-def test_c1_a_clock_jump_of_hours_changes_only_timestamps(play: Play, mirror: Mirror, clock: Path) -> None:
-    lost = len(mirror.lines("micro-batch lost"))
-    with play.load():
-        play.await_flow()
+def test_c1_a_clock_jump_of_hours_changes_only_timestamps(
+    replicated: ReplicatedTopic, mirror_maker: MirrorMaker, clock: Path
+) -> None:
+    lost = len(mirror_maker.lines("micro-batch lost"))
+    with replicated.load():
+        replicated.await_copied()
         for hours in (1, -1, 0):
             clock.write_text(str(hours * HOUR_S))
-            play.await_flow(20)
+            replicated.await_copied(20)
             time.sleep(3)
-            play.await_flow(20)
-    play.judge().assert_exactly_once()
-    assert len(mirror.lines("micro-batch lost")) == lost, "a lease is no matter of the wall clock"
-    for line in mirror.lines("Copied so far."):
+            replicated.await_copied(20)
+    replicated.judge().assert_exactly_once()
+    assert len(mirror_maker.lines("micro-batch lost")) == lost, "leases must not depend on the wall clock"
+    for line in mirror_maker.lines("Copied so far."):
         assert all(0 <= value < HOUR_S * 1000 * 1.1 for value in line["latency_ms"]), line
 
 
-def test_c2_records_with_a_clock_skew_of_minutes_are_copied_unchanged(play: Play, mirror: Mirror, stage: Stage) -> None:
-    producer = producer_of(stage.a)
+def test_c2_records_with_a_clock_skew_of_minutes_are_copied_unchanged(
+    replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment
+) -> None:
+    producer = producer_of(environment.a)
     now_ms = int(time.time() * 1000)
     for number in range(200):
         off_ms = (10 if number % 2 else -10) * 60_000
-        producer.produce(play.topic, b"%d" % number, b"k", number % 2, timestamp=now_ms + off_ms)
+        producer.produce(replicated.topic, b"%d" % number, b"k", number % 2, timestamp=now_ms + off_ms)
     assert producer.flush(30) == 0
-    wait_until(lambda: play.arrived() == 200, 30, what="copying", why=mirror.tail)
-    play.judge().assert_exactly_once()
-    for line in mirror.lines("Copied so far."):
+    wait_until(lambda: replicated.arrived() == 200, 30, what="copying", detail=mirror_maker.tail)
+    replicated.judge().assert_exactly_once()
+    for line in mirror_maker.lines("Copied so far."):
         assert all(value >= 0 for value in line["latency_ms"]), line

@@ -1,4 +1,4 @@
-"""Targets on which a look-up finds less than usual: no producer id, or a log whose end was emptied by compaction."""
+"""Look-ups on targets that assign no producer id, or whose log end was emptied by compaction."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def test_an_old_target_that_assigns_no_producer_id_is_copied_at_least_once(
         spec = spec_of(flow, topic)
         write(source, topic, 0, values("first", 100))
         with flow.copying(spec) as job:
-            wait_until(copied(job, topic, 100), 90, why=job.status)
+            wait_until(copied(job, topic, 100), 90, detail=job.status)
             row = rows_of(job)[TopicPartition(topic, 0)]
             assert (row.state, row.reason.partition(":")[0]) == ("RUNNING", "at least once")
             assert "CLUSTER_AUTHORIZATION_FAILED" in row.reason
         write(source, topic, 0, values("second", 100))
         with flow.copying(spec) as job:
-            wait_until(copied(job, topic, 200), 90, why=job.status)
+            wait_until(copied(job, topic, 200), 90, detail=job.status)
             kill_workers()
             write(source, topic, 0, values("third", 100))
-            wait_until(copied(job, topic, 300), 120, why=job.status)
+            wait_until(copied(job, topic, 300), 120, detail=job.status)
         # The order of first appearances is that of the source. Nothing is missing; a crash may repeat records.
         found = list(dict.fromkeys(on_target(flow, topic)))
         assert found == [*values("first", 100), *values("second", 100), *values("third", 100)]
@@ -118,11 +118,11 @@ def test_a_look_up_ends_where_compaction_emptied_the_end_of_the_target(
         spec = spec_of(flow, topic, commit_interval_ms=NEVER_MS)
         write_old(source, topic, values("first", 50))
         with flow.copying(spec) as job:
-            wait_until(copied(job, topic, 50), 90, why=job.status)
+            wait_until(copied(job, topic, 50), 90, detail=job.status)
             write_old(source, topic, values("second", 50))
-            wait_until(lambda: len(on_target(flow, topic)) == 100, 90, why=job.status)
+            wait_until(lambda: len(on_target(flow, topic)) == 100, 90, detail=job.status)
             kill_workers()
-            target.stop()  # before a successor has looked
+            target.stop()  # before the look-up of a successor
         alter_when_stopped(target, flow.remote(topic))
         target.start(_START_S)
         alter(target, ResourceType.TOPIC, flow.remote(topic), "cleanup.policy", "compact")
@@ -130,7 +130,7 @@ def test_a_look_up_ends_where_compaction_emptied_the_end_of_the_target(
         assert (left[-1], end_offset(target, flow.remote(topic))) == (49, 100), "no record is below the end"
         write_old(source, topic, values("third", 50))
         with flow.copying(spec) as job:
-            wait_until(copied(job, topic, 150), 90, why=job.status)
+            wait_until(copied(job, topic, 150), 90, detail=job.status)
         assert on_target(flow, topic)[:50] == values("first", 50)
         assert set(on_target(flow, topic)) == {*values("first", 50), *values("second", 50), *values("third", 50)}
     finally:
@@ -138,7 +138,7 @@ def test_a_look_up_ends_where_compaction_emptied_the_end_of_the_target(
 
 
 def write_old(broker: LocalKafka, topic: str, records: list[bytes]) -> None:
-    """In one batch, with timestamps of years ago."""
+    """Write one batch with timestamps that are years old."""
     producer = producer_of(broker, linger__ms=200)
     for value in records:
         producer.produce(topic, value, key=value, partition=0, timestamp=_OLD_MS)
@@ -146,7 +146,7 @@ def write_old(broker: LocalKafka, topic: str, records: list[bytes]) -> None:
 
 
 def alter_when_stopped(broker: LocalKafka, topic: str) -> None:
-    """Remove the last batch of the log and add an empty active segment behind it, as compaction can leave it."""
+    """Remove the last batch of the log and add an empty active segment after it, as compaction can do."""
     folder = broker.folder / "data" / f"{topic}-0"
     (segment,) = folder.glob("*.log")
     views = list(iter_batches(memoryview(segment.read_bytes())))

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.endurance.positions import PositionSampler, above
+from tests.faults.environment import Topics
 from tests.faults.oracle import Reader, Rows
-from tests.faults.stage import Topics
 from tests.support.cluster import LocalCluster, frozen
 from tests.support.waiting import wait_until
 
@@ -52,7 +52,7 @@ def test_a_position_is_above_the_high_watermark_while_a_follower_has_not_fetched
             write(leader_only, "A.t", 10)
             commit(leader_only, 15)
             wait_until(lambda: sampler.sampled == 2, 60, what="a second sample")
-        time.sleep(2.5)  # a later answer of the same leader makes the one before it certain
+        time.sleep(2.5)  # a later response of the same leader confirms the previous one
         commit(leader_only, 20)
         wait_until(lambda: sampler.sampled == 3, 60, what="a third sample")
         sampler.halt()
@@ -69,5 +69,5 @@ def test_a_position_is_above_the_high_watermark_while_a_follower_has_not_fetched
 
 
 def _equal(reader: Reader, topic: str) -> Rows:
-    """The n-th record of each topic is the n-th of the other one: they were written one after the other."""
+    """Rows in which the n-th records of both topics are equal."""
     return Rows((message.offset() or 0, message.offset() or 0) for message in reader.messages(topic, 0))

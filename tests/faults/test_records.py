@@ -16,8 +16,8 @@ from mm2.copy.spec import CopySpec, TransactionsSpec
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from tests.faults import segments
-from tests.faults.oracle import Judgment, Place, judge
-from tests.faults.stage import Stage
+from tests.faults.environment import Environment
+from tests.faults.oracle import ClusterTopic, Judgment, judge
 from tests.integration.copy_flow import Flow, alter, create, end_offset, producer_of, read, rows_of
 from tests.integration.test_copy_engine import FOREVER, numbered, write
 from tests.support.waiting import wait_until
@@ -27,17 +27,17 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def flow(engine: CopyEngine, stage: Stage, unique: str) -> Flow:
-    return Flow(engine, stage.a, stage.b, unique)
+def flow(engine: CopyEngine, environment: Environment, unique: str) -> Flow:
+    return Flow(engine, environment.a, environment.b, unique)
 
 
 def judged(flow: Flow, topic: str, *, same_time: bool = True) -> Judgment:
-    source, target = Place(flow.source.bootstrap, topic), Place(flow.target.bootstrap, flow.remote(topic))
+    source, target = ClusterTopic(flow.source.bootstrap, topic), ClusterTopic(flow.target.bootstrap, flow.remote(topic))
     return judge(source, target, same_time=same_time)
 
 
 def failure(job: CopyJob) -> str:
-    """Why the task would fail now."""
+    """The error with which the task fails now; empty when it runs."""
     try:
         job.wait(0)
     except CopyFailed as failed:
@@ -58,18 +58,18 @@ def test_r1_a_record_too_large_for_the_target_stops_its_partition_or_goes_to_the
     write(flow.source, topic, numbered(0, 5), partition=1)
     spec = flow.spec(topic, partitions=2)
     with flow.copying(spec) as job:
-        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "TOO_LARGE", why=job.status)
+        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "TOO_LARGE", detail=job.status)
         assert (rows_of(job)[bad].position, rows_of(job)[bad].offset) == (3, 3)
         write(flow.source, topic, numbered(5, 5), partition=1)
-        wait_until(lambda: rows_of(job)[good].position == 10, why=job.status)
+        wait_until(lambda: rows_of(job)[good].position == 10, detail=job.status)
         job.wait(0)  # the task continues
     with flow.copying(replace(spec, partition_error="fail")) as job:
-        wait_until(lambda: failure(job), why=job.status)
+        wait_until(lambda: failure(job), detail=job.status)
         assert "MESSAGE_TOO_LARGE" in failure(job)
     spec, dead = with_dead_letters(flow, spec)
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
-        wait_until(lambda: rows_of(job)[bad].state == "RUNNING", why=job.status)
+        wait_until(lambda: rows_of(job)[bad].state == "RUNNING", detail=job.status)
     judgment = judged(flow, topic)
     assert judgment.lost == ["partition 0, source offsets 3 to 3, 1 records"]
     (letter,) = read(flow.target, dead)
@@ -93,7 +93,7 @@ def test_r1_a_record_too_large_for_the_target_stops_its_partition_or_goes_to_the
 def test_r1_r3_dead_letters_that_cannot_be_written_are_reported_and_block_no_other_partition(
     flow: Flow, *, exactly_once: bool
 ) -> None:
-    """Partition 0 has a corrupt batch, 1 a record that is too large, and their dead-letter topic is not there yet."""
+    """Partition 0 has a corrupt batch, partition 1 a record that is too large; no dead-letter topic exists yet."""
     topic = flow.topic(partitions=3, target={"max__message__bytes": "100000"})
     corrupt, large, good = (TopicPartition(topic, index) for index in range(3))
     write(flow.source, topic, numbered(0, 3), numbered(3, 2), numbered(5, 3), partition=0)
@@ -104,18 +104,20 @@ def test_r1_r3_dead_letters_that_cannot_be_written_are_reported_and_block_no_oth
     spec = flow.spec(topic, partitions=3, dead_letter_topic=dead, transactions=transactions)
     with flow.copying(spec) as job:
         for tp in (corrupt, large):
-            wait_until(lambda: tp in rows_of(job) and dead in rows_of(job)[tp].reason, why=job.progress)  # noqa: B023
-            wait_until(lambda: rows_of(job)[tp].position == 3, why=job.progress)  # noqa: B023
+            wait_until(lambda: tp in rows_of(job) and dead in rows_of(job)[tp].reason, detail=job.progress)  # noqa: B023
+            wait_until(lambda: rows_of(job)[tp].position == 3, detail=job.progress)  # noqa: B023
             assert rows_of(job)[tp].state not in {"RUNNING", "CATCHING_UP"}
-        assert any(dead in trouble for trouble in job.status()["troubles"])
+        assert any(dead in warning for warning in job.status()["troubles"])
         for number in range(2):
             write(flow.source, topic, numbered(number * 5, 5), partition=2)
-            wait_until(lambda: flow.committed(spec)[good] == number * 5 + 5, why=job.status)  # noqa: B023
-        assert flow.committed(spec) == {corrupt: 3, large: 3, good: 10}, "a crash now would have put nothing away"
+            wait_until(lambda: flow.committed(spec)[good] == number * 5 + 5, detail=job.status)  # noqa: B023
+        assert flow.committed(spec) == {corrupt: 3, large: 3, good: 10}, (
+            "the batches were committed before they were dead letters"
+        )
         create(flow.target, dead)
         flow.wait_until_copied(job, spec)
-        wait_until(lambda: not job.status()["troubles"], why=job.status)
-        wait_until(lambda: flow.committed(spec) == {corrupt: 8, large: 7, good: 10}, why=job.status)
+        wait_until(lambda: not job.status()["troubles"], detail=job.status)
+        wait_until(lambda: flow.committed(spec) == {corrupt: 8, large: 7, good: 10}, detail=job.status)
         assert job.status()["gaps"] == {"quarantined": 3}
     assert {dict(letter.headers)["mm2.partition"] for letter in read(flow.target, dead)} == {b"0", b"1"}
     isolation = "read_committed" if exactly_once else "read_uncommitted"
@@ -137,23 +139,23 @@ def test_r3_a_batch_with_a_wrong_checksum_stops_only_its_partition_at_that_offse
     topic = flow.topic(partitions=2)
     bad = TopicPartition(topic, 0)
     write(flow.source, topic, *(numbered(i * 10, 10) for i in range(3)), partition=0)
-    spoilt = segments.batches(flow.source, topic)[1]
-    spoilt.change(segments.flip_a_bit, right_crc=False)
+    corrupt_batch = segments.batches(flow.source, topic)[1]
+    corrupt_batch.change(segments.flip_a_bit, right_crc=False)
     spec = flow.spec(topic, partitions=2)
     with flow.copying(spec) as job:
-        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "CORRUPT", why=job.status)
-        wait_until(lambda: rows_of(job)[bad].position == 10, why=job.status)
+        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "CORRUPT", detail=job.status)
+        wait_until(lambda: rows_of(job)[bad].position == 10, detail=job.status)
         row = rows_of(job)[bad]
         assert (row.state, row.offset) == ("CORRUPT", 10)
         assert re.search(rf"{topic}-0: .*10\.\.19.* CRC", row.reason), row.reason
         write(flow.source, topic, numbered(0, 5), partition=1)
-        wait_until(lambda: rows_of(job)[TopicPartition(topic, 1)].position == 5, why=job.status)
+        wait_until(lambda: rows_of(job)[TopicPartition(topic, 1)].position == 5, detail=job.status)
         assert rows_of(job)[bad].state == "CORRUPT"
     spec, dead = with_dead_letters(flow, spec)
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
     (letter,) = read(flow.target, dead)
-    assert letter.value == bytes(spoilt.data), "the whole batch as it was found"
+    assert letter.value == bytes(corrupt_batch.data), "the whole batch, unchanged"
     assert {name: dict(letter.headers)[name] for name in ("mm2.first", "mm2.last", "mm2.form")} == {
         "mm2.first": b"10",
         "mm2.last": b"19",
@@ -165,49 +167,49 @@ def test_r3_a_batch_with_a_wrong_checksum_stops_only_its_partition_at_that_offse
 
 
 @pytest.mark.parametrize(
-    "spoil", [segments.wrong_record_length, segments.unknown_codec], ids=["r4-inner-record", "r5-unknown-codec"]
+    "corruption", [segments.wrong_record_length, segments.unknown_codec], ids=["r4-inner-record", "r5-unknown-codec"]
 )
 def test_r4_r5_a_malformed_batch_with_a_valid_checksum_stops_only_its_partition(
-    flow: Flow, spoil: Callable[[bytearray], None]
+    flow: Flow, corruption: Callable[[bytearray], None]
 ) -> None:
     topic = flow.topic(partitions=2)
     bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
     write(flow.source, topic, numbered(0, 10), numbered(10, 10), numbered(20, 10), partition=0)
-    segments.batches(flow.source, topic)[1].change(spoil, right_crc=True)
+    segments.batches(flow.source, topic)[1].change(corruption, right_crc=True)
     spec = flow.spec(topic, partitions=2)
     with flow.copying(spec) as job:
-        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "CORRUPT", why=job.status)
+        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "CORRUPT", detail=job.status)
         row = rows_of(job)[bad]
         assert (row.position, row.offset) == (10, 10)
-        wrong, _, said = row.reason.partition(", and writing to ")
-        assert re.match(rf"{topic}-0: .* batch ", wrong), row.reason
-        assert said.startswith(f"{flow.remote(topic)}-0 of cluster B: "), row.reason
+        on_read, _, on_write = row.reason.partition(", and writing to ")
+        assert re.match(rf"{topic}-0: .* batch ", on_read), row.reason
+        assert on_write.startswith(f"{flow.remote(topic)}-0 of cluster B: "), row.reason
         write(flow.source, topic, numbered(0, 5), partition=1)
-        wait_until(lambda: rows_of(job)[good].position == 5, why=job.status)
+        wait_until(lambda: rows_of(job)[good].position == 5, detail=job.status)
     assert len(read(flow.target, flow.remote(topic))) == 10
 
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["default", "exactly-once"])
 @pytest.mark.parametrize(
-    "spoil", [segments.wrong_record_length, segments.unknown_codec], ids=["r4-inner-record", "r5-unknown-codec"]
+    "corruption", [segments.wrong_record_length, segments.unknown_codec], ids=["r4-inner-record", "r5-unknown-codec"]
 )
 def test_r4_r5_a_malformed_batch_with_a_valid_checksum_goes_to_the_dead_letters(
-    flow: Flow, spoil: Callable[[bytearray], None], *, exactly_once: bool
+    flow: Flow, corruption: Callable[[bytearray], None], *, exactly_once: bool
 ) -> None:
-    """Batches before it and behind it are under way when the target refuses it."""
+    """Batches before and after it are in flight when the target rejects it."""
     topic = flow.topic()
     write(flow.source, topic, *(numbered(i * 10, 10) for i in range(8)))
-    spoilt = segments.batches(flow.source, topic)[4]
-    spoilt.change(spoil, right_crc=True)
+    corrupt_batch = segments.batches(flow.source, topic)[4]
+    corrupt_batch.change(corruption, right_crc=True)
     transactions = TransactionsSpec(f"{flow.name}-0", 30_000) if exactly_once else None
     spec, dead = with_dead_letters(flow, flow.spec(topic, transactions=transactions))
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
-        wait_until(lambda: flow.committed(spec)[TopicPartition(topic, 0)] == 80, why=job.status)
+        wait_until(lambda: flow.committed(spec)[TopicPartition(topic, 0)] == 80, detail=job.status)
         assert job.status()["gaps"] == {"quarantined": 10}
         assert rows_of(job)[TopicPartition(topic, 0)].state == "RUNNING"
     (letter,) = read(flow.target, dead)
-    assert letter.value == bytes(spoilt.data), "the whole batch as it was found"
+    assert letter.value == bytes(corrupt_batch.data), "the whole batch, unchanged"
     assert [dict(letter.headers)[name] for name in ("mm2.first", "mm2.last", "mm2.form")] == [b"40", b"49", b"batch"]
     isolation = "read_committed" if exactly_once else "read_uncommitted"
     got = read(flow.target, flow.remote(topic), isolation=isolation)
@@ -254,7 +256,7 @@ def test_r6_unusual_records_are_copied_byte_for_byte(flow: Flow, codec: str) -> 
         flow.wait_until_copied(job, spec)
     judged(flow, topic).assert_exactly_once()
     sent, got = segments.batches(flow.source, topic), segments.batches(flow.target, flow.remote(topic))
-    assert [batch.data[61:] for batch in sent] == [batch.data[61:] for batch in got], "passed on as they were"
+    assert [batch.data[61:] for batch in sent] == [batch.data[61:] for batch in got], "the batches were changed"
     assert non_utf8.records == len(odd)
 
 
@@ -262,12 +264,12 @@ def test_r6_a_header_key_that_is_not_utf8_is_copied(flow: Flow) -> None:
     topic = flow.topic()
     write(flow.source, topic, [Record(b"k", b"v", (("abc", b"1"),), 1)])
 
-    def spoil(data: bytearray) -> None:
+    def corruption(data: bytearray) -> None:
         at = data.index(b"abc")
         data[at : at + 3] = b"\xff\xfe\xfd"
 
     (batch,) = segments.batches(flow.source, topic)
-    batch.change(spoil, right_crc=True)
+    batch.change(corruption, right_crc=True)
     spec = flow.spec(topic)
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
@@ -312,9 +314,9 @@ def test_r7_timestamps_outside_the_targets_bounds_are_reported_and_stop_only_the
     write(flow.source, topic, numbered(0, 5), partition=1)
     spec = flow.spec(topic, partitions=2)
     with flow.copying(spec) as job:
-        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "REFUSED", why=job.status)
+        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "REFUSED", detail=job.status)
         assert "TIMESTAMP" in rows_of(job)[bad].reason.upper(), rows_of(job)[bad].reason
-        wait_until(lambda: rows_of(job)[good].position == 5, why=job.status)
+        wait_until(lambda: rows_of(job)[good].position == 5, detail=job.status)
         alter(flow.target, ResourceType.TOPIC, flow.remote(topic), "message.timestamp.after.max.ms", FOREVER)
         flow.wait_until_copied(job, spec)
     judged(flow, topic).assert_exactly_once()
@@ -322,7 +324,7 @@ def test_r7_timestamps_outside_the_targets_bounds_are_reported_and_stop_only_the
 
 @pytest.mark.timeout(180)
 def test_r8_compacted_holes_emptied_batches_and_tombstones(flow: Flow) -> None:
-    """The cleaner leaves holes in batches, keeps an emptied one for its producer, and takes old tombstones away."""
+    """The log cleaner leaves gaps in batches, keeps an emptied batch for its producer, and removes old tombstones."""
     alter(flow.source, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
     compact = {
         "cleanup__policy": "compact",

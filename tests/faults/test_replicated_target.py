@@ -19,8 +19,8 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from mm2.sandbox.kafka import LocalKafka
+from tests.faults.environment import LISTENERS, Addressed, MirrorMaker, Topics, kill, members, stopped
 from tests.faults.replicated import Replica, lead
-from tests.faults.stage import LISTENERS, Addressed, Mirror, Topics, kill, members, stopped
 from tests.faults.wire import Choice, Hold, Request, Wire, produces_to
 from tests.support.cluster import LocalCluster, frozen
 from tests.support.waiting import wait_until
@@ -74,7 +74,7 @@ def shared_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClu
 
 @pytest.fixture
 def target(shared_target: LocalCluster) -> Iterator[LocalCluster]:
-    """All brokers run, before and after."""
+    """The shared target; all brokers are running before and after the test."""
     _restart(shared_target)
     yield shared_target
     _restart(shared_target)
@@ -96,15 +96,15 @@ def wires(shared_wires: list[Wire]) -> Iterator[list[Wire]]:
 @pytest.fixture(scope="module")
 def shared_flow(
     source: LocalKafka, shared_target: LocalCluster, shared_wires: list[Wire], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mirror]:
+) -> Iterator[MirrorMaker]:
     folder = tmp_path_factory.mktemp("flow")
     with running(folder, ALIAS, source, shared_target, shared_wires, TOPICS, REQUEST_TIMEOUT_S) as flow:
         yield flow
 
 
 @pytest.fixture
-def flow(shared_flow: Mirror) -> Mirror:
-    """A process of it is running."""
+def flow(shared_flow: MirrorMaker) -> MirrorMaker:
+    """The shared flow, with a running process."""
     if not shared_flow.process.is_running:
         shared_flow.start()
     return shared_flow
@@ -119,7 +119,7 @@ def running(
     wires: list[Wire],
     topics: Mapping[str, tuple[int, list[int]]],
     request_timeout_s: float,
-) -> Iterator[Mirror]:
+) -> Iterator[MirrorMaker]:
     """A flow of these topics, which are created on both sides; its process reaches the target through the wires."""
     here, there = Topics(source), Topics(target)
     for topic, (partitions, brokers) in topics.items():
@@ -130,7 +130,7 @@ def running(
     # Broker 1 is never stopped, so positions can be committed while followers are.
     there.create(offsets_topic(alias), assignment=[[1]] * 5, cleanup__policy="compact")
     there.create(ledger_topic(alias), assignment=[[1]], cleanup__policy="compact")
-    flow = Mirror(
+    flow = MirrorMaker(
         folder,
         alias,
         source.bootstrap,
@@ -140,7 +140,7 @@ def running(
     )
     try:
         flow.start()
-        flow.process.says("Copying starts.", timeout_s=_START_S)
+        flow.process.await_log("Copying starts.", timeout_s=_START_S)
         yield flow
         flow.stop()
     finally:
@@ -157,7 +157,7 @@ def settings(request_timeout_s: float) -> dict[str, str]:
         "replication.factor": "3",
         # Spark kills a lost Python worker after two seconds, which it cannot do to one on a machine that is frozen.
         "spark.python.task.killTimeout": "300s",
-        # So that the group notices the death of a process sooner; 6 s is the least that a broker allows.
+        # So that the group detects the failure of a process sooner; 6 s is the minimum that a broker allows.
         "B.session.timeout.ms": "6000",
         "B.heartbeat.interval.ms": "1500",
     }
@@ -178,7 +178,7 @@ def _restart(cluster: LocalCluster) -> None:
 
 
 def await_in_sync(target: Addressed, topic: str, in_sync: set[int]) -> None:
-    """Until all partitions of a topic have exactly these replicas in sync."""
+    """Wait until all partitions of a topic have exactly these in-sync replicas."""
     topics = Topics(target)
 
     def reached() -> bool:
@@ -188,7 +188,7 @@ def await_in_sync(target: Addressed, topic: str, in_sync: set[int]) -> None:
 
 
 def writes_to(target: Addressed, topic: str, about: str | None) -> Choice:
-    """Produce requests to a topic of the target, with a record about another topic."""
+    """Produce requests to a topic of the target whose records contain the name of another topic."""
     admin = AdminClient({"bootstrap.servers": target.bootstrap})
     (found,) = admin.describe_topics(TopicCollection([topic])).values()
     identifier = base64.urlsafe_b64decode(f"{found.result(30).topic_id}==")
@@ -202,7 +202,7 @@ def hold(wires: list[Wire], held: Hold) -> Hold:
 
 
 def await_quiet(wires: list[Wire], choice: Choice, quiet_s: float = 2.0) -> None:
-    """Until no request of that kind was sent for so long: the entry that follows a committed position is in the ledger."""
+    """Wait until no such request was sent for `quiet_s`: the entry that follows a committed position is in the ledger."""
     newest_s = time.monotonic()
 
     def note(request: Request) -> bool:
@@ -215,15 +215,15 @@ def await_quiet(wires: list[Wire], choice: Choice, quiet_s: float = 2.0) -> None
     wait_until(lambda: time.monotonic() - newest_s > quiet_s, 60, what="an end of writes")
 
 
-def crash(flow: Mirror) -> None:
-    """kill -9 of all its processes, and another start."""
+def crash(flow: MirrorMaker) -> None:
+    """Kill all processes of the flow (kill -9) and start it again."""
     flow.process.kill9(whole_family=True)
     flow.start()
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_batches_rejected_for_too_few_in_sync_replicas_are_copied_once_and_in_order(
-    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror, replicas: int
+    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: MirrorMaker, replicas: int
 ) -> None:
     """NOT_ENOUGH_REPLICAS for the first of five batches in flight, no error for the others: the producer is unknown."""
     replica = Replica(source, target, flow, f"refused-{replicas}", PARTITIONS)
@@ -248,7 +248,7 @@ def test_batches_rejected_for_too_few_in_sync_replicas_are_copied_once_and_in_or
 
 
 def test_batches_in_flight_while_leaders_move_are_copied_once_and_in_order(
-    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror
+    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: MirrorMaker
 ) -> None:
     """NOT_LEADER_OR_FOLLOWER for the first of five batches in flight, no error for the others."""
     replica = Replica(source, target, flow, "moved", PARTITIONS)
@@ -276,9 +276,9 @@ def test_batches_in_flight_while_leaders_move_are_copied_once_and_in_order(
 
 
 def test_a_leader_that_resumes_after_another_was_elected_causes_no_loss_or_duplicate(
-    source: LocalKafka, target: LocalCluster, flow: Mirror
+    source: LocalKafka, target: LocalCluster, flow: MirrorMaker
 ) -> None:
-    """When it resumes it still takes itself for the leader, and handles the requests in its socket buffers."""
+    """When the broker resumes, it still acts as leader and handles the requests in its socket buffers."""
     replica = Replica(source, target, flow, "hung", PARTITIONS)
     with replica.sampler:
         replica.records.write(2)
@@ -296,9 +296,9 @@ def test_a_leader_that_resumes_after_another_was_elected_causes_no_loss_or_dupli
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_a_batch_that_was_appended_and_timed_out_is_not_appended_again(
-    source: LocalKafka, target: LocalCluster, flow: Mirror, replicas: int
+    source: LocalKafka, target: LocalCluster, flow: MirrorMaker, replicas: int
 ) -> None:
-    """REQUEST_TIMED_OUT for a batch that is above the high watermark, and is there to stay when the followers resume."""
+    """REQUEST_TIMED_OUT for a batch above the high watermark that is replicated when the followers resume."""
     replica = Replica(source, target, flow, f"timed-out-{replicas}", PARTITIONS)
     with replica.sampler:
         with replica.records.flowing(PARTITIONS * 10):
@@ -311,7 +311,7 @@ def test_a_batch_that_was_appended_and_timed_out_is_not_appended_again(
 
 
 def test_a_batch_that_was_appended_before_its_leader_resigned_is_not_appended_again(
-    source: LocalKafka, target: LocalCluster, flow: Mirror
+    source: LocalKafka, target: LocalCluster, flow: MirrorMaker
 ) -> None:
     """NOT_LEADER_OR_FOLLOWER for a batch that the next leader has in its log already, above the high watermark."""
     replica = Replica(source, target, flow, "resigned", PARTITIONS)
@@ -332,7 +332,7 @@ def test_a_batch_that_was_appended_before_its_leader_resigned_is_not_appended_ag
 
 
 def test_a_successor_counts_only_what_is_below_the_high_watermark(
-    source: LocalKafka, target: LocalCluster, flow: Mirror
+    source: LocalKafka, target: LocalCluster, flow: MirrorMaker
 ) -> None:
     """The process dies with batches appended at the leader only, in one topic by a producer that the leader remembers
     (DescribeProducers includes them) and in one by a producer that it has forgotten (Fetch does not)."""
@@ -351,7 +351,7 @@ def test_a_successor_counts_only_what_is_below_the_high_watermark(
             time.sleep(0.5)
             starts = len(flow.lines("Copying starts."))
             crash(flow)
-            wait_until(lambda: len(flow.lines("Copying starts.")) > starts, _START_S, what="a start", why=flow.tail)
+            wait_until(lambda: len(flow.lines("Copying starts.")) > starts, _START_S, what="a start", detail=flow.tail)
             time.sleep(5)
         for replica in both:
             replica.records.write(100)
@@ -364,7 +364,7 @@ def test_a_successor_counts_only_what_is_below_the_high_watermark(
 
 @pytest.mark.parametrize("overtaken_by", ["crash", "retry"])
 def test_a_position_that_is_written_late_is_not_treated_as_a_reset(
-    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror, overtaken_by: str
+    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: MirrorMaker, overtaken_by: str
 ) -> None:
     """A broker that did not respond delivers a Produce request to the offsets topic after newer positions were written,
     by a successor or on another connection."""
@@ -390,7 +390,7 @@ def test_a_position_that_is_written_late_is_not_treated_as_a_reset(
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_mixed_faults_in_a_seeded_order_cause_no_loss_or_duplicate(
-    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror, seed: int
+    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: MirrorMaker, seed: int
 ) -> None:
     """Brokers, the process and its executors are stopped and killed while old records are copied."""
     rng = random.Random(seed)
@@ -434,7 +434,7 @@ def test_mixed_faults_in_a_seeded_order_cause_no_loss_or_duplicate(
 
 @pytest.mark.parametrize("noticed", ["running", "restarted"])
 def test_a_batch_that_arrives_late_from_a_forgotten_producer_stops_its_partition(
-    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror, noticed: str
+    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: MirrorMaker, noticed: str
 ) -> None:
     """A predecessor's batch is delivered after its successor has written the same records. The leader has forgotten the
     producer and accepts it (docs/design/copy-sessions.md, assumptions): the partition stops, it does not continue."""
@@ -450,7 +450,7 @@ def test_a_batch_that_arrives_late_from_a_forgotten_producer_stops_its_partition
         time.sleep(2)  # the leader forgets the producer
         held.release()
         time.sleep(2)
-        assert replica.defects(), "the late batch was refused: nothing was shown"
+        assert replica.defects(), "the late batch was rejected, so the test proves nothing"
         if noticed == "restarted":
             crash(flow)
         replica.records.write(50)
@@ -458,7 +458,7 @@ def test_a_batch_that_arrives_late_from_a_forgotten_producer_stops_its_partition
             lambda: flow.lines("partition stopped", partition=replica.topic, state="INCONSISTENT"),
             _START_S,
             what="a typed state",
-            why=flow.tail,
+            detail=flow.tail,
         )
 
 
@@ -484,7 +484,7 @@ def test_a_frozen_executor_that_resumes_writes_no_stale_position(
                     lambda: len(members(flow.process, "worker")) > len(executors),
                     60,
                     what="another executor",
-                    why=flow.tail,
+                    detail=flow.tail,
                 )
                 replica.records.write(50)
                 replica.await_committed(_START_S)

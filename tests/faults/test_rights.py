@@ -26,10 +26,19 @@ from kafka.protocol.admin import AlterClientQuotasRequest, AlterUserScramCredent
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import TopicPartition as Place
+from mm2.kafka.structs import TopicPartition as Mm2TopicPartition
 from mm2.sandbox.kafka import LocalKafka
-from tests.faults.stage import GOES_ON, HELD_UP, Mirror, Play, Stage, Topics, kill, members
-from tests.faults.stage import mirror as running_mirror
+from tests.faults.environment import (
+    COPYING_BLOCKED,
+    COPYING_CONTINUES,
+    Environment,
+    MirrorMaker,
+    ReplicatedTopic,
+    Topics,
+    kill,
+    members,
+    running_mirror_maker,
+)
 from tests.integration.copy_flow import Flow, read
 from tests.integration.spark_workers import workers
 from tests.integration.test_copy_engine import numbered, write
@@ -44,7 +53,7 @@ GROUP = "S-group"
 
 @dataclass(frozen=True)
 class Guarded:
-    """A source that asks who one is. `bootstrap` is the listener that asks nothing, for the tests' own clients."""
+    """A source with authentication. `bootstrap` is its listener without, for the clients of the tests."""
 
     broker: LocalKafka
     folder: Path
@@ -54,7 +63,7 @@ class Guarded:
         return self.broker.bootstrap
 
     def certify(self, server: certificates.Issued, authority: certificates.Issued) -> None:
-        """What the broker shows from its next start on."""
+        """Set the broker's certificate; it takes effect at the next start."""
         server.pkcs12(self.folder / "server.p12", authority)
 
     def set_password(self, password: str) -> None:
@@ -111,14 +120,14 @@ def login(alias: str, password: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def mirror(guarded: Guarded, shared_stage: Stage) -> Iterator[Mirror]:
-    stage = shared_stage
-    through = (guarded.broker.address("LOGIN"), stage.b.bootstrap)
-    with running_mirror(
-        stage.folder / "S",
+def mirror_maker(guarded: Guarded, shared_environment: Environment) -> Iterator[MirrorMaker]:
+    environment = shared_environment
+    through = (guarded.broker.address("LOGIN"), environment.b.bootstrap)
+    with running_mirror_maker(
+        environment.folder / "S",
         "S",
         source=guarded,
-        target=stage.b,
+        target=environment.b,
         through=through,
         topics=6,
         settings=login("S", RIGHT),
@@ -127,18 +136,18 @@ def mirror(guarded: Guarded, shared_stage: Stage) -> Iterator[Mirror]:
 
 
 @pytest.fixture
-def play(stage: Stage, guarded: Guarded, mirror: Mirror) -> Play:
-    return Play(guarded, stage.b, mirror, mirror.unused.pop(0), 2)
+def replicated(environment: Environment, guarded: Guarded, mirror_maker: MirrorMaker) -> ReplicatedTopic:
+    return ReplicatedTopic(guarded, environment.b, mirror_maker, mirror_maker.unused.pop(0), 2)
 
 
 @pytest.fixture
-def other(stage: Stage, guarded: Guarded, mirror: Mirror) -> Play:
-    return Play(guarded, stage.b, mirror, mirror.unused.pop(0), 2)
+def other(environment: Environment, guarded: Guarded, mirror_maker: MirrorMaker) -> ReplicatedTopic:
+    return ReplicatedTopic(guarded, environment.b, mirror_maker, mirror_maker.unused.pop(0), 2)
 
 
 @contextmanager
 def denied(guarded: Guarded, kind: ResourceType, name: str, operations: Sequence[AclOperation]) -> Iterator[None]:
-    """User:mirror has not these rights inside the `with` block, and all others."""
+    """Deny User:mirror these operations inside the `with` block, and allow all others."""
     admin = AdminClient({"bootstrap.servers": guarded.bootstrap, "log_level": 0})
     rights = [(AclOperation.ALL, AclPermissionType.ALLOW)]  # the first ACL of a topic denies all other principals
     rights += [(operation, AclPermissionType.DENY) for operation in operations]
@@ -151,42 +160,47 @@ def denied(guarded: Guarded, kind: ResourceType, name: str, operations: Sequence
     try:
         yield
     finally:
-        anybody: Any = None
+        unset: Any = None
         everything = AclBindingFilter(
-            kind, name, ResourcePatternType.LITERAL, anybody, anybody, AclOperation.ANY, AclPermissionType.ANY
+            kind, name, ResourcePatternType.LITERAL, unset, unset, AclOperation.ANY, AclPermissionType.ANY
         )
         for done in admin.delete_acls([everything]).values():
             done.result(30)
 
 
 def test_s1_a_topic_without_read_permission_is_reported_and_the_others_continue(
-    play: Play, other: Play, mirror: Mirror, guarded: Guarded
+    replicated: ReplicatedTopic, other: ReplicatedTopic, mirror_maker: MirrorMaker, guarded: Guarded
 ) -> None:
-    with play.load(), other.load():
-        play.await_flow()
-        with denied(guarded, ResourceType.TOPIC, play.topic, [AclOperation.READ]):
+    with replicated.load(), other.load():
+        replicated.await_copied()
+        with denied(guarded, ResourceType.TOPIC, replicated.topic, [AclOperation.READ]):
             wait_until(
-                lambda: mirror.lines(HELD_UP, reason="TOPIC_AUTHORIZATION_FAILED"),
+                lambda: mirror_maker.lines(COPYING_BLOCKED, reason="TOPIC_AUTHORIZATION_FAILED"),
                 _NOTICED_S,
-                what="telling",
-                why=mirror.tail,
+                what="the log message",
+                detail=mirror_maker.tail,
             )
-            assert any(play.topic in line["reason"] for line in mirror.lines(HELD_UP))
-            stopped = play.arrived()
-            other.await_flow()
-            assert play.arrived() == stopped
-        play.await_flow()
-        wait_until(lambda: mirror.lines(GOES_ON), _NOTICED_S, what="telling that it goes on", why=mirror.tail)
-    for each in (play, other):
+            assert any(replicated.topic in line["reason"] for line in mirror_maker.lines(COPYING_BLOCKED))
+            stopped = replicated.arrived()
+            other.await_copied()
+            assert replicated.arrived() == stopped
+        replicated.await_copied()
+        wait_until(
+            lambda: mirror_maker.lines(COPYING_CONTINUES),
+            _NOTICED_S,
+            what="the message that copying continues",
+            detail=mirror_maker.tail,
+        )
+    for each in (replicated, other):
         each.judge().assert_exactly_once()
 
 
 def test_s1_without_read_permission_on_the_target_at_least_once_is_reported_before_any_crash(
-    engine: CopyEngine, stage: Stage, guarded: Guarded, unique: str
+    engine: CopyEngine, environment: Environment, guarded: Guarded, unique: str
 ) -> None:
-    flow = Flow(engine, stage.a, guarded.broker, unique)
+    flow = Flow(engine, environment.a, guarded.broker, unique)
     topic = flow.topic()
-    place = Place(topic, 0)
+    tp = Mm2TopicPartition(topic, 0)
     target = ClientSettings.from_props(
         {
             "bootstrap.servers": guarded.broker.address("LOGIN"),
@@ -199,59 +213,60 @@ def test_s1_without_read_permission_on_the_target_at_least_once_is_reported_befo
     spec = replace(flow.spec(topic), target=target)
 
     def note() -> str:
-        entry = flow.ledger().entry(place)
+        entry = flow.ledger().entry(tp)
         return "" if entry is None else entry.note
 
     write(flow.source, topic, numbered(0, 50))
     with denied(guarded, ResourceType.TOPIC, flow.remote(topic), [AclOperation.READ]), flow.copying(spec) as job:
-        wait_until(lambda: flow.committed(spec) == {place: 50}, why=job.progress)
-        wait_until(lambda: note().startswith("at least once: "), why=job.progress)
+        wait_until(lambda: flow.committed(spec) == {tp: 50}, detail=job.progress)
+        wait_until(lambda: note().startswith("at least once: "), detail=job.progress)
         assert f"{flow.remote(topic)}-0" in note()
-        # What is reported is some moments old: the first word may be that a coordinator is still loading.
+        # Progress is reported with a delay: the first report may say that a coordinator is still loading.
         wait_until(
-            lambda: [(row.state, row.reason) for row in job.progress()] == [("RUNNING", note())], why=job.progress
+            lambda: [(row.state, row.reason) for row in job.progress()] == [("RUNNING", note())], detail=job.progress
         )
         batches = job.status()["batches"]
         kill(workers())
         write(flow.source, topic, numbered(50, 50))
-        wait_until(lambda: job.status()["batches"] > batches, why=job.progress)
+        wait_until(lambda: job.status()["batches"] > batches, detail=job.progress)
         flow.wait_until_copied(job, spec)
-        wait_until(lambda: note().startswith("at least once: "), why=job.progress)
+        wait_until(lambda: note().startswith("at least once: "), detail=job.progress)
     got = [record.content for record in read(guarded.broker, flow.remote(topic))]
     assert list(dict.fromkeys(got)) == [record.content for record in read(flow.source, topic)]
-    with flow.copying(spec) as job:  # the right has been given back
-        wait_until(lambda: job.progress() and not note(), why=job.progress)
+    with flow.copying(spec) as job:  # the permission has been granted again
+        wait_until(lambda: job.progress() and not note(), detail=job.progress)
         assert job.status()["troubles"] == []
 
 
 def test_s2_a_group_without_describe_permission_is_reported_and_records_are_copied(
-    play: Play, mirror: Mirror, guarded: Guarded
+    replicated: ReplicatedTopic, mirror_maker: MirrorMaker, guarded: Guarded
 ) -> None:
     consumer = Consumer({"bootstrap.servers": guarded.bootstrap, "group.id": GROUP, "enable.auto.commit": False})
-    with play.load():
-        play.await_flow()
+    with replicated.load():
+        replicated.await_copied()
         wait_until(
-            lambda: committed(consumer, TopicPartition(play.topic, 0, 20)), 30, what="a commit"
-        )  # the first makes the topic
+            lambda: committed(consumer, TopicPartition(replicated.topic, 0, 20)), 30, what="a commit"
+        )  # the first commit creates the offsets topic
         consumer.close()
         wait_until(
-            lambda: mirror.lines("Consumer groups have changed.", new=[GROUP]),
+            lambda: mirror_maker.lines("Consumer groups have changed.", new=[GROUP]),
             30,
-            what="seeing the group",
-            why=mirror.tail,
+            what="the group to be found",
+            detail=mirror_maker.tail,
         )
         with denied(guarded, ResourceType.GROUP, GROUP, [AclOperation.DESCRIBE, AclOperation.READ]):
             wait_until(
                 lambda: (
-                    mirror.lines("Consumer groups have changed.", gone=[GROUP]) or mirror.lines(GROUP, level="warning")
+                    mirror_maker.lines("Consumer groups have changed.", gone=[GROUP])
+                    or mirror_maker.lines(GROUP, level="warning")
                 ),
                 _NOTICED_S,
-                what="naming the group",
-                why=mirror.tail,
+                what="the group in a log message",
+                detail=mirror_maker.tail,
             )
-            play.await_flow()
-        play.await_flow()
-    play.judge().assert_exactly_once()
+            replicated.await_copied()
+        replicated.await_copied()
+    replicated.judge().assert_exactly_once()
 
 
 def committed(consumer: Consumer, offset: TopicPartition) -> bool:
@@ -264,7 +279,7 @@ def committed(consumer: Consumer, offset: TopicPartition) -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_s3_certificates_that_expire_or_change_their_authority_are_reported_and_reloaded(
-    guarded: Guarded, stage: Stage, tmp_path: Path
+    guarded: Guarded, environment: Environment, tmp_path: Path
 ) -> None:
     first = certificates.issue("Another First Authority")
     second = certificates.issue("Second Authority")
@@ -282,63 +297,75 @@ def test_s3_certificates_that_expire_or_change_their_authority_are_reported_and_
         "T.ssl.truststore.type": "PEM",
         "T.ssl.truststore.location": str(trusted),
     }
-    through = (guarded.broker.address("TLS"), stage.b.bootstrap)
-    with running_mirror(
-        tmp_path / "T", "T", source=guarded, target=stage.b, through=through, topics=1, settings=tls
+    through = (guarded.broker.address("TLS"), environment.b.bootstrap)
+    with running_mirror_maker(
+        tmp_path / "T", "T", source=guarded, target=environment.b, through=through, topics=1, settings=tls
     ) as flow:
-        play = Play(guarded, stage.b, flow, "T-0", 2)
-        with play.load():
-            play.await_flow()
+        replicated = ReplicatedTopic(guarded, environment.b, flow, "T-0", 2)
+        with replicated.load():
+            replicated.await_copied()
             restart(certificates.issue("broker", first, address="127.0.0.1", is_expired=True), first)
-            wait_until(lambda: flow.lines(HELD_UP, reason="expired"), _NOTICED_S, what="telling", why=flow.tail)
+            wait_until(
+                lambda: flow.lines(COPYING_BLOCKED, reason="expired"),
+                _NOTICED_S,
+                what="the log message",
+                detail=flow.tail,
+            )
             restart(certificates.issue("broker", second, address="127.0.0.1"), second)
-            wait_until(lambda: flow.lines(HELD_UP, reason="is not trusted"), _NOTICED_S, what="telling", why=flow.tail)
+            wait_until(
+                lambda: flow.lines(COPYING_BLOCKED, reason="is not trusted"),
+                _NOTICED_S,
+                what="the log message",
+                detail=flow.tail,
+            )
             trusted.write_text(first.certificate_pem + second.certificate_pem)
-            play.await_flow()
-        play.judge().assert_exactly_once()
+            replicated.await_copied()
+        replicated.judge().assert_exactly_once()
 
 
-def test_s4_a_password_that_was_changed_is_reported_and_retried(play: Play, mirror: Mirror, guarded: Guarded) -> None:
-    with play.load():
-        play.await_flow()
+def test_s4_a_password_that_was_changed_is_reported_and_retried(
+    replicated: ReplicatedTopic, mirror_maker: MirrorMaker, guarded: Guarded
+) -> None:
+    with replicated.load():
+        replicated.await_copied()
         guarded.set_password(WRONG)
         try:
-            kill(members(mirror.process, "worker"))  # a login lasts as long as its connection
+            kill(members(mirror_maker.process, "worker"))  # authentication is valid for the lifetime of the connection
             wait_until(
-                lambda: mirror.lines("", reason="SCRAM") or mirror.lines("", reason="uthentication"),
+                lambda: mirror_maker.lines("", reason="SCRAM") or mirror_maker.lines("", reason="uthentication"),
                 40,
-                what="telling",
-                why=mirror.tail,
+                what="the log message",
+                detail=mirror_maker.tail,
             )
             time.sleep(3)
-            lines = len(mirror.process.log.read_text().splitlines())
+            lines = len(mirror_maker.process.log.read_text().splitlines())
             time.sleep(3)
-            assert len(mirror.process.log.read_text().splitlines()) - lines < 40, "a storm of complaints"
+            assert len(mirror_maker.process.log.read_text().splitlines()) - lines < 40, "too many log messages"
         finally:
             guarded.set_password(RIGHT)
-        play.await_flow(60)
-    play.judge().assert_exactly_once()
-    assert RIGHT not in mirror.process.log.read_text()
+        replicated.await_copied(60)
+    replicated.judge().assert_exactly_once()
+    assert RIGHT not in mirror_maker.process.log.read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_s4_a_wrong_password_at_the_start_is_reported_and_fixed_without_a_restart(
-    guarded: Guarded, stage: Stage, tmp_path: Path
+    guarded: Guarded, environment: Environment, tmp_path: Path
 ) -> None:
     Topics(guarded).create("V-0", partitions=2)
-    addresses = (guarded.broker.address("LOGIN"), stage.b.bootstrap)
-    flow = Mirror(tmp_path / "V", "V", *addresses, ["V-0"], login("V", WRONG))
+    addresses = (guarded.broker.address("LOGIN"), environment.b.bootstrap)
+    flow = MirrorMaker(tmp_path / "V", "V", *addresses, ["V-0"], login("V", WRONG))
     try:
         flow.start()
-        wait_until(lambda: flow.lines("uthentication"), _NOTICED_S, what="telling", why=flow.tail)
+        wait_until(lambda: flow.lines("uthentication"), _NOTICED_S, what="the log message", detail=flow.tail)
         assert flow.process.is_running
         assert "Traceback" not in flow.process.log.read_text()
         guarded.set_password(WRONG)
-        play = Play(guarded, stage.b, flow, "V-0", 2)
-        with play.load():
-            play.await_flow()
-        play.judge().assert_exactly_once()
+        replicated = ReplicatedTopic(guarded, environment.b, flow, "V-0", 2)
+        with replicated.load():
+            replicated.await_copied()
+        replicated.judge().assert_exactly_once()
         flow.stop()
     finally:
         guarded.set_password(RIGHT)
@@ -347,24 +374,24 @@ def test_s4_a_wrong_password_at_the_start_is_reported_and_fixed_without_a_restar
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_s5_quotas_slow_copying_and_are_not_an_error(
-    play: Play, mirror: Mirror, guarded: Guarded, stage: Stage, side: str
+    replicated: ReplicatedTopic, mirror_maker: MirrorMaker, guarded: Guarded, environment: Environment, side: str
 ) -> None:
-    told = len(mirror.lines(HELD_UP))
-    broker, key = (guarded, "consumer_byte_rate") if side == "source" else (stage.b, "producer_byte_rate")
-    with play.load(1000):
-        play.await_flow()
+    reported = len(mirror_maker.lines(COPYING_BLOCKED))
+    broker, key = (guarded, "consumer_byte_rate") if side == "source" else (environment.b, "producer_byte_rate")
+    with replicated.load(1000):
+        replicated.await_copied()
         set_quota(broker.bootstrap, key, 60_000)
         try:
             time.sleep(6)
-            assert play.arrived() < play.written - 1000, "the quota was not felt"
-            assert mirror.lines(HELD_UP)[told:] == []
+            assert replicated.arrived() < replicated.written - 1000, "the quota had no effect"
+            assert mirror_maker.lines(COPYING_BLOCKED)[reported:] == []
         finally:
             set_quota(broker.bootstrap, key, None)
-    play.judge().assert_exactly_once()
+    replicated.judge().assert_exactly_once()
 
 
 def set_quota(bootstrap: str, key: str, rate: float | None) -> None:
-    """Of every client id; None takes it away."""
+    """Set the quota of the default client id; None removes it."""
     entry = AlterClientQuotasRequest.EntryData
     request = AlterClientQuotasRequest(
         entries=[

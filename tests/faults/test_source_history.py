@@ -1,4 +1,4 @@
-"""The source's history changes while records are copied: elections that lose records, logs that are set back.
+"""The source's log changes while records are copied: elections that lose records, logs restored to an older state.
 
 These tests run the copy engine without the rest of the program, so that a crash happens at an exact point.
 """
@@ -24,7 +24,7 @@ from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
-from tests.faults.stage import Topics
+from tests.faults.environment import Topics
 from tests.faults.stale_metadata import StaleMetadata
 from tests.faults.test_data import write
 from tests.faults.test_leaders import await_leader, lose_the_end
@@ -37,7 +37,7 @@ from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-#: No commit after the first one of a session: a crash finds everything uncommitted.
+#: No commit after the first one of a session, so that everything is uncommitted at a crash.
 NEVER_MS = 3_600_000
 _START_S = 180.0 * PATIENCE
 _LEDGER = {"cleanup__policy": "compact"}
@@ -63,7 +63,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 
 @pytest.fixture
 def flow(engine: CopyEngine, sources: LocalCluster, target: LocalKafka, unique: str) -> Flow:
-    """From a cluster of two brokers."""
+    """A flow from a cluster of two brokers."""
     for node in sources.nodes:
         if not node.is_running:
             node.start(_START_S)
@@ -72,12 +72,12 @@ def flow(engine: CopyEngine, sources: LocalCluster, target: LocalKafka, unique: 
 
 @pytest.fixture
 def within(engine: CopyEngine, target: LocalKafka, unique: str) -> Flow:
-    """From the target to itself, for what needs one broker only."""
+    """A flow from the target to itself, for tests that need one broker only."""
     return Flow(engine, target, target, unique)
 
 
 def replicated(flow: Flow, **remote: str) -> str:
-    """A topic whose preferred leader is broker 1, its remote topic and the topics of the flow."""
+    """Create a topic whose preferred leader is broker 1, its remote topic and the internal topics of the flow."""
     topic = f"{flow.name}-t"
     Topics(flow.source).create(topic, assignment=[[1, 2]], unclean__leader__election__enable="true", retention__ms="-1")
     create(flow.target, flow.remote(topic), 1, retention__ms="-1", **remote)
@@ -87,7 +87,7 @@ def replicated(flow: Flow, **remote: str) -> str:
 
 
 def unreplicated(flow: Flow) -> str:
-    """The same on a source of one broker."""
+    """Create the same topics with a source of one broker."""
     create(flow.source, f"{flow.name}-t", 1, retention__ms="-1")
     return replicated(flow)
 
@@ -124,23 +124,23 @@ def spec_of(flow: Flow, topic: str, **changes: Any) -> CopySpec:
 def test_a_crash_and_an_unclean_election_before_the_next_commit_lose_no_new_record(
     flow: Flow, sources: LocalCluster, stamps: str
 ) -> None:
-    """What the predecessor copied and did not commit is not on the source any more; other records are, as many and more."""
+    """The source lost the records that were copied and not committed; it has more, different records instead."""
     topic = replicated(flow, message__timestamp__type=stamps)
     spec = spec_of(flow, topic, commit_interval_ms=NEVER_MS)
     await_leader(sources, topic, 1, {1, 2})
     write(sources, topic, 0, values("kept", 100))
     with flow.copying(spec_of(flow, topic)) as job:
-        wait_until(copied(job, topic, 100), why=job.status)
+        wait_until(copied(job, topic, 100), detail=job.status)
     with flow.copying(spec) as job:
 
         def ghosts() -> None:
             write(sources, topic, 0, values("ghost", 300))
-            wait_until(copied(job, topic, 400), why=job.status)
+            wait_until(copied(job, topic, 400), detail=job.status)
             kill_workers()
 
         lose_the_end(sources, topic, ghosts)
         write(sources, topic, 0, values("new", 500))
-        wait_until(copied(job, topic, 600), 90, why=job.status)
+        wait_until(copied(job, topic, 600), 90, detail=job.status)
     assert on_target(flow, topic) == [*values("kept", 100), *values("ghost", 300), *values("new", 500)]
     assert [lost[:3] for lost in entry_of(flow, topic).lost] == [(100, 400, "truncated")]
 
@@ -149,9 +149,9 @@ def test_a_crash_and_an_unclean_election_before_the_next_commit_lose_no_new_reco
 def test_a_source_restored_to_an_older_state_and_written_to_before_it_is_read_loses_no_new_record(
     within: Flow, tmp_path: Path, starts: int, new: int
 ) -> None:
-    """Each start is a leader epoch. The log of the backup has other records; where it ends by now says nothing.
+    """Each start is a leader epoch. The restored log has different records; its log end offset does not show the loss.
 
-    With an older epoch the broker calls an offset out of range that its log has.
+    With an older epoch the broker returns OFFSET_OUT_OF_RANGE for an offset that is in its log.
     """
     old = LocalKafka("O", tmp_path / "o", heap="256m").start(_START_S)
     try:
@@ -160,7 +160,7 @@ def test_a_source_restored_to_an_older_state_and_written_to_before_it_is_read_lo
         spec = spec_of(flow, topic)
         write(old, topic, 0, values("kept", 100))
         with flow.copying(spec) as job:
-            wait_until(copied(job, topic, 100), why=job.status)
+            wait_until(copied(job, topic, 100), detail=job.status)
         old.stop()
         shutil.copytree(old.folder / "data", tmp_path / "backup")
         for _ in range(starts):
@@ -168,7 +168,7 @@ def test_a_source_restored_to_an_older_state_and_written_to_before_it_is_read_lo
             old.start(_START_S)
         write(old, topic, 0, values("forgotten", 200))
         with flow.copying(spec) as job:
-            wait_until(copied(job, topic, 300), why=job.status)
+            wait_until(copied(job, topic, 300), detail=job.status)
         old.stop()
         shutil.rmtree(old.folder / "data")
         shutil.copytree(tmp_path / "backup", old.folder / "data")
@@ -176,8 +176,8 @@ def test_a_source_restored_to_an_older_state_and_written_to_before_it_is_read_lo
         write(old, topic, 0, values("new", new))
         with flow.copying(spec) as job:
             wanted = [*values("kept", 100), *values("forgotten", 200), *values("new", new)]
-            wait_until(lambda: len(on_target(flow, topic)) >= len(wanted), why=job.status)
-            wait_until(lambda: entry_of(flow, topic).mark.source == 100 + new, why=job.status)
+            wait_until(lambda: len(on_target(flow, topic)) >= len(wanted), detail=job.status)
+            wait_until(lambda: entry_of(flow, topic).mark.source == 100 + new, detail=job.status)
         assert on_target(flow, topic) == wanted
         assert [lost[:3] for lost in entry_of(flow, topic).lost] == [(100, 300, "truncated")]
     finally:
@@ -188,7 +188,7 @@ def test_a_source_restored_to_an_older_state_and_written_to_before_it_is_read_lo
 def test_an_isolation_level_changed_across_a_crash_causes_no_loss_or_duplicate(
     within: Flow, then_committed: bool
 ) -> None:
-    """What the predecessor copied was counted under the old level."""
+    """The records of the predecessor were counted under the old isolation level."""
     flow = within
     topic = unreplicated(flow)
     tp = TopicPartition(topic, 0)
@@ -197,8 +197,8 @@ def test_an_isolation_level_changed_across_a_crash_causes_no_loss_or_duplicate(
     transaction(flow, topic, "two", 100, abort=True)
     transaction(flow, topic, "three", 100)
     with flow.copying(before) as job:
-        wait_until(copied(job, topic, 303), why=job.status)
-        crashed = flow.ledger().start(tp, None)  # what a crash would leave: the stop commits
+        wait_until(copied(job, topic, 303), detail=job.status)
+        crashed = flow.ledger().start(tp, None)  # the state that a crash leaves: a stop commits
     assert crashed.entry is not None
     assert crashed.entry.mark.source == 0
     transaction(flow, topic, "four", 100, abort=True)
@@ -206,7 +206,7 @@ def test_an_isolation_level_changed_across_a_crash_causes_no_loss_or_duplicate(
     after = replace(before, read_committed=then_committed, commit_interval_ms=1000)
     job = flow.engine.open(after, lambda _: {tp: crashed}, dict)
     try:
-        wait_until(copied(job, topic, 505), why=job.status)
+        wait_until(copied(job, topic, 505), detail=job.status)
     finally:
         assert job.stop(20)
     first = [*values("one", 100), *values("two", 100), *values("three", 100)]
@@ -234,7 +234,7 @@ def transaction(flow: Flow, topic: str, what: str, count: int, *, abort: bool = 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A broker that may be stopped."""
+    """A broker that the test may stop."""
     broker = LocalKafka("H", tmp_path_factory.mktemp("own"), heap="256m")
     try:
         yield broker.start(_START_S)
@@ -244,7 +244,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 
 @pytest.fixture(scope="module")
 def stale(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, StaleMetadata]]:
-    """A broker whose clients are led through the proxy, and the proxy."""
+    """A broker that advertises the address of a proxy, and the proxy."""
     listeners = {"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}
     broker = LocalKafka("M", tmp_path_factory.mktemp("stale"), listeners=listeners, proxied=["PROXIED"], heap="256m")
     try:
@@ -255,14 +255,14 @@ def stale(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka
         broker.stop()
 
 
-def created_again(broker: LocalKafka, topic: str) -> None:
+def recreate_topic(broker: LocalKafka, topic: str) -> None:
     topics = Topics(broker)
     topics.delete(topic)
 
     def created() -> bool:
         try:
             topics.create(topic, retention__ms="-1")
-        except KafkaException as error:  # brokers before KRaft delete it after it has disappeared
+        except KafkaException as error:  # brokers before KRaft delete a topic after metadata omits it
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
             return False
@@ -276,7 +276,7 @@ def through(broker: LocalKafka) -> ClientSettings:
 
 
 def await_replay(proxy: StaleMetadata, before: int, job: CopyJob) -> None:
-    """Cuts the connections again and again: a client may ask about other topics than it did when the proxy remembered answers."""
+    """Close the connections repeatedly: a client may request other topics than when the proxy stored responses."""
     cut_s = time.monotonic()
 
     def replayed() -> bool:
@@ -286,34 +286,34 @@ def await_replay(proxy: StaleMetadata, before: int, job: CopyJob) -> None:
             cut_s = time.monotonic()
         return proxy.replayed > before
 
-    wait_until(replayed, why=job.status)
+    wait_until(replayed, detail=job.status)
 
 
 def test_stale_metadata_do_not_rewind_a_source_topic_that_was_created_again(
     within: Flow, stale: tuple[LocalKafka, StaleMetadata]
 ) -> None:
-    """Old, new, old, new topic id."""
+    """Metadata responses alternate between the old and the new topic id."""
     broker, proxy = stale
     flow = replace(within, source=broker)
     topic = unreplicated(flow)
     spec = spec_of(flow, topic, source=through(broker))
     write(broker, topic, 0, values("first", 100))
     with flow.copying(spec) as job:
-        wait_until(copied(job, topic, 100), why=job.status)
+        wait_until(copied(job, topic, 100), detail=job.status)
         assert proxy.remember()
-        created_again(broker, topic)
+        recreate_topic(broker, topic)
         write(broker, topic, 0, values("second", 50))
-        wait_until(lambda: len(on_target(flow, topic)) == 150, 90, why=job.status)
-        wait_until(lambda: entry_of(flow, topic).mark.source == 50, why=job.status)
+        wait_until(lambda: len(on_target(flow, topic)) == 150, 90, detail=job.status)
+        wait_until(lambda: entry_of(flow, topic).mark.source == 50, detail=job.status)
         for _ in range(3):
             before = proxy.replayed
             proxy.replay(2)
             proxy.cut()
             await_replay(proxy, before, job)
             proxy.replay(0)
-            time.sleep(1)  # what would be done wrong is done by now
+            time.sleep(1)  # long enough for a wrong rewind
         write(broker, topic, 0, values("third", 50))
-        wait_until(copied(job, topic, 100), 90, why=job.status)
+        wait_until(copied(job, topic, 100), 90, detail=job.status)
     assert on_target(flow, topic) == [*values("first", 100), *values("second", 50), *values("third", 50)]
 
 
@@ -327,37 +327,37 @@ def test_stale_metadata_do_not_stop_a_remote_topic_that_was_created_again(
     spec = spec_of(flow, topic, target=through(broker))
     write(flow.source, topic, 0, values("record", 100))
     with flow.copying(spec) as job:
-        wait_until(copied(job, topic, 100), why=job.status)
+        wait_until(copied(job, topic, 100), detail=job.status)
         known = proxy.remember()
-        proxy.cut()  # now all topics are asked about at once
-        wait_until(lambda: proxy.remember() > known, why=job.status)
-    created_again(broker, flow.remote(topic))
+        proxy.cut()  # the next Metadata request asks for all topics
+        wait_until(lambda: proxy.remember() > known, detail=job.status)
+    recreate_topic(broker, flow.remote(topic))
     with flow.copying(spec, {tp: None}) as job:  # its position was reset
-        wait_until(copied(job, topic, 100), why=job.status)
-    proxy.replay(4)  # whatever the next job asks first
+        wait_until(copied(job, topic, 100), detail=job.status)
+    proxy.replay(4)  # the first Metadata requests of the next job
     with flow.copying(spec) as job:
-        wait_until(lambda: proxy.replayed, why=job.status)
+        wait_until(lambda: proxy.replayed, detail=job.status)
         write(flow.source, topic, 0, values("more", 50))
-        wait_until(copied(job, topic, 150), 90, why=job.status)
+        wait_until(copied(job, topic, 150), 90, detail=job.status)
         before = proxy.replayed
         proxy.replay(2)
         proxy.cut()
         write(flow.source, topic, 0, values("last", 50))
         await_replay(proxy, before, job)
         proxy.replay(0)
-        wait_until(copied(job, topic, 200), 90, why=job.status)
+        wait_until(copied(job, topic, 200), 90, detail=job.status)
     assert on_target(flow, topic) == [*values("record", 100), *values("more", 50), *values("last", 50)]
 
 
 @dataclass(frozen=True)
-class Several:
-    """Brokers of one cluster."""
+class BrokerList:
+    """Bootstrap servers of several brokers of one cluster."""
 
     bootstrap: str
 
 
 def led(broker: Any, topic: str) -> tuple[int, set[int]]:
-    """Leader and replicas in sync as far as a broker can tell, which may have just started."""
+    """Leader and in-sync replicas; (-1, empty) while a broker that has just started does not know them."""
     try:
         return Topics(broker).leader(topic)
     except (KafkaException, KeyError):
@@ -368,14 +368,14 @@ def led(broker: Any, topic: str) -> tuple[int, set[int]]:
 def test_an_old_source_that_lost_its_end_and_was_written_to_loses_no_new_record(
     within: Flow, tmp_path: Path, version: str
 ) -> None:
-    """Fetch below version 12 does not compare epochs: the client does it (KIP-320), here before it reads anything."""
+    """Fetch below version 12 does not compare epochs: the client must (KIP-320), here before its first Fetch."""
     zookeeper = OldZooKeeper(version, tmp_path / "zookeeper").start(_START_S)
     one, two = (
         OldKafka(version, f"O{node}", tmp_path / str(node), node_id=node, zookeeper=zookeeper) for node in (1, 2)
     )
     try:
         start_all([one, two], _START_S)
-        both: Any = Several(f"{one.bootstrap},{two.bootstrap}")
+        both: Any = BrokerList(f"{one.bootstrap},{two.bootstrap}")
         flow = replace(within, source=both)
         topic = replicated(flow)
         spec = spec_of(flow, topic)
@@ -384,15 +384,15 @@ def test_an_old_source_that_lost_its_end_and_was_written_to_loses_no_new_record(
         two.stop()
         write(one, topic, 0, values("ghost", 100))  # acknowledged once the other replica is out of sync
         with flow.copying(spec) as job:
-            wait_until(copied(job, topic, 200), 90, why=job.status)
+            wait_until(copied(job, topic, 200), 90, detail=job.status)
         one.stop()
         two.start(_START_S)
         wait_until(lambda: led(two, topic)[0] == 2, _START_S, what="an unclean election")
         write(two, topic, 0, values("new", 150))
         wanted = [*values("kept", 100), *values("ghost", 100), *values("new", 150)]
         with flow.copying(spec) as job:
-            wait_until(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
-            wait_until(lambda: entry_of(flow, topic).mark.source == 250, why=job.status)
+            wait_until(lambda: len(on_target(flow, topic)) >= len(wanted), 90, detail=job.status)
+            wait_until(lambda: entry_of(flow, topic).mark.source == 250, detail=job.status)
         assert on_target(flow, topic) == wanted
         assert [lost[:3] for lost in entry_of(flow, topic).lost] == [(100, 200, "truncated")]
     finally:
@@ -404,7 +404,7 @@ def test_an_old_source_that_lost_its_end_and_was_written_to_loses_no_new_record(
 def test_an_old_source_topic_that_was_created_again_is_copied_from_its_start(
     within: Flow, tmp_path: Path, version: str
 ) -> None:
-    """Without topic ids the log of the same leader epoch tells it, whose end is below what was read."""
+    """Without topic ids it is detected because the log of the same leader epoch ends below the position."""
     old = OldKafka(version, "O", tmp_path / "o")
     try:
         flow = replace(within, source=old.start(_START_S))
@@ -412,17 +412,17 @@ def test_an_old_source_topic_that_was_created_again_is_copied_from_its_start(
         spec = spec_of(flow, topic)
         write(old, topic, 0, values("first", 100))
         with flow.copying(spec) as job:
-            wait_until(copied(job, topic, 100), 90, why=job.status)
-        created_again(old, topic)
-        write(old, topic, 0, values("again", 80))  # before it is read again
+            wait_until(copied(job, topic, 100), 90, detail=job.status)
+        recreate_topic(old, topic)
+        write(old, topic, 0, values("again", 80))  # before the next job reads it
         wanted = [*values("first", 100), *values("again", 80)]
         with flow.copying(spec) as job:
-            wait_until(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
-            wait_until(lambda: entry_of(flow, topic).mark.source == 80, why=job.status)
-            created_again(old, topic)  # while it is read
+            wait_until(lambda: len(on_target(flow, topic)) >= len(wanted), 90, detail=job.status)
+            wait_until(lambda: entry_of(flow, topic).mark.source == 80, detail=job.status)
+            recreate_topic(old, topic)  # while the job reads it
             write(old, topic, 0, values("once more", 60))
             wanted += values("once more", 60)
-            wait_until(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
+            wait_until(lambda: len(on_target(flow, topic)) >= len(wanted), 90, detail=job.status)
         assert on_target(flow, topic) == wanted
     finally:
         old.stop()
@@ -442,14 +442,14 @@ def test_a_hole_in_a_log_that_is_not_compacted_is_reported_as_missing(
     cut_out(broker, topic, 10)
     broker.start(_START_S)
     with flow.copying(spec_of(flow, topic)) as job:
-        wait_until(copied(job, topic, 30), 90, why=job.status)
-        wait_until(lambda: entry_of(flow, topic).mark.source == 30, why=job.status)
+        wait_until(copied(job, topic, 30), 90, detail=job.status)
+        wait_until(lambda: entry_of(flow, topic).mark.source == 30, detail=job.status)
     assert on_target(flow, topic) == [*values("one", 10), *values("three", 10)]
     assert entry_of(flow, topic).gaps == {"missing" if policy == "delete" else "compacted": 10}
 
 
 def cut_out(broker: LocalKafka, topic: str, offset: int) -> None:
-    """Remove the batch at an offset from the log of a stopped broker, which checks all of it at its next start."""
+    """Remove the batch at an offset from the log of a stopped broker, and make it recover the log at its next start."""
     folder = broker.folder / "data" / f"{topic}-0"
     (segment,) = folder.glob("*.log")
     data = segment.read_bytes()

@@ -18,8 +18,8 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
-from tests.faults.oracle import Judgment, Place, judge
-from tests.faults.stage import Stage, kill
+from tests.faults.environment import Environment, kill
+from tests.faults.oracle import ClusterTopic, Judgment, judge
 from tests.integration.copy_flow import Flow, producer_of, rows_of
 from tests.integration.spark_workers import workers
 from tests.integration.test_copy_engine import numbered, write
@@ -27,8 +27,8 @@ from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def flow(engine: CopyEngine, stage: Stage, unique: str) -> Flow:
-    return Flow(engine, stage.a, stage.b, unique)
+def flow(engine: CopyEngine, environment: Environment, unique: str) -> Flow:
+    return Flow(engine, environment.a, environment.b, unique)
 
 
 def transactional(broker: LocalKafka, name: str) -> Producer:
@@ -45,13 +45,13 @@ def send(producer: Producer, topics: list[str], first: int, count: int) -> None:
 
 
 def judged(flow: Flow, topic: str) -> Judgment:
-    source, target = Place(flow.source.bootstrap, topic), Place(flow.target.bootstrap, flow.remote(topic))
+    source, target = ClusterTopic(flow.source.bootstrap, topic), ClusterTopic(flow.target.bootstrap, flow.remote(topic))
     return judge(source, target, isolation="read_committed")
 
 
 def await_blocked(job: CopyJob, tp: TopicPartition, at: int) -> None:
-    """It says what it waits for, where, and that it is no stall."""
-    wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "BLOCKED_BY_OPEN_TXN", 30, why=job.progress)
+    """Assert that the partition reports the open transaction and its offset, and not a stall."""
+    wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "BLOCKED_BY_OPEN_TXN", 30, detail=job.progress)
     row = rows_of(job)[tp]
     assert row.position == at
     assert row.offset == at
@@ -72,12 +72,12 @@ def test_t1_an_open_transaction_blocks_only_its_partition_and_is_reported(flow: 
     with flow.copying(spec) as job:
         await_blocked(job, tp, 10)
         write(flow.source, free, numbered(0, 20))
-        wait_until(lambda: rows_of(job)[TopicPartition(free, 0)].position == 20, why=job.status)
+        wait_until(lambda: rows_of(job)[TopicPartition(free, 0)].position == 20, detail=job.status)
         time.sleep(2)
-        assert rows_of(job)[tp].state == "BLOCKED_BY_OPEN_TXN", "while others flow"
+        assert rows_of(job)[tp].state == "BLOCKED_BY_OPEN_TXN", "the partition did not stay blocked"
         producer.commit_transaction(30)
         flow.wait_until_copied(job, spec)
-        wait_until(lambda: rows_of(job)[tp].state == "RUNNING", 10, why=job.progress)
+        wait_until(lambda: rows_of(job)[tp].state == "RUNNING", 10, detail=job.progress)
     for topic in (held, free):
         judged(flow, topic).assert_exactly_once()
 
@@ -104,7 +104,7 @@ def test_t2_aborted_transactions_between_committed_ones_are_never_copied(flow: F
 
 
 def test_t3_an_interrupted_transaction_over_two_topics_is_complete_on_both_in_the_end(flow: Flow) -> None:
-    """In between its parts become visible one after the other: only the source knows that they belong together."""
+    """Until then its records become visible separately: the target has no transaction that contains both topics."""
     topics = [flow.topic("one"), flow.topic("two")]
     producer = transactional(flow.source, flow.name)
     spec = flow.spec(*topics, read_committed=True)
@@ -143,7 +143,7 @@ def test_t4_copying_continues_once_a_hanging_transaction_is_aborted_by_an_admin(
 
 
 def abort_by_admin(broker: LocalKafka, tp: TopicPartition) -> None:
-    """What `kafka-transactions abort` sends: an ABORT marker for the producer of the open transaction."""
+    """Write an ABORT marker for the producer of the open transaction, as `kafka-transactions abort` does."""
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="A")
     try:
         found = Admin(cluster).describe_producers([tp])[tp]

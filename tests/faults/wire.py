@@ -45,7 +45,7 @@ Choice = Callable[[Request], bool]
 def produces_to(name: str, topic_id: bytes, *, about: str = "") -> Choice:
     """Produce requests to a topic, by its name or, from version 13 on, by its id (KIP-516).
 
-    `about`: only those with these characters in a record; records must not be compressed.
+    `about`: only those whose records contain this text; records must not be compressed.
     """
     marks, text = (name.encode(), topic_id), about.encode()
 
@@ -59,7 +59,7 @@ def produces_to(name: str, topic_id: bytes, *, about: str = "") -> Choice:
 class Hold:
     """The next `limit` requests that match `choice` wait, and all behind them on the same connection, until `release`.
 
-    `responses`: they are passed on at once, and their responses wait instead. One hold can be given to several wires.
+    `responses`: the requests are forwarded, and their responses wait instead. Several wires can share one hold.
     """
 
     choice: Choice
@@ -74,7 +74,7 @@ class Hold:
         self.released.set()
 
     def catches(self, request: Request) -> bool:
-        """Whether this one is held."""
+        """Whether this request must wait."""
         with self._lock:
             caught = len(self.requests) < self.limit and self.choice(request)
             if caught:
@@ -84,11 +84,11 @@ class Hold:
 
 
 class Wire:
-    """Relays what arrives at `address` to `upstream`, both `host:port`."""
+    """Relays connections from `address` to `upstream`, both `host:port`."""
 
     def __init__(self, upstream: str, address: str) -> None:
         self.delay_s = 0.0
-        """Each Produce request waits that long before it is passed on, and what is behind it on its connection."""
+        """Each Produce request, and all behind it on its connection, waits that long before it is forwarded."""
         self._upstream = _parsed(upstream)
         self.address = address
         self._lock = threading.Lock()
@@ -102,12 +102,12 @@ class Wire:
         return cls(broker.address(listener), broker.advertised(listener))
 
     def hold(self, hold: Hold) -> None:
-        """Hold what matches from now on."""
+        """Hold matching requests from now on."""
         with self._lock:
             self._holds.append(hold)
 
     def heal(self) -> None:
-        """Release everything and hold nothing more."""
+        """Release all held requests and remove all holds."""
         with self._lock:
             holds, self._holds = self._holds, []
         for hold in holds:
@@ -154,7 +154,7 @@ class Wire:
         back.start()
         with suppress(OSError):
             self._up(client, upstream, pending)
-        # A client that has died leaves its delivered requests to the broker: only our side of the stream ends.
+        # The broker still handles requests that a dead client has delivered: close only the sending side.
         with suppress(OSError):
             upstream.shutdown(socket.SHUT_WR)
         back.join()
@@ -182,7 +182,7 @@ class Wire:
                 hold = pending.pop(_SIZE.unpack_from(frame)[0], None)
                 if hold is not None:
                     hold.released.wait()
-                with suppress(OSError):  # nothing reads the answers to a client that has died
+                with suppress(OSError):  # the client is dead: no process reads its responses
                     client.sendall(_SIZE.pack(len(frame)) + frame)
         with suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)

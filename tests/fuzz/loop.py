@@ -1,4 +1,4 @@
-"""The loop: damaged bytes into a target, as fast as one process can, with a guard against hanging and dying."""
+"""The fuzzing loop: passes damaged bytes to a target, as fast as one process can, and detects hangs and crashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fuzz.targets import REFUSALS, TARGETS, Target
 
 HANG_S: Final = 20.0  # of CPU time, for one example
 _MEMORY_BYTES: Final = 4 << 30
-_GUARDED: Final = 512  # examples between two looks at the clock
+_GUARDED: Final = 512  # examples between two reads of the clock
 _SHELF_BYTES: Final = 1 << 20
 _MAX_FINDINGS: Final = 5
 _STOP_AFTER: Final = 4096  # bytes: splicing must not let examples grow
@@ -28,7 +28,7 @@ _STOP_AFTER: Final = 4096  # bytes: splicing must not let examples grow
 
 @dataclass(frozen=True)
 class Finding:
-    """Bytes that surprised a target, and how."""
+    """Bytes with an unexpected result, and the result."""
 
     target: str
     data: bytes
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass
 class Tally:
-    """``read``: examples that made sense in spite of the damage; the others were refused in the way they should be."""
+    """``read``: examples that were decoded in spite of the damage; the others were rejected as expected."""
 
     target: str
     examples: int = 0
@@ -46,7 +46,7 @@ class Tally:
 
 
 class _Hang(BaseException):
-    """The clock's word; no target may catch it."""
+    """Raised after the time limit; no target may catch it."""
 
 
 def target_of(name: str) -> Target:
@@ -55,7 +55,7 @@ def target_of(name: str) -> Target:
 
 
 def examples(target: Target, seed: int) -> Iterator[bytearray]:
-    """Damaged bytes for a target without end; first the seeds as they are."""
+    """Endless damaged bytes for a target; first the unchanged seeds."""
     rng = random.Random(f"{target.name} {seed}")
     seeds = target.seeds()
     yield from map(bytearray, seeds)
@@ -69,7 +69,7 @@ def examples(target: Target, seed: int) -> Iterator[bytearray]:
 
 
 def fuzz(target: Target, count: int, seed: int, shelf: mmap.mmap | None = None) -> Tally:
-    """Run so many examples; the current one is stored on the ``shelf`` in case this process dies."""
+    """Run `count` examples; the current one is stored on the ``shelf`` in case this process crashes."""
     tally = Tally(target.name)
     source = examples(target, seed)
     with _clock():
@@ -105,7 +105,7 @@ def _clock() -> Iterator[None]:
 
 
 class Apart:
-    """`fuzz` in a process of its own with bounded memory; its death is a finding too."""
+    """`fuzz` in a separate process with limited memory; its crash is a finding, too."""
 
     def __init__(self, target: Target, count: int, seed: int) -> None:
         self._target = target
@@ -121,7 +121,7 @@ class Apart:
         sender.send(fuzz(self._target, count, seed, self._shelf))
 
     def result(self) -> Tally:
-        """Wait for it; `answer` becomes readable when there is something to wait for no longer."""
+        """Wait for the result; `answer` becomes readable when it is available."""
         try:
             tally: Tally = self.answer.recv()
         except EOFError:

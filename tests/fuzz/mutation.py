@@ -1,4 +1,4 @@
-"""Damage to bytes, drawn by a seeded generator, and checksums set right again so that the damage gets past them."""
+"""Seeded random damage to bytes, and recomputed checksums so that the damage is not rejected by them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBERS: Final = (
 
 
 class Mutator:
-    """Makes one damaged copy after the other out of the seeds, the same ones for the same generator."""
+    """Generates damaged copies of the seeds; equal generators give equal copies."""
 
     def __init__(self, seeds: Sequence[bytes], rng: random.Random) -> None:
         self._seeds = seeds
@@ -31,7 +31,7 @@ class Mutator:
         self._choices = rng.choices
 
     def next(self) -> bytearray:
-        """A seed with one to five places damaged."""
+        """A seed with one to five damaged positions."""
         data = bytearray(self._choices(self._seeds)[0])
         for _ in range(int(self._random() ** 2 * 5) + 1):
             if data:
@@ -40,7 +40,7 @@ class Mutator:
 
     def _damage(self, data: bytearray) -> None:
         draw = self._random()
-        # Heads are where the lengths are: half of the damage goes to the first part.
+        # Headers contain the lengths: half of the damage is in the first part.
         reach = len(data) if self._random() < 0.5 else min(len(data), 80)
         place = int(self._random() * reach)
         if draw < 0.30:
@@ -67,7 +67,7 @@ class Mutator:
 
 
 def seal(data: bytearray) -> None:
-    """Set right the CRC of every batch and message, as far as their lengths make sense."""
+    """Recompute the CRC of every batch and message with a valid length."""
     at = 0
     while len(data) - at >= 18:
         (length,) = struct.unpack_from(">i", data, at + 8)

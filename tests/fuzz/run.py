@@ -1,4 +1,4 @@
-"""`bin/fuzz`: millions of damaged bytes through everything that reads foreign ones, and surgery on drawn batches."""
+"""`bin/fuzz`: millions of damaged inputs for all parsers of external bytes, and rewrites of random batches."""
 
 import sys
 import time
@@ -19,8 +19,8 @@ from tests.fuzz import test_surgery
 from tests.fuzz.loop import Apart, Finding, Tally
 from tests.fuzz.targets import TARGETS, Target
 
-_ROUND = 100_000  # examples of one process; memory that leaks is seen by its limit, and the bar moves
-_SURGERY_SHARE = 200  # one drawn batch costs as much as so many damaged ones
+_ROUND = 100_000  # examples of one process; its memory limit detects leaks, and the progress bar moves
+_SURGERY_SHARE = 200  # one random batch takes as long as that many damaged inputs
 _SURGERY_ROUND = 5_000
 
 

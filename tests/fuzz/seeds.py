@@ -37,7 +37,7 @@ def _chain(counts: Sequence[int], codec: int) -> bytes:
 
 
 def batches() -> list[bytes]:
-    """One batch each: every codec, one record and several, holes and attributes."""
+    """One batch each: every codec, one record and several, gaps and attributes."""
     found = []
     for codec, count in itertools.product(CODEC_IDS, (1, 3)):
         found.append(bytes(encode_batch(SAMPLE[:count], codec=codec, base_offset=9, producer=(7, 1, 3))))
@@ -55,28 +55,28 @@ def batches() -> list[bytes]:
 
 
 def chains() -> list[bytes]:
-    """Neighbouring tiny batches."""
+    """Adjacent tiny batches."""
     return [_chain(counts, codec) for codec in CODEC_IDS for counts in ((1, 1), (1, 1, 1), (2, 1), (1, 3, 1))]
 
 
 def old() -> list[bytes]:
-    """Message sets of magic 0 and 1, as Java's client makes them."""
+    """Message sets of magic 0 and 1, like those of Java's client."""
     return [bytes.fromhex(row[3]) for row in ROWS]
 
 
 def blocks() -> list[bytes]:
-    """The records inside of batches, without their headers; the byte in front says how many."""
+    """The records of batches without the headers; the first byte is their number."""
     return [bytes((count,)) + encode_batch((SAMPLE * 2)[:count])[61:] for count in (1, 2, 3, 6)]
 
 
 def packed() -> list[bytes]:
-    """Compressed blocks; the byte in front is the codec."""
+    """Compressed blocks; the first byte is the codec."""
     texts = (b"", b"short", b"ab" * 3000, bytes(range(256)) * 3)
     return [bytes((codec.id,)) + codec.compress(text) for codec in CODECS[1:] for text in texts]
 
 
 def fetch_answers() -> list[bytes]:
-    """Fetch answers; the byte in front is the version."""
+    """Fetch responses; the first byte is the version."""
     found = []
     for version in FETCH_VERSIONS:
         full = fetch_answer(
@@ -93,11 +93,11 @@ def fetch_answers() -> list[bytes]:
 
 
 def produce_answers() -> list[bytes]:
-    """Produce answers; the byte in front is the version."""
+    """Produce responses; the first byte is the version."""
     return [bytes((version,)) + produce_answer(version) for version in PRODUCE_VERSIONS]
 
 
 def frames() -> list[bytes]:
-    """What a broker sends on a connection: answers to requests 1, 2 and 3."""
+    """Bytes of a broker on a connection: responses to requests 1, 2 and 3."""
     bodies = [number.to_bytes(4, "big") + b"x" * size for number, size in ((1, 0), (2, 90), (3, 7))]
     return [b"".join(len(body).to_bytes(4, "big") + body for body in bodies)]

@@ -1,7 +1,7 @@
-"""What reads foreign bytes, each with the facts that hold whatever the bytes are.
+"""All parsers of external bytes, each with assertions that are true for any bytes.
 
-A target returns whether the bytes made sense to it. It may raise CorruptBatch (or BrokerFailure, where an answer can hold an
-error code); anything else, a failed assertion included, is a finding.
+A target returns whether it could decode the bytes. It may raise CorruptBatch (or BrokerFailure, where a response can contain an
+error code); any other exception, including a failed assertion, is a finding.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REFUSALS: Final = (CorruptBatch, BrokerFailure)
 
 @dataclass(frozen=True)
 class Target:
-    """``sealed``: CRCs are set right again after the damage, mostly. ``share`` of all examples, in percent."""
+    """``sealed``: CRCs are usually recomputed after the damage. ``share`` of all examples, in percent."""
 
     name: str
     seeds: Callable[[], Sequence[bytes]]
@@ -55,7 +55,7 @@ def _decoded(view: BatchView) -> list[Record] | None:
 
 
 def _same_after_rewriting(view: BatchView, rows: list[Row] | None) -> None:
-    """Whatever can be rewritten holds the same records, in a batch that is right by a broker's rules."""
+    """A rewritten batch contains the same records and is valid by a broker's rules."""
     try:
         whole = rewrite(view)
         pieces = split(view, 2)
@@ -107,7 +107,7 @@ def read_batches(data: bytearray) -> bool:
 
 
 def read_merged(data: bytearray) -> bool:
-    """`coalesce` and `merge` against decoding one by one."""
+    """Compare `coalesce` and `merge` with decoding one batch at a time."""
     views: list[BatchView] = []
     try:
         views.extend(iter_batches(memoryview(data)))
@@ -161,7 +161,7 @@ def _compare(merged: Merged, sources: Sequence[BatchView]) -> None:
 
 
 def read_block(data: bytearray) -> bool:
-    """Records inside of a batch whose header is right, in a codec that goes by the size."""
+    """Records of a batch with a valid header, in a codec chosen by the size."""
     codec = CODECS[len(data) % len(CODECS)]
     count = data[0]
     batch = assemble(
@@ -171,7 +171,7 @@ def read_block(data: bytearray) -> bool:
 
 
 def read_packed(data: bytearray) -> bool:
-    """Decompress; what comes out can be compressed again."""
+    """Decompress; the result can be compressed again."""
     codec = data[0] % 8
     plain = decompress(codec, memoryview(data)[1:])
     if len(plain) < 4096:
@@ -180,7 +180,7 @@ def read_packed(data: bytearray) -> bool:
 
 
 def read_fetch(data: bytearray) -> bool:
-    """A Fetch answer of the version that the first byte names, and the walk over its records."""
+    """A Fetch response of the version in the first byte, and iteration over its records."""
     version = data[0] if data[0] in seeds.FETCH_VERSIONS else seeds.FETCH_VERSIONS[data[0] % len(seeds.FETCH_VERSIONS)]
     for fetched in session().response(version, memoryview(data)[1:]):
         list(coalesce(fetched.records, 0))
@@ -188,7 +188,7 @@ def read_fetch(data: bytearray) -> bool:
 
 
 def read_produce(data: bytearray) -> bool:
-    """A Produce answer of the version that the first byte names."""
+    """A Produce response of the version in the first byte."""
     version = (
         data[0] if data[0] in seeds.PRODUCE_VERSIONS else seeds.PRODUCE_VERSIONS[data[0] % len(seeds.PRODUCE_VERSIONS)]
     )
@@ -200,7 +200,7 @@ _POOL = BufferPool()
 
 
 class _Loop:
-    """The part of an event loop that a channel calls when it is only read from."""
+    """The methods of an event loop that a channel calls when it only reads."""
 
     def add_reader(self, file: int, callback: Callable[[], None]) -> None: ...
 

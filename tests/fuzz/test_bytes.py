@@ -1,4 +1,4 @@
-"""A short run of the loop over every target: refused or read, nothing else. `bin/fuzz` takes longer."""
+"""A short run of the loop over every target: inputs are rejected or decoded. `bin/fuzz` takes longer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_any_bytes_raise_only_documented_errors(target: Target) -> None:
 def test_the_seeds_are_valid_inputs(target: Target) -> None:
     source = examples(target, 1)
     for _ in target.seeds():
-        with contextlib.suppress(BrokerFailure):  # an answer may well hold one
+        with contextlib.suppress(BrokerFailure):  # a response may contain one
             assert target.run(next(source))
 
 

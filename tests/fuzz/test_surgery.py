@@ -1,4 +1,4 @@
-"""Whatever records there are: surgery on their batches leaves them as they were."""
+"""Rewriting batches never changes their records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mm2.kafka.varint import varint
 NOON = 1_700_000_000_000
 codecs = st.sampled_from([codec.id for codec in CODECS])
 payloads = st.none() | st.binary(max_size=40) | st.binary(min_size=120, max_size=300)
-# Any that fit into one batch together, and mostly such as there are.
+# Any timestamps that fit into one batch, and mostly realistic ones.
 timestamps = st.integers(NOON - 100, NOON + 100) | st.integers(-1, 1 << 62) | st.integers(-(1 << 61), 1 << 61)
 records = st.builds(
     Record,
@@ -58,7 +58,7 @@ def without_offsets(found: list[Record]) -> list[Row]:
 
 
 def with_holes(group: list[Record], gaps: list[int], codec: int, base: int) -> BatchView:
-    """The batch as the log cleaner leaves it: before each record so many others are gone, and some behind the last."""
+    """The batch after log compaction: some records before each record and after the last one are removed."""
     plain = encode_batch(group)
     block, delta = bytearray(), -1
     for place, gap in enumerate(gaps):
@@ -66,7 +66,7 @@ def with_holes(group: list[Record], gaps: list[int], codec: int, base: int) -> B
         one = rewrite(view_of(plain), keep_index=place.__eq__)
         assert one is not None
         record = bytes(one.data[HEADER_BYTES:])
-        # length | attributes | timestamp delta | offset delta 0 | rest: only the offset delta is another one
+        # length | attributes | timestamp delta | offset delta 0 | rest: only the offset delta changes
         _, start = read_varint(record, 0)
         _, offset_at = read_varint(record, start + 1)
         body = record[start:offset_at] + varint(delta) + record[offset_at + 1 :]

@@ -1,4 +1,4 @@
-"""`mm2` in this process, leaving its logging behind as it was."""
+"""Run `mm2` in this process and restore the logging configuration afterwards."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def asked(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[i
         root.handlers[:] = handlers
         root.setLevel(level)
         logging.captureWarnings(capture=False)
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    output = capsys.readouterr()
+    return code, output.out, output.err

@@ -12,7 +12,7 @@ from mm2.verify.driver import Verifier
 
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[Verifier]:
-    """A Spark of `mm2 verify`, with two tasks side by side."""
+    """A Spark session for `mm2 verify` that runs two tasks in parallel."""
     made = Verifier({}, 2)
     yield made
     made.stop()
@@ -20,7 +20,7 @@ def verifier() -> Iterator[Verifier]:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[CopyEngine]:
-    """The copy engine by itself, on a Spark of its own."""
+    """The copy engine alone, with its own Spark session."""
     made = CopyEngine({})
     made.start()
     yield made

@@ -1,4 +1,4 @@
-"""Questions for Kafka's own classes and for ours: converters, transformations, predicates, texts (see connect_values)."""
+"""Test cases for Kafka's own classes and for ours: converters, transformations, predicates, texts (see connect_values)."""
 
 import base64
 import itertools
@@ -46,7 +46,7 @@ TYPES = ("int8", "int16", "int32", "int64", "float32", "float64", "boolean", "st
 
 @dataclass(frozen=True)
 class Case:
-    """A question as it is put to Java, and our answer to it."""
+    """A test case as it is sent to Java, and our result."""
 
     group: str
     asked: dict[str, Any]
@@ -149,9 +149,9 @@ def _bytes(data: bytes | None) -> str | None:
 
 
 def _holds_bytes(value: Any) -> bool:
-    """Java tells bytes by where they lie in memory."""
-    told = json.dumps(value_json(None, value))
-    return '"y"' in told
+    """Java prints byte arrays by their identity."""
+    encoded = json.dumps(value_json(None, value))
+    return '"y"' in encoded
 
 
 # -- the cases
@@ -193,7 +193,7 @@ def json_writes(values: Values, count: int) -> Iterator[Case]:
         schema = values.schema(3) if values.chance(0.8) else None
         value = values.schemaless(3) if schema is None else values.value(schema)
         if schema is not None and values.chance(0.05):
-            # Integers of another width are no question for Java, which cannot tell them from others here.
+            # No integers of other widths: Java cannot distinguish them here.
             value = other if not isinstance(other := values.schemaless(), int) else value
         yield conversion("json writes", "JsonConverter", "write", json_config(values), schema, value)
 
@@ -235,7 +235,7 @@ def json_reads(values: Values, count: int) -> Iterator[Case]:
 
 
 def mutated(values: Values, node: Any) -> Any:
-    """The same JSON with one thing in it replaced by something else."""
+    """The same JSON with one value replaced."""
     if isinstance(node, dict) and node and values.chance(0.85):
         key = values.one_of(*node)
         if values.chance(0.1):
@@ -267,7 +267,7 @@ def plain_converters(values: Values, count: int) -> Iterator[Case]:
             if data is not None and name == "StringConverter":
                 data = data.replace(
                     b"\xed", b"e"
-                )  # half a surrogate pair is one wrong character for Java, two for Python
+                )  # half a surrogate pair is one invalid character for Java, two for Python
             if values.chance(0.3) and data is not None:
                 data = bytes(len(data) - 1) + b"\x01" if data else data
             yield reading(f"{name} reads", name, values.one_of("read", "read_header"), {}, data)
@@ -306,7 +306,7 @@ def any_value(values: Values, name: str) -> tuple[Schema | None, Any]:
     if wanted is not None and values.chance(0.7):
         schema = Schema(wanted, optional=values.chance(0.3))
         return schema, values.value(schema)
-    # An integer without schema is of no width here, of 64 bits for Java: only LongConverter takes both.
+    # An integer without schema has no width here and 64 bits in Java: only LongConverter accepts both.
     schema = values.schema(2)
     return schema, values.value(schema)
 
@@ -317,7 +317,7 @@ def header_texts(values: Values, count: int) -> Iterator[Case]:
         yield conversion("header texts", "SimpleHeaderConverter", "write_header", {}, schema, values.value(schema))
 
 
-# Java takes arrays and maps for keys of a map; Python's dictionaries do not, so it stays text.
+# Java accepts arrays and maps as keys of a map; Python's dictionaries do not, so the value stays text.
 _CONTAINER_AS_KEY = re.compile(r"[\]}]\s*:")
 
 
@@ -351,7 +351,7 @@ def transformed(group: str, name: str, config: dict[str, str], record: ConnectRe
 def transforms(values: Values, count: int) -> Iterator[Case]:
     for name, part in itertools.product(PART_TRANSFORMS, ("Key", "Value")):
         for _ in range(count):
-            # Java's SetSchemaMetadata fails on what is no struct, ours does not.
+            # Java's SetSchemaMetadata fails on values that are not structs, ours does not.
             record = values.record(whole=0.0 if name == "SetSchemaMetadata" else 0.3)
             config = CONFIGS[name](values)
             if "replace" not in name.lower() and name not in {"Flatten", "HoistField"} and values.chance(0.3):
@@ -365,7 +365,7 @@ def transforms(values: Values, count: int) -> Iterator[Case]:
 
 
 def time_record(values: Values, record: ConnectRecord) -> ConnectRecord:
-    """Most of the time something that is a time as a whole, or in a field."""
+    """Mostly values that are a time, or have one in a field."""
     if values.chance(0.2):
         return record
     schemas = [Schema(Type.STRING), Schema(Type.INT64), *(values.schema(0) for _ in range(3))]

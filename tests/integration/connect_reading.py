@@ -1,4 +1,4 @@
-"""Reading topics with another client, and waiting for records."""
+"""Reads topics with confluent-kafka and waits for records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_all(bootstrap: str, topic: str) -> list[Any]:
 
 
 def read_committed(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Any]:
-    """What a read_committed consumer sees of a topic that may still be written to, in order per partition."""
+    """The records of a topic under read_committed while producers may still write, in order per partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -51,7 +51,7 @@ def read_committed(bootstrap: str, topic: str, isolation: str = "read_committed"
             assert message is not None
             partition, offset, error = message.partition(), message.offset() or 0, message.error()
             if error is not None:
-                # Markers of transactions at the end are no messages, so the end shows in this way only.
+                # Transaction markers at the end are not messages, so only this detects the end.
                 assert error.code() == KafkaError._PARTITION_EOF
                 left.discard(partition)
                 continue
@@ -69,7 +69,7 @@ def pairs(bootstrap: str, topic: str) -> Records:
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
-    """Without retention, which thirty seconds after its start lets a broker delete records with timestamps of long ago."""
+    """Create a topic without retention, which would delete records with old timestamps 30 s after the broker's start."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(name, partitions, 1, config={"retention.ms": "-1", **config})
     for future in admin.create_topics([topic]).values():

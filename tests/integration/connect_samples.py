@@ -1,4 +1,4 @@
-"""Texts, JSON, patterns and formats that are worth asking Kafka's own classes about (see connect_cases)."""
+"""Texts, JSON, patterns and formats to compare with Kafka's own classes (see connect_cases)."""
 
 # fmt: off
 ODD_JSON = (

@@ -1,6 +1,6 @@
 """A connector that counts, and a worker process that runs it: `python connect_toy.py '<json of worker properties>'`.
 
-Every task writes 1, 2, 3 … to its own key and continues behind its committed offset.
+Every task writes 1, 2, 3 … with its own key and continues after its committed offset.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CountingConnector(SourceConnector):
 
     def start(self, props: dict[str, str]) -> None:
         if props.get("fail.connector"):
-            raise ValueError("told to fail")
+            raise ValueError("configured to fail")
         self.props = props
 
     def stop(self) -> None:
@@ -84,7 +84,7 @@ class CountingTask(SourceTask):
             raise RetriableError("not in the mood")
         self.count += 1
         if self.count == self.fail_at:
-            raise ValueError(f"told to fail at {self.fail_at}")
+            raise ValueError(f"configured to fail at {self.fail_at}")
         return [
             SourceRecord(
                 self.partition,
@@ -159,7 +159,7 @@ if __name__ == "__main__":
 
 @contextmanager
 def running_worker(kafka: LocalKafka, name: str, worker_id: str = "w1:1", **overrides: str) -> Iterator[Node]:
-    """A worker that is ready, with `worker_props`."""
+    """Run a worker with `worker_props`; it is ready."""
     started = node(worker_props(kafka.bootstrap, name, **overrides), worker_id)
     started.herder.start()
     try:

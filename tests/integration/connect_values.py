@@ -1,6 +1,6 @@
-"""Schemas, values and records at random, and as JSON that ConnectOracle.java understands and answers in.
+"""Random schemas, values and records, and their JSON form for ConnectOracle.java and its results.
 
-A value is an object with one entry that tells its kind: b boolean, i integer (its schema tells the width), f32 and f64 bits
+A value is an object with one entry, its type: b boolean, i integer (with the width of its schema), f32 and f64 bits
 of a double, s string, y bytes, d [unscaled, scale], ms moment, l list, m list of pairs, t fields of a struct.
 """
 
@@ -42,7 +42,7 @@ FIRST, LAST = dt.datetime(1900, 1, 1, tzinfo=dt.UTC), dt.datetime(2200, 1, 1, tz
 
 
 class Values:
-    """Random things from one seed."""
+    """Random values from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -205,7 +205,7 @@ class Values:
         return {name: self.schemaless(1) for name in names}
 
     def record(self, *, struct: float = 0.5, whole: float = 0.3) -> ConnectRecord:
-        """Key and value alike: with a struct, without schema, or anything (``whole``)."""
+        """A record whose key and value have the same form: a struct, without schema, or anything (``whole``)."""
         sides: list[tuple[Schema | None, Any]] = []
         for _ in range(2):
             if self.chance(whole):
@@ -244,7 +244,7 @@ class Values:
 def schema_json(schema: Schema | None) -> Any:
     if schema is None:
         return None
-    told: dict[str, Any] = {
+    encoded: dict[str, Any] = {
         "type": schema.type.value,
         "optional": schema.optional,
         "name": schema.name,
@@ -254,12 +254,12 @@ def schema_json(schema: Schema | None) -> Any:
         "default": value_json(schema, schema.default),
     }
     if schema.type is Type.STRUCT:
-        told["fields"] = [[field.name, schema_json(field.schema)] for field in schema.fields]
+        encoded["fields"] = [[field.name, schema_json(field.schema)] for field in schema.fields]
     if schema.type is Type.MAP:
-        told["keys"] = schema_json(schema.key_schema)
+        encoded["keys"] = schema_json(schema.key_schema)
     if schema.type in {Type.MAP, Type.ARRAY}:
-        told["values"] = schema_json(schema.value_schema)
-    return told
+        encoded["values"] = schema_json(schema.value_schema)
+    return encoded
 
 
 def value_json(schema: Schema | None, value: Any) -> Any:
@@ -308,10 +308,10 @@ def record_json(record: ConnectRecord) -> dict[str, Any]:
     }
 
 
-def settled(told: Any) -> Any:
-    """The same with entries of maps in one order: Java's hash maps have their own."""
-    if isinstance(told, dict):
-        if told.keys() == {"m"}:
-            return {"m": sorted((settled(entry) for entry in told["m"]), key=str)}
-        return {key: settled(item) for key, item in told.items()}
-    return [settled(item) for item in told] if isinstance(told, list) else told
+def settled(encoded: Any) -> Any:
+    """The same value with sorted map entries: Java's hash maps have another order."""
+    if isinstance(encoded, dict):
+        if encoded.keys() == {"m"}:
+            return {"m": sorted((settled(entry) for entry in encoded["m"]), key=str)}
+        return {key: settled(item) for key, item in encoded.items()}
+    return [settled(item) for item in encoded] if isinstance(encoded, list) else encoded

@@ -1,4 +1,4 @@
-"""A copy job between two brokers for tests that drive the copy engine itself; both sides are read with confluent-kafka."""
+"""A copy job between two brokers for tests of the copy engine alone; both clusters are read with confluent-kafka."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec, SyncsSpec
 from mm2.kafka.records.batch import BatchHeader, iter_batches
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import TopicPartition as Place
+from mm2.kafka.structs import TopicPartition as Mm2TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from tests.support.waiting import PATIENCE, wait_until
 
 CONNECTOR = "MirrorSourceConnector"
 EARLIEST = -2
-#: How many times as long as on a quiet machine something may take, where `eventually` waits for it.
+#: Factor for the timeouts of `eventually` on a busy machine.
 _READING = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Read:
-    """One record as a consumer sees it; ``timestamp`` in ms whatever its type, -1 = none."""
+    """One consumed record; ``timestamp`` in ms, of either type, -1 = none."""
 
     offset: int
     timestamp: int
@@ -46,7 +46,7 @@ class Read:
         return (self.timestamp, self.key, self.value, self.headers)
 
 
-@functools.lru_cache(maxsize=4)  # a client that is collected drops what it was asked
+@functools.lru_cache(maxsize=4)  # a client that is garbage-collected drops its pending requests
 def admin_of(broker: LocalKafka) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
 
@@ -77,15 +77,15 @@ def producer_of(broker: LocalKafka, **settings: Any) -> Producer:
 
 
 def read(broker: LocalKafka, topic: str, partition: int = 0, *, isolation: str = "read_uncommitted") -> list[Read]:
-    """Everything that is in the partition now."""
+    """All records of the partition up to its current end."""
     return read_all(broker, topic, [partition], isolation=isolation)[partition]
 
 
 def read_all(
     broker: LocalKafka, topic: str, partitions: Iterable[int], *, isolation: str = "read_uncommitted"
 ) -> dict[int, list[Read]]:
-    """Everything that is in these partitions now."""
-    with _READING:  # lanes ask for their starts at the same time
+    """All records of these partitions up to their current ends."""
+    with _READING:  # lanes request their start positions concurrently
         return _read_all(_reader(broker.bootstrap, isolation), topic, partitions)
 
 
@@ -133,7 +133,7 @@ def _reader(bootstrap: str, isolation: str) -> Consumer:
 
 
 def batches(broker: LocalKafka, topic: str, partition: int = 0) -> list[tuple[BatchHeader, bytes]]:
-    """Headers and records blocks as they lie in the broker's log."""
+    """Headers and records blocks of the batches in the broker's log."""
     found = []
     for segment in sorted((broker.folder / "data" / f"{topic}-{partition}").glob("*.log")):
         for view in iter_batches(memoryview(segment.read_bytes())):
@@ -149,7 +149,7 @@ def end_offset(broker: LocalKafka, topic: str, partition: int = 0) -> int:
         try:
             return int(reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1])
         except KafkaException as failure:
-            # A topic that has just been created knows its leader before the leader does.
+            # Metadata of a new topic names a leader before that broker has become the leader.
             if failure.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
@@ -157,7 +157,7 @@ def end_offset(broker: LocalKafka, topic: str, partition: int = 0) -> int:
 
 @dataclass(frozen=True)
 class Flow:
-    """Topics of one test on both clusters, and copy jobs over them. Remote topics carry the source's alias."""
+    """The topics of one test on both clusters, and copy jobs for them. Remote topics have the source's alias as prefix."""
 
     engine: CopyEngine
     source: LocalKafka
@@ -186,9 +186,9 @@ class Flow:
         source: Mapping[str, str] | None = None,
         target: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic and its remote topic; the internal topics too, the first time.
+        """Create a topic and its remote topic, and the internal topics on the first call.
 
-        Nothing expires: records of odd age would go whenever the broker's retention check happens to run.
+        Without retention: the broker would delete records with old timestamps at its next retention check.
         """
         topic = f"{self.name}-{suffix}"
         create(self.source, topic, partitions, **{"retention__ms": "-1", **(source or {})})
@@ -225,11 +225,14 @@ class Flow:
 
     @contextmanager
     def copying(
-        self, spec: CopySpec, start: Mapping[Place, int | None] | None = None, pauses: Callable[[], Pauses] = dict
+        self,
+        spec: CopySpec,
+        start: Mapping[Mm2TopicPartition, int | None] | None = None,
+        pauses: Callable[[], Pauses] = dict,
     ) -> Iterator[CopyJob]:
-        """Copies from `start`, or from where ledger and offsets topic say; what `pauses` says is not read."""
+        """Copy from `start`, or from the positions in ledger and offsets topic; `pauses` returns the paused partitions."""
 
-        def starts(wanted: Iterable[Place]) -> dict[Place, Start]:
+        def starts(wanted: Iterable[Mm2TopicPartition]) -> dict[Mm2TopicPartition, Start]:
             if start is not None:
                 return {tp: Start(start.get(tp), start.get(tp)) for tp in wanted}
             committed, ledger = self.committed(spec), self.ledger()
@@ -247,30 +250,30 @@ class Flow:
             ledger.apply(record.key, record.value)
         return ledger
 
-    def committed(self, spec: CopySpec) -> dict[Place, int | None]:
-        """Next offsets as the offsets topic has them, looked up by key bytes as Java does."""
+    def committed(self, spec: CopySpec) -> dict[Mm2TopicPartition, int | None]:
+        """Next offsets from the offsets topic, looked up by key bytes as Java does."""
         last: dict[bytes | None, bytes | None] = {}
         isolation = "read_uncommitted" if spec.transactions is None else "read_committed"
         for records in read_all(self.target, self.offsets_topic, range(5), isolation=isolation).values():
             last.update((record.key, record.value) for record in records)
-        found: dict[Place, int | None] = {}
+        found: dict[Mm2TopicPartition, int | None] = {}
         for part in spec.partitions:
             value = last.get(offset_key(CONNECTOR, "A", part.source))
             found[part.source] = None if value is None else json.loads(value)["offset"] + 1
         return found
 
     def wait_until_copied(self, job: CopyJob, spec: CopySpec, timeout_s: float = 45.0) -> None:
-        """Wait until every partition's position is at the source's end as it is now."""
+        """Wait until every partition's position is at the current log end offset of the source."""
         ends = {part.source: end_offset(self.source, *part.source) for part in spec.partitions}
 
         def done() -> bool:
             rows = rows_of(job)
             return all(tp in rows and rows[tp].position >= end for tp, end in ends.items())
 
-        wait_until(done, timeout_s, why=lambda: (ends, job.status(), job.progress()))
+        wait_until(done, timeout_s, detail=lambda: (ends, job.status(), job.progress()))
 
     def assert_equal(self, topic: str, partition: int = 0, *, isolation: str = "read_uncommitted") -> list[Read]:
-        """Same records in the same order on both sides; returns the source's."""
+        """Assert that both clusters have the same records in the same order; returns the source's."""
         wanted = read(self.source, topic, partition, isolation=isolation)
         got = read(self.target, self.remote(topic), partition, isolation=isolation)
         seen = [record.content for record in got]
@@ -281,12 +284,12 @@ class Flow:
         return wanted
 
 
-def rows_of(job: CopyJob) -> dict[Place, PartitionProgress]:
+def rows_of(job: CopyJob) -> dict[Mm2TopicPartition, PartitionProgress]:
     return {row.source: row for row in job.progress()}
 
 
 class Traffic:
-    """A producer that runs until it is stopped; values are numbered, one partition after the other."""
+    """A producer that runs until it is stopped; its values are numbered, and partitions alternate."""
 
     def __init__(self, broker: LocalKafka, topic: str, partitions: int = 1, per_second: int = 500) -> None:
         self._producer = producer_of(broker, enable__idempotence=True, acks="all")

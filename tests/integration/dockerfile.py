@@ -1,7 +1,7 @@
-"""Carries out a Dockerfile without Docker: each stage is a folder that debootstrap has filled, each RUN a chroot into it.
+"""Builds a Dockerfile without Docker: each stage is a folder filled by debootstrap, each RUN a chroot into it.
 
-Only what our own Dockerfile uses is understood; anything else is an error, not passed over. What Docker's base image has and a
-plain debootstrap of the same Debian has not is nothing that matters here: both are the packages of priority "required" and apt.
+Supports only the instructions of our own Dockerfile; all others are an error. Differences between Docker's base image and a
+plain debootstrap of the same Debian do not matter here: both are the packages of priority "required" and apt.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Final
 
 _BASE: Final = "debian:bookworm-slim"
 _SUITE: Final = "bookworm"
-#: What every container has, and nothing of this machine's.
+#: The environment of every container; without variables of this machine.
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class DockerfileFailed(Exception):
-    """A step did not work; the message has the step and the end of what it said."""
+    """A step failed; the message has the step and the end of its output."""
 
 
 @dataclass
 class Image:
-    """A stage that was carried out, and how a container of it would be started."""
+    """A stage that was built, and the start command of its container."""
 
     root: Path
     environment: dict[str, str] = field(default_factory=lambda: {"PATH": _PATH})
@@ -40,9 +40,9 @@ class Image:
     health: tuple[str, ...] = ()
 
     def command(self, *words: str) -> list[str]:
-        """What to start for `words` to run as in a container: in the root, as the user, with the environment of the image.
+        """The command that runs `words` as in a container: in the root, as the user, with the environment of the image.
 
-        The process that is started becomes what runs, so signals reach it. Its mounts go with it. It shares our network.
+        The process is replaced by the program, so signals reach it. Its mounts end with it. It shares our network.
         """
         home = {"HOME": self.folder if self.user != "0:0" else "/root"}
         variables = [f"{name}={value}" for name, value in (home | self.environment).items()]
@@ -54,7 +54,7 @@ class Image:
         return ["unshare", "--mount", "--propagation", "private", *inside]
 
     def run(self, *words: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """Runs to its end."""
+        """Run a command to its end."""
         return subprocess.run(
             self.command(*words),
             capture_output=True,
@@ -66,16 +66,16 @@ class Image:
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """(instruction, what follows it) of a Dockerfile; comments gone, continued lines joined."""
+    """(instruction, arguments) of a Dockerfile, without comments and with continued lines joined."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     return [(word.upper(), rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines())]
 
 
 class Builder:
-    """Carries out the Dockerfile of `context`; stages come to lie in `folder`, which must allow device files.
+    """Build the Dockerfile of `context`; stages are in `folder`, which must allow device files.
 
-    `ambient` are variables for RUN that Docker would not set: where this machine's registries are and whom they are trusted by.
+    `ambient`: variables for RUN that Docker would not set, such as the registries of this machine and their certificates.
     """
 
     def __init__(self, context: Path, folder: Path, base: Path, ambient: Mapping[str, str]) -> None:
@@ -137,12 +137,14 @@ class Builder:
         if words[0].startswith("--from="):
             origin, words = self._stages[words[0].removeprefix("--from=")].root, words[1:]
         *sources, target = words
-        place = image.root / os.path.normpath(f"{image.folder}/{target}" if target[0] != "/" else target).lstrip("/")
+        destination = image.root / os.path.normpath(f"{image.folder}/{target}" if target[0] != "/" else target).lstrip(
+            "/"
+        )
         for source in sources:
             found = origin / source.lstrip("/")
             if origin == self._context and self._is_ignored(source):
                 raise DockerfileFailed(f"COPY {source}: .dockerignore leaves it out.")
-            into = place if found.is_dir() else place / found.name if target.endswith("/") else place
+            into = destination if found.is_dir() else destination / found.name if target.endswith("/") else destination
             into.parent.mkdir(parents=True, exist_ok=True)
             if found.is_dir():
                 shutil.copytree(
@@ -155,7 +157,7 @@ class Builder:
         return [pattern.removeprefix("**/") for pattern in self._ignored if pattern.startswith("**/")]
 
     def _is_ignored(self, path: str) -> bool:
-        """By the last pattern that fits it or a folder above it, as Docker does it."""
+        """Whether the last pattern that matches it or a parent folder excludes it, as in Docker."""
         above = [path, *map(str, Path(path).parents)][:-1]
         ignored = False
         for pattern in self._ignored:
@@ -167,12 +169,12 @@ class Builder:
         as_root = Image(image.root, image.environment | self._ambient, "0:0", image.folder)
         done = as_root.run("sh", "-c", line, timeout_s=1800)
         if done.returncode:
-            told = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
-            raise DockerfileFailed(f"RUN {line} ended with {done.returncode}:\n{told}")
+            reported = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
+            raise DockerfileFailed(f"RUN {line} ended with {done.returncode}:\n{reported}")
 
 
 def debootstrap(folder: Path) -> Path:
-    """A root of the least Debian, as Docker's base image is made. Raises DockerfileFailed."""
+    """Create the root of a minimal Debian like Docker's base image. Raises DockerfileFailed."""
     root = folder / "base"
     done = subprocess.run(
         ["debootstrap", "--variant=minbase", _SUITE, str(root)],
@@ -183,8 +185,8 @@ def debootstrap(folder: Path) -> Path:
     )
     if done.returncode:
         raise DockerfileFailed(f"debootstrap: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-    # As Docker's base images have it: what is lost in a power cut is built again.
+    # As in Docker's base images: files lost in a power failure are built again.
     (root / "etc" / "dpkg" / "dpkg.cfg.d" / "docker-apt-speedup").write_text("force-unsafe-io\n")
-    # As Docker does it for each container, or nothing could look up its own host's name.
+    # As Docker does for each container, so that the own host name resolves.
     (root / "etc" / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
     return root

@@ -1,6 +1,6 @@
-"""What stands between ``` in the documentation, and which of it can be run here.
+"""The code blocks of the documentation, and which of them can be run here.
 
-What the word behind the ``` says is in docs/TESTING.md, "tests/integration/test_docs.py".
+docs/TESTING.md, "tests/integration/test_docs.py", documents the marks after the opening ```.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 _FENCE: Final = re.compile(r"^( *)```(.*)$")
 _SHELLS: Final = ("sh", "console", "bash")
-#: Programs of this project, and what asks its REST interface; all others are not for this machine.
+#: Programs of this project, and clients of its REST interface; other programs are not run.
 _OURS: Final = re.compile(r"(bin/)?(mm2|mm2-health|demo|connect-[a-z]+|curl)$")
 
 
 @dataclass(frozen=True)
 class Block:
-    """One of them. ``marks`` are what stands behind its language."""
+    """One code block. ``marks``: the words after its language."""
 
     page: Path
     line: int
@@ -38,7 +38,7 @@ class Block:
         return self.language in _SHELLS
 
     def commands(self) -> list[str]:
-        """Its lines without comments and prompts, continued ones joined; of a console only what was typed."""
+        """Its lines without comments and prompts, continued ones joined; of a console only the input."""
         lines = self.text.replace("\\\n", " ").splitlines()
         if self.language == "console":
             lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
@@ -46,14 +46,14 @@ class Block:
         return [line for line in found if line]
 
     def runnable(self) -> list[str]:
-        """Commands of ours that can be run beside a running flow."""
+        """Our commands that can be run beside a running flow."""
         if not self.is_shell or self.marks & {"elsewhere", "stays"}:
             return []
         return [command for command in self.commands() if _OURS.match(command.split()[0])]
 
 
 def blocks() -> list[Block]:
-    """Of all pages, in their order."""
+    """The code blocks of all pages, in order."""
     return [block for page in PAGES for block in _blocks_of(page)]
 
 

@@ -1,4 +1,4 @@
-"""Java's MirrorMaker 2 and its client, for comparison: what it writes to the clusters, and how it reads our topics."""
+"""Java's MirrorMaker 2 and its client, to compare the records it writes and the way it reads our topics."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ class JavaMirrorProcess(MirrorProcess):
 
 
 def java_says(*questions: Sequence[str]) -> list[Any]:
-    """What `MirrorOracle.java` answers to each, all asked of one JVM."""
+    """Results of `MirrorOracle.java` for each request, from one JVM."""
     asked = "\n".join("\t".join(question) for question in questions)
     return [json.loads(line) for line in run_source(_java("256m"), _ORACLE, text=asked).splitlines()]

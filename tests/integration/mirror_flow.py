@@ -44,7 +44,7 @@ def flow_props(name: str, source: LocalKafka, target: LocalKafka, **props: str) 
 
 
 class RecordingContext:
-    """What Connect gives to a connector, remembering what was asked."""
+    """The context that Connect gives to a connector; records the calls."""
 
     def __init__(self) -> None:
         self.reconfigured = threading.Event()
@@ -96,19 +96,19 @@ def running_task(task: SourceTask, props: dict[str, str]) -> Iterator[SourceTask
 
 @functools.cache
 def admin(broker: LocalKafka) -> AdminClient:
-    """Kept, because a client that is collected takes its unanswered requests with it."""
+    """A cached admin client: one that is garbage-collected drops its pending requests."""
     return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})  # silent when brokers end
 
 
 def create(broker: LocalKafka, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-    """Returns when the broker shows the topic, which is a little after it says that it is created."""
+    """Create a topic; return when metadata lists it, shortly after the broker's response."""
     for done in admin(broker).create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))]).values():
         done.result(30)
     wait_until(lambda: partitions_of(broker, topic) == partitions, 30, what=f"creation of {topic}")
 
 
 def partitions_of(broker: LocalKafka, topic: str) -> int:
-    """0 when there is no such topic."""
+    """The number of partitions; 0 when the topic does not exist."""
     found = admin(broker).list_topics(timeout=10).topics.get(topic)
     return 0 if found is None or found.error else len(found.partitions)
 
@@ -130,7 +130,7 @@ def commit(broker: LocalKafka, group: str, offsets: Mapping[tuple[str, int], int
 
 
 def _is_committed(consumer: Consumer, wanted: list[TopicPartition]) -> bool:
-    """False while the coordinator is still coming: the first group of a broker that has just begun waits for it."""
+    """False while the coordinator is not available: the first group of a new broker waits for it."""
     coming = {
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -149,7 +149,7 @@ def _is_committed(consumer: Consumer, wanted: list[TopicPartition]) -> bool:
 
 
 def committed(broker: LocalKafka, group: str, topic: str, partition: int = 0) -> int:
-    """-1001 when nothing is committed."""
+    """The committed offset; -1001 without one."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
     try:
         (answer,) = consumer.committed([TopicPartition(topic, partition)], timeout=10)
@@ -167,7 +167,7 @@ def write(broker: LocalKafka, topic: str, records: Iterable[tuple[bytes | None, 
 
 
 def _end(consumer: Consumer, where: TopicPartition) -> int:
-    """The high watermark; a partition that has just been made may have no leader yet."""
+    """The high watermark; waits for the leader of a new partition."""
     deadline = time.monotonic() + 15
     while True:
         try:
@@ -179,7 +179,7 @@ def _end(consumer: Consumer, where: TopicPartition) -> int:
 
 
 def read_all(broker: LocalKafka, topic: str, partition: int = 0) -> list[tuple[bytes | None, bytes | None]]:
-    """Keys and values of everything that is in a partition now, by an independent client."""
+    """Keys and values of all current records of a partition, read with an independent client."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False})
     try:
         where = TopicPartition(topic, partition)
@@ -197,7 +197,7 @@ def read_all(broker: LocalKafka, topic: str, partition: int = 0) -> list[tuple[b
 
 
 def alter(broker: LocalKafka, topic: str, name: str, value: str | None) -> None:
-    """Sets a config of a topic; None: back to its default."""
+    """Set a config of a topic; None resets it to its default."""
     kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
     resource = ConfigResource(ResourceType.TOPIC, topic)
     resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=kind))

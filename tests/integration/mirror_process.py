@@ -1,5 +1,7 @@
-"""connect-mirror-maker as its users run it, a process of its own, heard through its JSON log; and what it leaves behind
-on the clusters, read with confluent-kafka and decoded here, not by the code that wrote it."""
+"""Runs connect-mirror-maker as a process and reads its JSON log; reads its records on the clusters.
+
+Records are read with confluent-kafka and decoded independently of the tested code.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ Table = dict[bytes, tuple[bytes | None, int]]
 
 
 class MirrorProcess:
-    """One start of connect-mirror-maker. `log` gets everything it says, `variables` are added to its environment."""
+    """One start of connect-mirror-maker. `log` gets its output, `variables` are added to its environment."""
 
     def __init__(self, file: Path, log: Path, *clusters: str, variables: Mapping[str, str] | None = None) -> None:
         self.log = log
@@ -44,7 +46,7 @@ class MirrorProcess:
 
     @property
     def pid(self) -> int:
-        """Of the main process, and the number of the session that all it has started is in."""
+        """Id of the main process, which is also the session id of its child processes."""
         return self._process.pid
 
     @property
@@ -56,7 +58,7 @@ class MirrorProcess:
         return self._process.poll()
 
     def lines(self, **wanted: object) -> list[dict[str, Any]]:
-        """Its JSON lines so far that have these fields; for texts it is enough to contain the one that is wanted."""
+        """Its JSON log lines so far that have these fields; texts need only contain the given one."""
         found = []
         for text in self.log.read_text(errors="replace").splitlines():
             with suppress(ValueError):
@@ -65,13 +67,13 @@ class MirrorProcess:
                     found.append(row)
         return found
 
-    def says(self, event: str, *, timeout_s: float = 60, **wanted: object) -> dict[str, Any]:
-        """Wait for a line; the first that fits."""
+    def await_log(self, event: str, *, timeout_s: float = 60, **wanted: object) -> dict[str, Any]:
+        """Wait for a log line with these fields; returns the first."""
         self.eventually(lambda: bool(self.lines(event=event, **wanted)), timeout_s)
         return self.lines(event=event, **wanted)[0]
 
     def eventually(self, condition: Callable[[], object], timeout_s: float = 60) -> None:
-        """Wait for a condition, at most until the process has ended by itself."""
+        """Wait for a condition; fails when the process ends."""
 
         def met() -> bool:
             if condition():
@@ -79,24 +81,24 @@ class MirrorProcess:
             assert self.is_running, f"ended by itself with {self.exit_code}: {self.tail()}"
             return False
 
-        wait_until(met, timeout_s, why=self.tail)
+        wait_until(met, timeout_s, detail=self.tail)
 
     def tail(self, count: int = 15) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
 
     def family(self) -> list[psutil.Process]:
-        """All living processes it has started, itself included."""
+        """All running processes that it has started, and itself."""
         return session_members(self._process.pid)
 
     def stop(self) -> tuple[int, float]:
-        """SIGTERM; exit code and seconds."""
+        """Stop it with SIGTERM; returns its exit code and the seconds it took."""
         started = time.monotonic()
         self._process.terminate()
         code = self._process.wait(30)
         return code, time.monotonic() - started
 
     def kill9(self, *, whole_family: bool = False) -> None:
-        """SIGKILL to the main process only, as `kill -9` does, or to all it has started as well, as a power cut would."""
+        """SIGKILL the main process only, as `kill -9` does, or also its children, as in a power failure."""
         orphans = self.family() if whole_family else []
         self._process.kill()
         for orphan in orphans:
@@ -105,26 +107,26 @@ class MirrorProcess:
         self._process.wait()
 
     def clean_up(self) -> None:
-        """End whatever is left of it."""
+        """Kill its remaining processes."""
         end(self._process, patience_s=20)
         for orphan in self.family():
             with suppress(psutil.Error):
                 orphan.kill()
 
 
-# Every case in one process: starting Python for each of them would take longer than all else.
+# All cases in one process: starting Python for each of them takes too long.
 _MANY = """
 import contextlib, io, json, sys
 from mm2.cli.connect_mirror_maker import main
 for arguments in json.load(sys.stdin):
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+    with contextlib.redirect_stderr(io.StringIO()) as output:
         code = main(arguments)
-    print(json.dumps([code, said.getvalue()]))
+    print(json.dumps([code, output.getvalue()]))
 """
 
 
 def refused(cases: Sequence[Sequence[str]]) -> list[tuple[int, str]]:
-    """Exit code and words of connect-mirror-maker with each of these arguments, with all of which it ends at once."""
+    """Exit code and error output of connect-mirror-maker with each of these invalid arguments."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", _MANY],
         input=json.dumps(cases),
@@ -135,7 +137,7 @@ def refused(cases: Sequence[Sequence[str]]) -> list[tuple[int, str]]:
         timeout=100,
         check=True,
     )
-    return [(code, said) for code, said in map(json.loads, done.stdout.splitlines())]
+    return [(code, output) for code, output in map(json.loads, done.stdout.splitlines())]
 
 
 def _fits(value: object, wanted: object) -> bool:
@@ -143,7 +145,7 @@ def _fits(value: object, wanted: object) -> bool:
 
 
 def write_config(file: Path, props: Mapping[str, str]) -> Path:
-    """A properties file; one broker per cluster, intervals of a second or two."""
+    """Write a properties file for one broker per cluster, with intervals of one or two seconds."""
     made_topics = ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic")
     made_stores = ("offset.storage", "status.storage", "config.storage")
     base = {
@@ -170,7 +172,7 @@ def contents(broker: LocalKafka, topic: str) -> list[list[tuple[Any, ...]]]:
 
 
 def partitions_of(broker: LocalKafka, topic: str) -> int:
-    """0 when there is no such topic."""
+    """The number of partitions; 0 when the topic does not exist."""
     found = admin_of(broker).list_topics(timeout=30).topics.get(topic)
     return 0 if found is None or found.error else len(found.partitions)
 
@@ -180,7 +182,7 @@ def topics_of(broker: LocalKafka) -> set[str]:
 
 
 def grow(broker: LocalKafka, topic: str, partitions: int) -> None:
-    """Add partitions; returns when they can be written to."""
+    """Add partitions; return when metadata lists them."""
     for done in admin_of(broker).create_partitions([NewPartitions(topic, partitions)]).values():
         done.result(30)
     wait_until(lambda: partitions_of(broker, topic) == partitions)
@@ -192,11 +194,11 @@ def config_of(broker: LocalKafka, topic: str, name: str) -> str:
 
 
 def ends(broker: LocalKafka, topic: str) -> list[int]:
-    """End offsets of all partitions; none when there is no such topic, -1 for a partition that has no leader yet."""
+    """End offsets of all partitions; empty when the topic does not exist, -1 for a partition without a leader."""
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     wanted = {TopicPartition(topic, index): latest for index in range(partitions_of(broker, topic))}
     found = []
-    # Not a consumer's watermarks: a consumer that is kept does not see partitions that were added.
+    # Not a consumer's watermarks: a cached consumer does not notice new partitions.
     for answer in admin_of(broker).list_offsets(wanted).values() if wanted else ():
         try:
             found.append(int(answer.result(30).offset))
@@ -206,13 +208,13 @@ def ends(broker: LocalKafka, topic: str) -> list[int]:
 
 
 def has_all(source: LocalKafka, topic: str, target: LocalKafka, remote: str) -> bool:
-    """The remote topic has as many partitions, and each as many records, as the topic (or more)."""
+    """Whether the remote topic has as many partitions as the topic, each with at least as many records."""
     wanted, got = ends(source, topic), ends(target, remote)
     return len(wanted) == len(got) and all(there >= here >= 0 for here, there in zip(wanted, got, strict=True))
 
 
 def doubled(wanted: list[list[Read]], got: list[list[Read]]) -> int:
-    """How many records came more than once. All came, and the first of each in order, or the test fails."""
+    """The number of duplicates. Fails unless all records were copied and their first copies are in order."""
     count = 0
     for here, there in zip(wanted, got, strict=True):
         firsts = list(dict.fromkeys(record.content for record in there))
@@ -222,7 +224,7 @@ def doubled(wanted: list[list[Read]], got: list[list[Read]]) -> int:
 
 
 def records(broker: LocalKafka, topic: str) -> list[list[Read]]:
-    """All records of all partitions, by partition; nothing when there is no such topic."""
+    """All records by partition; empty when the topic does not exist."""
     count = partitions_of(broker, topic)
     found: list[list[Read]] = [[] for _ in range(count)]
     consumer = _reader(broker.bootstrap)
@@ -249,7 +251,7 @@ def records(broker: LocalKafka, topic: str) -> list[list[Read]]:
         consumer.unassign()
 
 
-@functools.lru_cache(maxsize=4)  # making a consumer costs more than reading a table
+@functools.lru_cache(maxsize=4)  # creating a consumer takes longer than reading a table
 def _reader(bootstrap: str) -> Consumer:
     return Consumer(
         {
@@ -264,7 +266,7 @@ def _reader(bootstrap: str) -> Consumer:
 
 
 def table(broker: LocalKafka, topic: str) -> Table:
-    """The latest value of each key of a compacted topic and the partition it is in."""
+    """The latest value of each key of a compacted topic, and its partition."""
     return {
         _bytes(record.key): (record.value, partition)
         for partition, rows in enumerate(records(broker, topic))
@@ -273,7 +275,7 @@ def table(broker: LocalKafka, topic: str) -> Table:
 
 
 def statuses(broker: LocalKafka, source: str) -> dict[str, dict[str, Any]]:
-    """What mm2-status has, by key without its `status-`."""
+    """The records of mm2-status, by key without its prefix `status-`."""
     rows = {}
     for key, (value, _) in table(broker, f"mm2-status.{source}.internal").items():
         if value is not None and not key.startswith(b"status-topic-"):
@@ -282,7 +284,7 @@ def statuses(broker: LocalKafka, source: str) -> dict[str, dict[str, Any]]:
 
 
 def is_running(broker: LocalKafka, source: str) -> bool:
-    """All three connectors of the flow run, and all tasks, of which there are some of source and heartbeat."""
+    """Whether all three connectors of the flow and all tasks are running, including a source and a heartbeat task."""
     rows = statuses(broker, source)
     connectors = {f"connector-Mirror{name}Connector" for name in ("Source", "Checkpoint", "Heartbeat")}
     tasks = {f"task-Mirror{name}Connector-0" for name in ("Source", "Heartbeat")}
@@ -293,7 +295,7 @@ def is_running(broker: LocalKafka, source: str) -> bool:
 
 
 def strings(data: bytes, count: int) -> tuple[list[str], bytes]:
-    """So many strings from the front, and what follows them."""
+    """Decode `count` strings from the front; returns them and the remaining bytes."""
     found = []
     for _ in range(count):
         (length,) = struct.unpack_from(">h", data)
@@ -318,8 +320,8 @@ def checkpoints(broker: LocalKafka, topic: str) -> dict[tuple[str, str, int], tu
     found = {}
     for key, (value, _) in table(broker, topic).items():
         if value is not None:
-            place, said = checkpoint_of(key, value)
-            found[place] = said
+            position, checkpoint = checkpoint_of(key, value)
+            found[position] = checkpoint
     return found
 
 

@@ -24,7 +24,7 @@ _ANSWER_S = 60.0
 
 @dataclass(frozen=True)
 class Alert:
-    """One that Prometheus has: ``state`` pending or firing, ``active_s`` since when its expression holds (epoch)."""
+    """An alert: ``state`` pending or firing, ``active_s`` since when its expression is true (epoch)."""
 
     name: str
     state: str
@@ -34,23 +34,23 @@ class Alert:
 
 
 class Prometheus:
-    """Answers from the constructor of `prometheus` on to its end."""
+    """A running Prometheus; see `prometheus`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """An instant vector: ``metric`` (labels) and ``value`` of each series. Fails on what is no query."""
+        """An instant vector: ``metric`` (labels) and ``value`` of each series. Fails on invalid queries."""
         return list(self._get("/api/v1/query", query=expression)["result"])
 
     def value(self, expression: str) -> float | None:
-        """Of the only series; None when there is none."""
+        """The value of the only series; None without one."""
         found = self.query(expression)
         assert len(found) <= 1, found
         return float(found[0]["value"][1]) if found else None
 
     def alerts(self) -> list[Alert]:
-        """Pending and firing ones."""
+        """Pending and firing alerts."""
         return [
             Alert(
                 row["labels"]["alertname"],
@@ -63,7 +63,7 @@ class Prometheus:
         ]
 
     def firing(self, name: str | None = None, **labels: str) -> list[Alert]:
-        """Those that fire, of that name and with these labels."""
+        """Firing alerts with that name and these labels."""
         return [
             alert
             for alert in self.alerts()
@@ -79,7 +79,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, targets: Sequence[str], interval: str | None = None) -> Iterator[Prometheus]:
-    """Runs until the end of the block. ``targets`` are scraped; ``interval`` takes the place of the sample's intervals."""
+    """Run Prometheus inside the `with` block. ``targets`` are scraped; ``interval`` replaces the sample's intervals."""
     program = shutil.which("prometheus")
     assert program, "prometheus is missing; tests/tools/debian-packages prometheus installs it"
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def prometheus(folder: Path, targets: Sequence[str], interval: str | None = None
             assert process.poll() is None, log.read_text()
             return _is_ready(made.url)
 
-        wait_until(is_ready, _START_S, what="the start of Prometheus", why=log.read_text)
+        wait_until(is_ready, _START_S, what="the start of Prometheus", detail=log.read_text)
         yield made
     finally:
         end(process, patience_s=5)

@@ -1,4 +1,4 @@
-"""Spark's Python workers among our children, for tests that kill or freeze them."""
+"""Spark's Python workers among our child processes, for tests that kill or freeze them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Alerts on a real flow: Prometheus scrapes a process between two brokers while faults are injected.
 
-Silent is a flow of which nothing fires. What was held up for a minute has a latency of a minute, which is right, and may keep
-Mm2LatencyHigh pending for the five minutes over which it looks.
+A healthy flow fires no alert. Records that were blocked for a minute have a latency of a minute, which may keep
+Mm2LatencyHigh pending for its range of five minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from confluent_kafka.admin import ResourceType
 
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from mm2.sandbox.ports import free_ports
-from tests.faults.stage import Topics
+from tests.faults.environment import Topics
 from tests.integration.copy_flow import alter, producer_of
 from tests.integration.mirror_process import MirrorProcess, write_config
 from tests.integration.prometheus_server import Prometheus, prometheus
@@ -27,13 +27,13 @@ from tests.support.waiting import PATIENCE, wait_until
 from tests.unit.conf.test_grafana import BOARDS, queries, resolved
 
 _FLOW = {"source": "A", "target": "B"}
-#: Longest `for` of what is played here, and a machine that has much else to do.
+#: The longest `for` of the tested alerts, with a margin for a busy machine.
 _PATIENCE_S = 300.0
-# A scene and its fixture wait five times at most; whatever does not come is said by what waits for it, never by this limit.
+# A test and its fixture wait at most five times; a missing condition fails its own wait before this limit.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(int(6 * _PATIENCE_S * PATIENCE))]
 
 
-#: Of the dashboards: of what a healthy flow without certificates and verification has nothing to say.
+#: Dashboard panels without data for a healthy flow without certificates and verification.
 NOTHING_TO_SHOW = frozenset(
     {
         *(f"{file.stem}: annotation Alerts" for file in BOARDS),
@@ -69,7 +69,7 @@ class Watched:
         return self.prometheus.value("max(mm2_flow_seconds_at_risk)")
 
     def eventually(self, condition: Callable[[], object]) -> None:
-        wait_until(condition, _PATIENCE_S, why=self._all_that_is_said)
+        wait_until(condition, _PATIENCE_S, detail=self._all_that_is_said)
 
     def _all_that_is_said(self) -> str:
         try:
@@ -86,17 +86,17 @@ class Watched:
         self.eventually(lambda: not self.prometheus.firing())
 
 
-def _commit(broker: LocalKafka, group: str, place: TopicPartition) -> None:
+def _commit(broker: LocalKafka, group: str, offset: TopicPartition) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "enable.auto.commit": False})
     try:
-        consumer.commit(offsets=[place], asynchronous=False)
+        consumer.commit(offsets=[offset], asynchronous=False)
     finally:
         consumer.close()
 
 
 def unanswered(watched: Watched, asked: Mapping[str, str]) -> set[str]:
-    """Places of which Prometheus has no series."""
-    return {place for place, expression in asked.items() if not watched.prometheus.query(resolved(expression))}
+    """Dashboard panels for which Prometheus has no series."""
+    return {panel for panel, expression in asked.items() if not watched.prometheus.query(resolved(expression))}
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
                 "B.bootstrap.servers": b.bootstrap,
                 "A->B.enabled": "true",
                 "A->B.topics": "orders, large",
-                # Every ten minutes it would give the copy the source's max.message.bytes again.
+                # The config sync would restore the source's max.message.bytes every ten minutes.
                 "A->B.sync.topic.configs.enabled": "false",
                 "B->A.emit.heartbeats.enabled": "false",
                 "listeners": f"http://127.0.0.1:{port}",
@@ -134,13 +134,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def test_a_healthy_flow_fires_no_alert_and_every_panel_query_works(watched: Watched) -> None:
-    watched.eventually(lambda: not watched.prometheus.alerts())  # nor is anything pending, once it has started
-    asked = {place: expression for file in BOARDS for place, expression in queries(file)}
-    # Matching of labels is tried, too; a panel that never has anything to show shows nothing on the worst day either.
+    watched.eventually(lambda: not watched.prometheus.alerts())  # and no alert is pending, once it has started
+    asked = {panel: expression for file in BOARDS for panel, expression in queries(file)}
+    # Also tests the label matching: a panel without data on a healthy flow has none during an incident either.
     wait_until(
         lambda: unanswered(watched, asked) <= NOTHING_TO_SHOW,
         _PATIENCE_S,
-        why=lambda: sorted(unanswered(watched, asked) - NOTHING_TO_SHOW),
+        detail=lambda: sorted(unanswered(watched, asked) - NOTHING_TO_SHOW),
     )
     for _ in range(20):
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""What the benches measure with: the traffic, the watchers, the line."""
+"""The measuring tools of the benches: the traffic, the watchers, the bandwidth limit."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def target(kafka_b: LocalKafka) -> Iterator[Cluster]:
     cluster.close()
 
 
-def told(*command: str) -> dict[str, dict[str, float]]:
+def reported(*command: str) -> dict[str, dict[str, float]]:
     done = subprocess.run([sys.executable, "-P", *command], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -47,11 +47,11 @@ def test_steady_traffic_is_timed_on_both_clusters(
     producer = spawn(command, output=output)
     try:
         Arrivals(target, unique, 4).wait(100, 20, lambda: check(producer.poll(), output))
-        seen = told(str(BENCH / "watcher.py"), *[kafka_b.bootstrap] * 2, *[unique] * 2, "4", "2")
+        seen = reported(str(BENCH / "watcher.py"), *[kafka_b.bootstrap] * 2, *[unique] * 2, "4", "2")
     finally:
         assert end(producer) == 0, output.read_text()
     for side in seen.values():
-        # 4,000 in two seconds; on a busy machine fewer, or some more when what was late comes within them.
+        # 4,000 in two seconds; on a busy machine fewer, or some more when delayed records arrive in that time.
         assert 100 < side["records"] <= 4400
         assert 0 < side["p50"] <= side["p99"] <= side["p999"] <= side["max"] < 5000
     assert seen["source"]["records"] == seen["target"]["records"]
@@ -64,7 +64,7 @@ def test_with_exactly_once_the_end_is_the_last_record_not_the_last_offset(
     arrivals = Arrivals(target, unique, 2, committed=True)
     producer = Producer({"bootstrap.servers": kafka_b.bootstrap, "transactional.id": unique})
     producer.init_transactions()
-    for _ in range(3):  # each leaves a marker in both partitions
+    for _ in range(3):  # each writes a marker to both partitions
         producer.begin_transaction()
         for partition in (0, 1):
             producer.produce(unique, b"one", partition=partition)
@@ -98,7 +98,7 @@ def test_the_simulated_network_passes_every_byte(
         producer.produce(unique, b"x" * 1000, partition=number % 3)
     producer.flush()
     command = [str(BENCH / "line.py"), "brokers", *[broker.bootstrap for broker in kafka_pair], unique, f"A.{unique}"]
-    seen = told(*command, "0,2")
+    seen = reported(*command, "0,2")
     assert int(str(seen["bytes"])) > 2_000_000
     assert Arrivals(target, f"A.{unique}", 3).ends() == {0: 1000, 1: 0, 2: 1000}
     source.close()

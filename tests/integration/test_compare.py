@@ -1,4 +1,4 @@
-"""The judge of the demo must be right: written by one client, read by ours."""
+"""The comparison of the demo is correct: written by one client, read by ours."""
 
 from collections.abc import Sequence
 
@@ -49,7 +49,7 @@ def test_equal_topics_compare_equal_with_any_codec(kafka_a: LocalKafka, kafka_b:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda rows: rows[:-1], "partition 1, record 149: the record is offset 149"),
         (lambda rows: [*rows, rows[0]], "partition 0, record 150: the record is missing on the source"),
@@ -58,11 +58,11 @@ def test_equal_topics_compare_equal_with_any_codec(kafka_a: LocalKafka, kafka_b:
     ],
     ids=["missing", "twice", "order", "timestamp"],
 )
-def test_a_difference_is_found(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, change, told: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_difference_is_found(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, change, message: str) -> None:  # type: ignore[no-untyped-def]
     _write(kafka_a, unique, _ROWS, codec="lz4")
     _write(kafka_b, unique, change(list(_ROWS)), codec="lz4")
     result = compare_topics(_cluster(kafka_a), _cluster(kafka_b), unique, unique)
-    assert told in str(result.difference)
+    assert message in str(result.difference)
 
 
 def test_missing_partitions_and_topics_are_found(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:

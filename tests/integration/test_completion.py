@@ -1,6 +1,6 @@
-"""What `mm2 completion` prints, read by the shells themselves: the Tab key completes a verb, and a flow of the file.
+"""The output of `mm2 completion`, tested in the shells: the Tab key completes a verb, and a flow of the file.
 
-bash and zsh are typed to on a terminal; fish tells by `complete -C` what it would offer. zsh and fish come with
+bash and zsh get input on a terminal; `complete -C` of fish lists its completions. zsh and fish are installed by
 `tests/tools/debian-packages zsh fish`, as bin/test --all does it.
 """
 
@@ -24,7 +24,7 @@ from tests.integration.mirror_process import ROOT
 from tests.support.waiting import PATIENCE
 
 _PATIENCE_S = 60.0 * PATIENCE
-#: What moves the cursor or colours, which a terminal does not show.
+#: Escape sequences for the cursor and colours, which a terminal does not show.
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|[\x07\x08]")
 _SET_UP = {
     "bash": ("--norc", "--noprofile", "-i"),
@@ -55,7 +55,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def shows(self, pattern: str) -> None:
-        """Wait until what has come since the last time has it."""
+        """Wait until the output since the last call contains the text."""
         deadline = time.monotonic() + _PATIENCE_S
         while not (found := re.search(pattern, self.seen)):
             assert time.monotonic() < deadline, f"{pattern} did not come: {self.seen!r}"
@@ -89,14 +89,14 @@ def found(shell: str) -> str:
 @pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.slow)])
 def test_tab_completion_offers_verbs_and_flows(shell: str, folder: Path) -> None:
     with terminal(shell, folder) as there:
-        # Quotes, so that the word is not found where it is typed.
+        # Quotes, so that the word is not found in the echoed input.
         there.type(f"{_BEFORE[shell]}; eval \"$(mm2 completion {shell})\"; echo rea''dy\n")
         there.shows("ready")
         there.type("mm2 heartb\t")
         there.shows("mm2 heartbeats")
         there.type("\x15mm2 status mm2.properties A\t")
         there.shows(r"mm2 status mm2\.properties A-\\>B")
-        # The flow as the shell has completed it is one word, and mm2 is content with it.
+        # The completed flow is one word, and mm2 accepts it.
         there.type("--help | head -n 1\n")
         there.shows(r"usage: mm2 status")
 

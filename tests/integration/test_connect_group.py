@@ -1,4 +1,4 @@
-"""Several workers in processes of their own share a connector's tasks, and take over from one that dies."""
+"""Several worker processes share a connector's tasks and take over those of a killed worker."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _ROOT = Path(__file__).parents[2]
 
 
 class WorkerProcess:
-    """A worker elsewhere; `status` is the last it said."""
+    """A worker in another process; `status` is the last status that it printed."""
 
     def __init__(self, props: dict[str, str], worker_id: str, folder: Path) -> None:
         self.worker_id = worker_id
         self._said = folder / f"{worker_id.replace(':', '-')}.jsonl"
         self._log = folder / f"{worker_id.replace(':', '-')}.log"
-        with self._said.open("wb") as said, self._log.open("wb") as log:
+        with self._said.open("wb") as output, self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
                     str(Path(__file__).with_name("connect_toy.py")),
                     json.dumps({"props": props, "worker_id": worker_id}),
                 ],
-                stdout=said,
+                stdout=output,
                 stderr=log,
                 cwd=_ROOT,
                 env={**os.environ, "PYTHONPATH": str(_ROOT)},
@@ -48,8 +48,8 @@ class WorkerProcess:
 
     @property
     def status(self) -> dict[str, Any]:
-        said = self._said.read_text()
-        lines = [line for line in said[: said.rfind("\n") + 1].splitlines() if line.startswith("{")]
+        output = self._said.read_text()
+        lines = [line for line in output[: output.rfind("\n") + 1].splitlines() if line.startswith("{")]
         return dict(json.loads(lines[-1])) if lines else {}
 
     @property
@@ -75,7 +75,7 @@ def workers(kafka: LocalKafka, name: str, folder: Path, count: int, **overrides:
 
 
 def put_connector(kafka: LocalKafka, name: str, **props: str) -> None:
-    """Write the connector's config as the leader would: any worker of the group reacts to the record."""
+    """Write the connector's config as the leader does: every worker of the group applies the record."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     value = json.dumps({"properties": connector_props("toy", name, **props)})
     producer.produce(f"{name}-configs", key="connector-toy", value=value)
@@ -118,7 +118,7 @@ def test_two_workers_share_the_tasks_and_the_survivor_takes_all_over(
         time.sleep(0.5)
         assert follower.end(signal.SIGTERM) == 0
     for numbers in values(kafka_b, unique).values():
-        # At least once: a killed worker's last records may come again, none is missing.
+        # At least once: the last records of a killed worker may be duplicated, none is missing.
         assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
 
 
@@ -145,14 +145,14 @@ def test_a_joining_worker_gets_its_share_while_other_tasks_keep_running(
             assert all(first.herder.worker._tasks[task] is before[task] for task in kept)
             wait_until(lambda: {w for _, s, w in states(second) if s == "RUNNING"} == {"w0:1", "w1:1"})
             assert second.end(signal.SIGTERM) == 0
-            # It left the group, so no session timeout is awaited.
+            # It left the group, so the others do not wait for a session timeout.
             wait_until(lambda: len(first.herder.status()["assigned_tasks"]) == 4, timeout_s=4.0)
         finally:
             second.end(signal.SIGKILL)
     finally:
         first.stop()
     for numbers in values(kafka_b, unique).values():
-        assert numbers == list(range(1, len(numbers) + 1))  # clean hand-overs: nothing lost, nothing twice
+        assert numbers == list(range(1, len(numbers) + 1))  # clean hand-offs: no data loss and no duplicates
 
 
 def _split(task: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Given thousands of random values and configurations, Kafka's own converters, transformations and predicates and ours agree."""
+"""Kafka's own converters, transformations and predicates and ours agree on thousands of random values and configurations."""
 
 import datetime as dt
 import json
@@ -18,7 +18,7 @@ FIRST, LAST = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tz
 SEED = 20261120
 ORACLE = Path(__file__).parent / "java" / "ConnectOracle.java"
 
-#: How many answers of a group have to be more than "that is an error", on both sides.
+#: The minimum number of results of a group that are not errors, on both sides.
 GROUPS = {
     "definitions": 39,
     "json writes": 500,
@@ -54,7 +54,7 @@ Answered = Mapping[str, list[tuple[Case, Any]]]
 
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
-    """Every case with Java's answer, by group."""
+    """Every case with Java's result, by group."""
     folder = tmp_path_factory.mktemp("oracle")
     cases = all_cases(SEED)
     (folder / "cases").write_text("".join(json.dumps(case.asked) + "\n" for case in cases))
@@ -73,7 +73,7 @@ def is_error(answer: Any) -> bool:
 
 
 def is_beyond_python(answer: Any) -> bool:
-    """Whether it holds a moment in a year that Python's dates have not."""
+    """Whether it contains a time in a year that Python's dates do not support."""
     if isinstance(answer, dict) and answer.keys() == {"ms"}:
         return not ms_of(FIRST) <= int(answer["ms"]) <= ms_of(LAST)
     parts = answer.values() if isinstance(answer, dict) else answer if isinstance(answer, list) else ()

@@ -1,6 +1,6 @@
-"""The whole program on real brokers: what its users see when they run it, stop it, kill it and run it twice.
+"""The whole program on real brokers: started, stopped, killed, and with two processes.
 
-One process on one file serves as many tests as possible; each test asks for it running and finds it so, or starts it.
+One process with one file serves as many tests as possible; each test starts it unless it is running.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CONNECTORS = ("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector")
 PER_SECOND = 500
 FOREVER = str(2**63 - 1)
-#: Topics and a group that are there before the first start, because finding new ones takes seconds.
+#: Topics and a group that exist before the first start, because finding new ones takes seconds.
 TOPICS = {"life-plain": 2, "life-restart": 2, "life-kill": 2, "life-share": 4}
 PLAIN_RECORDS = 100
 GROUP = "life-group"
@@ -56,8 +56,8 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
 @dataclass
-class Mirror:
-    """Flows east<->west between the pair, and late->west from a cluster that does not run at first."""
+class MirrorMaker:
+    """Flows east<->west between the pair, and late->west from a cluster that is down at first."""
 
     east: LocalKafka
     west: LocalKafka
@@ -67,14 +67,14 @@ class Mirror:
     started: list[MirrorProcess] = field(default_factory=list)
 
     def start(self) -> MirrorProcess:
-        """One more process on the same file."""
+        """Start another process with the same file."""
         log = self.folder / f"process-{len(self.started) + 1}.log"
         process = MirrorProcess(self.file, log, "east", "west")
         self.started.append(process)
         return process
 
     def running(self) -> MirrorProcess:
-        """A process that copies in both directions."""
+        """A running process that copies in both directions."""
         alive = [process for process in self.started if process.is_running]
         process = alive[-1] if alive else self.start()
         process.eventually(lambda: is_running(self.west, "east") and is_running(self.east, "west"), 90)
@@ -87,7 +87,7 @@ class Mirror:
 
 @pytest.fixture(scope="module")
 def third(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A broker that does not run yet; who logs in as mirror needs rights, who does not log in may do all."""
+    """A broker that is not started yet; User:mirror needs ACLs, anonymous clients may do everything."""
     overrides = {
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} user_mirror="secret";',
@@ -102,9 +102,9 @@ def third(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 
 
 @pytest.fixture(scope="module")
-def mirror(
+def mirror_maker(
     kafka_pair: tuple[LocalKafka, LocalKafka], third: LocalKafka, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mirror]:
+) -> Iterator[MirrorMaker]:
     east, west = kafka_pair
     folder = tmp_path_factory.mktemp("mirror")
     (port,) = free_ports(1)
@@ -119,7 +119,7 @@ def mirror(
         "late->east.emit.heartbeats.enabled": "false",
         "topics": ".*life-.*",
         "groups": "life-.*",
-        # The least that a broker allows: the work of a process that was killed is free after that.
+        # The minimum that a broker allows: the tasks of a killed process are reassigned after it.
         "east.session.timeout.ms": "6000",
         "west.session.timeout.ms": "6000",
         "east.heartbeat.interval.ms": "1500",
@@ -130,7 +130,7 @@ def mirror(
         "spark.ui.port": str(port),
         "spark.app.name": "life",
         "spark.ui.retainedJobs": "77",
-        "emit.checkpoint.interval.seconds": "5",  # a typing error
+        "emit.checkpoint.interval.seconds": "5",  # a misspelled key
     }
     file = write_config(folder / "mm2.properties", props)
     for topic, partitions in TOPICS.items():
@@ -141,22 +141,24 @@ def mirror(
             producer.produce("life-plain", b"%d" % i, partition=partition)
     assert producer.flush(30) == 0
     commit(east, GROUP, {("life-plain", 0): PLAIN_RECORDS, ("life-plain", 1): 40})
-    made = Mirror(east, west, file, folder, f"http://127.0.0.1:{port}/api/v1")
+    made = MirrorMaker(east, west, file, folder, f"http://127.0.0.1:{port}/api/v1")
     yield made
     for process in made.started:
         process.clean_up()
 
 
-# -- copying ------------------------------------------------------------------------------------------------------------
+# -- copying -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_record_of_every_codec_is_identical_on_the_target(mirror: Mirror, unique: str) -> None:
+def test_every_record_of_every_codec_is_identical_on_the_target(mirror_maker: MirrorMaker, unique: str) -> None:
     topic = f"life-{unique}"
     # The target accepts future timestamps only with a topic setting, which must be copied.
-    create(mirror.east, topic, len(CODECS), message__timestamp__after__max__ms=FOREVER, max__message__bytes="3000000")
+    create(
+        mirror_maker.east, topic, len(CODECS), message__timestamp__after__max__ms=FOREVER, max__message__bytes="3000000"
+    )
     headers: list[tuple[str, Any]] = [("a", b"1"), ("b", None), ("a", b"2"), ("", b""), ("ü", b"\xff")]
     for partition, codec in enumerate(CODECS):
-        producer = producer_of(mirror.east, compression__type=codec)
+        producer = producer_of(mirror_maker.east, compression__type=codec)
         for i in range(200):
             producer.produce(topic, b"value %d " % i * 9, b"k%d" % i, partition, headers=[("n", b"%d" % i)])
         for key, value in ((b"tombstone", None), (b"", b""), (None, None), (None, b"value only"), (b"", None)):
@@ -166,55 +168,55 @@ def test_every_record_of_every_codec_is_identical_on_the_target(mirror: Mirror, 
         for stamp in (1, 1_600_000_000_000, 4_102_444_800_000, 253_402_300_799_000):
             producer.produce(topic, b"%d" % stamp, b"odd", partition, timestamp=stamp)
         assert producer.flush(60) == 0
-    mirror.running()
-    mirror.wait_until_copied(topic)
-    wanted = contents(mirror.east, topic)
+    mirror_maker.running()
+    mirror_maker.wait_until_copied(topic)
+    wanted = contents(mirror_maker.east, topic)
     assert [len(partition) for partition in wanted] == [211] * len(CODECS)
-    assert contents(mirror.west, f"east.{topic}") == wanted
+    assert contents(mirror_maker.west, f"east.{topic}") == wanted
 
 
 def test_new_topics_and_partitions_are_found_and_none_of_their_first_records_is_missed(
-    mirror: Mirror, unique: str, record_property: Any
+    mirror_maker: MirrorMaker, unique: str, record_property: Any
 ) -> None:
     topic = f"life-{unique}"
-    mirror.running()
-    create(mirror.east, topic)
+    mirror_maker.running()
+    create(mirror_maker.east, topic)
     begin = time.monotonic()
-    producer = producer_of(mirror.east)
+    producer = producer_of(mirror_maker.east)
     for i in range(50):
         producer.produce(topic, b"first %d" % i, partition=0)
     assert producer.flush(30) == 0
-    mirror.wait_until_copied(topic, 30)
+    mirror_maker.wait_until_copied(topic, 30)
     topic_s = time.monotonic() - begin
 
-    grow(mirror.east, topic, 3)
+    grow(mirror_maker.east, topic, 3)
     begin = time.monotonic()
-    producer = producer_of(mirror.east)
+    producer = producer_of(mirror_maker.east)
     for i in range(150):
         producer.produce(topic, b"more %d" % i, partition=i % 3)
     assert producer.flush(30) == 0
-    mirror.wait_until_copied(topic, 30)
+    mirror_maker.wait_until_copied(topic, 30)
     partitions_s = time.monotonic() - begin
 
-    assert contents(mirror.west, f"east.{topic}") == contents(mirror.east, topic)
+    assert contents(mirror_maker.west, f"east.{topic}") == contents(mirror_maker.east, topic)
     record_property("topic_s", round(topic_s, 1))
     record_property("partitions_s", round(partitions_s, 1))
     print(f"a new topic took {topic_s:.1f} s, new partitions {partitions_s:.1f} s, refreshed every 2 s")  # noqa: T201
-    # Topics are refreshed every two seconds and then the tasks are reassigned, on a machine that may be busy.
+    # Topics are refreshed every two seconds, and then the tasks are reassigned, with a margin for a busy machine.
     assert topic_s < 12
     assert partitions_s < 12
 
 
-# -- what MirrorMaker writes itself ------------------------------------------------------------------------------------
+# -- records that MirrorMaker writes itself ----------------------------------------------------------------------------
 
 
-def test_all_connectors_run_and_write_like_java(mirror: Mirror) -> None:
-    process = mirror.running()
-    mirror.wait_until_copied("life-plain")
+def test_all_connectors_run_and_write_like_java(mirror_maker: MirrorMaker) -> None:
+    process = mirror_maker.running()
+    mirror_maker.wait_until_copied("life-plain")
 
-    process.eventually(lambda: "task-MirrorCheckpointConnector-0" in statuses(mirror.west, "east"))
-    process.eventually(lambda: is_running(mirror.west, "east"))
-    rows = statuses(mirror.west, "east")
+    process.eventually(lambda: "task-MirrorCheckpointConnector-0" in statuses(mirror_maker.west, "east"))
+    process.eventually(lambda: is_running(mirror_maker.west, "east"))
+    rows = statuses(mirror_maker.west, "east")
     assert {name for name in rows if name.startswith("connector-")} == {f"connector-{name}" for name in CONNECTORS}
     for name, row in rows.items():
         assert row["state"] == "RUNNING", name
@@ -223,46 +225,54 @@ def test_all_connectors_run_and_write_like_java(mirror: Mirror) -> None:
         assert row["generation"] > 0
 
     started_ms = time.time() * 1000
-    process.eventually(lambda: heartbeats(mirror.west, "heartbeats").get(("east", "west"), 0) > started_ms)
-    process.eventually(lambda: heartbeats(mirror.east, "heartbeats").get(("west", "east"), 0) > started_ms)
-    # Each cluster also gets the heartbeats that the opposite flow leaves on the other one.
-    process.eventually(lambda: heartbeats(mirror.west, "east.heartbeats").get(("west", "east"), 0) > started_ms)
-    process.eventually(lambda: heartbeats(mirror.east, "west.heartbeats").get(("east", "west"), 0) > started_ms)
+    process.eventually(lambda: heartbeats(mirror_maker.west, "heartbeats").get(("east", "west"), 0) > started_ms)
+    process.eventually(lambda: heartbeats(mirror_maker.east, "heartbeats").get(("west", "east"), 0) > started_ms)
+    # Each cluster also gets the heartbeats that the opposite flow writes to the other one.
+    process.eventually(lambda: heartbeats(mirror_maker.west, "east.heartbeats").get(("west", "east"), 0) > started_ms)
+    process.eventually(lambda: heartbeats(mirror_maker.east, "west.heartbeats").get(("east", "west"), 0) > started_ms)
 
     checkpoints_topic = "east.checkpoints.internal"
-    place = (GROUP, "east.life-plain", 0)
-    process.eventually(lambda: place in checkpoints(mirror.west, checkpoints_topic))
-    upstream, downstream, metadata = checkpoints(mirror.west, checkpoints_topic)[place]
+    key = (GROUP, "east.life-plain", 0)
+    process.eventually(lambda: key in checkpoints(mirror_maker.west, checkpoints_topic))
+    upstream, downstream, metadata = checkpoints(mirror_maker.west, checkpoints_topic)[key]
     assert (upstream, metadata) == (PLAIN_RECORDS, "")
     assert 0 < downstream <= PLAIN_RECORDS, "never ahead of the group"
 
-    found = syncs(mirror.east, "mm2-offset-syncs.west.internal")
+    found = syncs(mirror_maker.east, "mm2-offset-syncs.west.internal")
     for partition in range(2):
         up, down = found["life-plain", partition]
         assert up == down < PLAIN_RECORDS
 
     compacted = {"mm2-offsets.east.internal": 25, "mm2-status.east.internal": 5, "mm2-configs.east.internal": 1}
     for name, count in {**compacted, checkpoints_topic: 1, "heartbeats": 1}.items():
-        assert (partitions_of(mirror.west, name), config_of(mirror.west, name, "cleanup.policy")) == (count, "compact")
+        assert (partitions_of(mirror_maker.west, name), config_of(mirror_maker.west, name, "cleanup.policy")) == (
+            count,
+            "compact",
+        )
     name = "mm2-offset-syncs.west.internal"
-    assert (partitions_of(mirror.east, name), config_of(mirror.east, name, "cleanup.policy")) == (1, "compact")
-    assert not [name for name in topics_of(mirror.west) if name.startswith(("east.mm2-", "east.__", "east.west."))]
+    assert (partitions_of(mirror_maker.east, name), config_of(mirror_maker.east, name, "cleanup.policy")) == (
+        1,
+        "compact",
+    )
+    assert not [
+        name for name in topics_of(mirror_maker.west) if name.startswith(("east.mm2-", "east.__", "east.west."))
+    ]
 
 
-def test_positions_have_javas_bytes_and_partition(mirror: Mirror, unique: str) -> None:
-    process = mirror.running()
+def test_positions_have_javas_bytes_and_partition(mirror_maker: MirrorMaker, unique: str) -> None:
+    process = mirror_maker.running()
     key = b'["MirrorSourceConnector",{"cluster":"east","partition":1,"topic":"life-plain"}]'
     offsets = "mm2-offsets.east.internal"
-    process.eventually(lambda: table(mirror.west, offsets).get(key, (None, 0))[0] == b'{"offset":99}')
-    rows = table(mirror.west, offsets)
-    assert rows[key][1] == javas_partition(mirror.west, f"{unique}-scratch", key, 25)
+    process.eventually(lambda: table(mirror_maker.west, offsets).get(key, (None, 0))[0] == b'{"offset":99}')
+    rows = table(mirror_maker.west, offsets)
+    assert rows[key][1] == javas_partition(mirror_maker.west, f"{unique}-scratch", key, 25)
     beats = b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"east","targetClusterAlias":"west"}]'
-    # Connect commits what its own tasks have sent every offset.flush.interval.ms, 60 s unless the file says otherwise.
-    process.eventually(lambda: table(mirror.west, offsets).get(beats, (None, 0))[0] == b'{"offset":0}')
+    # Connect commits the offsets of its own tasks every offset.flush.interval.ms, by default 60 s.
+    process.eventually(lambda: table(mirror_maker.west, offsets).get(beats, (None, 0))[0] == b'{"offset":0}')
 
 
 def javas_partition(broker: LocalKafka, scratch: str, key: bytes, count: int) -> int:
-    """Where librdkafka's own murmur2 puts a key."""
+    """The partition of a key by librdkafka's own murmur2."""
     create(broker, scratch, count)
     landed: list[int] = []
 
@@ -275,12 +285,12 @@ def javas_partition(broker: LocalKafka, scratch: str, key: bytes, count: int) ->
     return landed[0]
 
 
-# -- Spark --------------------------------------------------------------------------------------------------------------
+# -- Spark -------------------------------------------------------------------------------------------------------------
 
 
-def test_sparks_rest_shows_the_streaming_query_and_the_settings_of_the_file(mirror: Mirror) -> None:
-    process = mirror.running()
-    with httpx.Client(base_url=mirror.ui, follow_redirects=True, timeout=30) as rest:
+def test_sparks_rest_shows_the_streaming_query_and_the_settings_of_the_file(mirror_maker: MirrorMaker) -> None:
+    process = mirror_maker.running()
+    with httpx.Client(base_url=mirror_maker.ui, follow_redirects=True, timeout=30) as rest:
         (application,) = rest.get("applications").json()
         assert application["name"] == "life"
         running = [
@@ -300,16 +310,16 @@ def test_sparks_rest_shows_the_streaming_query_and_the_settings_of_the_file(mirr
     assert "Did you mean emit.checkpoints.interval.seconds?" in warning["event"]
 
 
-# -- a source that comes late ------------------------------------------------------------------------------------------
+# -- a source that is unreachable at first -----------------------------------------------------------------------------
 
 
 def test_a_source_unreachable_at_the_start_is_reported_and_copied_once_reachable(
-    mirror: Mirror, third: LocalKafka, unique: str, record_property: Any
+    mirror_maker: MirrorMaker, third: LocalKafka, unique: str, record_property: Any
 ) -> None:
     if third.is_running:
         third.stop()
-    process = mirror.running()
-    line = process.says("cluster late cannot be reached")
+    process = mirror_maker.running()
+    line = process.await_log("cluster late cannot be reached")
     assert line["flow"] == "late->west"
     assert third.bootstrap in line["event"]
     assert "Traceback" not in process.log.read_text()
@@ -321,54 +331,56 @@ def test_a_source_unreachable_at_the_start_is_reported_and_copied_once_reachable
     for i in range(100):
         producer.produce(topic, b"%d" % i, partition=i % 2)
     assert producer.flush(30) == 0
-    process.eventually(lambda: has_all(third, topic, mirror.west, f"late.{topic}"), 60)
+    process.eventually(lambda: has_all(third, topic, mirror_maker.west, f"late.{topic}"), 60)
     seconds = time.monotonic() - begin
     record_property("seconds", round(seconds, 1))
     print(f"a source that came late was copied {seconds:.1f} s later")  # noqa: T201
-    assert contents(mirror.west, f"late.{topic}") == contents(third, topic)
+    assert contents(mirror_maker.west, f"late.{topic}") == contents(third, topic)
 
 
 # -- stop, kill, share -------------------------------------------------------------------------------------------------
 
 
-def test_a_clean_restart_under_load_continues_at_the_next_record(mirror: Mirror, record_property: Any) -> None:
+def test_a_clean_restart_under_load_continues_at_the_next_record(
+    mirror_maker: MirrorMaker, record_property: Any
+) -> None:
     topic = "life-restart"
-    process = mirror.running()
-    with Traffic(mirror.east, topic, 2, PER_SECOND):
-        process.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > 100)
+    process = mirror_maker.running()
+    with Traffic(mirror_maker.east, topic, 2, PER_SECOND):
+        process.eventually(lambda: sum(ends(mirror_maker.west, f"east.{topic}")) > 100)
         code, seconds = process.stop()
         assert code == 0, process.tail()
         assert seconds < 15
-        for broker, source in ((mirror.west, "east"), (mirror.east, "west")):
+        for broker, source in ((mirror_maker.west, "east"), (mirror_maker.east, "west")):
             left = {name: row for name, row in statuses(broker, source).items() if row["state"] != "UNASSIGNED"}
             assert not left
         assert not process.lines(level="error"), process.lines(level="error")
         assert "Traceback" not in process.log.read_text()
         wait_until(lambda: not process.family(), 10)
-        at_stop = sum(ends(mirror.west, f"east.{topic}"))
-        again = mirror.start()
-        again.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > at_stop + 100)
-    mirror.wait_until_copied(topic)
-    assert contents(mirror.west, f"east.{topic}") == contents(mirror.east, topic)
+        at_stop = sum(ends(mirror_maker.west, f"east.{topic}"))
+        again = mirror_maker.start()
+        again.eventually(lambda: sum(ends(mirror_maker.west, f"east.{topic}")) > at_stop + 100)
+    mirror_maker.wait_until_copied(topic)
+    assert contents(mirror_maker.west, f"east.{topic}") == contents(mirror_maker.east, topic)
     record_property("stop_s", round(seconds, 1))
     print(f"stopped in {seconds:.1f} s")  # noqa: T201
 
 
 def test_after_kill_9_under_load_nothing_is_lost_and_few_records_are_duplicated(
-    mirror: Mirror, record_property: Any
+    mirror_maker: MirrorMaker, record_property: Any
 ) -> None:
     topic = "life-kill"
-    process = mirror.running()
-    with Traffic(mirror.east, topic, 2, PER_SECOND) as traffic:
-        process.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > 300)
-        process.kill9(whole_family=True)  # no process is left to commit its position
+    process = mirror_maker.running()
+    with Traffic(mirror_maker.east, topic, 2, PER_SECOND) as traffic:
+        process.eventually(lambda: sum(ends(mirror_maker.west, f"east.{topic}")) > 300)
+        process.kill9(whole_family=True)  # no process remains to commit its position
         killed = time.monotonic()
-        at_death = sum(ends(mirror.west, f"east.{topic}"))
-        again = mirror.start()
-        again.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > at_death)
+        at_death = sum(ends(mirror_maker.west, f"east.{topic}"))
+        again = mirror_maker.start()
+        again.eventually(lambda: sum(ends(mirror_maker.west, f"east.{topic}")) > at_death)
         back_s = time.monotonic() - killed
-    mirror.wait_until_copied(topic)
-    twice = doubled(records(mirror.east, topic), records(mirror.west, f"east.{topic}"))
+    mirror_maker.wait_until_copied(topic)
+    twice = doubled(records(mirror_maker.east, topic), records(mirror_maker.west, f"east.{topic}"))
     record_property("twice", twice)
     record_property("back_s", round(back_s, 1))
     print(  # noqa: T201
@@ -377,32 +389,36 @@ def test_after_kill_9_under_load_nothing_is_lost_and_few_records_are_duplicated(
     assert twice <= 2 * PER_SECOND
 
 
-def test_two_processes_share_the_tasks_and_the_survivor_takes_all_over(mirror: Mirror, record_property: Any) -> None:
+def test_two_processes_share_the_tasks_and_the_survivor_takes_all_over(
+    mirror_maker: MirrorMaker, record_property: Any
+) -> None:
     topic = "life-share"
-    first = mirror.running()
-    second = mirror.start()
-    second.eventually(lambda: len(workers_of_tasks(mirror)) == 2, 90)
-    wait_until(lambda: is_running(mirror.west, "east"), 30)
-    with Traffic(mirror.east, topic, 4, PER_SECOND):
-        second.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > 100)
-        first.kill9()  # it leads the group, so the connectors have to move as well
+    first = mirror_maker.running()
+    second = mirror_maker.start()
+    second.eventually(lambda: len(workers_of_tasks(mirror_maker)) == 2, 90)
+    wait_until(lambda: is_running(mirror_maker.west, "east"), 30)
+    with Traffic(mirror_maker.east, topic, 4, PER_SECOND):
+        second.eventually(lambda: sum(ends(mirror_maker.west, f"east.{topic}")) > 100)
+        first.kill9()  # it is the leader of the group, so the connectors must move as well
         killed = time.monotonic()
-        wait_until(lambda: not first.family(), 10, why=first.family)
+        wait_until(lambda: not first.family(), 10, detail=first.family)
         gone_s = time.monotonic() - killed
-        before = ends(mirror.west, f"east.{topic}")
+        before = ends(mirror_maker.west, f"east.{topic}")
         second.eventually(
-            lambda: all(now > then + 10 for now, then in zip(ends(mirror.west, f"east.{topic}"), before, strict=True))
+            lambda: all(
+                now > then + 10 for now, then in zip(ends(mirror_maker.west, f"east.{topic}"), before, strict=True)
+            )
         )
         taken_over_s = time.monotonic() - killed
-    mirror.wait_until_copied(topic)
-    wait_until(lambda: len(workers_of_tasks(mirror)) == 1 and is_running(mirror.west, "east"), 30)
-    twice = doubled(records(mirror.east, topic), records(mirror.west, f"east.{topic}"))
-    # the survivor also leads: what is new is found
-    create(mirror.east, f"{topic}-later")
-    producer = producer_of(mirror.east)
+    mirror_maker.wait_until_copied(topic)
+    wait_until(lambda: len(workers_of_tasks(mirror_maker)) == 1 and is_running(mirror_maker.west, "east"), 30)
+    twice = doubled(records(mirror_maker.east, topic), records(mirror_maker.west, f"east.{topic}"))
+    # the survivor is also the leader: new topics are found
+    create(mirror_maker.east, f"{topic}-later")
+    producer = producer_of(mirror_maker.east)
     producer.produce(f"{topic}-later", b"found")
     assert producer.flush(30) == 0
-    mirror.wait_until_copied(f"{topic}-later", 40)
+    mirror_maker.wait_until_copied(f"{topic}-later", 40)
     record_property("taken_over_s", round(taken_over_s, 1))
     print(  # noqa: T201
         f"all processes of the first gone after {gone_s:.1f} s, taken over in {taken_over_s:.1f} s with a session timeout of "
@@ -412,20 +428,25 @@ def test_two_processes_share_the_tasks_and_the_survivor_takes_all_over(mirror: M
     assert twice <= 2 * PER_SECOND
 
 
-def workers_of_tasks(mirror: Mirror) -> set[str]:
+def workers_of_tasks(mirror_maker: MirrorMaker) -> set[str]:
     """The processes that run tasks of east->west."""
-    rows = statuses(mirror.west, "east")
+    rows = statuses(mirror_maker.west, "east")
     return {row["worker_id"] for name, row in rows.items() if name.startswith("task-") and row["state"] == "RUNNING"}
 
 
-# -- three clusters, and rights ----------------------------------------------------------------------------------------
+# -- three clusters, and permissions -----------------------------------------------------------------------------------
 
 
 def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_acl_affects_one_topic(
-    kafka_a: LocalKafka, kafka_b: LocalKafka, third: LocalKafka, mirror: Mirror, tmp_path: Path, record_property: Any
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    third: LocalKafka,
+    mirror_maker: MirrorMaker,
+    tmp_path: Path,
+    record_property: Any,
 ) -> None:
-    for process in mirror.started:
-        process.clean_up()  # two processes and two Sparks are enough for a small machine
+    for process in mirror_maker.started:
+        process.clean_up()  # two processes with Spark are enough for a small machine
     third.start()
     brokers = {"red": kafka_a, "green": kafka_b, "blue": third}
     for alias, broker in brokers.items():
@@ -436,7 +457,7 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
             for i in range(50):
                 producer.produce(topic, f"{alias} {i}".encode(), partition=0)
         assert producer.flush(30) == 0
-    # All rights but the one to write: an ACL of a topic ends the freedom of the topics that have none.
+    # All permissions except WRITE: allow.everyone.if.no.acl.found applies only to topics without any ACL.
     topic_rights = (
         AclOperation.READ,
         AclOperation.DESCRIBE_CONFIGS,
@@ -466,7 +487,7 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
     try:
         begin = time.monotonic()
         process.eventually(lambda: has_all(kafka_b, "ring-t", third, "green.ring-t"), 90)
-        line = process.says("Copying is blocked.", flow="green->blue", reason="green.ring-locked-0")
+        line = process.await_log("Copying is blocked.", flow="green->blue", reason="green.ring-locked-0")
         assert line["level"] == "warning"
         assert line["reason"] == (
             "writing to green.ring-locked-0 of cluster blue: TOPIC_AUTHORIZATION_FAILED, "
@@ -481,7 +502,7 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
         ring_s = time.monotonic() - begin
         for source, target in (("red", "green"), ("green", "blue"), ("blue", "red")):
             assert contents(brokers[target], f"{source}.ring-t") == contents(brokers[source], "ring-t")
-        # two hops, and no third one home
+        # two hops, and no third one back
         process.eventually(lambda: has_all(kafka_a, "ring-t", third, "green.red.ring-t"))
         assert contents(third, "green.red.ring-t") == contents(kafka_a, "ring-t")
         process.eventually(lambda: ("blue", "red") in heartbeats(third, "green.red.heartbeats"))
@@ -491,7 +512,7 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
         process.eventually(lambda: has_all(kafka_b, "ring-locked", third, "green.ring-locked"))
         healed_s = time.monotonic() - allowed
         assert contents(third, "green.ring-locked") == contents(kafka_b, "ring-locked")
-        process.says("Copying continues.", flow="green->blue")
+        process.await_log("Copying continues.", flow="green->blue")
         assert len(process.lines(event="Copying is blocked.", reason="writing to green.ring-locked-0")) == 1, (
             "said once"
         )
@@ -512,7 +533,7 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
 
 
 def allow(broker: LocalKafka, topic: str, *operations: AclOperation) -> None:
-    """Give User:mirror rights to a topic."""
+    """Allow User:mirror operations on a topic."""
     bindings = [
         AclBinding(
             ResourceType.TOPIC,

@@ -1,4 +1,4 @@
-"""The status topic when something stands in the way of a write."""
+"""The status topic when writes are delayed or fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_stack_trace_that_is_too_long_does_not_lose_other_statuses(kafka_b: Lo
     store = KafkaStatusStore(cluster, topic, start_timeout_s=60)
     store.start()
     try:
-        kafka_b.pause()  # so that they go together
+        kafka_b.pause()  # so that they are sent together
         for number in range(10):
             trace = "x" * 3_000_000 if number == 3 else None
             store.put(Status(ConnectorTaskId("c", number), State.FAILED, "w", 1, trace))

@@ -121,7 +121,7 @@ def test_a_clean_stop_leaves_the_group_immediately(kafka_b: LocalKafka, unique: 
         group = w.herder.group_id
         assert w.herder.is_leader
     with running_worker(kafka_b, unique, **{"session.timeout.ms": "30000"}) as again:
-        # A former member still there would hold up the join until its session ends.
+        # A former member in the group would delay the join until its session expires.
         assert again.herder.generation > 1
         assert again.herder.group_id == group
 
@@ -146,7 +146,7 @@ def test_a_failed_task_stays_failed_until_it_is_restarted(kafka_b: LocalKafka, t
         w.herder.put_connector_config("toy", props, allow_replace=True).result(20)
         wait_until(lambda: task_states(w.herder, "toy") == ["FAILED"])
         (task,) = w.herder.status()["connectors"]["toy"]["tasks"]
-        assert "told to fail at 5" in task["trace"]
+        assert "configured to fail at 5" in task["trace"]
         assert connector_state(w.herder, "toy") == "RUNNING"
         time.sleep(0.5)
         assert task_states(w.herder, "toy") == ["FAILED"]
@@ -173,7 +173,7 @@ def test_a_failing_connector_is_shown_and_can_be_repaired(kafka_b: LocalKafka, t
         bad = connector_props("toy", topic, **{"fail.connector": "yes"})
         w.herder.put_connector_config("toy", bad, allow_replace=True).result(20)
         wait_until(lambda: connector_state(w.herder, "toy") == "FAILED")
-        assert "told to fail" in w.herder.status()["connectors"]["toy"]["connector"]["trace"]
+        assert "configured to fail" in w.herder.status()["connectors"]["toy"]["connector"]["trace"]
         w.herder.put_connector_config("toy", connector_props("toy", topic), allow_replace=True).result(20)
         wait_until(running(w.herder, "toy", 1))
 

@@ -45,7 +45,7 @@ def flow(engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: s
 
 
 def write(broker: LocalKafka, topic: str, *groups: list[Record], codec: str = "none", partition: int = 0) -> None:
-    """Each group as one batch, with any timestamp: confluent's producer chooses batches and refuses timestamp 0."""
+    """Write each group as one batch, with any timestamp: confluent's producer chooses batches and rejects timestamp 0."""
     settings = ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}, client_id="writer")
     cluster = Cluster(settings, name="writer")
     try:
@@ -63,7 +63,7 @@ def numbered(first: int, count: int, size: int = 10) -> list[Record]:
     ]
 
 
-# -- records ------------------------------------------------------------------------------------------------------------
+# -- records -----------------------------------------------------------------------------------------------------------
 
 
 def test_every_record_of_every_codec_is_copied_unchanged(flow: Flow) -> None:
@@ -202,7 +202,7 @@ def test_transactions_are_copied_as_configured(flow: Flow, isolation: str) -> No
     )
 
 
-# -- limits and losses --------------------------------------------------------------------------------------------------
+# -- limits and losses -------------------------------------------------------------------------------------------------
 
 
 def test_batches_larger_than_the_fetch_limit_are_copied(flow: Flow) -> None:
@@ -239,15 +239,15 @@ def test_a_record_too_large_for_the_target_stops_its_partition_only(flow: Flow) 
     spec = flow.spec(topic, partitions=2)
     bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
     with flow.copying(spec) as job:
-        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "TOO_LARGE", why=job.status)
+        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "TOO_LARGE", detail=job.status)
         row = rows_of(job)[bad]
         assert row.position == 3
         assert "MESSAGE_TOO_LARGE" in row.reason
         assert flow.remote(topic) in row.reason
         write(flow.source, topic, numbered(5, 5), partition=1)
-        wait_until(lambda: rows_of(job)[good].position == 10, why=job.status)
+        wait_until(lambda: rows_of(job)[good].position == 10, detail=job.status)
         assert len(job.status()["troubles"]) == 1
-        job.wait(0.1)  # no failure of the task: one partition can go on
+        job.wait(0.1)  # the task does not fail: one partition can continue
     assert flow.committed(spec) == {bad: 3, good: 10}
     flow.assert_equal(topic, 1)
 
@@ -259,10 +259,10 @@ def test_a_rejected_partition_resumes_when_the_limit_is_raised(flow: Flow) -> No
     spec = flow.spec(topic)
     tp = TopicPartition(topic, 0)
     with flow.copying(spec) as job:
-        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "TOO_LARGE", why=job.status)
+        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "TOO_LARGE", detail=job.status)
         alter(flow.target, ResourceType.TOPIC, flow.remote(topic), "max.message.bytes", "1000000")
         flow.wait_until_copied(job, spec)
-        wait_until(lambda: rows_of(job)[tp].state == "RUNNING", 5, why=job.status)
+        wait_until(lambda: rows_of(job)[tp].state == "RUNNING", 5, detail=job.status)
         assert job.status()["troubles"] == []
     flow.assert_equal(topic)
 
@@ -275,7 +275,7 @@ def test_records_deleted_before_they_were_copied_are_counted_as_lost(flow: Flow)
     with flow.copying(spec, {TopicPartition(topic, 0): 20}) as job:
         flow.wait_until_copied(job, spec)
         assert job.status()["gaps"] == {"retention": 40}
-        wait_until(lambda: not job.status()["troubles"], 5, why=job.status)
+        wait_until(lambda: not job.status()["troubles"], 5, detail=job.status)
     assert len(flow.assert_equal(topic)) == 40
     assert flow.committed(spec) == {TopicPartition(topic, 0): 100}
 
@@ -294,7 +294,7 @@ def test_lost_records_fail_the_partition_when_configured(flow: Flow) -> None:
                 return str(failure)
             return ""
 
-        wait_until(failed, why=job.status)
+        wait_until(failed, detail=job.status)
         assert failed() == (
             f"offsets 4..9 of {topic}-0 were deleted on A before they were copied; source.data.loss is stop"
         )
@@ -307,21 +307,21 @@ def test_a_failed_partition_is_not_copied_again_by_later_batches(flow: Flow) -> 
     spec = flow.spec(topic, partitions=2, batch_duration_ms=400, source_data_loss="stop")
     bad = TopicPartition(topic, 0)
     with flow.copying(spec) as job:
-        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].position == 50, why=job.status)
+        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].position == 50, detail=job.status)
         write(flow.source, topic, numbered(50, 5), partition=0)
-        wait_until(lambda: rows_of(job)[bad].position == 55, why=job.status)
+        wait_until(lambda: rows_of(job)[bad].position == 55, detail=job.status)
     # Records are deleted while no process copies: the next job fails immediately, and again at the same offset.
     write(flow.source, topic, numbered(55, 10), partition=0)
     delete_before(flow.source, topic, 60)
     with flow.copying(spec) as job:
-        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "LOST_RANGE", why=job.status)
+        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "LOST_RANGE", detail=job.status)
         batch = job.status()["batches"]
-        wait_until(lambda: job.status()["batches"] >= batch + 3, why=job.status)
+        wait_until(lambda: job.status()["batches"] >= batch + 3, detail=job.status)
         assert rows_of(job)[bad].position == 55
     assert len(read(flow.target, flow.remote(topic))) == 55
 
 
-# -- limits -------------------------------------------------------------------------------------------------------------
+# -- limits ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_limit_is_enforced_leaves_room_for_new_records_and_can_be_removed(flow: Flow) -> None:
@@ -339,11 +339,11 @@ def test_a_limit_is_enforced_leaves_room_for_new_records_and_can_be_removed(flow
         def position(tp: TopicPartition) -> int:
             return rows_of(job)[tp].position if tp in rows_of(job) else -1
 
-        wait_until(lambda: far in rows_of(job) and rows_of(job)[far].state == "THROTTLED", why=job.progress)
+        wait_until(lambda: far in rows_of(job) and rows_of(job)[far].state == "THROTTLED", detail=job.progress)
         began, before = time.monotonic(), rows_of(job)[far].bytes
-        for number in range(10):  # each is there though there is a backlog for 40 s
+        for number in range(10):  # each exists although the backlog takes 40 s
             write(flow.source, tail, numbered(number, 1))
-            wait_until(lambda: position(near) == number + 1, 15, why=job.progress)  # noqa: B023
+            wait_until(lambda: position(near) == number + 1, 15, detail=job.progress)  # noqa: B023
             time.sleep(0.2)
             assert rows_of(job)[near].state == "RUNNING"
         assert position(far) < count
@@ -356,13 +356,13 @@ def test_a_limit_is_enforced_leaves_room_for_new_records_and_can_be_removed(flow
         copied = rows_of(job)[far].bytes - before
         assert copied <= limit / 10 * (time.monotonic() - began + 2)
         job.throttle(0, {})
-        wait_until(lambda: position(far) == count, 30, why=job.progress)
-        wait_until(lambda: rows_of(job)[far].state == "RUNNING", 10, why=job.progress)
+        wait_until(lambda: position(far) == count, 30, detail=job.progress)
+        wait_until(lambda: rows_of(job)[far].state == "RUNNING", 10, detail=job.progress)
     for topic in (backlog, tail):
         flow.assert_equal(topic)
 
 
-# -- going on -----------------------------------------------------------------------------------------------------------
+# -- restarts ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_stopped_job_resumes_at_its_positions(flow: Flow) -> None:
@@ -372,7 +372,7 @@ def test_a_stopped_job_resumes_at_its_positions(flow: Flow) -> None:
         for _ in range(3):
             with flow.copying(spec) as job:
                 before = traffic.sent
-                wait_until(lambda: sum(row.position for row in job.progress()) > before + 100, why=job.status)  # noqa: B023
+                wait_until(lambda: sum(row.position for row in job.progress()) > before + 100, detail=job.status)  # noqa: B023
         traffic.finish()
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
@@ -385,7 +385,7 @@ def test_hand_offs_cause_no_loss_or_duplicate(flow: Flow) -> None:
     topic = flow.topic(partitions=3)
     spec = flow.spec(topic, partitions=3, batch_duration_ms=300, commit_interval_ms=100)
     with Traffic(flow.source, topic, 3, per_second=1000) as traffic, flow.copying(spec) as job:
-        wait_until(lambda: job.status()["batches"] >= 12, why=job.status)
+        wait_until(lambda: job.status()["batches"] >= 12, detail=job.status)
         traffic.finish()
         flow.wait_until_copied(job, spec)
         assert job.status()["records"] == traffic.sent
@@ -414,11 +414,11 @@ def test_the_job_is_visible_in_sparks_status_api(flow: Flow) -> None:
         assert info.status == "RUNNING"
 
 
-# -- faults -------------------------------------------------------------------------------------------------------------
+# -- faults ------------------------------------------------------------------------------------------------------------
 
 
 def assert_complete(flow: Flow, topic: str, *, most_doubled: int = 0) -> int:
-    """Nothing lost, first copies in order, at most so many doubled; returns how many are."""
+    """Assert no data loss, first copies in order and at most `most_doubled` duplicates; returns the number of duplicates."""
     wanted = [record.content for record in read(flow.source, topic)]
     got = [record.content for record in read(flow.target, flow.remote(topic))]
     firsts = list(dict.fromkeys(got))
@@ -432,13 +432,13 @@ def test_a_killed_worker_is_replaced_without_duplicates(flow: Flow) -> None:
     topic = flow.topic()
     spec = flow.spec(topic)
     with Traffic(flow.source, topic) as traffic, flow.copying(spec) as job, capture_logs() as logs:
-        wait_until(lambda: job.status()["records"] > 300, why=job.status)
+        wait_until(lambda: job.status()["records"] > 300, detail=job.status)
         killed = workers()
         assert killed
         for worker in killed:
             worker.send_signal(signal.SIGKILL)
         at = traffic.sent
-        wait_until(lambda: sum(row.position for row in job.progress()) > at + 300, why=job.status)
+        wait_until(lambda: sum(row.position for row in job.progress()) > at + 300, detail=job.status)
         traffic.finish()
         flow.wait_until_copied(job, spec)
         assert job.status()["batches"] >= 2
@@ -466,7 +466,7 @@ def test_copying_continues_after_a_broker_restart(
     spec = flow.spec(topic)
     broker = getattr(flow, side)
     with Traffic(flow.source, topic) as traffic, flow.copying(spec) as job:
-        wait_until(lambda: job.status()["records"] > 300, why=job.status)
+        wait_until(lambda: job.status()["records"] > 300, detail=job.status)
         if fault == "restarted":
             broker.kill9()
             time.sleep(1)
@@ -476,10 +476,10 @@ def test_copying_continues_after_a_broker_restart(
             time.sleep(8)
             broker.resume()
         at = traffic.sent
-        wait_until(lambda: sum(row.position for row in job.progress()) > at + 200, 90, why=job.status)
+        wait_until(lambda: sum(row.position for row in job.progress()) > at + 200, 90, detail=job.status)
         traffic.finish()
         flow.wait_until_copied(job, spec, 90)
-        wait_until(lambda: not job.status()["troubles"], 10, why=job.status)
+        wait_until(lambda: not job.status()["troubles"], 10, detail=job.status)
         assert job.status()["batches"] == 1, "no new micro-batch was needed"
     assert_complete(flow, topic)
 
@@ -493,11 +493,11 @@ def test_hand_offs_work_while_the_target_restarts(
     topic = flow.topic()
     spec = replace(flow.spec(topic), batch_duration_ms=2_000)
     with Traffic(flow.source, topic) as traffic, flow.copying(spec) as job:
-        wait_until(lambda: job.status()["records"] > 300, why=job.status)
+        wait_until(lambda: job.status()["records"] > 300, detail=job.status)
         flow.target.kill9()
         flow.target.start()
         at = traffic.sent
-        wait_until(lambda: sum(row.position for row in job.progress()) > at + 500, 90, why=job.status)
+        wait_until(lambda: sum(row.position for row in job.progress()) > at + 500, 90, detail=job.status)
         traffic.finish()
         flow.wait_until_copied(job, spec, 90)
     assert_complete(flow, topic)

@@ -54,7 +54,7 @@ def test_repeated_kills_cause_no_loss_or_duplicate(flow: Flow) -> None:
     with Traffic(flow.source, topic, 3, per_second=3000) as traffic, flow.copying(spec) as job:
         for _ in range(6):
             before = job.status()["records"]
-            wait_until(lambda: job.status()["records"] > before + 200, why=job.status)  # noqa: B023
+            wait_until(lambda: job.status()["records"] > before + 200, detail=job.status)  # noqa: B023
             time.sleep(random.random())
             kill_workers()
         traffic.finish()
@@ -70,16 +70,16 @@ def test_a_frozen_executor_that_resumes_writes_no_duplicates(flow: Flow) -> None
     topic = flow.topic()
     spec = flow.spec(topic)
     with Traffic(flow.source, topic, per_second=2000) as traffic, flow.copying(spec) as job:
-        wait_until(lambda: job.status()["records"] > 500, why=job.status)
+        wait_until(lambda: job.status()["records"] > 500, detail=job.status)
         frozen = workers()
         for worker in frozen:
             worker.send_signal(signal.SIGSTOP)
-        wait_until(lambda: job.status()["batches"] >= 2, why=job.status)
+        wait_until(lambda: job.status()["batches"] >= 2, detail=job.status)
         for worker in frozen:
-            with contextlib.suppress(psutil.NoSuchProcess):  # Spark may have got rid of it
+            with contextlib.suppress(psutil.NoSuchProcess):  # Spark may have killed it
                 worker.send_signal(signal.SIGCONT)
         at = traffic.sent
-        wait_until(lambda: sum(row.position for row in job.progress()) > at + 500, why=job.status)
+        wait_until(lambda: sum(row.position for row in job.progress()) > at + 500, detail=job.status)
         traffic.finish()
         flow.wait_until_copied(job, spec)
     flow.assert_equal(topic)
@@ -89,12 +89,12 @@ def test_records_of_another_producer_on_the_remote_topic_do_not_change_the_count
     topic = flow.topic()
     spec = flow.spec(topic)
     with Traffic(flow.source, topic) as traffic, flow.copying(spec) as job:
-        wait_until(lambda: job.status()["records"] > 200, why=job.status)
+        wait_until(lambda: job.status()["records"] > 200, detail=job.status)
         write(flow.target, flow.remote(topic), [Record(b"foreign", b"%d" % i) for i in range(7)])
         at = job.status()["records"]
-        wait_until(lambda: job.status()["records"] > at + 100, why=job.status)
+        wait_until(lambda: job.status()["records"] > at + 100, detail=job.status)
         kill_workers()
-        wait_until(lambda: job.status()["records"] > at + 400, why=job.status)
+        wait_until(lambda: job.status()["records"] > at + 400, detail=job.status)
         write(flow.target, flow.remote(topic), [Record(b"foreign", b"more")])
         traffic.finish()
         flow.wait_until_copied(job, spec)
@@ -108,7 +108,7 @@ def test_records_of_another_producer_on_the_remote_topic_do_not_change_the_count
 
 
 def test_compaction_between_crash_and_restart_causes_no_loss_or_duplicate(flow: Flow) -> None:
-    """The records are on the target, uncommitted, and gone from the source when the successor counts."""
+    """The records are on the target, uncommitted, and deleted from the source when the successor counts."""
     alter(flow.source, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
     compact = {
         "cleanup__policy": "compact",
@@ -121,7 +121,7 @@ def test_compaction_between_crash_and_restart_causes_no_loss_or_duplicate(flow: 
     spec = flow.spec(topic, commit_interval_ms=3_600_000)  # no commit after the session's first
     write(flow.source, topic, numbered(0, 10), numbered(0, 10), numbered(20, 5))
     with flow.copying(spec) as job:
-        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].position == 25, why=job.status)
+        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].position == 25, detail=job.status)
         time.sleep(0.3)
         write(flow.source, topic, numbered(20, 5), [Record(b"last", b"1")])
 
@@ -131,10 +131,10 @@ def test_compaction_between_crash_and_restart_causes_no_loss_or_duplicate(flow: 
             return len(read(flow.source, topic)) < end_offset(flow.source, topic) - 10
 
         wait_until(cleaned, 40)
-        wait_until(lambda: rows_of(job)[tp].position == end_offset(flow.source, topic), why=job.status)
+        wait_until(lambda: rows_of(job)[tp].position == end_offset(flow.source, topic), detail=job.status)
         on_target = len(read(flow.target, flow.remote(topic)))
         kill_workers()
-        wait_until(lambda: job.status()["batches"] >= 2, why=job.status)
+        wait_until(lambda: job.status()["batches"] >= 2, detail=job.status)
         write(flow.source, topic, numbered(30, 5))
         flow.wait_until_copied(job, spec)
     got = read(flow.target, flow.remote(topic))
@@ -148,12 +148,12 @@ def test_records_deleted_between_crash_and_restart_are_a_gap(flow: Flow) -> None
     spec = flow.spec(topic, commit_interval_ms=3_600_000)
     write(flow.source, topic, numbered(0, 50), numbered(50, 50))
     with flow.copying(spec) as job:
-        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].position == 100, why=job.status)
+        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].position == 100, detail=job.status)
         delete_before(flow.source, topic, 60)  # all records are copied but not committed
         kill_workers()
-        wait_until(lambda: job.status()["batches"] >= 2, why=job.status)
+        wait_until(lambda: job.status()["batches"] >= 2, detail=job.status)
         write(flow.source, topic, numbered(100, 10))
-        wait_until(lambda: rows_of(job)[tp].position == 110, why=job.status)
+        wait_until(lambda: rows_of(job)[tp].position == 110, detail=job.status)
     got = read(flow.target, flow.remote(topic))
     assert [record.content for record in got] == [r.content for r in _as_read(numbered(0, 110))]
 
@@ -177,8 +177,8 @@ def test_without_the_ledger_delivery_is_at_least_once_and_reported(flow: Flow) -
             done.result(30)
         write(flow.source, topic, numbered(10, 10))
         flow.wait_until_copied(job, spec)
-        wait_until(lambda: any("at least once" in note for note in job.status()["notes"]), why=job.status)
-        wait_until(lambda: flow.committed(spec) == {TopicPartition(topic, 0): 20}, why=job.status)
+        wait_until(lambda: any("at least once" in note for note in job.status()["notes"]), detail=job.status)
+        wait_until(lambda: flow.committed(spec) == {TopicPartition(topic, 0): 20}, detail=job.status)
     create(flow.target, flow.ledger_topic, 1, cleanup__policy="compact")
     flow.assert_equal(topic)
 
@@ -191,7 +191,7 @@ def test_a_position_changed_by_a_user_is_used(flow: Flow) -> None:
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
     assert flow.committed(spec) == {tp: 20}
-    with flow.copying(spec, {tp: 15}) as job:  # as Java would, knowing nothing of the ledger
+    with flow.copying(spec, {tp: 15}) as job:  # as Java does, which has no ledger
         flow.wait_until_copied(job, spec)
     assert len(read(flow.target, flow.remote(topic))) == 25
     entry = flow.ledger().entry(tp)
@@ -241,13 +241,13 @@ def test_a_recreated_remote_topic_gets_no_further_records(flow: Flow) -> None:
         for done in admin_of(flow.target).delete_topics([flow.remote(topic)]).values():
             done.result(30)
         write(flow.source, topic, numbered(20, 5))
-        wait_until(lambda: rows_of(job)[tp].state == "DELETED", why=job.status)
+        wait_until(lambda: rows_of(job)[tp].state == "DELETED", detail=job.status)
         create(flow.target, flow.remote(topic), 2)
-        wait_until(lambda: rows_of(job)[tp].state == "RECREATED", why=job.status)
+        wait_until(lambda: rows_of(job)[tp].state == "RECREATED", detail=job.status)
         assert "20 records that were copied to it are lost" in rows_of(job)[tp].reason
     assert read(flow.target, flow.remote(topic)) == []
     with flow.copying(spec) as job:  # and so does a successor
-        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", why=job.status)
+        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", detail=job.status)
     with flow.copying(spec, {tp: None}) as job:  # its position was reset
         flow.wait_until_copied(job, spec)
     flow.assert_equal(topic)
@@ -264,18 +264,18 @@ def test_a_source_topic_recreated_while_no_process_copies_is_copied_from_its_sta
         done.result(30)
     wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
     create(flow.source, topic, 1, retention__ms="-1")
-    write(flow.source, topic, numbered(100, 30))  # beyond the old end, where MM2 continues silently
+    write(flow.source, topic, numbered(100, 30))  # beyond the old end, where Java's MM2 continues without a warning
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
-        wait_until(lambda: flow.committed(spec) == {tp: 30}, why=job.status)
+        wait_until(lambda: flow.committed(spec) == {tp: 30}, detail=job.status)
     got = [record.value for record in read(flow.target, flow.remote(topic))]
     assert got == [record.value for record in [*numbered(0, 20), *numbered(100, 30)]]
     stopping = replace(spec, source_data_loss="stop")
-    # Of what was known to be there and not copied yet, a successor that never saw it tells all the same.
+    # A successor also reports records that were known to exist and not copied yet, although it never read them.
     write(flow.source, topic, numbered(0, 10, size=5_000), numbered(0, 5))
     with flow.copying(replace(spec, throttle=1)) as job:
-        wait_until(lambda: rows_of(job) and rows_of(job)[tp].state == "THROTTLED", why=job.progress)
-        wait_until(lambda: known_end(flow, tp) == 45, why=job.progress)
+        wait_until(lambda: rows_of(job) and rows_of(job)[tp].state == "THROTTLED", detail=job.progress)
+        wait_until(lambda: known_end(flow, tp) == 45, detail=job.progress)
     behind = flow.committed(spec)[tp]
     assert behind is not None
     assert behind < 45
@@ -284,7 +284,7 @@ def test_a_source_topic_recreated_while_no_process_copies_is_copied_from_its_sta
     wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
     create(flow.source, topic, 1, retention__ms="-1")
     with flow.copying(spec) as job:
-        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].lost == 1, why=job.progress)
+        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].lost == 1, detail=job.progress)
     entry = flow.ledger().entry(tp)
     assert entry is not None
     assert [lost[:3] for lost in entry.lost] == [(behind, 45, "recreated")]
@@ -297,11 +297,11 @@ def test_a_source_topic_recreated_while_no_process_copies_is_copied_from_its_sta
     wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
     create(flow.source, topic, 1, retention__ms="-1")
     with flow.copying(stopping) as job:
-        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", why=job.status)
+        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", detail=job.status)
     assert len(read(flow.target, flow.remote(topic))) == on_target + 5
 
 
 def known_end(flow: Flow, tp: TopicPartition) -> int:
-    """Of the source, as the ledger has it."""
+    """The end offset of the source from the ledger."""
     entry = flow.ledger().entry(tp)
     return -1 if entry is None else entry.end

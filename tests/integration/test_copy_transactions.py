@@ -43,11 +43,11 @@ def test_after_repeated_kills_a_committed_reader_sees_every_record_once(flow: Fl
     with Traffic(flow.source, topic, 3, per_second=3000) as traffic, flow.copying(spec) as job:
         for _ in range(5):
             before = job.status()
-            wait_until(lambda: job.status()["records"] > before["records"] + 100, why=job.status)  # noqa: B023
+            wait_until(lambda: job.status()["records"] > before["records"] + 100, detail=job.status)  # noqa: B023
             time.sleep(random.random())
             for worker in workers():
                 worker.kill()
-            wait_until(lambda: job.status()["batches"] > before["batches"], why=job.status)  # noqa: B023
+            wait_until(lambda: job.status()["batches"] > before["batches"], detail=job.status)  # noqa: B023
         traffic.finish()
         flow.wait_until_copied(job, spec, 60)
     for partition in range(3):
@@ -60,9 +60,9 @@ def test_positions_are_in_the_transaction_of_their_records(flow: Flow) -> None:
     spec = transactional(flow, topic)
     write(flow.source, topic, numbered(0, 10))
     with flow.copying(spec) as job:
-        wait_until(lambda: flow.committed(spec) == {TopicPartition(topic, 0): 10}, why=job.status)
+        wait_until(lambda: flow.committed(spec) == {TopicPartition(topic, 0): 10}, detail=job.status)
         write(flow.source, topic, numbered(10, 10))
-        wait_until(lambda: flow.committed(spec) == {TopicPartition(topic, 0): 20}, why=job.status)
+        wait_until(lambda: flow.committed(spec) == {TopicPartition(topic, 0): 20}, detail=job.status)
     headers = [header for header, _ in batches(flow.target, flow.remote(topic))]
     data = [header for header in headers if not header.is_control]
     assert all(header.is_transactional for header in data)
@@ -83,7 +83,7 @@ def test_syncs_name_true_target_offsets_behind_markers(flow: Flow) -> None:
         for number in range(5):
             write(flow.source, topic, numbered(number * 10, 10))
             tp = TopicPartition(topic, 0)
-            wait_until(lambda: flow.committed(spec) == {tp: number * 10 + 10}, why=job.status)  # noqa: B023
+            wait_until(lambda: flow.committed(spec) == {tp: number * 10 + 10}, detail=job.status)  # noqa: B023
     wanted = read(flow.source, topic, isolation=COMMITTED)
     got = {record.offset: record.content for record in read(flow.target, flow.remote(topic), isolation=COMMITTED)}
     pairs = [struct.unpack(">qq", record.value or b"") for record in read(flow.source, flow.syncs_topic)]
@@ -98,10 +98,10 @@ def test_an_interval_reduces_the_number_of_transactions(flow: Flow) -> None:
     topic = flow.topic()
     spec = transactional(flow, topic, interval_ms=1500)
     with Traffic(flow.source, topic, per_second=500) as traffic, flow.copying(spec) as job:
-        wait_until(lambda: job.status()["records"] > 2000, why=job.status)
+        wait_until(lambda: job.status()["records"] > 2000, detail=job.status)
         traffic.finish()
         flow.wait_until_copied(job, spec)
-        wait_until(lambda: flow.committed(spec) == {TopicPartition(topic, 0): traffic.sent}, why=job.status)
+        wait_until(lambda: flow.committed(spec) == {TopicPartition(topic, 0): traffic.sent}, detail=job.status)
     flow.assert_equal(topic, isolation=COMMITTED)
     markers = [header for header, _ in batches(flow.target, flow.remote(topic)) if header.is_control]
     assert 2 <= len(markers) <= 8
@@ -111,7 +111,7 @@ def test_hand_offs_between_micro_batches_keep_the_count(flow: Flow) -> None:
     topic = flow.topic(partitions=2)
     spec = replace(transactional(flow, topic, 2), batch_duration_ms=500)
     with Traffic(flow.source, topic, 2, per_second=1000) as traffic, flow.copying(spec) as job:
-        wait_until(lambda: job.status()["batches"] >= 6, why=job.status)
+        wait_until(lambda: job.status()["batches"] >= 6, detail=job.status)
         traffic.finish()
         flow.wait_until_copied(job, spec)
     for partition in range(2):
@@ -128,30 +128,30 @@ def test_a_blocked_partition_is_reported_while_idle_and_its_state_is_kept(flow: 
         write(flow.source, topic, numbered(0, 10), partition=tp.partition)
     pauses: dict[tuple[str, int | None], Pause] = {}
 
-    def trouble() -> PartitionCondition | None:
+    def condition() -> PartitionCondition | None:
         entry = flow.ledger().entry(held)
         assert entry is not None
         return entry.condition
 
     with flow.copying(spec, pauses=lambda: dict(pauses)) as job:
-        wait_until(lambda: flow.committed(spec) == {held: 10, other: 10}, why=job.status)
+        wait_until(lambda: flow.committed(spec) == {held: 10, other: 10}, detail=job.status)
         pauses[topic, 0] = Pause("ann@ops1", 1_000)
         job.follow_pauses()
-        wait_until(lambda: (found := trouble()) is not None and found.state == "PAUSED", 10, why=job.status)
+        wait_until(lambda: (found := condition()) is not None and found.state == "PAUSED", 10, detail=job.status)
         before = job.status()["batches"]
-        wait_until(lambda: job.status()["batches"] > before + 1, why=job.status)
+        wait_until(lambda: job.status()["batches"] > before + 1, detail=job.status)
         kept = flow.ledger().entry(held)
         assert kept is not None
         assert kept.mark == Mark(10, 10, 10)
-        assert kept.end == 10, "whoever has not read anything must not forget where the source ends"
+        assert kept.end == 10, "a lane without fetched records must keep the end offset of the source"
         assert kept.condition is not None
         write(flow.source, topic, numbered(10, 10), partition=1)
-        wait_until(lambda: flow.committed(spec) == {held: 10, other: 20}, why=job.status)
+        wait_until(lambda: flow.committed(spec) == {held: 10, other: 20}, detail=job.status)
         pauses.clear()
         job.follow_pauses()
-        wait_until(lambda: trouble() is None, 10, why=job.status)
+        wait_until(lambda: condition() is None, 10, detail=job.status)
         write(flow.source, topic, numbered(10, 10), partition=0)
-        wait_until(lambda: flow.committed(spec) == {held: 20, other: 20}, why=job.status)
+        wait_until(lambda: flow.committed(spec) == {held: 20, other: 20}, detail=job.status)
     for tp in (held, other):
         flow.assert_equal(topic, tp.partition, isolation=COMMITTED)
         entry = flow.ledger().entry(tp)
@@ -164,21 +164,21 @@ def test_the_end_offset_of_an_empty_partition_is_kept_without_an_offset_to_commi
     spec = replace(transactional(flow, topic), auto_offset_reset="latest")
     tp = TopicPartition(topic, 0)
     with flow.copying(spec) as job:
-        wait_until(lambda: flow.ledger().entry(tp), why=job.status)
+        wait_until(lambda: flow.ledger().entry(tp), detail=job.status)
     write(flow.source, topic, numbered(0, 10))
     with flow.copying(spec) as job:
-        wait_until(lambda: flow.committed(spec) == {tp: 10}, why=job.status)
+        wait_until(lambda: flow.committed(spec) == {tp: 10}, detail=job.status)
     flow.assert_equal(topic, isolation=COMMITTED)
 
 
 def test_another_producer_with_the_transactional_id_fences_ours(flow: Flow) -> None:
-    """Java's task with the same id, or our own successor elsewhere."""
+    """Fence the flow like Java's task with the same id, or our own successor in another process."""
     topic = flow.topic()
     spec = transactional(flow, topic)
     tp = TopicPartition(topic, 0)
     with flow.copying(spec) as job:
         write(flow.source, topic, numbered(0, 10))
-        wait_until(lambda: flow.committed(spec) == {tp: 10}, why=job.status)
+        wait_until(lambda: flow.committed(spec) == {tp: 10}, detail=job.status)
         settings = ClientSettings.from_props({"bootstrap.servers": flow.target.bootstrap}, client_id="other")
         cluster = Cluster(settings, name="B")
         assert spec.transactions is not None
@@ -188,10 +188,10 @@ def test_another_producer_with_the_transactional_id_fences_ours(flow: Flow) -> N
             cluster.close()
         before = job.status()["batches"]
         write(flow.source, topic, numbered(10, 10))
-        # This micro-batch is fenced; the next one takes the id back, as a restarted task would.
-        wait_until(lambda: job.status()["batches"] > before, why=job.status)
-        wait_until(lambda: flow.committed(spec) == {tp: 20}, why=job.status)
-        wait_until(lambda: rows_of(job)[tp].position == 20, 10, why=job.status)
+        # This micro-batch is fenced; the next one uses the id again, as a restarted task does.
+        wait_until(lambda: job.status()["batches"] > before, detail=job.status)
+        wait_until(lambda: flow.committed(spec) == {tp: 20}, detail=job.status)
+        wait_until(lambda: rows_of(job)[tp].position == 20, 10, detail=job.status)
     flow.assert_equal(topic, isolation=COMMITTED)
 
 
@@ -201,8 +201,8 @@ def test_a_record_that_is_too_large_blocks_only_its_partition(flow: Flow) -> Non
     bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
     write(flow.source, topic, numbered(0, 3), numbered(3, 1, size=150_000), numbered(4, 3), partition=0)
     with flow.copying(spec) as job:
-        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "TOO_LARGE", why=job.status)
+        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "TOO_LARGE", detail=job.status)
         for number in range(3):
             write(flow.source, topic, numbered(number * 5, 5), partition=1)
-            wait_until(lambda: flow.committed(spec) == {bad: 3, good: number * 5 + 5}, why=job.status)  # noqa: B023
+            wait_until(lambda: flow.committed(spec) == {bad: 3, good: number * 5 + 5}, detail=job.status)  # noqa: B023
     flow.assert_equal(topic, 1, isolation=COMMITTED)

@@ -1,4 +1,4 @@
-"""The first thing a visitor runs."""
+"""The demo runs and finishes."""
 
 import os
 import subprocess

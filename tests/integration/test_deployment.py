@@ -1,7 +1,7 @@
-"""What conf/ and the Dockerfile have for containers and machines, held to their formats and to the program.
+"""Checks the deployment files of conf/ and the Dockerfile against their formats and the program.
 
-There is neither Docker nor Kubernetes here: files are judged by the published schemas of both. What they say is carried out in
-test_deployment_running.py and test_image.py.
+Without Docker and Kubernetes: the published schemas of both validate the files. test_deployment_running.py and test_image.py
+run them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DOCKERFILE = ROOT / "Dockerfile"
 COMPOSE = ROOT / "conf" / "compose"
 KUBERNETES = ROOT / "conf" / "kubernetes"
 UNIT = ROOT / "conf" / "systemd" / "mm2@.service"
-#: An old one and the newest that the package has schemas of.
+#: An old Kubernetes version and the newest for which the package has schemas.
 KUBERNETES_VERSIONS = ("1.30", kubernetes_validate.latest_version())
 SECRETS = re.compile(r"(?i)password|secret|token|BEGIN [A-Z ]*PRIVATE")
 
@@ -50,7 +50,7 @@ def compose() -> Manifest:
 
 
 def manifests() -> dict[str, Manifest]:
-    """By kind; there is one of each."""
+    """The manifests by kind; there is one of each."""
     files = [file for file in KUBERNETES.glob("*.yaml") if file.name != "kustomization.yaml"]
     return {made["kind"]: made for made in (yaml.safe_load(file.read_text()) for file in files)}
 
@@ -108,7 +108,7 @@ def test_no_secret_can_get_into_a_layer() -> None:
     steps = instructions(DOCKERFILE.read_text())
     assert not [rest for word, rest in steps if word in {"ARG", "ADD"}]
     assert not [rest for word, rest in steps if word in {"ENV", "RUN"} and SECRETS.search(rest)]
-    # All that is not named stays outside of the build.
+    # All other files are excluded from the build.
     assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*"
 
 
@@ -128,7 +128,7 @@ def test_compose_mounts_exist_and_ports_are_published_on_loopback_only() -> None
             origin = volume.split(":")[0]
             assert origin in wanted["volumes"] or (COMPOSE / origin).exists(), f"{name}: {volume}"
         assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
-        # An image by its name alone, in one version; no registry of anybody's.
+        # An image by name and version only, without a registry.
         assert name == "mm2" or re.fullmatch(r"[a-z]+/[a-z]+:v?\d+\.\d+\.\d+", service["image"]), name
 
 
@@ -157,7 +157,7 @@ def test_the_compose_prometheus_file_is_the_sample_with_another_address() -> Non
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 def test_the_manifests_are_valid_for_kubernetes(version: str) -> None:
     kinds = manifests()
-    # Of the operator of Prometheus, not of Kubernetes.
+    # A kind of the Prometheus operator, not of Kubernetes.
     assert kinds.pop("PodMonitor")["apiVersion"] == "monitoring.coreos.com/v1"
     assert set(kinds) == {"Namespace", "Service", "StatefulSet", "PodDisruptionBudget", "NetworkPolicy"}
     for made in kinds.values():
@@ -194,7 +194,7 @@ def test_every_selector_matches_the_pods_and_names_their_port() -> None:
     assert port["name"] == kinds["Service"]["spec"]["ports"][0]["targetPort"]
     assert kinds["NetworkPolicy"]["spec"]["ingress"][0]["ports"] == [{"port": port["containerPort"]}]
     assert kinds["StatefulSet"]["spec"]["serviceName"] == kinds["Service"]["metadata"]["name"]
-    # What alerts.yml looks for.
+    # The labels that alerts.yml uses.
     assert labels[kinds["PodMonitor"]["spec"]["jobLabel"]] == "mm2"
 
 
@@ -209,7 +209,7 @@ def test_the_files_that_the_properties_name_are_mounted_and_hold_all_secrets() -
         if re.search("password|jaas|key$|chain$", key):
             assert "${secret:" in value, key
     assert container()["args"][0] == f"{_mounted(mounts, 'config')}/mm2.properties"
-    # Every variable that the properties ask for is set.
+    # Every variable that the properties use is set.
     variables = {variable["name"] for variable in container()["env"]}
     assert set(re.findall(r"\$\{env:(\w+)\}", str(props))) == variables
 
@@ -236,9 +236,9 @@ def test_the_probes_use_the_configured_listeners_and_a_stop_has_enough_time() ->
         assert program == "mm2-health"
         options = health.parser().parse_args(arguments)
         assert options.url.removesuffix("/health") in props["listeners"]
-        # A cluster that is away makes a pod unready and never kills it.
+        # An unreachable cluster makes a pod unready and never kills it.
         assert options.alive == (probe != "readinessProbe")
-        # mm2-health says why before the kubelet gives it up.
+        # mm2-health reports the reason before the kubelet's timeout.
         assert options.timeout < container()[probe]["timeoutSeconds"]
     for seconds in (
         pod()["terminationGracePeriodSeconds"],
@@ -270,7 +270,7 @@ def test_a_pod_serves_the_manifest_ports_to_clients_with_a_certificate(
         outside, inside = binding.main
         assert (outside.demands_certificate, inside.demands_certificate, inside.is_loopback) == (True, False, True)
         assert not exposed([outside])
-        # A name of the Service's, which the certificate that the manifest asks for is good for.
+        # A name of the Service that the requested certificate covers.
         assert binding.advertised_url == "https://mm2-1.mm2.mm2.svc:8083/"
         assert outside.context is not None
         trusting = ssl.create_default_context(cafile=str(secret / "ca.crt"))
@@ -278,8 +278,8 @@ def test_a_pod_serves_the_manifest_ports_to_clients_with_a_certificate(
         for name in ("mm2-1.mm2.mm2.svc", "mm2"):  # the other pods, Prometheus
             assert _handshake(outside.context, trusting, name) == "ok"
         assert "Hostname mismatch" in _handshake(outside.context, trusting, "mm2-1.mm2.other.svc")
-        nobody = ssl.create_default_context(cafile=str(secret / "ca.crt"))
-        assert "certificate" in _handshake(outside.context, nobody, "mm2")
+        anonymous = ssl.create_default_context(cafile=str(secret / "ca.crt"))
+        assert "certificate" in _handshake(outside.context, anonymous, "mm2")
     finally:
         binding.close()
 
@@ -312,7 +312,7 @@ def _seconds(text: str) -> float:
 
 @pytest.fixture(scope="module")
 def unit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unit with the program of this repository, for systemd looks whether there is one."""
+    """The unit with the program of this repository, because systemd checks that it exists."""
     folder = tmp_path_factory.mktemp("systemd")
     made = folder / UNIT.name
     program = ROOT / "bin" / "connect-mirror-maker"
@@ -331,14 +331,14 @@ def _systemd(*words: str) -> str:
 
 def test_the_systemd_unit_is_valid_and_hardened(unit: Path) -> None:
     assert not _systemd("verify", "--man=no", str(unit))
-    # Its measure goes from 0 to 10, and up to 2.0 it is "OK"; without hardening it is 9.6.
+    # The score is 0 to 10, and up to 2.0 is "OK"; without hardening it is 9.6.
     assert "exposure level" in _systemd("security", "--offline=true", "--threshold=20", "--no-pager", str(unit))
 
 
 def test_the_systemd_unit_handles_the_exit_codes_of_the_program() -> None:
     settings = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
     assert settings["Restart"] == "on-failure"
-    # Nothing but the wrong command line, or a file that is not there, is left to a human at once.
+    # Only an invalid command line or a missing file prevents a restart.
     assert settings["RestartPreventExitStatus"] == str(connect_mirror_maker.EXIT_USAGE)
     assert float(settings["TimeoutStopSec"]) > connect_mirror_maker._LAST_RESORT_S
     assert settings["KillMode"] == "mixed"

@@ -1,4 +1,4 @@
-"""What conf/compose and conf/kubernetes say, carried out with real brokers and processes (slow)."""
+"""Runs conf/compose and conf/kubernetes with real brokers and processes (slow)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Manifest = dict[str, Any]
 
 
 def broker_settings(service: Manifest) -> dict[str, str]:
-    """What Kafka's image makes of its environment: KAFKA_ABC_DEF is abc.def, two underscores are one."""
+    """Properties from the environment as in Kafka's image: KAFKA_ABC_DEF is abc.def, two underscores are one."""
     found = {}
     for name, value in service["environment"].items():
         if name.startswith("KAFKA_"):
@@ -48,7 +48,7 @@ def broker_settings(service: Manifest) -> dict[str, str]:
 
 @contextmanager
 def brokers_of_compose(folder: Path) -> Iterator[dict[str, int]]:
-    """Both brokers with nothing but what compose gives them; the ports that stand for those of compose, by name and number."""
+    """Both brokers with only the settings of compose, and the ports that replace those of compose, by name and number."""
     services = {
         name: made
         for name, made in yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"].items()
@@ -83,7 +83,7 @@ def brokers_of_compose(folder: Path) -> Iterator[dict[str, int]]:
             stack.callback(end, process)
             running.append((process, log, mapped["9092"]))
         for process, log, port in running:
-            wait_until(partial(_serves, port), 240, why=log.read_text)
+            wait_until(partial(_serves, port), 240, detail=log.read_text)
             assert process.poll() is None
         yield ports
 
@@ -102,7 +102,7 @@ def _serves(port: int) -> bool:
 def test_brokers_start_with_the_compose_settings_and_records_are_copied(tmp_path: Path) -> None:
     with brokers_of_compose(tmp_path) as ports:
         for name, outside in (("kafka-a", "19092"), ("kafka-b", "29092")):
-            for number in ("9092", outside):  # each listener leads back to itself
+            for number in ("9092", outside):  # each listener advertises itself
                 port = ports[f"{name}:{number}"]
                 found = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=60)
                 assert [f"{broker.host}:{broker.port}" for broker in found.brokers.values()] == [f"127.0.0.1:{port}"]
@@ -128,7 +128,7 @@ def test_brokers_start_with_the_compose_settings_and_records_are_copied(tmp_path
 
 
 def _at(port: int) -> Any:
-    """What the helpers of these tests ask of a broker."""
+    """The broker interface that the test helpers need."""
     return type("Broker", (), {"bootstrap": f"127.0.0.1:{port}"})()
 
 
@@ -189,7 +189,7 @@ def test_two_processes_with_the_properties_of_the_pods_are_one_group_behind_tls_
             return {task["worker_id"] for task in status["tasks"]}
 
         pods[0].eventually(lambda: len(workers()) == 2, 120)
-        # Whichever of the two leads: one of these is passed on from pod to pod.
+        # Whichever of the two is the leader: one of these requests is forwarded between the pods.
         for _, inside in ports:
             for verb in ("pause", "resume"):
                 done = httpx.put(
@@ -218,7 +218,7 @@ def _is_well(arguments: list[str]) -> bool:
 
 
 def _secrets(folder: Path, brokers: list[LocalKafka], authority: certificates.Issued) -> Path:
-    """The three Secrets as folders, and their users on the brokers."""
+    """Create the three Secrets as folders, and their users on the brokers."""
     for broker in brokers:
         wanted = UserScramCredentialUpsertion(
             "mirror", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), f"5ecret-{broker.name}".encode()

@@ -1,6 +1,6 @@
 """The documentation is correct: links resolve, code blocks parse, commands run as printed.
 
-Commands of all pages run beside one flow, which is started by the command that docs/DEPLOYMENT.md starts it with.
+Commands of all pages run beside one flow, which is started with the command of docs/DEPLOYMENT.md.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ MARKS = {"elsewhere", "stays"}
 CHANGING = re.compile(
     r"\bmm2 (pause|resume|restart|stop|throttle|failover|failback|promote|offsets delete)\b|-X ?(PUT|POST)"
 )
-#: What does not end by itself, takes the flow away from those that come after it, or wants what this flow has not. That it is written
-#: as `mm2` understands it is looked at all the same, and that it works in tests of its own.
+#: Commands that do not end, stop the flow that later commands need, or need features that this flow does not have. Only their
+#: syntax is checked here; other tests run them.
 NOT_BESIDE = re.compile(
     r"--watch|--keep|--continuous|--cluster C|worker\.properties|jq|completion"
     r"|\bmm2 (stop|failover|promote)\b(?!.*--dry-run)|\bmm2 failback\b|bin/demo|'B->A'"
 )
-#: Topics that examples are about.
+#: Topics of the examples.
 TOPICS = ("orders", "payments")
-#: Exit codes that are an answer: well and not well. 2 is none.
+#: Exit codes of a successful call: healthy and not healthy. 2 is an error.
 ANSWERS = {0, 1}
 
 
@@ -78,7 +78,7 @@ def test_every_block_has_a_language() -> None:
     for block in blocks():
         assert block.marks <= MARKS, block
         assert block.language in {*LANGUAGES, ""}, block
-        # What can be typed must be found, so that it is tried.
+        # Every command must be found, so that it is tested.
         if not block.is_shell:
             assert not re.search(r"^(\$ )?bin/", block.text, re.MULTILINE) or block.language == "text", block
 
@@ -109,7 +109,7 @@ def test_every_documented_mm2_command_parses(capsys: pytest.CaptureFixture[str])
 
 
 def _programs(command: str) -> list[list[str]]:
-    """Its words, for each program of a pipe or a list; what is written to a file is left out."""
+    """The words of each program of a pipe or a list, without redirections to files."""
     lexer = shlex.shlex(command.replace("$", "_"), posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     found: list[list[str]] = [[]]
@@ -140,10 +140,10 @@ def _verbs() -> set[str]:
 def test_units_and_containers_have_the_defined_names() -> None:
     """Commands that cannot run here."""
     typed = [command for block in blocks() if block.is_shell for command in block.commands()]
-    said = [word for page in PAGES for word in re.findall(r"`(systemctl [^`]+)`", page.read_text())]
+    printed = [word for page in PAGES for word in re.findall(r"`(systemctl [^`]+)`", page.read_text())]
     units = [
         word.strip("'")
-        for command in (*typed, *said)
+        for command in (*typed, *printed)
         if command.split()[0] in {"systemctl", "journalctl"}
         for word in command.split()
         if word.strip("'").startswith("mm2")
@@ -177,14 +177,14 @@ def test_yaml_and_json_blocks_parse() -> None:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A folder that looks like the repository, with two brokers behind its samples, and a flow that runs."""
+class Environment:
+    """A folder like the repository, with two brokers for its sample files, and a running flow."""
 
     folder: Path
     port: int
 
     def run(self, command: str) -> tuple[str, subprocess.CompletedProcess[str]]:
-        """A command as printed, but for the port of REST, and with python's programs on the path."""
+        """Run a command as printed, except for the REST port, with Python's programs on the path."""
         typed = re.sub(r"(localhost|127\.0\.0\.1):8083", rf"\1:{self.port}", command)
         return command, subprocess.run(
             ["bash", "-c", typed], cwd=self.folder, env=_environment(self.folder), capture_output=True, text=True,
@@ -198,7 +198,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     folder = tmp_path_factory.mktemp("docs")
     (port,) = free_ports(1)
     for name in ("bin", "docs", "mm2", ".venv"):
@@ -206,7 +206,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with _brokers(folder / "kafka") as (a, b):
         shutil.copytree(ROOT / "conf", folder / "conf")
         sample = folder / "conf" / "connect-mirror-maker.properties"
-        # The last word on a key counts.
+        # The last value of a key is valid.
         sample.write_text(
             f"{sample.read_text()}\nA.bootstrap.servers = {a.bootstrap}\nB.bootstrap.servers = {b.bootstrap}\n"
             f"listeners = http://127.0.0.1:{port}\nrefresh.topics.interval.seconds = 1\ntasks.max = 3\n"
@@ -218,9 +218,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         log = folder / "mm2.log"
         process = spawn(["bash", "-c", f"exec {start}"], output=log, folder=folder, environment=_environment(folder))
         try:
-            wait_until(lambda: all(has_all(a, topic, b, f"A.{topic}") for topic in TOPICS), 180, why=log.read_text)
-            wait_until(lambda: _is_healthy(port), 60, why=log.read_text)
-            yield Stage(folder, port)
+            wait_until(lambda: all(has_all(a, topic, b, f"A.{topic}") for topic in TOPICS), 180, detail=log.read_text)
+            wait_until(lambda: _is_healthy(port), 60, detail=log.read_text)
+            yield Environment(folder, port)
             assert process.poll() is None, log.read_text()
         finally:
             end(process, patience_s=30)
@@ -254,7 +254,7 @@ def _fill(broker: LocalKafka) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_every_command_runs_as_printed(stage: Stage) -> None:
+def test_every_command_runs_as_printed(env: Environment) -> None:
     typed: dict[str, Block] = {}
     for block in blocks():
         for command in block.runnable():
@@ -264,8 +264,8 @@ def test_every_command_runs_as_printed(stage: Stage) -> None:
     looking = [command for command in typed if not CHANGING.search(command)]
     failed = []
     with ThreadPoolExecutor(2) as threads:
-        outcomes = list(threads.map(stage.run, looking))
-    outcomes += [stage.run(command) for command in typed if CHANGING.search(command)]
+        outcomes = list(threads.map(env.run, looking))
+    outcomes += [env.run(command) for command in typed if CHANGING.search(command)]
     for command, done in outcomes:
         allowed = ANSWERS if re.match(r"(bin/)?mm2 ", command) else {0}
         if done.returncode not in allowed or "Traceback" in done.stderr:
@@ -275,8 +275,8 @@ def test_every_command_runs_as_printed(stage: Stage) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_readme_drill_runs_as_printed(stage: Stage) -> None:
-    """Last, since it takes the flow's topics away, and gives them back."""
+def test_the_readme_drill_runs_as_printed(env: Environment) -> None:
+    """Last, since it removes the flow's topics and restores them."""
     drill = [
         command
         for block in blocks()
@@ -285,7 +285,7 @@ def test_the_readme_drill_runs_as_printed(stage: Stage) -> None:
         if re.search(r"\bmm2 (failover|failback)\b(?!.*--dry-run)", command)
     ]
     assert len(drill) == 2, drill
-    for command, done in map(stage.run, drill):
+    for command, done in map(env.run, drill):
         assert done.returncode == 0, (
             f"{command}\nended with {done.returncode}: {done.stdout[-1500:]}{done.stderr[-1500:]}"
         )

@@ -1,4 +1,4 @@
-"""Source tasks with exactly-once: what a read_committed consumer sees after a crash, a freeze or fencing."""
+"""Source tasks with exactly-once: the records of a read_committed consumer after a crash, a freeze or fencing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sequences(kafka: LocalKafka, topic: str) -> dict[str, list[int]]:
 
 
 def assert_exact(kafka: LocalKafka, topic: str, tasks: int, at_least: int) -> None:
-    """Every task's records are 1, 2, 3 … with nothing left out and nothing twice."""
+    """Assert that every task's records are 1, 2, 3 … without gaps and duplicates."""
     found = sequences(kafka, topic)
     assert set(found) == {f"task-{n}" for n in range(tasks)}
     for numbers in found.values():
@@ -85,8 +85,8 @@ def shortest(kafka: LocalKafka, topic: str, tasks: int) -> int:
 def test_a_worker_that_dies_or_freezes_causes_no_loss_or_duplicate(
     kafka_b: LocalKafka, topic: str, boundary: str, fate: signal.Signals, tmp_path: Path
 ) -> None:
-    """Given a worker that ends in the middle of its work, when another one takes over, then nothing shows of it; not
-    even when it was only frozen, in an open transaction, and goes on later."""
+    """A worker ends between records and another one takes over: no data loss and no duplicates, even when it was only frozen
+    in an open transaction and resumes later."""
     props = {"tasks": "2", "tasks.max": "2", "pause.s": "0.002", "transaction.boundary": boundary}
     props |= {"exactly.once.support": "required", "transaction.boundary.interval.ms": "300"}
     first = WorkerProcess(worker_props(kafka_b.bootstrap, topic, **ENABLED), "w0:1", tmp_path)
@@ -135,7 +135,7 @@ def other_producer(kafka: LocalKafka, transactional_id: str) -> Iterator[Transac
 
 
 def test_producers_of_older_tasks_are_fenced_when_the_number_of_tasks_changes(kafka_b: LocalKafka, topic: str) -> None:
-    """3 → 1 → 3 tasks: a zombie of the first three can write no more, though no new task has its id."""
+    """3 → 1 → 3 tasks: a zombie of the first three is fenced although no new task has its id."""
     props = {"tasks.max": "3", "pause.s": "0.01"}
     with worker(kafka_b, topic) as w, ExitStack() as stack:
         put(w.herder, topic, tasks="3", **props)
@@ -161,7 +161,7 @@ def counts(*numbers: int) -> list[str]:
 
 
 def test_an_open_transaction_of_a_dead_worker_does_not_block_its_successor(kafka_b: LocalKafka, topic: str) -> None:
-    """It would not time out for a minute; the next producer of the task aborts it."""
+    """The transaction would time out after a minute; the next producer of the task aborts it."""
     with worker(kafka_b, topic) as w:
         put(w.herder, topic)
         wait_until(lambda: longest(kafka_b, topic) > 5)
@@ -203,7 +203,7 @@ def test_a_pause_commits_the_open_transaction_and_a_failure_aborts_it(kafka_b: L
         committed = longest(kafka_b, topic)
         put(w.herder, topic, **never, **{"fail.at": str(committed + 300)})
         wait_until(lambda: task_states(w.herder) == ["FAILED"])
-        # The records are there, and not waited for: their transaction was aborted.
+        # Consumers do not wait for the records: their transaction was aborted.
         found = longest(kafka_b, topic)
         assert len(uncommitted(kafka_b, topic)) > found >= committed
     assert_exact(kafka_b, topic, 1, committed)

@@ -1,16 +1,16 @@
-"""The drill, by the verbs that people have for it: A is killed under load, applications go to B, A comes back, they go home.
+"""Failover and failback drill with the verbs of mm2: A is killed under load, applications fail over to B, A restarts, they fail back.
 
-Given 20 groups on A that consume and commit as records come, at different places: some at rest, one that has consumed past its
+Given 20 groups on A that consume and commit under load, at different offsets: some idle, one that has consumed past its
 last commit, one that never commits; both flows, with remote topics named by default or as their sources are (identity naming);
-a flow that is not allowed to be fast, so that A has records of its own when it is killed with SIGKILL. When `mm2 failover`,
-`failback`, `failover` the other way and `failback` are said, as docs/FAILOVER.md has it. Validates, by reading both clusters:
+a flow with limited bandwidth, so that A has uncopied records when it is killed with SIGKILL. When `mm2 failover`,
+`failback`, `failover` in the opposite direction and `failback` run, as in docs/FAILOVER.md. Validates, by reading both clusters:
 
 - a dry run changes nothing;
-- on B each group goes on so that what it consumed on A and what it reads on B is all that is on B: 0 skipped; and of what it
-  reads again nothing was committed longer before the kill than a checkpoint takes: 0 re-read beyond what was in flight;
-- what A has that B has not is told exactly, partition by partition, and comes to B later where names allow that;
-- at home each group stands behind the last record that it has consumed: 0 skipped, 0 re-read;
-- each record is on either side once, whichever way it came, and what is written after the drill is copied as before it.
+- on B each group skips no record: it consumes all records of B that it did not consume on A; and it reads no record again that
+  it had committed longer before the kill than a checkpoint takes;
+- records that only A has are reported exactly, by partition, and are copied to B later where names allow that;
+- after failback each group continues after the last record that it has consumed: 0 skipped, 0 re-read;
+- each record is on both clusters once, copied in either direction, and records written after the drill are copied as before.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ PER_SECOND = 400
 LOAD_S = 20.0
 SIZE = 200
 BURST = 40_000
-#: A second each for the ledger and the checkpoint, and patience with a busy machine.
+#: A second each for the ledger and the checkpoint, and a margin for a busy machine.
 IN_FLIGHT_S = 12.0
-MIDWAY, NEVER = 18, 19  # groups of their own kind
+MIDWAY, NEVER = 18, 19  # other group types
 
 Numbers = dict[int, list[tuple[int, int]]]
 """(offset, number) of each record, by partition."""
@@ -61,7 +61,7 @@ Numbers = dict[int, list[tuple[int, int]]]
 
 @dataclass
 class Group:
-    """A consumer; `consumed` says when it had each record, `committed` when that was committed."""
+    """A consumer; `consumed` has the time of each record, `committed` the time of its commit."""
 
     name: str
     number: int
@@ -89,7 +89,7 @@ class Group:
             consumer.close()
 
     def consume_to(self, broker: LocalKafka, wanted: set[int], topics: list[str]) -> dict[int, int]:
-        """How often it reads each record until it has nothing more to read of these topics; commits, and leaves."""
+        """Read these topics to their ends, commit, and leave the group; returns how often each record was read."""
         consumer = self._consumer(broker, 60_000)
         consumer.subscribe(topics)
         read: Counter[int] = Counter()
@@ -125,7 +125,7 @@ class Group:
 
 
 def commit(consumer: Consumer) -> None:
-    """Whatever takes its time: a coordinator that has just begun, a machine with other things to do."""
+    """Retry an operation that is delayed by a loading coordinator or a busy machine."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -138,7 +138,7 @@ def commit(consumer: Consumer) -> None:
 
 
 class Load:
-    """Numbered records to all partitions of A's topic, then a burst that a slow flow does not copy in a second."""
+    """Write numbered records to all partitions of A's topic, then a burst that a slow flow cannot copy in a second."""
 
     def __init__(self, broker: LocalKafka) -> None:
         self._producer = producer_of(broker, log_level=0, acks="all")
@@ -187,7 +187,7 @@ def write_numbers(broker: LocalKafka, topic: str, wanted: range) -> None:
 
 
 def offsets_of(broker: LocalKafka, names: list[str], topic: str) -> dict[str, dict[int, int]]:
-    """By group and partition; what is not committed is not in it."""
+    """Committed offsets by group and partition."""
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="asked")
     answers = Admin(cluster).list_group_offsets(names)
     cluster.close()
@@ -201,7 +201,7 @@ def offsets_of(broker: LocalKafka, names: list[str], topic: str) -> dict[str, di
 
 
 def in_use(broker: LocalKafka, names: list[str]) -> list[str]:
-    """Those of the groups that have members."""
+    """The groups that have members."""
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="asked")
     described = Admin(cluster).describe_groups(names)
     cluster.close()
@@ -209,7 +209,7 @@ def in_use(broker: LocalKafka, names: list[str]) -> list[str]:
 
 
 def changeable(broker: LocalKafka, names: list[str], remote: str) -> tuple[Any, ...]:
-    """What the verbs could change on a cluster, but for what running tasks write all the time."""
+    """The state of a cluster that the verbs could change, without what running tasks write continuously."""
     words = {
         key: value
         for key, (value, _) in table(broker, ledger_topic("A")).items()
@@ -242,7 +242,7 @@ def test_twenty_groups_fail_over_and_fail_back(
         "topics": TOPIC,
         "groups": "drill-.*",
         "A->B.copy.throttle.bytes.per.sec": "400000",
-        # Once with the group sync, which then has done a part of the work, and once without.
+        # Once with the group sync, which then has committed some of the offsets, and once without.
         "sync.group.offsets.enabled": str(identity).lower(),
         "sync.group.offsets.interval.seconds": "1",
         "listeners": "",
@@ -259,7 +259,7 @@ def test_twenty_groups_fail_over_and_fail_back(
     names = [group.name for group in movers]
     process = MirrorProcess(file, tmp_path / "process.log")
 
-    def said(code: int, *arguments: str) -> dict[str, Any]:
+    def run_verb(code: int, *arguments: str) -> dict[str, Any]:
         verb, flow, *rest = arguments
         got, out, err = asked(capsys, verb, file, flow, *rest, "--json")
         assert got == code, f"{arguments}: {got} instead of {code}: {err}{out}\n{process.tail()}"
@@ -282,19 +282,19 @@ def test_twenty_groups_fail_over_and_fail_back(
         wait_until(lambda: all(group.consumed for group in groups), 120)
         stop.set()
         threads[-1].join()
-        load.write(BURST)  # 8 MB: half of it may come in one fetch, the rest has to wait for ten seconds
+        load.write(BURST)  # 8 MB: one fetch may return half of it, the rest waits for ten seconds
         load.flush()
         killed = time.monotonic()
         a.kill9()
-        time.sleep(5)  # checkpoints that are still to come; consumers that wait for an answer of A wait for ever
+        time.sleep(5)  # outstanding checkpoints; consumers that wait for a response of A never get one
 
-        # -- away from a source that is gone
+        # -- failover from an unreachable source
         before = changeable(b, names, remote)
-        dry = said(0, "failover", "A->B", "--dry-run")
+        dry = run_verb(0, "failover", "A->B", "--dry-run")
         assert changeable(b, names, remote) == before, "a dry run changes nothing"
         assert not dry["source_answers"]
         began = time.monotonic()
-        done = said(0, "failover", "A->B")
+        done = run_verb(0, "failover", "A->B")
         took_s = time.monotonic() - began
         assert all(row["state"] == "PAUSED" for row in done["partitions"]), done["partitions"]
         assert all(row["source_end"] is not None for row in done["partitions"]), (
@@ -310,12 +310,12 @@ def test_twenty_groups_fail_over_and_fail_back(
         )
         for row in done["groups"]:
             assert placed[row["group"]][row["partition"]] == row["offset_after"], row
-        twice: dict[str, float] = {}  # seconds before the kill of the oldest commit whose record is read again
+        twice: dict[str, float] = {}  # seconds between the oldest commit whose record is read again and the kill
         for group in movers:
-            places = placed[group.name]
-            reads = {what for partition, rows in on_b.items() for at, what in rows if at >= places.get(partition, 0)}
+            offsets = placed[group.name]
+            reads = {what for partition, rows in on_b.items() for at, what in rows if at >= offsets.get(partition, 0)}
             skipped = everywhere - group.consumed.keys() - reads
-            assert not skipped, f"{group.name} goes on at {places} and skips {len(skipped)}, such as {min(skipped)}"
+            assert not skipped, f"{group.name} continues at {offsets} and skips {len(skipped)}, such as {min(skipped)}"
             again = [group.committed[what] for what in reads & group.committed.keys()]
             assert all(killed - at < IN_FLIGHT_S for at in again), f"{group.name} reads {len(again)} records again"
             if again:
@@ -337,20 +337,20 @@ def test_twenty_groups_fail_over_and_fail_back(
             assert max(read.values()) == 1
             assert everywhere | set(new_on_b) <= group.consumed.keys() | read.keys(), f"{group.name} skips on B"
 
-        # -- A is there again, with records of its own
+        # -- A is reachable again, with uncopied records
         a.start()
         on_a = numbers(a, TOPIC)
         tail = {
             partition: [(at, what) for at, what in rows if what not in everywhere] for partition, rows in on_a.items()
         }
-        assert sum(map(len, tail.values())) > 1_000, "else there is nothing to tell"
+        assert sum(map(len, tail.values())) > 1_000, "no uncopied records, so the test proves nothing"
         figures(f"{sum(map(len, tail.values()))} records on A only")
-        told = said(1, "failback", "A->B")
-        assert told["problems"]
-        for row in told["partitions"]:
+        document = run_verb(1, "failback", "A->B")
+        assert document["problems"]
+        for row in document["partitions"]:
             mine = tail[row["partition"]]
             assert (row["copied_up_to"], row["source_end"], row["missing"]) == (mine[0][0], mine[-1][0] + 1, len(mine))
-        kept = said(0, "failback", "A->B", "--divergent", "keep")
+        kept = run_verb(0, "failback", "A->B", "--divergent", "keep")
         if identity:
             assert all(start["verified"] for start in kept["starts"])
             process.eventually(lambda: all_of(numbers(a, TOPIC)).keys() >= set(new_on_b), 120)
@@ -371,16 +371,16 @@ def test_twenty_groups_fail_over_and_fail_back(
                 )
                 assert got.keys() <= late
 
-        # -- home
-        wait_until(lambda: not in_use(a, names), 120)  # members that A knows from before it was killed
-        home = said(0, "failover", "B->A", "--wait", "120")
+        # -- failback
+        wait_until(lambda: not in_use(a, names), 120)  # members of the groups from before A was killed
+        home = run_verb(0, "failover", "B->A", "--wait", "120")
         assert {row["group"] for row in home["groups"]} == set(names)
         for topic in [TOPIC] if identity else [TOPIC, f"B.{TOPIC}"]:
             end, at_home = dict(enumerate(ends(a, topic))), offsets_of(a, names, topic)
             for group in movers:
                 assert at_home[group.name] == end, f"{group.name} comes home to another place of {topic} than its end"
         figures(f"{len(home['groups'])} offsets of {len(names)} groups at home, each behind its last record")
-        said(0, "failback", "B->A")
+        run_verb(0, "failback", "B->A")
         write_numbers(a, TOPIC, range(2_000_000, 2_000_100))
         after = set(range(2_000_000, 2_000_100))
         process.eventually(lambda: all_of(numbers(b, remote)).keys() >= after, 120)
@@ -395,7 +395,7 @@ def test_twenty_groups_fail_over_and_fail_back(
 def consume_all(
     groups: list[Group], broker: LocalKafka, wanted: set[int], topics: list[str]
 ) -> dict[str, dict[int, int]]:
-    """What each group reads there, side by side; it counts as consumed afterwards."""
+    """Consume there with all groups concurrently; the records count as consumed afterwards."""
     read: dict[str, dict[int, int]] = {}
 
     def run(group: Group) -> None:

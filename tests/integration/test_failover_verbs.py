@@ -32,7 +32,7 @@ def properties(tmp_path: Path, unique: str, source: str, target: str, **more: st
 
 
 def left_behind(broker: LocalKafka, alias: str, remote: str, topic: str) -> None:
-    """1,000 records of partition 0 were copied, of partition 1 none, from offset 50 on; the source had 1,010 and 50."""
+    """1,000 records of partition 0 were copied, and none of partition 1 from offset 50 on; the source had 1,010 and 50."""
     create(broker, remote, 2)
     write(broker, remote, [(None, NUMBER)] * 1_000, 0)
     create(broker, ledger_topic(alias), config=LEDGER_CONFIGS)
@@ -52,14 +52,14 @@ def checkpointed(broker: LocalKafka, alias: str, checkpoints: list[Checkpoint]) 
 
 
 def everything(broker: LocalKafka, alias: str, groups: Mapping[str, str]) -> tuple[Any, ...]:
-    """What a verb could change: ledger, ends of the other topics, offsets of groups."""
+    """The state that a verb could change: ledger, ends of the other topics, offsets of groups."""
     offsets = [committed(broker, group, topic, part) for group, topic in groups.items() for part in (0, 1)]
     others = [ends(broker, topic) for topic in (*groups.values(), f"{alias}.checkpoints.internal")]
     return table(broker, ledger_topic(alias)), others, offsets
 
 
 def outcomes(out: str) -> dict[tuple[str, int], tuple[int | None, str, str]]:
-    """(place on the target, found by, outcome) by group and partition."""
+    """(target offset, source of the offset, outcome) by group and partition."""
     return {
         (row["group"], row["partition"]): (row["translated"], row["found_by"], row["outcome"])
         for row in json.loads(out)["groups"]
@@ -76,7 +76,7 @@ def test_groups_of_an_unreachable_source_continue_where_the_ledger_has_an_offset
     names = ("exact", "ahead", "behind", "first", "beyond")
     exact, ahead, behind, first, beyond = (f"{unique}-{name}" for name in names)
     groups = dict.fromkeys((exact, ahead, behind, first, beyond), remote)
-    # The checkpoints are older than what the ledger knows: the last word on the exact one is 500, not 450.
+    # The checkpoints are older than the ledger: the exact offset is 500, not 450.
     checkpointed(
         kafka_b,
         unique,
@@ -85,15 +85,15 @@ def test_groups_of_an_unreachable_source_continue_where_the_ledger_has_an_offset
             Checkpoint(ahead, remote, 0, 700, 500, ""),
             Checkpoint(behind, remote, 0, 450, 400, ""),
             Checkpoint(first, remote, 1, 50, 0, ""),
-            Checkpoint(beyond, remote, 0, 1_300, 1_100, ""),  # of a copy that the target has no more
+            Checkpoint(beyond, remote, 0, 1_300, 1_100, ""),  # of a copy that the target does not have any more
         ],
     )
     commit(kafka_b, ahead, {(remote, 0): 900})
     before = everything(kafka_b, unique, groups)
     code, out, err = asked(capsys, "failover", file, flow, "--json", "--dry-run")
-    told = json.loads(out)
-    assert (code, err, told["source_answers"], told["records_at_risk"]) == (0, "", False, 10)
-    assert told["seconds_at_risk"] < 120
+    document = json.loads(out)
+    assert (code, err, document["source_answers"], document["records_at_risk"]) == (0, "", False, 10)
+    assert document["seconds_at_risk"] < 120
     assert everything(kafka_b, unique, groups) == before, "a dry run changes nothing"
     assert {row[2] for row in outcomes(out).values()} == {"to be written", "ahead"}
 
@@ -102,7 +102,7 @@ def test_groups_of_an_unreachable_source_continue_where_the_ledger_has_an_offset
     assert outcomes(out) == {
         (exact, 0): (500, "segments", "written"),
         (ahead, 0): (500, "segments", "ahead"),
-        (behind, 0): (400, "conservative", "written"),  # the records behind 400 have no place that is known
+        (behind, 0): (400, "conservative", "written"),  # the target offsets after 400 are unknown
         (first, 1): (0, "segments", "written"),
         (beyond, 0): (1_000, "conservative", "written"),
     }
@@ -140,10 +140,12 @@ def test_a_group_in_use_is_reported_and_skipped_and_the_others_are_moved(
         while not consumer.assignment():
             consumer.poll(0.1)
         code, out, _ = asked(capsys, "failover", file, flow, "--json", "--group", f"{unique}-.*")
-        told = json.loads(out)
+        document = json.loads(out)
         assert code == 1
         assert outcomes(out) == {(idle, 0): (500, "segments", "written"), (busy, 0): (500, "segments", "in use")}
-        assert told["problems"] == [f"group {busy}, {topic}-0: in use: it has members on B (stable): stop them first"]
+        assert document["problems"] == [
+            f"group {busy}, {topic}-0: in use: it has members on B (stable): stop them first"
+        ]
         assert committed(kafka_b, idle, remote) == 500
         code, out, _ = asked(capsys, "failover", file, flow, "--json", "--group", idle)
         assert (code, outcomes(out)) == (0, {(idle, 0): (500, "segments", "there already")})
@@ -184,10 +186,12 @@ def test_a_reachable_source_with_uncopied_records_is_not_abandoned_by_accident(
     )
 
     code, out, err = asked(capsys, "promote", file, flow, "--leave-behind", "--json")
-    told = json.loads(out)
-    assert (code, err, told["records_at_risk"], told["groups"]) == (0, "", 10, [])
-    assert "a cluster has no authorizer, so there are no ACLs" in told["done"]
-    assert told["advice"][0].startswith(f"applications can now write to {remote} on B. Those records are not copied")
+    document = json.loads(out)
+    assert (code, err, document["records_at_risk"], document["groups"]) == (0, "", 10, [])
+    assert "a cluster has no authorizer, so there are no ACLs" in document["done"]
+    assert document["advice"][0].startswith(
+        f"applications can now write to {remote} on B. Those records are not copied"
+    )
     code, out, _ = asked(capsys, "failover", file, flow, "--leave-behind", "--json", "--group", group)
     assert (code, outcomes(out)) == (0, {(group, 0): (500, "segments", "written")})
     assert json.loads(out)["groups"][0]["told_by"] == "source"
@@ -195,13 +199,15 @@ def test_a_reachable_source_with_uncopied_records_is_not_abandoned_by_accident(
     # The promoted topic is written to; the source has ten records that were not copied.
     write(kafka_b, remote, [(None, NUMBER)] * 7, 0)
     code, out, _ = asked(capsys, "failback", file, flow, "--json")
-    told = json.loads(out)
+    document = json.loads(out)
     assert code == 1
-    assert told["problems"] == [
+    assert document["problems"] == [
         f"on {unique} only: 10 records in 1 partition, and nothing was changed: check these records, then use --divergent keep"
     ]
-    assert [(row["missing"], row["others"]) for row in told["partitions"]] == [(10, 7), (0, 0)]
-    assert any(sentence.startswith(f"7 records of other producers are in {remote} on B") for sentence in told["advice"])
+    assert [(row["missing"], row["others"]) for row in document["partitions"]] == [(10, 7), (0, 0)]
+    assert any(
+        sentence.startswith(f"7 records of other producers are in {remote} on B") for sentence in document["advice"]
+    )
     code, out, _ = asked(capsys, "failback", file, flow, "--divergent", "keep")
     assert code == 0
     assert f"done: 1 topic no longer promoted: {flow} resumes copying" in out.splitlines()
@@ -229,13 +235,13 @@ def test_records_of_a_writer_that_was_not_stopped_are_reported(
 
     monkeypatch.setattr("mm2.failover.failover.stop_copying", meanwhile)
     code, out, _ = asked(capsys, "failover", file, flow, "--json", "--group", f"{unique}-nobody")
-    told = json.loads(out)
-    assert (code, told["records_at_risk"]) == (1, 3)
-    assert told["problems"] == [
+    document = json.loads(out)
+    assert (code, document["records_at_risk"]) == (1, 3)
+    assert document["problems"] == [
         f"producers still write to {unique}; written after copying was stopped, and not on B: 3 records"
     ]
-    assert any(sentence.startswith("1 topic promoted") for sentence in told["done"])
-    assert "no selected group has committed offsets of these topics" in told["done"]
+    assert any(sentence.startswith("1 topic promoted") for sentence in document["done"])
+    assert "no selected group has committed offsets of these topics" in document["done"]
 
 
 def test_an_error_is_reported_in_one_sentence_and_changes_nothing(
@@ -305,13 +311,13 @@ def test_under_identity_naming_the_reverse_flow_starts_after_the_copied_records(
     create(kafka_a, f"mm2-offsets.{b}.internal", 5, {"cleanup.policy": "compact"})
     create(kafka_a, ledger_topic(b), config=LEDGER_CONFIGS)
     code, out, _ = asked(capsys, "failback", file, there, "--json")
-    told = json.loads(out)
-    assert (code, [start["offset"] for start in told["starts"]]) == (1, [1_000, 0])
+    document = json.loads(out)
+    assert (code, [start["offset"] for start in document["starts"]]) == (1, [1_000, 0])
     assert ends(kafka_a, f"mm2-offsets.{b}.internal") == [0] * 5, "not before the tail was agreed to"
     code, out, _ = asked(capsys, "failback", file, there, "--divergent", "keep", "--json")
-    told = json.loads(out)
+    document = json.loads(out)
     assert code == 0
-    assert [(start["offset"], start["offset_before"], start["verified"]) for start in told["starts"]] == [
+    assert [(start["offset"], start["offset_before"], start["verified"]) for start in document["starts"]] == [
         (1_000, None, True),
         (0, None, True),
     ]

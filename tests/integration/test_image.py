@@ -1,6 +1,6 @@
-"""The container image, made step by step from its Dockerfile in a clean root, and run from there between two brokers.
+"""The container image, built from its Dockerfile in a clean root, and run from there between two brokers.
 
-Slow, and as root only: debootstrap (Debian's package) makes the root. There is no Docker here; what this cannot show is said in
+Slow, and as root only: debootstrap (Debian's package) makes the root. Without Docker; the limits of this test are in
 docs/DEPLOYMENT.md.
 """
 
@@ -47,7 +47,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         name: value for name, value in os.environ.items() if name.startswith(("PIP_", "http", "HTTP", "SSL_CERT"))
     }
     ambient.pop("PIP_FIND_LINKS", None)
-    # A registry behind a proxy is trusted during the build like on this machine.
+    # The build trusts the certificates of this machine's registries, which may be behind a proxy.
     bundle = Path("/etc/ssl/certs/ca-certificates.crt")
     (base / "var" / "tmp" / "trusted.crt").write_bytes(bundle.read_bytes())
     ambient |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), "/var/tmp/trusted.crt")  # noqa: S108 - in the new root
@@ -59,7 +59,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 @pytest.mark.timeout(2400)
 class TestImage:
     def test_the_image_has_the_tested_versions_and_no_test_packages(self, image: Image) -> None:
-        told = image.run(
+        reported = image.run(
             "python",
             "-c",
             "from importlib.metadata import distributions\nfor d in distributions(): print(f'{d.name}=={d.version}')",
@@ -67,7 +67,7 @@ class TestImage:
         pinned = {
             _normal(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"
         }
-        installed = {_normal(line) for line in told}
+        installed = {_normal(line) for line in reported}
         ours = {line for line in installed if line.startswith("mm2==")}
         assert ours
         assert installed - ours <= pinned
@@ -106,13 +106,13 @@ class TestImage:
         )
         assert file.exists()
         address = f"http://127.0.0.1:{port}/health"
-        assert image.run(*image.health, address).returncode == 1, "nobody is there yet"
+        assert image.run(*image.health, address).returncode == 1, "no process listens yet"
         log = tmp_path / "container.log"
         command = image.command(*image.entrypoint, "/etc/mm2/mm2.properties", "--clusters", "B")
         process = spawn(command, output=log)
         try:
-            wait_until(lambda: has_all(kafka_a, unique, kafka_b, f"A.{unique}"), 180, why=log.read_text)
-            wait_until(lambda: image.run(*image.health, address).returncode == 0, 60, why=log.read_text)
+            wait_until(lambda: has_all(kafka_a, unique, kafka_b, f"A.{unique}"), 180, detail=log.read_text)
+            wait_until(lambda: image.run(*image.health, address).returncode == 0, 60, detail=log.read_text)
             owners = {int(line) for line in _owners(process.pid)}
             assert owners == {10001}, owners
             began = time.monotonic()

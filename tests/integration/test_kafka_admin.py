@@ -177,7 +177,7 @@ def test_start_offsets_of_share_groups(admin: Admin, unique: str) -> None:
     place, other = TopicPartition(unique, 0), TopicPartition(unique, 1)
     group, classic = f"{unique}, shared", f"{unique}, classic"
     assert admin.alter_group_offsets(classic, {place: OffsetAndMetadata(0)}) == {place: None}
-    # It comes to be by that, without members; coordinators hear of a new topic a little later than others.
+    # This creates the group, without members; coordinators get the metadata of a new topic a little later.
     done = {place: None, other: None}
     wait_until(lambda: admin.alter_share_group_offsets(group, {place: 0, other: 7}) == done)
     answers = admin.list_share_group_offsets([group, classic, "no-such-group"])

@@ -1,4 +1,4 @@
-"""Connections, logins and TLS against one broker with a listener for each kind of security."""
+"""Connections, authentication and TLS with one broker that has a listener for each security protocol."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 PLAIN_USERS = f'{PLAIN_MODULE} required user_alice="alice-secret" user_bob="bob-secret";'
-#: Comma and equals sign have to be escaped in SCRAM messages, and both occur in names made from certificates.
+#: Comma and equals sign must be escaped in SCRAM messages, and both occur in names from certificates.
 SCRAM_USER = "CN=carol,O=x"
 
 
 @dataclass(frozen=True)
 class Secured:
-    """The broker and the stores its clients need."""
+    """The broker and the keystores of its clients."""
 
     broker: LocalKafka
     authority: certificates.Issued
@@ -128,7 +128,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def create_scram_user(secured: Secured, name: str, password: str) -> None:
-    """As `kafka-configs --alter` does: the format tool cannot take a name with a comma."""
+    """Create SCRAM users as `kafka-configs --alter` does: the format tool accepts no name with a comma."""
     cluster = Cluster(ClientSettings.from_props(secured.props("OPEN")), name="S")
     for mechanism, digest in ((1, "sha256"), (2, "sha512")):
         credential = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
@@ -148,7 +148,7 @@ def jaas(module: str, username: str, password: str) -> str:
 
 
 def usable(connection: Connection) -> None:
-    """The connection carries a request that only a logged-in client may send."""
+    """Assert that the connection accepts a request that needs authentication."""
     try:
         assert connection.request(MetadataRequest(topics=[])).cluster_id
     finally:
@@ -311,7 +311,7 @@ def test_session_is_renewed_on_the_open_connection(secured: Secured) -> None:
     config = jaas(PLAIN_MODULE, "alice", "alice-secret")
     connection = secured.open(secured.props("SHORT", sasl_mechanism="PLAIN", sasl_jaas_config=config))
     before = connection.fileno()
-    # More than two lifetimes of 1.5 s, after which the broker would hang up; who logs in again within a second is refused.
+    # More than two lifetimes of 1.5 s, after which the broker closes the connection; re-authentication within a second is rejected.
     end = time.monotonic() + 3.4
     while time.monotonic() < end:
         connection.request(MetadataRequest(topics=[]))
@@ -331,7 +331,7 @@ def trusted(secured: Secured, kind: str) -> dict[str, str]:
         path = secured.folder / "trust.pem"
         path.write_text(secured.authority.certificate_pem)
         return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(path)}
-    # The type is never right: it says JKS for PKCS12 and the other way round.
+    # The configured type is always wrong: JKS for PKCS12 and vice versa.
     file, declared = ("trust.p12", "JKS") if kind == "PKCS12" else ("trust.jks", "PKCS12")
     return {
         "ssl.truststore.type": declared,
@@ -382,9 +382,9 @@ def test_sasl_over_tls(secured: Secured) -> None:
 
 
 def test_unknown_authority_is_a_tls_failure_that_names_it(secured: Secured) -> None:
-    stranger = certificates.issue("Somebody Else").certificate_pem
+    untrusted = certificates.issue("Somebody Else").certificate_pem
     with pytest.raises(TlsFailure, match=r"certificate of the broker .* is not trusted"):
-        secured.open(secured.props("TLS", ssl_truststore_certificates=stranger))
+        secured.open(secured.props("TLS", ssl_truststore_certificates=untrusted))
 
 
 def test_host_name_is_checked_unless_switched_off(secured: Secured) -> None:
@@ -407,14 +407,14 @@ def test_wrong_store_password_names_the_file(secured: Secured) -> None:
 def test_large_frames_pass_through_tls_in_both_directions(secured: Secured) -> None:
     settings = ClientSettings.from_props({**secured.props("TLS"), **trusted(secured, "PEM text")})
     cluster = Cluster(settings, name="S")
-    # Names of 20,000 topics that do not exist: half a megabyte there, more back.
+    # Names of 20,000 topics that do not exist: a request of half a megabyte, and a larger response.
     names = [f"no-such-topic-{number:010d}" for number in range(20_000)]
     metadata = cluster.metadata(names)
     assert len(metadata.errors) == 20_000
     cluster.close()
 
 
-# -- rights
+# -- authorization
 
 
 def test_acls_are_described_as_created_and_a_denied_topic_is_an_error_of_its_own(secured: Secured, unique: str) -> None:

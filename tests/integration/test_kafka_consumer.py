@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 
 class Silent:
-    """A listener that does nothing."""
+    """A rebalance listener without effect."""
 
     def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         return

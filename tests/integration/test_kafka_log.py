@@ -153,7 +153,7 @@ def test_a_recreated_topic_is_read_from_its_start_even_when_it_is_longer(
     log = KafkaBasedLog(cluster, unique, on_record=take)
     log.start(30)
     try:
-        go_on.clear()  # the reader looks away while the topic is replaced
+        go_on.clear()  # the reader does not poll while the topic is replaced
         producer.produce(unique, b"old", partition=0)
         assert producer.flush(30) == 0
         wait_until(lambda: seen == [b"old"], 10)
@@ -181,14 +181,14 @@ def test_other_readers_read_what_the_producer_writes(
         Record(b"key-%d" % i, b"v" * (i * 997 % 40_000), (("h", None), ("h", b"%d" % i)), 1_000_000 + i)
         for i in range(60)
     ]
-    places = Producer(cluster, codec=codec, max_request_bytes=200_000).send(unique, records, timeout_s=30)
+    metadata = Producer(cluster, codec=codec, max_request_bytes=200_000).send(unique, records, timeout_s=30)
     found = read_all(kafka_b, unique, range(4))
-    # librdkafka's murmur2_random is Java's partitioner: the same key goes to the same place.
+    # librdkafka's murmur2_random is Java's partitioner: equal keys go to equal partitions.
     reference = producer_of(kafka_b, partitioner="murmur2_random")
-    for place, record in zip(places, records, strict=True):
-        (got,) = [row for row in found[place.partition] if row.key == record.key]
+    for sent, record in zip(metadata, records, strict=True):
+        (got,) = [row for row in found[sent.partition] if row.key == record.key]
         assert (got.offset, got.timestamp, got.value, got.headers) == (
-            place.offset,
+            sent.offset,
             record.timestamp,
             record.value,
             record.headers,

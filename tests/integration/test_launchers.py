@@ -1,4 +1,4 @@
-"""What a user types before any Python of ours runs."""
+"""The launcher scripts in bin/."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ def _run(*command: str | Path, **environment: str) -> subprocess.CompletedProces
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone that was never set up, in a folder whose name has a blank."""
+    """A clone without a virtual environment, in a folder whose name contains a space."""
     folder = tmp_path / "my clone"
     folder.mkdir()
     for name in ("bin", "setup.cfg", "constraints.txt"):
@@ -31,7 +31,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def _fake(folder: Path, name: str, script: str) -> str:
-    """A PATH on which `name` is a shell script, in front of what is there."""
+    """The PATH with a folder in front in which `name` is a shell script."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""The sandbox itself, on which the fault tests rely."""
+"""The sandbox of local brokers that the fault tests use."""
 
 import os
 import signal
@@ -70,7 +70,7 @@ def test_clients_of_a_proxied_listener_stay_with_the_proxy(tmp_path: Path) -> No
         for address in (broker.bootstrap, proxy.address):
             seen = AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers.values()
             assert [f"{node.host}:{node.port}" for node in seen] == [address]
-        assert proxy.look()["bytes_down"] > 0
+        assert proxy.counters()["bytes_down"] > 0
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_a_cluster_of_two_elects_the_other_broker(tmp_path: Path) -> None:
                 found = admin.list_topics("t", timeout=10).topics["t"].partitions.get(0)
                 return None if found is None else (found.leader, set(found.isrs))
 
-            wait_until(lambda: state() == (leader, in_sync), 20, what=f"leader {leader}, ISR {in_sync}", why=state)
+            wait_until(lambda: state() == (leader, in_sync), 20, what=f"leader {leader}, ISR {in_sync}", detail=state)
 
         for victim, heir in ((1, 2), (2, 1)):
             await_state(victim, {1, 2})

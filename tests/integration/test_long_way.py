@@ -1,4 +1,4 @@
-"""A target far away: the window of one connection is not the limit of a flow."""
+"""A target with a high latency: the TCP window of one connection does not limit the flow."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_partitions_have_separate_connections_to_a_broker_with_high_latency(
 
 
 def _connections_to(proxy: Proxy) -> int:
-    """Most that one process of Spark's has."""
+    """The maximum number of connections of one Spark process."""
     port = int(proxy.address.rpartition(":")[2])
     return max(
         (sum(bool(c.raddr) and c.raddr.port == port for c in worker.net_connections("tcp")) for worker in workers()),

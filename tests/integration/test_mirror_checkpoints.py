@@ -12,7 +12,7 @@ from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import OffsetAndMetadata
-from mm2.kafka.structs import TopicPartition as Place
+from mm2.kafka.structs import TopicPartition as Mm2TopicPartition
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
 from mm2.mirror.checkpoint_task import MirrorCheckpointTask
 from mm2.mirror.formats import Checkpoint, OffsetSync
@@ -35,12 +35,12 @@ from tests.integration.mirror_flow import (
 )
 from tests.support.waiting import wait_until
 
-#: Settings that have groups' offsets written on the target, every second.
+#: Settings that sync groups' offsets to the target every second.
 SYNCING = {"sync__group__offsets__enabled": "true", "sync__group__offsets__interval__seconds": "1"}
 
 
 def props(a: LocalKafka, b: LocalKafka, unique: str, **more: str) -> dict[str, str]:
-    # A source alias of its own for each test: its checkpoints and offset syncs stand in topics of their own.
+    # A unique source alias for each test, so that its checkpoints and offset syncs have their own topics.
     own = {
         "source__cluster__alias": unique,
         "target__cluster__alias": f"{unique}-B",
@@ -54,7 +54,7 @@ def task_props(a: LocalKafka, b: LocalKafka, unique: str, *groups: str, **more: 
 
 
 def copied(broker: LocalKafka, unique: str, records: int, partitions: int = 1) -> None:
-    """A remote topic with so many records in its partition 0."""
+    """Create a remote topic with `count` records in its partition 0."""
     create(broker, f"{unique}.{unique}", partitions)
     write(broker, f"{unique}.{unique}", [(None, b"x")] * records, 0)
 
@@ -62,7 +62,7 @@ def copied(broker: LocalKafka, unique: str, records: int, partitions: int = 1) -
 def mirrored(
     a: LocalKafka, b: LocalKafka, config: dict[str, str], unique: str, records: int, partitions: int = 1
 ) -> None:
-    """A topic and its copy, which has so many records in its partition 0, and the topics of the flow itself."""
+    """Create a topic, its copy with that many records in partition 0, and the internal topics of the flow."""
     create(a, unique, partitions)
     create(a, syncs_topic(config))
     create(b, f"{unique}.checkpoints.internal")
@@ -75,7 +75,7 @@ def write_sync(broker: LocalKafka, config: dict[str, str], upstream: int, downst
 
 
 def store(broker: LocalKafka, records: list[SourceRecord]) -> None:
-    """What Connect does with the records of a task."""
+    """Produce the records of a task, as Connect does."""
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="B")
     producer = Producer(cluster)
     for record in records:
@@ -85,7 +85,7 @@ def store(broker: LocalKafka, records: list[SourceRecord]) -> None:
 
 
 def polled(task: SourceTask, timeout_s: float = 20) -> list[Checkpoint]:
-    """The checkpoints of the next poll that has some."""
+    """The checkpoints of the next poll that returns some."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if records := task.poll():
@@ -97,8 +97,8 @@ def quiet(task: SourceTask, polls: int = 3) -> bool:
     return all(task.poll() is None for _ in range(polls))
 
 
-def codes(task: MirrorCheckpointTask) -> dict[str, dict[Place, OffsetReasonCode]]:
-    return {group: {place: why.code for place, why in found.items()} for group, found in task.reasons.items()}
+def codes(task: MirrorCheckpointTask) -> dict[str, dict[Mm2TopicPartition, OffsetReasonCode]]:
+    return {group: {tp: why.code for tp, why in found.items()} for group, found in task.reasons.items()}
 
 
 def test_groups_are_found_and_assigned(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
@@ -130,9 +130,9 @@ def test_a_group_with_an_empty_id_is_skipped_and_reported(
     create(kafka_a, unique)
     commit(kafka_a, unique, {(unique, 0): 0})
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": kafka_a.bootstrap}), name="A")
-    place = Place(unique, 0)
+    tp = Mm2TopicPartition(unique, 0)
     try:
-        assert Admin(cluster).alter_group_offsets("", {place: OffsetAndMetadata(0)}) == {place: None}
+        assert Admin(cluster).alter_group_offsets("", {tp: OffsetAndMetadata(0)}) == {tp: None}
         config = props(kafka_a, kafka_b, unique) | {"groups": f"({unique}.*)?"}
         with capture_logs() as logs, running(MirrorCheckpointConnector(), config) as (connector, context):
             assert context.reconfigured.wait(30)
@@ -192,7 +192,7 @@ def test_after_a_restart_stored_checkpoints_keep_groups_from_going_back(
     write_sync(kafka_a, config, 175, 175)
     commit(kafka_a, unique, {(unique, 0): 250})
     with running_task(MirrorCheckpointTask(), config) as task:
-        assert quiet(task), "250 translates to 176 now, but 201 has been told before"
+        assert quiet(task), "250 translates to 176 now, but 201 was written before"
         write_sync(kafka_a, config, 400, 376)
         commit(kafka_a, unique, {(unique, 0): 400})
         (after,) = polled(task)
@@ -212,7 +212,7 @@ def test_a_group_reset_to_before_the_known_offsets_starts_at_the_start_of_the_co
         (found,) = polled(task)
         assert found == Checkpoint(unique, f"{unique}.{unique}", 0, 100, 0), "by 201 it would skip a hundred records"
         assert isinstance(task, MirrorCheckpointTask)
-        assert task.reasons[unique][Place(unique, 0)].code is OffsetReasonCode.TOO_OLD
+        assert task.reasons[unique][Mm2TopicPartition(unique, 0)].code is OffsetReasonCode.TOO_OLD
         assert quiet(task, 2)
         commit(kafka_a, unique, {(unique, 0): 175})
         (known,) = polled(task)
@@ -313,9 +313,9 @@ def test_offset_syncs_of_a_deleted_copy_move_no_group_past_the_end(
     with running_task(MirrorCheckpointTask(), config) as task:
         assert quiet(task)
         assert isinstance(task, MirrorCheckpointTask)
-        expected = {unique: {Place(unique, 0): OffsetReasonCode.ANOTHER_COPY}}
+        expected = {unique: {Mm2TopicPartition(unique, 0): OffsetReasonCode.ANOTHER_COPY}}
         wait_until(lambda: codes(task) == expected, 30, what="the reason")
-        # Of the new one, which begins at the oldest record that there is.
+        # Offset syncs of the new one, which starts at the oldest existing record.
         write_sync(kafka_a, config, 990, 0)
         (found,) = polled(task)
         assert found.downstream_offset == 1
@@ -340,7 +340,7 @@ def test_a_stored_checkpoint_past_the_end_of_the_copy_is_not_written(
     commit(kafka_a, unique, {(unique, 0): 1_000})
     with running_task(MirrorCheckpointTask(), config) as task:
         assert isinstance(task, MirrorCheckpointTask)
-        expected = {unique: {Place(remote, 0): OffsetReasonCode.ANOTHER_COPY}}
+        expected = {unique: {Mm2TopicPartition(remote, 0): OffsetReasonCode.ANOTHER_COPY}}
         wait_until(_polling(task, lambda: codes(task) == expected), 30, what="the reason")
         assert committed(kafka_b, unique, remote) == -1001
 
@@ -364,7 +364,7 @@ def test_checkpoints_of_a_deleted_remote_topic_are_discarded(
             done.result(30)
         wait_until(lambda: not partitions_of(kafka_b, remote), 30, what="deletion")
         create(kafka_b, remote)
-        # Its groups' offsets go with a topic. One whole round later they have not come back.
+        # Offsets of groups are deleted with a topic. They do not reappear in the next round.
         wait_until(lambda: committed(kafka_b, unique, remote) == -1001, 30, what="the end of the group's offset")
         commit(kafka_a, witness, {(other, 0): 0})
         here = f"{unique}.{other}"
@@ -428,24 +428,26 @@ def test_share_groups_are_assigned_separately_and_replicated(
         Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="A")
         for broker in (kafka_a, kafka_b)
     )
-    here, there = Place(unique, 0), Place(f"{unique}.{unique}", 0)
+    here, there = Mm2TopicPartition(unique, 0), Mm2TopicPartition(f"{unique}.{unique}", 0)
     wait_until(
         lambda: Admin(cluster).alter_share_group_offsets(unique, {here: 3}) == {here: None}, 30, what="a share group"
     )
     with running(MirrorCheckpointConnector(), props(kafka_a, kafka_b, unique, **SYNCING)) as (connector, context):
         assert context.reconfigured.wait(30)
 
-        def dealt() -> list[tuple[str, str | None]]:
+        def assigned_groups() -> list[tuple[str, str | None]]:
             configs = connector.task_configs(2)
             return [(config["task.assigned.groups"], config.get("task.assigned.share.groups")) for config in configs]
 
-        assert dealt() == [("", unique)]
+        assert assigned_groups() == [("", unique)]
         (config,) = connector.task_configs(1)
         for number in (1, 2):
             commit(kafka_a, f"{unique}-{number}", {(unique, 0): 0})
-        # What Java would deal out is as it would deal it out.
+        # Groups that Java would assign have Java's order.
         wait_until(
-            lambda: dealt() == [(f"{unique}-1", unique), (f"{unique}-2", None)], 30, what="discovery of the others"
+            lambda: assigned_groups() == [(f"{unique}-1", unique), (f"{unique}-2", None)],
+            30,
+            what="discovery of the others",
         )
     create(kafka_a, syncs_topic(config))
     write_sync(kafka_a, config, 3, 2)
@@ -470,9 +472,9 @@ def test_the_offsets_of_more_than_a_thousand_groups_are_requested_together(
     copied(kafka_b, unique, 1)
     groups = [f"{unique}, {number}" for number in range(1_100)]
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": kafka_a.bootstrap}), name="A")
-    place = Place(unique, 0)
+    tp = Mm2TopicPartition(unique, 0)
     for number, group in enumerate(groups):
-        assert Admin(cluster).alter_group_offsets(group, {place: OffsetAndMetadata(number)}) == {place: None}
+        assert Admin(cluster).alter_group_offsets(group, {tp: OffsetAndMetadata(number)}) == {tp: None}
     cluster.close()
     with running(MirrorCheckpointConnector(), props(kafka_a, kafka_b, unique)) as (connector, context):
         assert context.reconfigured.wait(30)
@@ -488,13 +490,15 @@ def test_offsets_that_do_not_fit_into_one_batch_of_the_coordinator_are_written_i
     kafka_b: LocalKafka, unique: str
 ) -> None:
     create(kafka_b, unique, 280)
-    wanted = {Place(unique, partition): OffsetAndMetadata(partition, "m" * 4_000) for partition in range(280)}
+    wanted = {
+        Mm2TopicPartition(unique, partition): OffsetAndMetadata(partition, "m" * 4_000) for partition in range(280)
+    }
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": kafka_b.bootstrap}), name="B")
     try:
         offsets = GroupOffsets(Admin(cluster))
         assert set(offsets.write(unique, wanted).values()) == {None}
         found = offsets.read([unique])[unique]
         assert isinstance(found, dict)
-        assert {place: one.offset for place, one in found.items()} == {place: place.partition for place in wanted}
+        assert {tp: one.offset for tp, one in found.items()} == {tp: tp.partition for tp in wanted}
     finally:
         cluster.close()

@@ -1,4 +1,4 @@
-"""connect-mirror-maker as its users meet it: a process, its exit code, its words."""
+"""connect-mirror-maker as a process: exit codes and output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOBODY = "127.0.0.1:1"
 
 
 def run(*arguments: str | Path) -> tuple[int, str]:
-    """Exit code and everything it said."""
+    """Exit code and all output."""
     command = [*COMMAND, *map(str, arguments)]
     done = subprocess.run(
         command, cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=60, check=False
@@ -40,7 +40,7 @@ def _environment() -> dict[str, str]:
 
 
 def config_file(folder: Path, props: Mapping[str, str], *, source: str = NOBODY, target: str = NOBODY) -> Path:
-    """A file for A->B; a value "" leaves a key out."""
+    """A properties file for A->B; the value "" removes a key."""
     base = {
         "clusters": "A, B",
         "A.bootstrap.servers": source,
@@ -58,9 +58,9 @@ def config_file(folder: Path, props: Mapping[str, str], *, source: str = NOBODY,
 
 @pytest.mark.parametrize(("option", "text"), [("--help", "--clusters ALIAS"), ("--version", "connect-mirror-maker ")])
 def test_help_and_version_exit_with_0(option: str, text: str) -> None:
-    code, said = run(option)
+    code, output = run(option)
     assert code == 0
-    assert text in said
+    assert text in output
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_help_and_version_exit_with_0(option: str, text: str) -> None:
     ],
 )
 def test_bad_usage_exits_with_255(arguments: tuple[str, ...], sentence: str) -> None:
-    code, said = run(*arguments)
+    code, output = run(*arguments)
     assert code == 255
-    assert sentence in said
-    assert "Traceback" not in said
+    assert sentence in output
+    assert "Traceback" not in output
 
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="hush'  # no end
@@ -123,7 +123,7 @@ BAD_CONFIGS: list[tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]] = [
 
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str]]:
-    """Exit code and words for each of BAD_CONFIGS."""
+    """Exit code and output for each of BAD_CONFIGS."""
     return refused([[str(config_file(tmp_path_factory.mktemp("bad"), bad[0])), *bad[1]] for bad in BAD_CONFIGS])
 
 
@@ -131,21 +131,21 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str]]:
     "case", range(len(BAD_CONFIGS)), ids=[" ".join((*bad[0], *bad[1])) or "-" for bad in BAD_CONFIGS]
 )
 def test_a_bad_configuration_exits_with_2_and_one_sentence(refusals: list[tuple[int, str]], case: int) -> None:
-    code, said = refusals[case]
-    assert code == 2, said
-    errors = [json.loads(line) for line in said.splitlines() if '"level": "error"' in line]
-    assert len(errors) == 1, said
+    code, output = refusals[case]
+    assert code == 2, output
+    errors = [json.loads(line) for line in output.splitlines() if '"level": "error"' in line]
+    assert len(errors) == 1, output
     for word in BAD_CONFIGS[case][2]:
         assert word in errors[0]["event"]
-    assert "Traceback" not in said
-    assert "hush" not in said
+    assert "Traceback" not in output
+    assert "hush" not in output
 
 
 def test_a_port_in_use_exits_with_2_and_names_the_key_to_change(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ((code, said),) = refused([[str(config_file(tmp_path, {"listeners": f"http://127.0.0.1:{port}"}))]])
-    (error,) = [json.loads(line)["event"] for line in said.splitlines() if '"level": "error"' in line]
+        ((code, output),) = refused([[str(config_file(tmp_path, {"listeners": f"http://127.0.0.1:{port}"}))]])
+    (error,) = [json.loads(line)["event"] for line in output.splitlines() if '"level": "error"' in line]
     assert (code, error.removeprefix("Unable to initialize REST server: ")) == (
         2,
         f"Cannot listen on http://127.0.0.1:{port}/: Address already in use; set another port in listeners, or 0 for any free port",
@@ -162,10 +162,10 @@ def test_nothing_is_created_for_a_bad_configuration(tmp_path: Path, kafka_a: Loc
 
 def test_an_unreachable_target_exits_with_2(tmp_path: Path) -> None:
     started = time.monotonic()
-    code, said = run(config_file(tmp_path, {}), "--clusters", "B")
+    code, output = run(config_file(tmp_path, {}), "--clusters", "B")
     assert code == 2
-    assert f"The target cluster B (B.bootstrap.servers = {NOBODY}) cannot be used: " in said
-    assert "connection refused" in said
+    assert f"The target cluster B (B.bootstrap.servers = {NOBODY}) cannot be used: " in output
+    assert "connection refused" in output
     assert time.monotonic() - started < 15
 
 
@@ -186,28 +186,28 @@ def test_a_wrong_password_is_reported_immediately(tmp_path: Path) -> None:
         }
         file = config_file(tmp_path, props, target=broker.address("LOGIN"))
         started = time.monotonic()
-        code, said = run(file, "--clusters", "B", "--log-level", "debug")
+        code, output = run(file, "--clusters", "B", "--log-level", "debug")
         took_s = time.monotonic() - started
         assert code == 2
-        assert "The target cluster B" in said
-        assert "password" in said.lower()
-        assert '"wrong"' not in said
-        assert "wrong;" not in said
+        assert "The target cluster B" in output
+        assert "password" in output.lower()
+        assert '"wrong"' not in output
+        assert "wrong;" not in output
         assert took_s < 6, "two seconds, and the start of Python on a busy machine"
         assert not [topic for topic in admin(broker).list_topics(timeout=10).topics if topic.startswith("mm2")]
 
 
 def test_an_unknown_key_is_reported_with_the_closest_known_key(tmp_path: Path) -> None:
     file = config_file(tmp_path, {"refresh.topic.interval.seconds": "5"})
-    _, said = run(file, "--clusters", "B")
-    (warning,) = [line for line in said.splitlines() if "Unknown key" in line]
+    _, output = run(file, "--clusters", "B")
+    (warning,) = [line for line in output.splitlines() if "Unknown key" in line]
     assert "refresh.topic.interval.seconds" in warning
     assert "Did you mean refresh.topics.interval.seconds?" in warning
 
 
 @contextmanager
 def process(file: Path, log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A running connect-mirror-maker; whatever a test leaves of it is killed."""
+    """A running connect-mirror-maker; remaining processes are killed at the end."""
     with log.open("wb") as out:
         command = [*COMMAND, str(file), *arguments]
         started = subprocess.Popen(command, cwd=ROOT, env=_environment(), stdout=out, stderr=out)
@@ -231,7 +231,7 @@ def stop(running: subprocess.Popen[bytes], how: int = signal.SIGTERM) -> int:
 def test_a_flow_runs_all_three_connectors_and_stops_cleanly(
     tmp_path: Path, kafka_a: LocalKafka, kafka_b: LocalKafka
 ) -> None:
-    s, t = "one", "two"  # aliases of its own, so internal topics of its own
+    s, t = "one", "two"  # unique aliases, so unique internal topics
     create(kafka_a, "cli-orders", 2)
     write(kafka_a, "cli-orders", [(b"k%d" % i, b"v%d" % i) for i in range(100)], 0)
     commit(kafka_a, "cli-billing", {("cli-orders", 0): 40})

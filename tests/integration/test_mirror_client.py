@@ -1,4 +1,4 @@
-"""The client library on topics as they may be found: several hops, tombstones, foreign records, recreated topics."""
+"""The client library with several hops, tombstones, records of other producers, and recreated topics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_newest_checkpoint_counts_and_a_tombstone_deletes_it(kafka_b: LocalK
     with pytest.raises(BrokerFailure, match="Topic nowhere"):
         RemoteClusterUtils.translate_offsets(props, "nowhere", "g.1")
     with pytest.raises(TimeoutFailure, match=r"pts\.checkpoints\.internal-0 .* was not read to its end in 0 s"):
-        RemoteClusterUtils.translate_offsets(props, "pts", "g.1", timeout_s=0)  # a part of them is no answer
+        RemoteClusterUtils.translate_offsets(props, "pts", "g.1", timeout_s=0)  # an incomplete result is an error
 
 
 def test_freshness_over_several_hops_follows_new_heartbeats(kafka_b: LocalKafka) -> None:
@@ -57,7 +57,7 @@ def test_freshness_over_several_hops_follows_new_heartbeats(kafka_b: LocalKafka)
     for topic in topics:
         create(kafka_b, topic)
     beat("fb.fa.heartbeats", "fx", "fa", 5_000)
-    beat("fb.fa.heartbeats", "fx", "fa", 9_000)  # an old one that was copied once more
+    beat("fb.fa.heartbeats", "fx", "fa", 9_000)  # an old one that was copied again
     beat("fb.heartbeats", "fa", "fb", 1_000)
     write(kafka_b, "fb.heartbeats", [(b"no heartbeat", b"?"), (None, None)], 0)
     with MirrorClient({"bootstrap.servers": kafka_b.bootstrap}) as client:
@@ -89,7 +89,7 @@ def test_freshness_over_several_hops_follows_new_heartbeats(kafka_b: LocalKafka)
 
 
 def test_client_settings_are_kept_including_those_of_one_client_type(kafka_b: LocalKafka) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # which takes connections and never answers
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # which accepts connections and never responds
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         props = {"bootstrap.servers": address, "request.timeout.ms": "1500", "client.id": "mine"}
         with MirrorClient({**props, "admin.bootstrap.servers": kafka_b.bootstrap}) as client:
@@ -97,5 +97,5 @@ def test_client_settings_are_kept_including_those_of_one_client_type(kafka_b: Lo
             began_s = time.monotonic()
             with pytest.raises(ConnectFailure):
                 client.remote_consumer_offsets("g", "A")
-    # It would be thirty seconds by default; a busy machine may be late.
+    # The default is thirty seconds; with a margin for a busy machine.
     assert 1 < time.monotonic() - began_s < 25

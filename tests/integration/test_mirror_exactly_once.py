@@ -1,4 +1,4 @@
-"""connect-mirror-maker with exactly.once.source.support=enabled, killed again and again, then at rest and handed over."""
+"""connect-mirror-maker with exactly.once.source.support=enabled: killed repeatedly, then idle, then taken over."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_after_repeated_kills_a_committed_reader_sees_every_record_once(
         with Traffic(kafka_a, unique, PARTITIONS, per_second=1000) as traffic:
             for start in range(1, 3):
                 before = size(kafka_b, remote)
-                wait_until(lambda: size(kafka_b, remote) > before + 500, 90, why=process.tail)  # noqa: B023
+                wait_until(lambda: size(kafka_b, remote) > before + 500, 90, detail=process.tail)  # noqa: B023
                 time.sleep(random.random())
                 process.kill9(whole_family=bool(start % 2))
                 process.clean_up()
@@ -60,14 +60,14 @@ def test_after_repeated_kills_a_committed_reader_sees_every_record_once(
             def got(partition: int = partition) -> list[object]:
                 return [record.content for record in read(kafka_b, remote, partition, isolation="read_committed")]
 
-            wait_until(lambda: len(got()) >= len(wanted), 60, why=process.tail)  # noqa: B023
+            wait_until(lambda: len(got()) >= len(wanted), 60, detail=process.tail)  # noqa: B023
             assert got() == wanted
-        # Nothing more comes: no transaction will carry what the tasks have to say.
+        # No more records: the tasks' updates cannot wait for a transaction with records.
         flow = f"{source}->{target}"
         code, out, _ = asked(capsys, "failover", file, flow, "--json")
-        told = json.loads(out)
-        assert (code, told["problems"]) == (0, []), out
-        assert [(row["state"], row["missing"], row["others"]) for row in told["partitions"]] == [
+        document = json.loads(out)
+        assert (code, document["problems"]) == (0, []), out
+        assert [(row["state"], row["missing"], row["others"]) for row in document["partitions"]] == [
             ("PAUSED", 0, 0)
         ] * PARTITIONS
         assert asked(capsys, "failback", file, flow)[0] == 0
@@ -76,7 +76,7 @@ def test_after_repeated_kills_a_committed_reader_sees_every_record_once(
             traffic.finish()
         for partition in range(PARTITIONS):
             wanted = [record.content for record in read(kafka_a, unique, partition)]
-            wait_until(lambda: len(got(partition)) >= len(wanted), 60, why=process.tail)  # noqa: B023
+            wait_until(lambda: len(got(partition)) >= len(wanted), 60, detail=process.tail)  # noqa: B023
             assert got(partition) == wanted
         assert process.stop()[0] == 0
     finally:

@@ -1,4 +1,4 @@
-"""What a flow's leader reads of its own ledger, on a real broker."""
+"""Reads of a flow's ledger by its leader, on a real broker."""
 
 from collections.abc import Iterator
 

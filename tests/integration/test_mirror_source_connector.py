@@ -28,7 +28,7 @@ from tests.support.waiting import wait_until
 
 
 def props(a: LocalKafka, b: LocalKafka, unique: str, **more: str) -> dict[str, str]:
-    # Other tests of the run leave heartbeats on the shared brokers, and these are replicated whatever the filter says.
+    # Other tests write heartbeats to the shared brokers, which are replicated regardless of the filter.
     own = {"topics": f"{unique}.*", "heartbeats.replication.enabled": "false"}
     return flow_props("MirrorSourceConnector", a, b, **own, **more)
 
@@ -105,28 +105,28 @@ def test_the_ledger_is_created_and_so_is_the_dead_letter_topic_if_enabled(
 def test_errors_of_internal_topics_are_reported(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    said: list[str] = []
+    printed: list[str] = []
 
-    def told(sentence: str) -> bool:
-        said.extend(capfd.readouterr())
-        return sentence in "".join(said)
+    def is_printed(sentence: str) -> bool:
+        printed.extend(capfd.readouterr())
+        return sentence in "".join(printed)
 
     ledger = OWN[0].format(unique)
     base = props(kafka_a, kafka_b, unique, source__cluster__alias=unique)
     with running(MirrorSourceConnector(), base | {"ledger.topic.replication.factor": "3"}):
         sentence = f"Topic {ledger} on cluster B cannot be created: ledger.topic.replication.factor is 3"
-        wait_until(lambda: told(sentence), 30, what="a word about a factor that somebody wants")
+        wait_until(lambda: is_printed(sentence), 30, what="a word about a factor that somebody wants")
     create(kafka_b, ledger, config={"cleanup.policy": "delete"})
     syncs = f"mm2-offset-syncs.{unique}-B.internal"
-    create(kafka_a, syncs)  # as a broker does it that creates what is asked for
+    create(kafka_a, syncs)  # as a broker with auto.create.topics.enable does
     with running(MirrorSourceConnector(), base | {"target.cluster.alias": f"{unique}-B"}):
         wait_until(
-            lambda: told(f"Topic {ledger} on cluster {unique}-B has cleanup.policy=delete"),
+            lambda: is_printed(f"Topic {ledger} on cluster {unique}-B has cleanup.policy=delete"),
             30,
             what="a word about the cleanup",
         )
         wait_until(
-            lambda: told(f"Topic {syncs} on cluster {unique} has cleanup.policy=delete"),
+            lambda: is_printed(f"Topic {syncs} on cluster {unique} has cleanup.policy=delete"),
             30,
             what="and about the syncs'",
         )
@@ -138,9 +138,9 @@ def test_partitions_move_to_another_task_when_one_task_has_far_more_to_copy(
     monkeypatch.setattr(source_connector, "LEAST_BETWEEN_DEALS_S", 1.0)
     create(kafka_a, unique, 4)
     two_tasks = props(kafka_a, kafka_b, unique, source__cluster__alias=unique)
-    dealt = [f"{unique}-0,{unique}-2", f"{unique}-1,{unique}-3"]
+    expected = [f"{unique}-0,{unique}-2", f"{unique}-1,{unique}-3"]
     with running(MirrorSourceConnector(), two_tasks) as (connector, context):
-        wait_until(lambda: assigned(connector, 2) == dealt, 30, what="Java's assignment")
+        wait_until(lambda: assigned(connector, 2) == expected, 30, what="Java's assignment")
         context.reconfigured.clear()
         write_rates(kafka_b, OWN[0].format(unique), unique, (50_000_000, 1_000, 40_000_000, 1_000))
         assert context.reconfigured.wait(20)
@@ -158,7 +158,7 @@ def test_partitions_move_to_another_task_when_one_task_has_far_more_to_copy(
 
 
 def write_rates(broker: LocalKafka, topic: str, name: str, rates: tuple[int, ...]) -> None:
-    """What a copier would have measured, in bytes per second, into the ledger."""
+    """Write the rates that a copier would have measured, in bytes per second, to the ledger."""
     entries = [LedgerEntry(name, index, f"A.{name}", Mark(0, 0, 0), rate=rate) for index, rate in enumerate(rates)]
     rows = [entry_record(entry) for entry in entries]
     write(broker, topic, [(row.key, row.value) for row in rows], 0)
@@ -211,7 +211,7 @@ def test_an_invalid_replication_factor_is_reported_and_the_topic_waits(
 
 
 def relay(port: int, destination: str) -> None:
-    """Listen on `port` and pass one connection after another on to `destination`, until the test process ends."""
+    """Relay connections on `port` to `destination`, one after the other, until the test process ends."""
     host, _, to_port = destination.rpartition(":")
 
     def pump(source: socket.socket, sink: socket.socket) -> None:
@@ -238,13 +238,13 @@ def test_an_unreachable_source_is_reported_soon_and_the_connector_continues_once
     (port,) = free_ports(1)
     not_yet = {**props(kafka_a, kafka_b, unique), "source.cluster.bootstrap.servers": f"127.0.0.1:{port}"}
     with running(MirrorSourceConnector(), not_yet) as (connector, context):
-        said: list[str] = []
+        printed: list[str] = []
 
-        def told() -> bool:
-            said.extend(capfd.readouterr())
-            return f"127.0.0.1:{port}" in "".join(said)
+        def is_printed() -> bool:
+            printed.extend(capfd.readouterr())
+            return f"127.0.0.1:{port}" in "".join(printed)
 
-        wait_until(told, 5, what="a word about the source")
+        wait_until(is_printed, 5, what="a log message about the source")
         assert not context.reconfigured.is_set()
         assert assigned(connector) == ["not loaded"], "unknown is never empty"
         relay(port, kafka_a.bootstrap)
@@ -259,10 +259,10 @@ def test_a_missing_authorizer_is_logged_once(
     often = {**props(kafka_a, kafka_b, unique), "sync.topic.acls.interval.seconds": "1"}
     with running(MirrorSourceConnector(), often) as (_, context):
         assert context.reconfigured.wait(30)
-        said: list[str] = []
+        printed: list[str] = []
 
         def hinted() -> bool:
-            said.extend(capfd.readouterr())
-            return "sync.topic.acls.enabled=false" in "".join(said)
+            printed.extend(capfd.readouterr())
+            return "sync.topic.acls.enabled=false" in "".join(printed)
 
         wait_until(hinted, 30, what="the hint")

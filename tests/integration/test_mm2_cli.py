@@ -1,4 +1,4 @@
-"""`mm2 gaps` and `mm2 status` on a ledger as a copier leaves it."""
+"""`mm2 gaps` and `mm2 status` on a ledger like that of a copier."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def file(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path) 
 
 
 def write_ledger(broker: LocalKafka, source_alias: str, entries: list[LedgerEntry], chunks: list[SegmentChunk]) -> None:
-    """Entries, and the chunks of the first of them."""
+    """Write entries, and the chunks of the first entry."""
     topic = ledger_topic(source_alias)
     create(broker, topic, config=LEDGER_CONFIGS)
     rows = [*map(entry_record, entries), *(chunk_record(entries[0].source, chunk) for chunk in chunks)]
@@ -77,10 +77,10 @@ def test_gaps_are_listed_by_reason_with_the_known_ranges(
         f"2 partitions of {unique}->B: compacted 1,030, control 2, retention 50",
     ]
     code, out, _ = asked(capsys, "gaps", file, f"{unique} -> B", "--json", "--topic", unique)
-    told: dict[str, Any] = json.loads(out)
+    document: dict[str, Any] = json.loads(out)
     assert code == 1
-    assert told["totals"] == {"compacted": 1_030, "control": 2, "retention": 50}
-    first, second = told["partitions"]
+    assert document["totals"] == {"compacted": 1_030, "control": 2, "retention": 50}
+    first, second = document["partitions"]
     assert (first["topic"], first["partition"], first["position"]) == (unique, 0, 9)
     assert first["ranges"] == [
         {"first": 3, "last": 22, "reason": "compacted"},
@@ -102,9 +102,9 @@ def test_intended_gaps_are_no_loss_but_records_of_a_deleted_topic_are(
     code, out, _ = asked(capsys, "gaps", file, f"{unique}->B")
     assert code == 0
     assert out.splitlines()[-1] == f"1 partition of {unique}->B: aborted 1, compacted 5"
-    # A recreated topic reuses its offsets, so there is no hole.
-    anew = entry.replace(gaps={}, lost=(Lost(5, 9, "recreated", FOUND_MS),))
-    write(kafka_b, ledger_topic(unique), [(row.key, row.value) for row in [entry_record(anew)]], 0)
+    # A recreated topic reuses its offsets, so there is no gap.
+    recreated = entry.replace(gaps={}, lost=(Lost(5, 9, "recreated", FOUND_MS),))
+    write(kafka_b, ledger_topic(unique), [(row.key, row.value) for row in [entry_record(recreated)]], 0)
     code, out, _ = asked(capsys, "gaps", file, f"{unique}->B")
     assert code == 1
     assert out.splitlines()[0] == f"{unique}-0  found at 2023-11-14 22:13:20 UTC: 5-8 recreated"
@@ -169,8 +169,8 @@ def test_heartbeats_of_the_reachable_cluster_are_listed_while_the_other_is_unrea
     )
     assert ["B", "heartbeats", f"{unique}->B", "-", "-", "silent"] in [line.split() for line in out.splitlines()]
     code, out, _ = asked(capsys, "heartbeats", file, "--json")
-    told = json.loads(out)
-    assert (code, set(told["clusters"]), set(told["troubles"])) == (2, {"B"}, {unique})
+    document = json.loads(out)
+    assert (code, set(document["clusters"]), set(document["troubles"])) == (2, {"B"}, {unique})
 
 
 def test_status_without_the_source_shows_what_the_ledger_contains(
@@ -238,9 +238,9 @@ def test_status_shows_what_blocks_a_partition(
 ) -> None:
     create(kafka_a, unique, 2)
     entries = orders(unique)
-    trouble = PartitionCondition("TOO_LARGE", "A record is too large.", 9, FOUND_MS)
+    condition = PartitionCondition("TOO_LARGE", "A record is too large.", 9, FOUND_MS)
     write_ledger(
-        kafka_b, unique, [entries[0].replace(condition=trouble), entries[1].replace(note="at least once")], CHUNKS
+        kafka_b, unique, [entries[0].replace(condition=condition), entries[1].replace(note="at least once")], CHUNKS
     )
     code, out, _ = asked(capsys, "status", file, f"{unique}->B")
     assert code == 1

@@ -1,4 +1,4 @@
-"""`mm2 offsets list` and `delete` on topics as workers leave them."""
+"""`mm2 offsets list` and `delete` on topics like those of workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def file(kafka_b: LocalKafka, unique: str, tmp_path: Path) -> Path:
-    """Two connectors, one of them configured; a key that is not Connect's; something from an aborted transaction."""
+    """Two connectors, one of them configured; a key that is not Connect's; a record of an aborted transaction."""
     create(kafka_b, f"{unique}-offsets", 2, cleanup__policy="compact")
     create(kafka_b, f"{unique}-configs", 1, cleanup__policy="compact")
     producer = producer_of(kafka_b)

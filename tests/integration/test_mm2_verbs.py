@@ -1,7 +1,7 @@
 """Every verb of `mm2` that shows or changes a flow, on one running process between two brokers with an authorizer.
 
-The flow logs in as `mirror`, the tests' own clients may do everything. What no ACL speaks of is allowed to everybody, so rights can
-be taken away one by one.
+The flow authenticates as `mirror`, the tests' own clients may do everything. Resources without ACLs are open to all principals,
+so permissions can be revoked one by one.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka,
 
 
 @dataclass(frozen=True)
-class Scene:
-    """A flow from an alias of its own, its file, and two topics that it copies."""
+class Environment:
+    """A flow with a unique source alias, its file, and two topics that it copies."""
 
     a: LocalKafka
     b: LocalKafka
@@ -66,7 +66,7 @@ class Scene:
     file: Path
 
     @classmethod
-    def of(cls, pair: tuple[LocalKafka, LocalKafka], folder: Path, **more: str) -> Scene:
+    def of(cls, pair: tuple[LocalKafka, LocalKafka], folder: Path, **more: str) -> Environment:
         alias = f"V{secrets.token_hex(3)}"
         props = {
             "clusters": f"{alias}, B",
@@ -81,10 +81,10 @@ class Scene:
             "heartbeats.replication.enabled": "false",
             **{key.replace("__", "."): value for key, value in more.items()},
         }
-        scene = cls(*pair, alias, write_config(folder / f"{alias}.properties", props))
-        create(scene.a, scene.topic("orders"), 2, {"retention.ms": "123456789"})
-        create(scene.a, scene.topic("quiet"), 1)
-        return scene
+        env = cls(*pair, alias, write_config(folder / f"{alias}.properties", props))
+        create(env.a, env.topic("orders"), 2, {"retention.ms": "123456789"})
+        create(env.a, env.topic("quiet"), 1)
+        return env
 
     @property
     def flow(self) -> str:
@@ -108,7 +108,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def _own_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """`mm2 processes` finds those of this module."""
+    """`mm2 processes` lists the processes of this module."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
@@ -117,21 +117,21 @@ def _own_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def running(
     pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.TempPathFactory, _own_processes: None
-) -> Iterator[Scene]:
+) -> Iterator[Environment]:
     folder = tmp_path_factory.mktemp("running")
-    scene = Scene.of(pair, folder)
-    scene.put("orders", 0, 5)
-    scene.put("orders", 1, 7)
-    scene.put("quiet", 0, 3)
-    process = MirrorProcess(scene.file, folder / "log")
+    env = Environment.of(pair, folder)
+    env.put("orders", 0, 5)
+    env.put("orders", 1, 7)
+    env.put("quiet", 0, 3)
+    process = MirrorProcess(env.file, folder / "log")
     try:
-        process.eventually(lambda: scene.copied("orders") and scene.copied("quiet"), 90.0)
-        yield scene
+        process.eventually(lambda: env.copied("orders") and env.copied("quiet"), 90.0)
+        yield env
     finally:
         process.clean_up()
 
 
-def told(answer: tuple[int, str, str]) -> tuple[int, Any]:
+def parsed(answer: tuple[int, str, str]) -> tuple[int, Any]:
     return answer[0], json.loads(answer[1])
 
 
@@ -145,48 +145,48 @@ def steps(document: Any) -> dict[tuple[str, str], dict[str, Any]]:
 def test_plan_prints_what_a_start_would_do_and_does_nothing(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
-    scene = Scene.of(pair, tmp_path, sync__topic__acls__enabled="true", topic__replication__factor="1")
-    create(scene.a, scene.topic("grown"), 3, {"cleanup.policy": "compact"})
-    create(scene.b, scene.remote("grown"), 1, {"retention.ms": "5"})
+    env = Environment.of(pair, tmp_path, sync__topic__acls__enabled="true", topic__replication__factor="1")
+    create(env.a, env.topic("grown"), 3, {"cleanup.policy": "compact"})
+    create(env.b, env.remote("grown"), 1, {"retention.ms": "5"})
     for operation in (AclOperation.READ, AclOperation.DESCRIBE_CONFIGS):
-        put(scene.a, scene.topic("orders"), operation, ME)
+        put(env.a, env.topic("orders"), operation, ME)
     before = [topics_of(broker) for broker in pair]
-    code, document = told(scene.ask(capsys, "plan", "--json"))
+    code, document = parsed(env.ask(capsys, "plan", "--json"))
     assert (code, document["flows"][0]["well"]) == (0, True)
     found = steps(document)
-    own = {f"mm2-{kind}.{scene.alias}.internal" for kind in ("configs", "offsets", "status", "ledger")}
-    own |= {f"{scene.alias}.checkpoints.internal", "heartbeats"} - before[1]
+    own = {f"mm2-{kind}.{env.alias}.internal" for kind in ("configs", "offsets", "status", "ledger")}
+    own |= {f"{env.alias}.checkpoints.internal", "heartbeats"} - before[1]
     created = {subject for action, subject in found if action == "create topic"}
-    assert created == own | {"mm2-offset-syncs.B.internal", scene.remote("orders"), scene.remote("quiet")} - before[0]
-    orders = found["create topic", scene.remote("orders")]
+    assert created == own | {"mm2-offset-syncs.B.internal", env.remote("orders"), env.remote("quiet")} - before[0]
+    orders = found["create topic", env.remote("orders")]
     assert (orders["cluster"], orders["trouble"]) == ("B", None)
     assert orders["details"] == {"partitions": "2", "replication.factor": "1", "retention.ms": "123456789"}
-    assert found["create topic", "mm2-offset-syncs.B.internal"]["cluster"] == scene.alias
-    assert found["add partitions", scene.remote("grown")]["details"] == {"partitions": "1 -> 3"}
-    assert found["alter configs", scene.remote("grown")]["details"] == {
+    assert found["create topic", "mm2-offset-syncs.B.internal"]["cluster"] == env.alias
+    assert found["add partitions", env.remote("grown")]["details"] == {"partitions": "1 -> 3"}
+    assert found["alter configs", env.remote("grown")]["details"] == {
         "cleanup.policy": "compact",
         "retention.ms": "back to the default",
     }
     acls = [subject for action, subject in found if action == "create ACL"]
     assert sorted(acls) == [
-        f"ACL {ME} from * ALLOW {operation} on TOPIC {scene.remote('orders')}"
+        f"ACL {ME} from * ALLOW {operation} on TOPIC {env.remote('orders')}"
         for operation in ("DESCRIBE_CONFIGS", "READ")
     ]
     assert {subject for action, subject in found if action == "write connector config"} == {*CONNECTORS}
     assert [topics_of(broker) for broker in pair] == before, "nothing is made"
     assert (
-        partitions_of(scene.b, scene.remote("grown")),
-        config_of(scene.b, scene.remote("grown"), "retention.ms"),
+        partitions_of(env.b, env.remote("grown")),
+        config_of(env.b, env.remote("grown"), "retention.ms"),
     ) == (1, "5")
     rights = {
         (right["cluster"], right["operation"], right["resource"], right["purpose"])
         for right in document["flows"][0]["rights"]
     }
-    assert (scene.alias, "READ", "TOPIC", "copying") in rights
+    assert (env.alias, "READ", "TOPIC", "copying") in rights
     assert ("B", "ALTER", "CLUSTER", "sync.topic.acls.enabled") in rights
-    code, out, err = scene.ask(capsys, "plan")
+    code, out, err = env.ask(capsys, "plan")
     assert (code, err) == (0, "")
-    assert f"  B: add partitions {scene.remote('grown')}: partitions=1 -> 3\n" in out
+    assert f"  B: add partitions {env.remote('grown')}: partitions=1 -> 3\n" in out
     assert out.splitlines()[-1].endswith("; no problem was found")
 
 
@@ -210,33 +210,33 @@ def take_away(broker: LocalKafka, acl: AclBinding) -> None:
 
 
 def test_plan_prints_what_would_fail(pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys) -> None:
-    scene = Scene.of(pair, tmp_path, replication__factor="3", config__storage__replication__factor="2")
-    create(scene.b, scene.remote("wide"), 4)
-    create(scene.a, scene.topic("wide"), 1)
+    env = Environment.of(pair, tmp_path, replication__factor="3", config__storage__replication__factor="2")
+    create(env.b, env.remote("wide"), 4)
+    create(env.a, env.topic("wide"), 1)
     # The first ACL of a topic denies all other principals.
-    put(scene.a, scene.topic("quiet"), AclOperation.DESCRIBE, ME)
-    put(scene.a, scene.topic("quiet"), AclOperation.DESCRIBE_CONFIGS, ME)
-    with scene.file.open("a") as file:
-        file.write(f"{scene.flow}.topics = {scene.alias}-.*, {scene.alias}-hidden, {scene.alias}-absent\n")
-    create(scene.a, scene.topic("hidden"), 1)
-    put(scene.a, scene.topic("hidden"), AclOperation.DESCRIBE, "User:ann")
-    code, document = told(scene.ask(capsys, "plan", "--json"))
+    put(env.a, env.topic("quiet"), AclOperation.DESCRIBE, ME)
+    put(env.a, env.topic("quiet"), AclOperation.DESCRIBE_CONFIGS, ME)
+    with env.file.open("a") as file:
+        file.write(f"{env.flow}.topics = {env.alias}-.*, {env.alias}-hidden, {env.alias}-absent\n")
+    create(env.a, env.topic("hidden"), 1)
+    put(env.a, env.topic("hidden"), AclOperation.DESCRIBE, "User:ann")
+    code, document = parsed(env.ask(capsys, "plan", "--json"))
     (flow,) = document["flows"]
     assert (code, flow["well"]) == (1, False)
     found = steps(document)
     assert (
-        "replication.factor is 3, which the cluster rejects" in found["create topic", scene.remote("orders")]["trouble"]
+        "replication.factor is 3, which the cluster rejects" in found["create topic", env.remote("orders")]["trouble"]
     )
-    configs = found["create topic", f"mm2-configs.{scene.alias}.internal"]
+    configs = found["create topic", f"mm2-configs.{env.alias}.internal"]
     assert "config.storage.replication.factor=2" in configs["trouble"]
     assert any("has 4 partitions and its source 1" in trouble for trouble in flow["troubles"])
     missing = {(right["operation"], *right["missing"]) for right in flow["rights"] if right["missing"]}
     assert missing == {
-        ("READ", scene.topic("quiet")),
-        ("DESCRIBE", scene.topic("hidden")),
+        ("READ", env.topic("quiet")),
+        ("DESCRIBE", env.topic("hidden")),
     }
-    assert any(f"no topic {scene.topic('absent')}" in note for note in flow["notes"])
-    code, out, _ = scene.ask(capsys, "plan")
+    assert any(f"no topic {env.topic('absent')}" in note for note in flow["notes"])
+    code, out, _ = env.ask(capsys, "plan")
     assert code == 1
     assert "would fail: replication.factor is 3" in out
     assert "2 rights missing" in out
@@ -245,137 +245,137 @@ def test_plan_prints_what_would_fail(pair: tuple[LocalKafka, LocalKafka], tmp_pa
 def test_plan_covers_the_reachable_cluster_when_the_other_is_unreachable(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
-    scene = Scene.of(pair, tmp_path)
-    with scene.file.open("a") as file:
-        file.write(f"{scene.alias}.bootstrap.servers = 127.0.0.1:1\n")
-    code, document = told(scene.ask(capsys, "plan", "--json"))
+    env = Environment.of(pair, tmp_path)
+    with env.file.open("a") as file:
+        file.write(f"{env.alias}.bootstrap.servers = 127.0.0.1:1\n")
+    code, document = parsed(env.ask(capsys, "plan", "--json"))
     (flow,) = document["flows"]
-    assert (code, flow["unreachable"]) == (2, [scene.alias])
+    assert (code, flow["unreachable"]) == (2, [env.alias])
     assert "127.0.0.1:1" in flow["troubles"][0]
-    assert ("create topic", f"mm2-configs.{scene.alias}.internal") in steps(document)
+    assert ("create topic", f"mm2-configs.{env.alias}.internal") in steps(document)
 
 
-# -- promote: who may write
+# -- promote: authorization
 
 
-def written_by_the_flow(scene: Scene, topic: str) -> str:
-    """What becomes of a record that `mirror` writes on B: nothing, or the reason."""
+def written_by_the_flow(env: Environment, topic: str) -> str:
+    """The error of a record that `mirror` writes on B; empty when it is accepted."""
     settings = {
-        "bootstrap.servers": scene.b.address("LOGIN"),
+        "bootstrap.servers": env.b.address("LOGIN"),
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
         "sasl.username": "mirror",
         "sasl.password": PASSWORD,
         "message.timeout.ms": 10_000,
     }
-    said: list[str] = []
+    printed: list[str] = []
     producer = Producer(settings)
-    producer.produce(topic, b"1", on_delivery=lambda error, _: said.append("" if error is None else error.name()))
+    producer.produce(topic, b"1", on_delivery=lambda error, _: printed.append("" if error is None else error.name()))
     producer.flush(20)
-    return said[0]
+    return printed[0]
 
 
-def left_orders(scene: Scene, records: int) -> str:
-    """The topic orders as `left_behind` has it on B; on A partition 0 has so many records, partition 1 has 50."""
-    topic = scene.topic("orders")
-    left_behind(scene.b, scene.alias, scene.remote("orders"), topic)
-    write(scene.a, topic, [(None, b"1")] * records, 0)
-    write(scene.a, topic, [(None, b"1")] * 50, 1)
+def left_orders(env: Environment, records: int) -> str:
+    """The topic orders as in `left_behind` on B; on A partition 0 has that many records, partition 1 has 50."""
+    topic = env.topic("orders")
+    left_behind(env.b, env.alias, env.remote("orders"), topic)
+    write(env.a, topic, [(None, b"1")] * records, 0)
+    write(env.a, topic, [(None, b"1")] * 50, 1)
     return topic
 
 
 def test_promote_grants_the_write_permissions_of_the_source_and_no_others(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
-    scene = Scene.of(pair, tmp_path)
-    topic, remote = left_orders(scene, 1_200), scene.remote("orders")
+    env = Environment.of(pair, tmp_path)
+    topic, remote = left_orders(env, 1_200), env.remote("orders")
     prefix, literal = ResourcePatternType.PREFIXED, ResourcePatternType.LITERAL
     allow, deny = AclPermissionType.ALLOW, AclPermissionType.DENY
-    grant(scene.a, AclBinding(Kind.TOPIC, f"{scene.alias}-", prefix, ME, "*", AclOperation.ALL, allow))
-    grant(scene.a, AclBinding(Kind.TOPIC, f"{scene.alias}-", prefix, "User:mallory", "*", AclOperation.WRITE, deny))
-    grant(scene.a, AclBinding(Kind.TOPIC, topic, literal, "User:ann", "10.0.0.1", AclOperation.WRITE, allow))
-    grant(scene.a, AclBinding(Kind.TOPIC, topic, literal, "User:reader", "*", AclOperation.READ, allow))
+    grant(env.a, AclBinding(Kind.TOPIC, f"{env.alias}-", prefix, ME, "*", AclOperation.ALL, allow))
+    grant(env.a, AclBinding(Kind.TOPIC, f"{env.alias}-", prefix, "User:mallory", "*", AclOperation.WRITE, deny))
+    grant(env.a, AclBinding(Kind.TOPIC, topic, literal, "User:ann", "10.0.0.1", AclOperation.WRITE, allow))
+    grant(env.a, AclBinding(Kind.TOPIC, topic, literal, "User:reader", "*", AclOperation.READ, allow))
     # MirrorMaker copied the ACL for all; an administrator created the one for ann.
-    grant(scene.b, AclBinding(Kind.TOPIC, f"{scene.alias}.", prefix, ME, "*", AclOperation.READ, allow))
-    grant(scene.b, AclBinding(Kind.TOPIC, f"{scene.alias}.", prefix, "User:ann", "10.0.0.1", AclOperation.ALL, allow))
-    wait_until(lambda: written_by_the_flow(scene, remote) == "TOPIC_AUTHORIZATION_FAILED")
+    grant(env.b, AclBinding(Kind.TOPIC, f"{env.alias}.", prefix, ME, "*", AclOperation.READ, allow))
+    grant(env.b, AclBinding(Kind.TOPIC, f"{env.alias}.", prefix, "User:ann", "10.0.0.1", AclOperation.ALL, allow))
+    wait_until(lambda: written_by_the_flow(env, remote) == "TOPIC_AUTHORIZATION_FAILED")
     wanted = [
         f"DENY User:mallory WRITE topic {remote} from host *",
         f"ALLOW {ME} WRITE topic {remote} from host *",
     ]
-    code, document = told(scene.ask(capsys, "promote", "--create-acls", "--dry-run", "--json"))
+    code, document = parsed(env.ask(capsys, "promote", "--create-acls", "--dry-run", "--json"))
     assert (code, document["acls"]) == (0, wanted)
-    code, document = told(scene.ask(capsys, "promote", "--json"))
+    code, document = parsed(env.ask(capsys, "promote", "--json"))
     assert (code, document["acls"]) == (0, wanted)
     assert "2 ACLs missing on B; --create-acls creates them" in document["done"]
-    assert written_by_the_flow(scene, remote) == "TOPIC_AUTHORIZATION_FAILED", "nothing was created unasked"
+    assert written_by_the_flow(env, remote) == "TOPIC_AUTHORIZATION_FAILED", "nothing was created unasked"
 
     altering = AclBinding(Kind.BROKER, "kafka-cluster", literal, ME, "*", AclOperation.DESCRIBE, allow)
-    grant(scene.b, altering)  # and so not to alter
+    grant(env.b, altering)  # and so not to alter
     try:
-        code, document = told(scene.ask(capsys, "promote", "--create-acls", "--json"))
+        code, document = parsed(env.ask(capsys, "promote", "--create-acls", "--json"))
         assert code == 1
         assert [problem.partition(": ")[0] for problem in document["problems"]] == [f"ACL {acl}" for acl in wanted]
         assert all("CLUSTER_AUTHORIZATION_FAILED" in problem for problem in document["problems"])
     finally:
-        take_away(scene.b, altering)
-    code, document = told(scene.ask(capsys, "promote", "--create-acls", "--json"))
+        take_away(env.b, altering)
+    code, document = parsed(env.ask(capsys, "promote", "--create-acls", "--json"))
     assert (code, document["acls"], document["problems"]) == (0, wanted, [])
     assert "2 ACLs created and verified" in document["done"]
-    wait_until(lambda: written_by_the_flow(scene, remote) == "")
-    code, document = told(scene.ask(capsys, "promote", "--create-acls", "--json"))
+    wait_until(lambda: written_by_the_flow(env, remote) == "")
+    code, document = parsed(env.ask(capsys, "promote", "--create-acls", "--json"))
     assert (code, document["acls"]) == (0, [])
 
 
 def test_a_source_without_known_end_offsets_is_not_abandoned_by_accident(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
-    scene = Scene.of(pair, tmp_path)
-    topic = left_orders(scene, 1_210)
+    env = Environment.of(pair, tmp_path)
+    topic = left_orders(env, 1_210)
     hidden = ResourcePatternType.LITERAL, ME, "*", AclOperation.DESCRIBE, AclPermissionType.DENY
-    grant(scene.a, AclBinding(Kind.TOPIC, topic, *hidden))
-    said = f"Cluster {scene.alias} answers but does not return the end offsets of 2 partitions (first {topic}-0: "
-    wait_until(lambda: said in scene.ask(capsys, "failover", "--dry-run")[1])
+    grant(env.a, AclBinding(Kind.TOPIC, topic, *hidden))
+    printed = f"Cluster {env.alias} answers but does not return the end offsets of 2 partitions (first {topic}-0: "
+    wait_until(lambda: printed in env.ask(capsys, "failover", "--dry-run")[1])
     for arguments in (("failover",), ("failover", "--wait", "1"), ("promote",)):
-        code, out, err = scene.ask(capsys, *arguments)
+        code, out, err = env.ask(capsys, *arguments)
         assert (code, out) == (2, ""), arguments
-        assert err.startswith(f"mm2: {said}"), err
+        assert err.startswith(f"mm2: {printed}"), err
         assert "TOPIC_AUTHORIZATION_FAILED" in err
-    code, document = told(scene.ask(capsys, "failover", "--leave-behind", "--json"))
+    code, document = parsed(env.ask(capsys, "failover", "--leave-behind", "--json"))
     assert (code, document["problems"]) == (0, [])
     assert all("TOPIC_AUTHORIZATION_FAILED" in row["source_end_trouble"] for row in document["partitions"])
-    code, document = told(scene.ask(capsys, "failback", "--json"))
+    code, document = parsed(env.ask(capsys, "failback", "--json"))
     assert code == 1
-    assert document["problems"][-1].startswith(said), "what is on the source only is not known"
-    take_away(scene.a, AclBinding(Kind.TOPIC, topic, *hidden))
+    assert document["problems"][-1].startswith(printed), "what is on the source only is not known"
+    take_away(env.a, AclBinding(Kind.TOPIC, topic, *hidden))
 
 
 def test_a_flow_with_unknown_workers_is_not_reported_as_running(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
-    scene = Scene.of(pair, tmp_path)
-    left_orders(scene, 1_200)
-    configs = f"mm2-configs.{scene.alias}.internal"
-    for name in (configs, f"mm2-status.{scene.alias}.internal"):
-        create(scene.b, name, config={"cleanup.policy": "compact"})
+    env = Environment.of(pair, tmp_path)
+    left_orders(env, 1_200)
+    configs = f"mm2-configs.{env.alias}.internal"
+    for name in (configs, f"mm2-status.{env.alias}.internal"):
+        create(env.b, name, config={"cleanup.policy": "compact"})
     literal, deny = ResourcePatternType.LITERAL, AclPermissionType.DENY
     hidden = AclBinding(Kind.TOPIC, configs, literal, ME, "*", AclOperation.READ, deny)
-    grant(scene.b, hidden)
-    wait_until(lambda: "its workers are not known: " in scene.ask(capsys, "status")[1])
-    code, out, _ = scene.ask(capsys, "status")
-    assert (code, out.split()[:2]) == (1, [scene.flow, "DEGRADED"])
+    grant(env.b, hidden)
+    wait_until(lambda: "its workers are not known: " in env.ask(capsys, "status")[1])
+    code, out, _ = env.ask(capsys, "status")
+    assert (code, out.split()[:2]) == (1, [env.flow, "DEGRADED"])
     assert "TOPIC_AUTHORIZATION_FAILED" in out
-    take_away(scene.b, hidden)
+    take_away(env.b, hidden)
 
 
 # -- a running flow
 
 
-def test_plan_of_a_running_flow_is_empty(running: Scene, capsys: Capsys) -> None:
+def test_plan_of_a_running_flow_is_empty(running: Environment, capsys: Capsys) -> None:
     wait_until(lambda: running.ask(capsys, "plan")[1].splitlines()[1] == "  nothing to create or change")
     assert running.ask(capsys, "plan")[0] == 0
     alter(running.a, running.topic("quiet"), "retention.ms", "777")
-    code, document = told(running.ask(capsys, "plan", "--json"))
+    code, document = parsed(running.ask(capsys, "plan", "--json"))
     assert (code, steps(document)["alter configs", running.remote("quiet")]["details"]) == (0, {"retention.ms": "777"})
     text = running.file.read_text()
     running.file.with_suffix(".new").write_text(f"{text}offset.lag.max = 7\n{running.flow}.of.a.plugin = the secret\n")
@@ -386,7 +386,7 @@ def test_plan_of_a_running_flow_is_empty(running: Scene, capsys: Capsys) -> None
     assert "the secret" not in out
 
 
-def test_status_is_one_sentence_with_its_evidence(running: Scene, capsys: Capsys) -> None:
+def test_status_is_one_sentence_with_its_evidence(running: Environment, capsys: Capsys) -> None:
     answers: list[tuple[int, str, str]] = []
     wait_until(lambda: answers.append(running.ask(capsys, "status")) or answers[-1][0] == 0)  # type: ignore[func-returns-value]
     _, out, err = answers[-1]
@@ -396,7 +396,7 @@ def test_status_is_one_sentence_with_its_evidence(running: Scene, capsys: Capsys
     code, out, _ = asked(capsys, "status", running.file)
     assert code == 0
     assert running.topic("orders") not in out, "partitions are for those who name a flow"
-    code, document = told(asked(capsys, "status", running.file, "--json"))
+    code, document = parsed(asked(capsys, "status", running.file, "--json"))
     (flow,) = document["flows"]
     assert (code, flow["name"], flow["state"], flow["risk"]["records"]) == (0, running.flow, "RUNNING", 0)
     assert [(one["topic"], one["partition"], one["position"]) for one in flow["partitions"]] == [
@@ -407,7 +407,7 @@ def test_status_is_one_sentence_with_its_evidence(running: Scene, capsys: Capsys
     assert {one["name"] for one in flow["connectors"]} == {*CONNECTORS}
 
 
-def test_status_watch_in_a_pipe_runs_until_it_is_interrupted(running: Scene) -> None:
+def test_status_watch_in_a_pipe_runs_until_it_is_interrupted(running: Environment) -> None:
     command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "status", str(running.file), running.flow, "--watch", "0.2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
@@ -425,7 +425,7 @@ def test_status_watch_in_a_pipe_runs_until_it_is_interrupted(running: Scene) -> 
         watching.kill()
 
 
-def test_status_watch_on_a_terminal_updates_in_place(running: Scene) -> None:
+def test_status_watch_on_a_terminal_updates_in_place(running: Environment) -> None:
     master, slave = pty.openpty()
     command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "status", str(running.file), running.flow, "--watch", "0.2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40"}
@@ -446,7 +446,7 @@ def test_status_watch_on_a_terminal_updates_in_place(running: Scene) -> None:
         assert re.search(r"\x1b\[[0-9;]*32mRUNNING", seen), seen
         first = len(seen)
         shown(4)
-        # What was shown is drawn over, not followed: the cursor goes up by as many lines.
+        # The output is overwritten, not appended: the cursor moves up by as many lines.
         assert re.search(r"\x1b\[\d*A", seen[first:]), seen[first:]
         watching.send_signal(signal.SIGINT)
         assert watching.wait(PATIENCE_S) == 0
@@ -455,7 +455,7 @@ def test_status_watch_on_a_terminal_updates_in_place(running: Scene) -> None:
         os.close(master)
 
 
-def test_lag_is_sorted_worst_first_and_compared_with_a_threshold(running: Scene, capsys: Capsys) -> None:
+def test_lag_is_sorted_worst_first_and_compared_with_a_threshold(running: Environment, capsys: Capsys) -> None:
     wait_until(lambda: running.ask(capsys, "lag", "--threshold", "0")[0] == 0)
     code, out, err = running.ask(capsys, "lag", "--top", "1")
     assert (code, err, len(out.splitlines())) == (0, "", 3)
@@ -463,7 +463,7 @@ def test_lag_is_sorted_worst_first_and_compared_with_a_threshold(running: Scene,
     assert running.ask(capsys, "pause", "--topic", running.topic("quiet"))[0] == 0
     try:
         running.put("quiet", 0, 4)
-        code, document = told(running.ask(capsys, "lag", "--threshold", "3", "--json"))
+        code, document = parsed(running.ask(capsys, "lag", "--threshold", "3", "--json"))
         (flow,) = document["flows"]
         first = flow["partitions"][0]
         assert (code, flow["over_threshold"], flow["records"]) == (1, 1, 4)
@@ -473,7 +473,7 @@ def test_lag_is_sorted_worst_first_and_compared_with_a_threshold(running: Scene,
     wait_until(lambda: running.copied("quiet"))
 
 
-def test_a_paused_topic_stops_the_others_continue_and_no_record_is_lost(running: Scene, capsys: Capsys) -> None:
+def test_a_paused_topic_stops_the_others_continue_and_no_record_is_lost(running: Environment, capsys: Capsys) -> None:
     orders, quiet = running.topic("orders"), running.topic("quiet")
     wait_until(lambda: running.copied("orders"))
     code, out, err = running.ask(capsys, "pause", "--topic", orders, "--partition", "1", "--reason", "ticket 4711")
@@ -486,16 +486,16 @@ def test_a_paused_topic_stops_the_others_continue_and_no_record_is_lost(running:
     wait_until(lambda: running.copied("quiet"))
 
     def ends() -> list[int]:
-        _, document = told(running.ask(capsys, "status", "--json"))
+        _, document = parsed(running.ask(capsys, "status", "--json"))
         return [one["position"] for one in document["flows"][0]["partitions"] if one["topic"] == orders]
 
     stopped_at = ends()[1]
     wait_until(lambda: ends()[0] == stopped_at - 7 + 5 + 20)
-    code, document = told(running.ask(capsys, "status", "--json"))
+    code, document = parsed(running.ask(capsys, "status", "--json"))
     (paused,) = [one for one in document["flows"][0]["partitions"] if one["state"] == "PAUSED"]
     assert (paused["topic"], paused["partition"], paused["position"]) == (orders, 1, stopped_at)
     assert "ticket 4711" in paused["reason"]
-    # A restart of everything that copies finds the pause before it reads.
+    # Restarted copiers read the pause before they read records.
     assert running.ask(capsys, "restart", "--connector", "source")[0] == 0
     running.put("orders", 0, 1)
     wait_until(lambda: ends()[0] == stopped_at - 7 + 5 + 21)
@@ -512,14 +512,14 @@ def test_a_paused_topic_stops_the_others_continue_and_no_record_is_lost(running:
 
 
 def test_connectors_are_paused_resumed_stopped_and_restarted_through_the_process(
-    running: Scene, capsys: Capsys
+    running: Environment, capsys: Capsys
 ) -> None:
     code, out, err = running.ask(capsys, "pause")
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == f"{running.flow} is paused"
-    code, document = told(running.ask(capsys, "status", "--json"))
+    code, document = parsed(running.ask(capsys, "status", "--json"))
     assert (code, document["flows"][0]["state"]) == (1, "PAUSED")
-    code, document = told(running.ask(capsys, "resume", "--json"))
+    code, document = parsed(running.ask(capsys, "resume", "--json"))
     assert (code, document["done"], [one["name"] for one in document["connectors"]]) == (0, True, [*CONNECTORS])
     assert {task["state"] for one in document["connectors"] for task in one["tasks"]} == {"RUNNING"}
     code, out, _ = running.ask(capsys, "stop", "--connector", "heartbeat")
@@ -531,7 +531,7 @@ def test_connectors_are_paused_resumed_stopped_and_restarted_through_the_process
     (process,) = json.loads(out)["processes"]
     assert running.ask(capsys, "restart", "--url", process["url"])[0] == 0
     wait_until(lambda: running.ask(capsys, "status")[0] == 0)
-    # Somebody else's flow of that name is not for this file to stop.
+    # This file must not stop another user's flow of that name.
     other = running.file.with_suffix(".other")
     other.write_text(f"{running.file.read_text()}B.bootstrap.servers = elsewhere:9092\n")
     code, out, err = asked(capsys, "stop", other, running.flow)
@@ -541,7 +541,7 @@ def test_connectors_are_paused_resumed_stopped_and_restarted_through_the_process
     )
 
 
-def test_paused_topics_are_named_when_the_flow_is_resumed(running: Scene, capsys: Capsys) -> None:
+def test_paused_topics_are_named_when_the_flow_is_resumed(running: Environment, capsys: Capsys) -> None:
     quiet = running.topic("quiet")
     assert running.ask(capsys, "pause", "--topic", quiet)[0] == 0
     code, _, err = running.ask(capsys, "resume")
@@ -549,7 +549,7 @@ def test_paused_topics_are_named_when_the_flow_is_resumed(running: Scene, capsys
     assert running.ask(capsys, "resume", "--topic", quiet)[0] == 0
 
 
-def test_a_pause_without_a_running_process_is_reported(running: Scene, capsys: Capsys) -> None:
+def test_a_pause_without_a_running_process_is_reported(running: Environment, capsys: Capsys) -> None:
     assert running.ask(capsys, "stop", "--connector", "source")[0] == 0
     try:
         code, out, err = running.ask(capsys, "pause", "--topic", running.topic("quiet"), "--timeout", "0.5")
@@ -586,7 +586,7 @@ def test_a_pause_without_a_running_process_is_reported(running: Scene, capsys: C
     ],
 )
 def test_an_impossible_request_is_rejected_in_one_sentence(
-    running: Scene, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+    running: Environment, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
 ) -> None:
     monkeypatch.delenv("MM2_REST_PASSWORD", raising=False)
     code, out, err = running.ask(capsys, *arguments)
@@ -595,7 +595,9 @@ def test_an_impossible_request_is_rejected_in_one_sentence(
 
 
 @pytest.mark.parametrize("verb", ["status", "plan", "lag", "config", "pause", "resume", "restart", "stop"])
-def test_every_verb_reports_a_missing_flow_or_file(running: Scene, capsys: Capsys, tmp_path: Path, verb: str) -> None:
+def test_every_verb_reports_a_missing_flow_or_file(
+    running: Environment, capsys: Capsys, tmp_path: Path, verb: str
+) -> None:
     code, out, err = asked(capsys, verb, running.file, "B->C")
     assert (code, out) == (2, "")
     assert f"has no flow B->C; its flows are {running.flow}" in err
@@ -610,23 +612,23 @@ def test_every_verb_reports_a_missing_flow_or_file(running: Scene, capsys: Capsy
 def test_a_flow_without_a_process_can_be_shown_but_not_controlled(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
-    scene = Scene.of(pair, tmp_path)
-    code, out, err = scene.ask(capsys, "pause")
+    env = Environment.of(pair, tmp_path)
+    code, out, err = env.ask(capsys, "pause")
     assert (code, out) == (2, "")
-    assert f"None of your processes on this machine runs {scene.flow}" in err
-    code, out, err = scene.ask(capsys, "status")
+    assert f"None of your processes on this machine runs {env.flow}" in err
+    code, out, err = env.ask(capsys, "status")
     assert (code, err) == (1, "")
-    assert out.startswith(f"{scene.flow}  STOPPED  Nothing is copied: ")
-    with scene.file.open("a") as file:
+    assert out.startswith(f"{env.flow}  STOPPED  Nothing is copied: ")
+    with env.file.open("a") as file:
         file.write("B.bootstrap.servers = 127.0.0.1:1\n")
-    code, out, _ = scene.ask(capsys, "status", "--timeout", "6")
+    code, out, _ = env.ask(capsys, "status", "--timeout", "6")
     assert code == 2
     assert "127.0.0.1:1" in out
-    code, out, err = scene.ask(capsys, "lag", "--timeout", "6")
+    code, out, err = env.ask(capsys, "lag", "--timeout", "6")
     assert (code, "127.0.0.1:1" in err) == (2, True)
 
 
-def test_an_added_partition_is_planned_and_then_copied(running: Scene, capsys: Capsys) -> None:
+def test_an_added_partition_is_planned_and_then_copied(running: Environment, capsys: Capsys) -> None:
     grow(running.a, running.topic("quiet"), 2)
     running.put("quiet", 1, 2)
     wait_until(lambda: running.copied("quiet"))

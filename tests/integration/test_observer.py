@@ -43,8 +43,8 @@ Samples = list[tuple[str, dict[str, str], float]]
 
 
 @dataclass
-class Scene:
-    """Two brokers, the process between them, and its port."""
+class Environment:
+    """Two brokers, the process between them, and its URL."""
 
     source: LocalKafka
     target: LocalKafka
@@ -78,22 +78,22 @@ class Scene:
         assert len(found) < 2, f"{name} {labels} is there {len(found)} times"
         return found[0] if found else None
 
-    def says(self, sentence: str, within_s: float) -> dict[str, Any]:
-        """Wait until the flow's sentence has this in it."""
+    def await_sentence(self, sentence: str, within_s: float) -> dict[str, Any]:
+        """Wait until the flow's sentence contains this text."""
         seen: dict[str, Any] = {}
 
-        def said() -> bool:
+        def is_shown() -> bool:
             seen.clear()
             seen.update(self.flow())
             return sentence in seen["sentence"]
 
-        wait_until(said, within_s, why=lambda: seen.get("sentence", ""))
+        wait_until(is_shown, within_s, detail=lambda: seen.get("sentence", ""))
         return seen
 
 
 @contextmanager
 def frozen(broker: LocalKafka) -> Iterator[float]:
-    """The time when it was frozen, by the steady clock."""
+    """Freeze the broker inside the `with` block; yields the time by the monotonic clock."""
     broker.pause()
     try:
         yield time.monotonic()
@@ -102,7 +102,7 @@ def frozen(broker: LocalKafka) -> Iterator[float]:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     folder = tmp_path_factory.mktemp("observer")
     (port,) = free_ports(1)
     with ExitStack() as stack:
@@ -130,11 +130,11 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         )
         process = MirrorProcess(file, folder / "mirror.log", "B")
         stack.callback(process.clean_up)
-        made = Scene(source, target, process, file, f"http://127.0.0.1:{port}")
+        made = Environment(source, target, process, file, f"http://127.0.0.1:{port}")
         made.write("orders", 100, age_s=HOUR_S)
-        wait_until(lambda: _answers(made.url), 60, why=process.tail)
+        wait_until(lambda: _answers(made.url), 60, detail=process.tail)
         commit(source, "readers", {("orders", 0): 20, ("orders", 1): 10})
-        wait_until(lambda: made.flow()["records"] == 100, 90, why=process.tail)
+        wait_until(lambda: made.flow()["records"] == 100, 90, detail=process.tail)
         yield made
 
 
@@ -145,12 +145,12 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_a_healthy_flow_has_nothing_at_risk(scene: Scene) -> None:
-    flow = scene.says("If A dies now you lose nothing.", 30)
+def test_a_healthy_flow_has_nothing_at_risk(env: Environment) -> None:
+    flow = env.await_sentence("If A dies now you lose nothing.", 30)
     assert (flow["state"], flow["risk"]) == ("RUNNING", {"seconds": 0.0, "records": 0, "bytes": 0})
     assert (flow["source_error"], flow["target_error"], flow["troubles"]) == ("", "", [])
     assert flow["partitions"] == 4
-    rows = scene.rows("partitions", search="orders")
+    rows = env.rows("partitions", search="orders")
     assert [(row["position"], row["source_end"], row["lag_records"], row["state"]) for row in rows] == [
         (50, 50, 0, "RUNNING")
     ] * 2
@@ -158,110 +158,110 @@ def test_a_healthy_flow_has_nothing_at_risk(scene: Scene) -> None:
     assert {task["state"] for connector in flow["connectors"] for task in connector["tasks"]} == {"RUNNING"}
     (worker,) = flow["workers"]
     assert (worker["is_this"], worker["is_leader"], worker["connectors"]) == (True, True, 3)
-    wait_until(lambda: scene.flow()["heartbeats"], 20)
-    (beat,) = scene.flow()["heartbeats"]  # those of the flow itself, written on B
+    wait_until(lambda: env.flow()["heartbeats"], 20)
+    (beat,) = env.flow()["heartbeats"]  # those of the flow itself, written on B
     assert (beat["topic"], beat["source"], beat["target"], beat["route"]) == ("heartbeats", "A", "B", [])
     assert beat["age_ms"] < 30_000
-    # Each side is polled by itself, and one that does not answer in time on a busy machine has no offsets yet.
+    # Each cluster is polled separately, and one that responds too late on a busy machine has no offsets yet.
     known = ("source_offset", "translated", "target_offset")
     wait_until(
-        lambda: (rows := scene.rows("groups")) and all(row[name] is not None for row in rows for name in known), 30
+        lambda: (rows := env.rows("groups")) and all(row[name] is not None for row in rows for name in known), 30
     )
-    assert [(row["group"], row["topic"], row["source_offset"], row["translated"]) for row in scene.rows("groups")] == [
+    assert [(row["group"], row["topic"], row["source_offset"], row["translated"]) for row in env.rows("groups")] == [
         ("readers", "orders", 20 if row["partition"] == 0 else 10, 20 if row["partition"] == 0 else 10)
-        for row in scene.rows("groups")
+        for row in env.rows("groups")
     ]
 
 
-def test_a_scrape_is_valid_and_every_metric_is_described(scene: Scene) -> None:
+def test_a_scrape_is_valid_and_every_metric_is_described(env: Environment) -> None:
     described = {metric.name: metric for metric in (*FLOW_METRICS, *MIRROR_METRICS, *CONNECT_METRICS)}
     known = {
         name + suffix
         for name, metric in described.items()
         for suffix in (("_bucket", "_count", "_sum") if metric.kind is MetricType.HISTOGRAM else ("",))
     }
-    names = {name for name, _, _ in scene.samples()}
+    names = {name for name, _, _ in env.samples()}
     assert {name for name in names if not name.startswith("process_")} - known == set()
-    assert scene.value("mm2_copied_records_total", topic="orders", partition="0") == 50
-    assert scene.value("mm2_flow_state", state="RUNNING") == 1
-    assert scene.value("mm2_task_up", connector="MirrorSourceConnector", task="0") == 1
-    assert scene.value("mm2_spark_up") == 1
-    assert scene.value("kafka_connect_worker_connector_count", source="A", target="B") == 3
-    assert scene.value("kafka_connect_worker_connector_startup_success_total", source="A") == 3
-    assert scene.value("kafka_connect_worker_rebalance_rebalancing", source="A") == 0
+    assert env.value("mm2_copied_records_total", topic="orders", partition="0") == 50
+    assert env.value("mm2_flow_state", state="RUNNING") == 1
+    assert env.value("mm2_task_up", connector="MirrorSourceConnector", task="0") == 1
+    assert env.value("mm2_spark_up") == 1
+    assert env.value("kafka_connect_worker_connector_count", source="A", target="B") == 3
+    assert env.value("kafka_connect_worker_connector_startup_success_total", source="A") == 3
+    assert env.value("kafka_connect_worker_rebalance_rebalancing", source="A") == 0
     body = httpx.get(
-        f"{scene.url}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}, timeout=15
+        f"{env.url}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}, timeout=15
     )
     assert body.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     families = parse_openmetrics(body.text)  # type: ignore[no-untyped-call]
     assert {family.name for family in families} >= {"mm2_flow_state", "mm2_copied_records"}
 
 
-def test_latency_is_measured_for_new_records_and_not_for_old_ones(scene: Scene) -> None:
+def test_latency_is_measured_for_new_records_and_not_for_old_ones(env: Environment) -> None:
     def visible() -> float:
-        return scene.value("mm2_copy_latency_seconds_count", stage="visible") or 0.0
+        return env.value("mm2_copy_latency_seconds_count", env="visible") or 0.0
 
     before = visible()
-    scene.write("orders", 10)
-    wait_until(lambda: visible() > before, 20, why=scene.process.tail)
-    # None of the hundred that were an hour old when the first copy began.
-    assert (scene.value("mm2_copy_latency_seconds_sum", stage="visible") or HOUR_S) < HOUR_S / 2
+    env.write("orders", 10)
+    wait_until(lambda: visible() > before, 20, detail=env.process.tail)
+    # None of the hundred that were an hour old when the first copy started.
+    assert (env.value("mm2_copy_latency_seconds_sum", env="visible") or HOUR_S) < HOUR_S / 2
     place = {"topic": "A.orders", "partition": "0"}
     legacy, new = "kafka_connect_mirror_mirrorsourceconnector_", "kafka_connect_plugins_"
     latencies = [f"{prefix}replication_latency_ms" for prefix in (legacy, new)]
-    # The histogram counts a batch of either partition at once, a partition's own figures come with its next report.
-    wait_until(lambda: all(scene.value(latency, **place) is not None for latency in latencies), 20)
-    assert (scene.value("mm2_record_batches_total", path="passthrough") or 0) > 0
+    # The histogram counts batches immediately, the partition's values are updated by its next report.
+    wait_until(lambda: all(env.value(latency, **place) is not None for latency in latencies), 20)
+    assert (env.value("mm2_record_batches_total", path="passthrough") or 0) > 0
 
 
-def test_every_claimed_metric_of_strimzis_dashboard_exists(scene: Scene) -> None:
-    # Latencies are those of records that came while it copied: there were some in the test before.
+def test_every_claimed_metric_of_strimzis_dashboard_exists(env: Environment) -> None:
+    # Latencies are those of records written during copying: the previous test wrote some.
     claimed = {name for panel in PANELS if panel.is_claimed for name in panel.metrics}
     assert claimed
     missing: set[str] = set()
 
     def is_there() -> bool:
         missing.clear()
-        missing.update(claimed - {name for name, _, _ in scene.samples()})
+        missing.update(claimed - {name for name, _, _ in env.samples()})
         return not missing
 
-    wait_until(is_there, 20, why=lambda: sorted(missing))
+    wait_until(is_there, 20, detail=lambda: sorted(missing))
 
 
-def test_a_frozen_source_is_reported_within_ten_seconds(scene: Scene) -> None:
-    with frozen(scene.source) as since:
-        flow = scene.says("A has not answered since", SAID_WITHIN_S)
+def test_a_frozen_source_is_reported_within_ten_seconds(env: Environment) -> None:
+    with frozen(env.source) as since:
+        flow = env.await_sentence("A has not answered since", SAID_WITHIN_S)
         assert time.monotonic() - since < SAID_WITHIN_S
         assert flow["state"] == "DEGRADED"
         assert "If it died then, you lost nothing." in flow["sentence"]
         assert flow["source_error"]
-        assert scene.value("mm2_flow_cluster_up", cluster="A") == 0
-        assert scene.value("mm2_flow_cluster_up", cluster="B") == 1
+        assert env.value("mm2_flow_cluster_up", cluster="A") == 0
+        assert env.value("mm2_flow_cluster_up", cluster="B") == 1
         # Values known from the target are still reported.
-        assert len(scene.rows("partitions", search="orders")) == 2
-    scene.says("If A dies now you lose nothing.", 45)
+        assert len(env.rows("partitions", search="orders")) == 2
+    env.await_sentence("If A dies now you lose nothing.", 45)
 
 
-def test_a_frozen_target_increases_the_seconds_at_risk(scene: Scene) -> None:
-    with frozen(scene.target) as since:
-        scene.write("orders", 40)
+def test_a_frozen_target_increases_the_seconds_at_risk(env: Environment) -> None:
+    with frozen(env.target) as since:
+        env.write("orders", 40)
         written = time.monotonic()
-        flow = scene.says("If A dies now you lose", SAID_WITHIN_S)
-        wait_until(lambda: scene.flow()["risk"]["records"] == 40, SAID_WITHIN_S, why=scene.flow)
-        wait_until(lambda: scene.flow()["target_error"] != "", SAID_WITHIN_S)
+        flow = env.await_sentence("If A dies now you lose", SAID_WITHIN_S)
+        wait_until(lambda: env.flow()["risk"]["records"] == 40, SAID_WITHIN_S, detail=env.flow)
+        wait_until(lambda: env.flow()["target_error"] != "", SAID_WITHIN_S)
         assert time.monotonic() - since < 2 * SAID_WITHIN_S
-        flow = scene.flow()
+        flow = env.flow()
         assert flow["state"] == "DEGRADED"
         assert "40 records" in flow["sentence"]
         assert "B has not answered since" in flow["sentence"]
         assert 0 < flow["risk"]["seconds"] <= time.monotonic() - written + 2
         later = flow["risk"]["seconds"]
-        wait_until(lambda: scene.flow()["risk"]["seconds"] > later + 1, 10)
-    scene.says("If A dies now you lose nothing.", 60)
+        wait_until(lambda: env.flow()["risk"]["seconds"] > later + 1, 10)
+    env.await_sentence("If A dies now you lose nothing.", 60)
 
 
-def test_an_observer_outside_the_process_reports_the_same(scene: Scene) -> None:
-    config = MirrorMakerConfig(load_properties(scene.file))
+def test_an_observer_outside_the_process_reports_the_same(env: Environment) -> None:
+    config = MirrorMakerConfig(load_properties(env.file))
     snapshot = observe_once(config)
     (flow,) = snapshot.flows
     assert (flow.name, flow.state, flow.sentence) == ("A->B", FlowState.RUNNING, "If A dies now you lose nothing.")
@@ -276,33 +276,33 @@ def test_an_observer_outside_the_process_reports_the_same(scene: Scene) -> None:
         observe_once(config, ["A->C"])
 
 
-def test_the_series_of_a_failed_task_is_zero_and_not_missing(scene: Scene) -> None:
-    base = f"{scene.url}/A/B/connectors/MirrorSourceConnector"
-    copied = scene.value("mm2_copied_records_total", topic="orders", partition="0")
+def test_the_series_of_a_failed_task_is_zero_and_not_missing(env: Environment) -> None:
+    base = f"{env.url}/A/B/connectors/MirrorSourceConnector"
+    copied = env.value("mm2_copied_records_total", topic="orders", partition="0")
     httpx.put(f"{base}/pause", timeout=10)
-    scene.says("Copying is paused. If A dies now you lose nothing.", 30)
-    assert scene.flow()["state"] == "PAUSED"
-    assert {row["state"] for row in scene.rows("partitions")} == {"PAUSED"}
-    tasks = {row["id"] for one in scene.flow()["connectors"] for row in one["tasks"] if "Source" in one["name"]}
-    # The statuses of tasks come by way of the status topic, one after the other.
+    env.await_sentence("Copying is paused. If A dies now you lose nothing.", 30)
+    assert env.flow()["state"] == "PAUSED"
+    assert {row["state"] for row in env.rows("partitions")} == {"PAUSED"}
+    tasks = {row["id"] for one in env.flow()["connectors"] for row in one["tasks"] if "Source" in one["name"]}
+    # The statuses of tasks are read from the status topic, one after the other.
     wait_until(
-        lambda: {scene.value("mm2_task_up", connector="MirrorSourceConnector", task=str(one)) for one in tasks} == {0}
+        lambda: {env.value("mm2_task_up", connector="MirrorSourceConnector", task=str(one)) for one in tasks} == {0}
     )
-    # What was copied was copied by this process, whatever its tasks do.
-    assert scene.value("mm2_copied_records_total", topic="orders", partition="0") == copied
-    # What is gone from the source before it was copied fails the task, each time that it is started.
-    scene.write("quiet", 20)
-    delete_before(scene.source, "quiet", 5, 0)
+    # This process copied the records, regardless of the state of its tasks.
+    assert env.value("mm2_copied_records_total", topic="orders", partition="0") == copied
+    # Records deleted before they were copied fail the task at each start.
+    env.write("quiet", 20)
+    delete_before(env.source, "quiet", 5, 0)
     httpx.put(f"{base}/resume", timeout=10)
 
     def failed() -> set[int]:
-        source = next(one for one in scene.flow()["connectors"] if "Source" in one["name"])
+        source = next(one for one in env.flow()["connectors"] if "Source" in one["name"])
         return {task["id"] for task in source["tasks"] if task["state"] == "FAILED"}
 
-    wait_until(failed, 45, why=scene.process.tail)
+    wait_until(failed, 45, detail=env.process.tail)
     (task,) = failed()
-    assert scene.value("mm2_task_up", connector="MirrorSourceConnector", task=str(task)) == 0
-    flow = scene.flow()
+    assert env.value("mm2_task_up", connector="MirrorSourceConnector", task=str(task)) == 0
+    flow = env.flow()
     assert flow["state"] in {"DEGRADED", "STOPPED"}
-    states = {row["state"] for row in scene.rows("partitions", search="quiet-0")}
+    states = {row["state"] for row in env.rows("partitions", search="quiet-0")}
     assert states & {"FAILED", "LOST_RANGE"}

@@ -1,4 +1,4 @@
-"""Batches that a broker refuses for one of their records, or for being larger than the topic takes."""
+"""Batches that a broker rejects because of one record, or because they exceed the topic's limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cluster(kafka_b: LocalKafka) -> Iterator[Cluster]:
 
 
 class Sent:
-    """What became of records, by value."""
+    """The results of records, by value."""
 
     def __init__(self) -> None:
         self.arrived: list[bytes] = []
@@ -45,7 +45,7 @@ class Sent:
 
 
 class Gate:
-    """Holds the sender's thread back until all that shall go together is queued."""
+    """Block the sender's thread until all records of one batch are queued."""
 
     def __init__(self) -> None:
         self.open = threading.Event()

@@ -1,4 +1,4 @@
-"""Merged and rewritten batches on a real broker: taken as they are, and read by another client's decoder."""
+"""Merged and rewritten batches on a real broker: accepted, and read by another client's decoder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOON = 1_700_000_000_000
 
 
 def write(cluster: Cluster, topic: str, batches: Sequence[bytearray]) -> None:
-    """One request for each batch, as the sink sends them."""
+    """Send one request for each batch, as the sink does."""
     connection = cluster.open_connection(cluster.leader(topic, 0))
     try:
         version = connection.version_of(produce.REQUEST, produce.TOPIC_IDS_FROM - 1)
@@ -75,7 +75,7 @@ def test_merged_batches_are_accepted_and_read(kafka_a: LocalKafka, unique: str, 
     with closing(Cluster(ClientSettings.from_props({"bootstrap.servers": kafka_a.bootstrap}), name="A")) as cluster:
         Admin(cluster).create_topics([NewTopic(unique, 1, 1)])
         write(cluster, unique, batches)
-    # THEN another client reads them as if each had been written by itself
+    # THEN another client reads them as if each had been written separately
     wanted = [(record.timestamp, record.key, record.value) for record in chain.from_iterable(groups)]
     assert read(kafka_a, unique, len(wanted)) == wanted
 

@@ -1,11 +1,11 @@
-"""A process with secrets in every kind of place, and with much that goes wrong: they are nowhere else.
+"""A process with secrets in every configuration source, and with many errors: it discloses none of them.
 
 One broker is source and target. Given passwords in the file itself, in the files of two config providers and in the environment, of
-stores, of keys, of a token endpoint's client, in URLs, under keys that nobody declares, in connectors' configurations, of REST's
-users; some of them wrong. When it copies, fails to log in, reads a changed file, is asked for all that it shows, and asked wrongly.
-Validates that none is in the log (debug; and info of processes that are refused), in any answer, on any page, in the metrics, in
-any topic but the config topic, on any command line, in the environment of what it starts, or in any file that it leaves. What
-the config topic holds is what Java's MirrorMaker writes there: the file's own passwords, and never what a provider has.
+stores, of keys, of a token endpoint's client, in URLs, under undeclared keys, in connectors' configurations, of REST's users; some
+of them wrong. When it copies, fails to authenticate, reads a changed file, and gets valid and invalid requests. Validates that none
+is in the log (debug; and info of processes that fail to start), in any response, on any page, in the metrics, in any topic but the
+config topic, on any command line, in the environment of child processes, or in any file that it leaves. The config topic contains
+what Java's MirrorMaker writes there: the file's own passwords, and never those of a provider.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ FLOW = "/here/there"
 
 
 class Secrets(dict[str, str]):
-    """By the place where each stands; made when it is first asked for."""
+    """Secrets by location; created at the first access."""
 
     def __missing__(self, place: str) -> str:
         self[place] = f"hush-{place}-{secrets.token_hex(6)}"
         return self[place]
 
     def found_in(self, what: bytes | str, *, but: frozenset[str] = frozenset()) -> dict[str, str]:
-        """Places of the secrets that are there, with what stands around them."""
+        """Locations of the secrets that the data contains, with their context."""
         data = what.encode() if isinstance(what, str) else what
         found = {}
         for place, secret in [*self.items(), ("key", "PRIVATE KEY-----"), ("store", certificates.PASSWORD)]:
@@ -65,7 +65,7 @@ class Secrets(dict[str, str]):
 
 
 def in_base64(secret: str) -> Iterator[bytes]:
-    """What there is of it in base64, wherever in a longer text it begins."""
+    """Its base64 forms at every alignment within a longer text."""
     for before, affected in enumerate((0, 2, 3)):
         text = base64.b64encode(b"\0" * before + secret.encode())
         yield text[affected : len(text) - 4]
@@ -97,7 +97,7 @@ class Site:
             self.folder / "S",
             listeners={"OPEN": "PLAINTEXT", "LOGIN": "SASL_PLAINTEXT", "MUTUAL": "SSL"},
             overrides={
-                # The second one so that a login with it gets as far as the token request.
+                # The second one so that authentication with it gets as far as the token request.
                 "listener.name.login.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
                 "listener.name.login.oauthbearer.sasl.jaas.config": f'{OAUTH} unsecuredLoginStringClaim_sub="broker";',
                 "listener.name.login.plain.sasl.jaas.config": f"{PLAIN} {users};",
@@ -118,7 +118,7 @@ class Site:
                 "security.protocol": "SASL_PLAINTEXT",
                 "sasl.mechanism": "PLAIN",
                 "sasl.jaas.config": _plain("inline", hush["inline"]),
-                # What a consumer logs in with, from a provider and inside a text.
+                # Credentials of a consumer, from a provider and inside a text.
                 "consumer.sasl.jaas.config": _plain("file", f"${{file:{self.folder}/passwords:login}}"),
             },
             "there": {
@@ -129,7 +129,7 @@ class Site:
                 "ssl.key.password": "${env:HUSH_KEY}",
                 **trust,
             },
-            # Three that do not let us in, or that we cannot get into ourselves.
+            # Three clusters that reject us, or whose configuration fails.
             "wrong": {
                 "bootstrap.servers": login,
                 "security.protocol": "SASL_PLAINTEXT",
@@ -166,7 +166,7 @@ class Site:
             "config.providers.env.class": f"{PROVIDERS}.EnvVarConfigProvider",
             "offset.storage.partitions": "1",
             "status.storage.partitions": "1",
-            # Four workers in one process on a busy machine are slow to begin.
+            # Four workers in one process start slowly on a busy machine.
             "there.session.timeout.ms": "45000",
             "there.heartbeat.interval.ms": "9000",
             "listeners": f"http://127.0.0.1:{self.port}",
@@ -178,7 +178,7 @@ class Site:
         return write_config(self.folder / "mm2.properties", self.props() | more)
 
     def shake_hands(self) -> None:
-        """The first handshake of a JVM takes longer, on a busy machine, than a process waits for its target."""
+        """Wait for a TLS handshake: the first of a JVM takes longer on a busy machine than a process waits for its target."""
         place: dict[str, str | int | float | bool] = {
             "bootstrap.servers": self.broker.address("MUTUAL"),
             "security.protocol": "SSL",
@@ -199,10 +199,10 @@ class Site:
         }
         self.process = MirrorProcess(self.write_file(), self.folder / "log", variables=variables)
 
-    def says(self, words: str) -> None:
+    def await_log(self, words: str) -> None:
         self.process.eventually(lambda: words in self.process.log.read_text(errors="replace"), 120)
 
-    # -- asking
+    # -- requests
 
     def ask(self, method: str, path: str, *, password: str | None = None, **how: object) -> httpx.Response:
         answer = httpx.request(
@@ -213,8 +213,8 @@ class Site:
             trust_env=False,
             **how,  # type: ignore[arg-type]
         )
-        told = "\n".join(f"{name}: {value}" for name, value in answer.headers.items()).encode()
-        self.answers[f"{len(self.answers)} {method} {path} {answer.status_code}"] = told + b"\n" + answer.content
+        reported = "\n".join(f"{name}: {value}" for name, value in answer.headers.items()).encode()
+        self.answers[f"{len(self.answers)} {method} {path} {answer.status_code}"] = reported + b"\n" + answer.content
         return answer
 
 
@@ -248,14 +248,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def make_trouble(site: Site) -> None:
-    """All that could make a process talkative."""
+    """Requests and errors that could make the process log or return secrets."""
     hush = site.hush
     for words in (
         "SASL PLAIN at the broker",
         "the token endpoint http://127.0.0.1:1/token gave no answer",
         "client.p12",
     ):
-        site.says(words)
+        site.await_log(words)
     connectors = f"{FLOW}/connectors"
     config = {
         "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
@@ -279,11 +279,11 @@ def make_trouble(site: Site) -> None:
     site.ask("PUT", f"{connectors}/f/config", json={**config, "sasl.jaas.config": {"a": hush["body"]}})
     assert site.ask("GET", connectors, password=hush["typed"]).status_code == 401
     site.ask("PUT", "/admin/loggers/root", json={"level": "TRACE"})
-    # Changed twice: once to something that is refused.
+    # Changed twice: once to a configuration that is rejected.
     site.write_file(**{"here->there.my.filter.token": hush["changed"]})
-    site.says("my.filter.token: [hidden] -> [hidden]")
+    site.await_log("my.filter.token: [hidden] -> [hidden]")
     site.write_file(**{"here.sasl.jaas.config": f'{PLAIN} username="x" password="{hush["unfinished"]}'})
-    site.says("is rejected, the previous version stays in effect")
+    site.await_log("is rejected, the previous version stays in effect")
     site.write_file()
     ask_everything(site)
     fill(site.broker)
@@ -308,15 +308,15 @@ def ask_everything(site: Site) -> None:
 
 
 def test_no_secret_is_in_the_log(site: Site) -> None:
-    said = site.process.log.read_bytes()
+    output = site.process.log.read_bytes()
     assert len(site.process.lines(level="debug")) > 10
-    assert site.hush.found_in(said) == {}
+    assert site.hush.found_in(output) == {}
 
 
 def test_no_secret_is_in_a_response_a_page_or_the_metrics(site: Site) -> None:
     assert len(site.answers) > 60
-    for asked, told in site.answers.items():
-        assert site.hush.found_in(told) == {}, asked
+    for asked, reported in site.answers.items():
+        assert site.hush.found_in(reported) == {}, asked
     shown = site.ask("GET", f"{FLOW}/connectors/MirrorSourceConnector/config").json()
     assert shown["source.cluster.sasl.jaas.config"] == "[hidden]"
     assert shown["target.cluster.ssl.key.password"] == "${env:HUSH_KEY}"
@@ -325,7 +325,7 @@ def test_no_secret_is_in_a_response_a_page_or_the_metrics(site: Site) -> None:
 
 def test_no_secret_is_in_a_topic_except_plain_ones_in_the_config_topic(site: Site) -> None:
     seen = 0
-    # What was written in the file or sent to REST stands there as it was written, as Java has it.
+    # Values from the file or from REST are stored as they were written, as in Java.
     written = frozenset(
         {"inline", "wrong", "url", "client", "keystore", "undeclared", "undeclared-url", "changed"}
         | {"api", "patched", "override", "broken"}
@@ -341,7 +341,7 @@ def test_no_secret_is_in_a_topic_except_plain_ones_in_the_config_topic(site: Sit
 
 
 def test_no_secret_is_in_a_command_line_an_environment_or_a_remaining_file(site: Site) -> None:
-    given = frozenset({"key"})  # to the main process in its environment, which its children have from it
+    given = frozenset({"key"})  # in the environment of the main process, which its child processes inherit
     for process in site.process.family():
         with process.oneshot():
             try:
@@ -349,8 +349,8 @@ def test_no_secret_is_in_a_command_line_an_environment_or_a_remaining_file(site:
             except psutil.Error:
                 continue
         assert site.hush.found_in("\n".join(line)) == {}
-        told = "\n".join(f"{name}={value}" for name, value in variables.items())
-        assert site.hush.found_in(told, but=given) == {}, line
+        reported = "\n".join(f"{name}={value}" for name, value in variables.items())
+        assert site.hush.found_in(reported, but=given) == {}, line
     for file in (site.folder / "left").rglob("*"):
         if file.is_file():
             assert site.hush.found_in(file.read_bytes()) == {}, file
@@ -391,5 +391,5 @@ def test_no_secret_is_in_the_output_of_a_process_that_fails_to_start(site: Site,
         props |= {"config.providers": "file", "config.providers.file.class": f"{PROVIDERS}.FileConfigProvider"}
         file = write_config(tmp_path / f"{number}.properties", props)
         calls += [[str(file), "--log-level", level] for level in ("info", "debug")]
-    for (code, said), case in zip(refused(calls), [name for name in cases for _ in "12"], strict=True):
-        assert (code, hush.found_in(said)) == (2, {}), case
+    for (code, output), case in zip(refused(calls), [name for name in cases for _ in "12"], strict=True):
+        assert (code, hush.found_in(output)) == (2, {}), case

@@ -1,4 +1,4 @@
-"""What happens to copying when Spark itself does not start, dies, or freezes."""
+"""Copying when Spark itself does not start, crashes or hangs."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def test_a_killed_jvm_is_replaced_and_copying_continues(kafka_a: LocalKafka, kaf
         topic = flow.topic()
         spec = flow.spec(topic)
         with Traffic(flow.source, topic, per_second=200) as traffic, flow.copying(spec) as job:
-            wait_until(lambda: job.status()["records"] > 100, why=job.status)
+            wait_until(lambda: job.status()["records"] > 100, detail=job.status)
             pid = pid_of(engine)
             os.kill(pid, signal.SIGKILL)
             at = traffic.sent
-            wait_until(lambda: sum(row.position for row in job.progress()) > at + 100, why=job.status)
+            wait_until(lambda: sum(row.position for row in job.progress()) > at + 100, detail=job.status)
             traffic.finish()
             flow.wait_until_copied(job, spec)
             assert pid_of(engine) != pid
@@ -94,10 +94,10 @@ def test_a_frozen_jvm_blocks_neither_copying_nor_the_stop(
         topic = flow.topic()
         spec = flow.spec(topic, batch_duration_ms=500)
         with Traffic(flow.source, topic, per_second=200) as traffic, flow.copying(spec) as job:
-            wait_until(lambda: job.status()["records"] > 100, why=job.status)
+            wait_until(lambda: job.status()["records"] > 100, detail=job.status)
             os.kill(pid_of(engine), signal.SIGSTOP)
             at = traffic.sent
-            wait_until(lambda: sum(row.position for row in job.progress()) > at + 200, why=job.status)
+            wait_until(lambda: sum(row.position for row in job.progress()) > at + 200, detail=job.status)
             traffic.finish()
             stops_within(engine, 6.0)
         assert flow.committed(spec) == {part.source: job.progress()[0].position for part in spec.partitions}
@@ -122,7 +122,7 @@ def test_a_python_worker_is_reused_unless_an_internal_error_occurred_in_it() -> 
             from mm2.copy.executor import task  # noqa: PLC0415
 
             class Copier:
-                """Nothing but what `run` sees of a copier."""
+                """The part of a copier that `run` uses."""
 
                 def __init__(self, *_args: object) -> None:
                     self.healthy = sound
@@ -140,9 +140,9 @@ def test_a_python_worker_is_reused_unless_an_internal_error_occurred_in_it() -> 
     with engine_of() as engine:
         context = engine.spark.context(60)
         for sound, state in ((True, "stopped"), (False, "stopped"), (True, "stopped"), (None, "failed")):
-            ((pid, told),) = context.parallelize([assignment], 1).mapPartitions(copied(sound)).collect()
-            assert told == state
-            # There may be more than one that waits for work; they take turns.
+            ((pid, reported),) = context.parallelize([assignment], 1).mapPartitions(copied(sound)).collect()
+            assert reported == state
+            # Several idle workers may exist; they are used in turn.
             later = {context.parallelize([0], 1).map(lambda _: os.getpid()).collect()[0] for _ in range(4)}
             assert (pid in later) is bool(sound)
 
@@ -154,7 +154,7 @@ def test_a_python_worker_keeps_no_memory_of_finished_micro_batches(
         from mm2.copy.executor.copier import Copier  # noqa: PLC0415
 
         frozen = gc.get_freeze_count()
-        gc.unfreeze()  # what is frozen is not among the objects that the collector tells
+        gc.unfreeze()  # frozen objects are not in gc.get_objects()
         return os.getpid(), frozen, sum(type(one) is Copier for one in gc.get_objects())
 
     with engine_of() as engine, capture_logs() as logs:
@@ -162,7 +162,7 @@ def test_a_python_worker_keeps_no_memory_of_finished_micro_batches(
         topic = flow.topic()
         spec = flow.spec(topic, batch_duration_ms=300)
         with Traffic(flow.source, topic, per_second=200) as traffic, flow.copying(spec) as job:
-            wait_until(lambda: job.status()["records"] > 1_000, why=job.status)
+            wait_until(lambda: job.status()["records"] > 1_000, detail=job.status)
             traffic.finish()
             flow.wait_until_copied(job, spec)
         context = engine.spark.context(60)
@@ -197,10 +197,10 @@ def test_without_java_the_job_reports_it_and_starts_once_java_is_available(
             assert job.status()["troubles"] == [f"Spark does not start: {wanted}"]
             monkeypatch.delenv("JAVA_HOME") if home is None else monkeypatch.setenv("JAVA_HOME", home)
             flow.wait_until_copied(job, spec)
-            wait_until(lambda: not job.status()["troubles"], 5, why=job.status)
-    told = [line for line in logs if line["event"] == "Spark does not start"]
-    assert told
-    assert all(line["retry_in_s"] <= 10 for line in told)
+            wait_until(lambda: not job.status()["troubles"], 5, detail=job.status)
+    reported = [line for line in logs if line["event"] == "Spark does not start"]
+    assert reported
+    assert all(line["retry_in_s"] <= 10 for line in reported)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Copying on a real Spark standalone cluster: a master, two workers, executors that are killed on the way."""
+"""Copying on a real Spark standalone cluster: a master, two workers, executors that are killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 PARTITIONS = 6
 SECRET = "the-secret-of-the-test"
-#: Records that wait when copying begins; MM2_BACKLOG=2000000 for the issue's own size, which takes minutes.
+#: The backlog at the start; MM2_BACKLOG=2000000 for the size of the issue, which takes minutes.
 BACKLOG = int(os.environ.get("MM2_BACKLOG", "30000"))
 
 
@@ -68,7 +68,7 @@ def python_workers(executor: psutil.Process) -> list[psutil.Process]:
 
 
 def busy(cluster: LocalSpark) -> list[psutil.Process]:
-    """Executors on which something is being copied: their workers hold connections."""
+    """Executors that copy records: their workers have connections."""
     found = []
     for executor in executors(cluster):
         with contextlib.suppress(psutil.Error):
@@ -93,7 +93,7 @@ def client(broker: LocalKafka) -> Cluster:
 
 
 def assert_equal(source: LocalKafka, target: LocalKafka, topic: str, remote: str) -> int:
-    """Record by record; how many there are."""
+    """Compare record by record; returns the number of records."""
     with contextlib.ExitStack() as stack:
         here, there = (stack.enter_context(contextlib.closing(client(broker))) for broker in (source, target))
         comparison = compare_topics(here, there, topic, remote)
@@ -109,20 +109,20 @@ def test_every_record_arrives_once_when_an_executor_is_killed(
     topic = fill(flow, PARTITIONS)
     spec = flow.spec(topic, partitions=PARTITIONS, lanes=0, batch_duration_ms=3_000)
     with Traffic(flow.source, topic, PARTITIONS, per_second=500) as traffic, flow.copying(spec) as job:
-        wait_until(lambda: job.status()["records"] > BACKLOG // 3, 120, why=job.status)
-        # A broker that has just begun may still be loading its coordinator.
-        wait_until(lambda: job.status()["troubles"] == [], 20, why=job.status)
-        wait_until(lambda: len(busy(cluster)) == 2, 30, why=job.status)
+        wait_until(lambda: job.status()["records"] > BACKLOG // 3, 120, detail=job.status)
+        # The coordinator of a new broker may still be loading.
+        wait_until(lambda: job.status()["troubles"] == [], 20, detail=job.status)
+        wait_until(lambda: len(busy(cluster)) == 2, 30, detail=job.status)
         killed = busy(cluster)[0]
         for process in [killed] if victim == "executor" else python_workers(killed):
             process.send_signal(signal.SIGKILL)
         at, batches = traffic.sent, job.status()["batches"]
-        wait_until(lambda: sum(row.position for row in job.progress()) > BACKLOG + at + 500, 120, why=job.status)
+        wait_until(lambda: sum(row.position for row in job.progress()) > BACKLOG + at + 500, 120, detail=job.status)
         wait_until(lambda: engine.slots.count == 4, 60)
-        wait_until(lambda: job.status()["batches"] >= batches + 3, 60, why=job.status)
+        wait_until(lambda: job.status()["batches"] >= batches + 3, 60, detail=job.status)
         traffic.finish()
         flow.wait_until_copied(job, spec, 120)
-        wait_until(lambda: job.status()["troubles"] == [], 20, why=job.status)
+        wait_until(lambda: job.status()["troubles"] == [], 20, detail=job.status)
     assert assert_equal(flow.source, flow.target, topic, flow.remote(topic)) == BACKLOG + traffic.sent
 
 
@@ -133,7 +133,7 @@ def test_no_secret_is_on_a_command_line(cluster: LocalSpark, engine: CopyEngine)
 
 
 def command_lines(pid: int) -> list[str]:
-    """Of a process and all that descend from it; the zombie that Spark's scripts leave behind has none."""
+    """Connections of a process and its descendants; without the zombie of Spark's scripts, which has none."""
     found = []
     for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
         with contextlib.suppress(psutil.Error):
@@ -183,8 +183,8 @@ def test_the_whole_program_runs_on_a_cluster(
         process = MirrorProcess(write_config(tmp_path / "mm2.properties", props), tmp_path / "mm2.log", "west")
         try:
             with Traffic(kafka_a, topic, PARTITIONS, per_second=500) as traffic:
-                process.says("Spark is up", master=cluster.url, timeout_s=120)
-                process.says("Copied so far.", timeout_s=180)
+                process.await_log("Spark is up", master=cluster.url, timeout_s=120)
+                process.await_log("Copied so far.", timeout_s=180)
                 wait_until(lambda: len(executors(cluster)) == 2, 30)
                 wait_until(lambda: busy(cluster), 60)
                 busy(cluster)[0].kill()

@@ -22,7 +22,7 @@ def test_timestamps_are_kept_only_while_requested(kafka_a: LocalKafka, kafka_b: 
     }
     with closing(SourcePoll(FlowClients(clients))) as ask:
         ask.partitions, ask.wanted = frozenset({tp}), ((tp, 0),)
-        for _ in range(2):  # it stays while it is asked for
+        for _ in range(2):  # it is kept while it is requested
             ask()
             assert ask.stamps[tp].timestamp_ms == 1_600_000_000_000
         ask.wanted = ()

@@ -1,6 +1,6 @@
-"""Where a flow begins, and which task gets what, through the whole program.
+"""Start positions of flows and the assignment of partitions to tasks, with the whole program.
 
-One process runs five flows from the same broker, each under an alias and with a beginning of its own.
+One process runs five flows from the same broker, each with its own alias and start position.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.timeout(240)
 
 HOUR_MS = 3_600_000
-#: Records of each age in each partition, in hours before now; partition 1 has none that are young.
+#: Age of the records of each partition in hours; partition 1 has no new ones.
 AGES = {0: (3, 2, 1), 1: (3, 2)}
 PER_AGE = 10
 TOPIC = "start-t"
@@ -33,8 +33,8 @@ CONNECTOR = "MirrorSourceConnector"
 
 
 @dataclass
-class Scene:
-    """Two brokers, a file for the flows between them, and how to begin."""
+class Environment:
+    """Two brokers, a file for the flows between them, and their start settings."""
 
     source: LocalKafka
     target: LocalKafka
@@ -66,7 +66,7 @@ class Scene:
         return MirrorProcess(file, self.folder / f"process-{self.starts}.log", "B")
 
     def at(self, hours: float) -> int:
-        """So many hours ago, in ms."""
+        """That many hours ago, in ms."""
         return self.now_ms - int(hours * HOUR_MS)
 
     def write(self, topic: str, partition: int, value: bytes, *, age_h: float = 0, count: int = PER_AGE) -> None:
@@ -79,7 +79,7 @@ class Scene:
         return [[record.value for record in rows] for rows in records(self.target, f"{alias}.{TOPIC}")]
 
     def shares(self, alias: str) -> list[str]:
-        """What the tasks of a flow are to copy, as the config topic has it."""
+        """The partitions of each task of a flow, from the config topic."""
         rows = table(self.target, f"mm2-configs.{alias}.internal")
         found = []
         for index in range(2):
@@ -89,8 +89,8 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    made = Scene(*kafka_pair, tmp_path_factory.mktemp("start"), int(time.time() * 1000))
+def env(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    made = Environment(*kafka_pair, tmp_path_factory.mktemp("start"), int(time.time() * 1000))
     create(made.source, TOPIC, 2)
     for partition, ages in AGES.items():
         for age in ages:
@@ -99,13 +99,13 @@ def scene(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.Te
 
 
 @pytest.fixture(scope="module")
-def running(scene: Scene) -> Iterator[MirrorProcess]:
-    offsets = scene.folder / "offsets.csv"
+def running(env: Environment) -> Iterator[MirrorProcess]:
+    offsets = env.folder / "offsets.csv"
     offsets.write_text(f"# of the old cluster\n{TOPIC},0,17\n")
-    an_hour_and_a_half_ago = datetime.fromtimestamp(scene.at(1.5) / 1000, UTC).isoformat()
-    behind = scene.folder / "behind.csv"
+    an_hour_and_a_half_ago = datetime.fromtimestamp(env.at(1.5) / 1000, UTC).isoformat()
+    behind = env.folder / "behind.csv"
     behind.write_text(f"{TOPIC},0,1000\n{TOPIC},1,5\n")
-    process = scene.start(
+    process = env.start(
         "latest", "recent", time=an_hour_and_a_half_ago, file=f"file:{offsets}", behind=f"file:{behind}"
     )
     yield process
@@ -119,75 +119,75 @@ def values(*ages: int) -> list[bytes]:
 EVERYTHING = [values(*ages) for ages in AGES.values()]
 
 
-def test_a_flow_starts_where_it_is_configured_to(scene: Scene, running: MirrorProcess) -> None:
-    # From a time: at the first record that is not older; a partition that has none begins at its end.
-    running.eventually(lambda: ends(scene.target, f"time.{TOPIC}") == [10, 0], 90)
-    running.eventually(lambda: ends(scene.target, f"recent.{TOPIC}") == [10, 0])
-    # From a file: at these offsets; what it does not name begins as auto.offset.reset says.
-    running.eventually(lambda: ends(scene.target, f"file.{TOPIC}") == [13, 20])
-    assert scene.copied("time") == scene.copied("recent") == [values(1), []]
-    assert scene.copied("file") == [EVERYTHING[0][17:], EVERYTHING[1]]
-    # An offset behind the end of its log means the end: nothing is missing, and nothing is said to be.
-    running.eventually(lambda: ends(scene.target, f"behind.{TOPIC}") == [0, 15])
+def test_a_flow_starts_where_it_is_configured_to(env: Environment, running: MirrorProcess) -> None:
+    # From a time: at the first record that is not older; a partition without one starts at its end.
+    running.eventually(lambda: ends(env.target, f"time.{TOPIC}") == [10, 0], 90)
+    running.eventually(lambda: ends(env.target, f"recent.{TOPIC}") == [10, 0])
+    # From a file: at these offsets; partitions that it does not list start by auto.offset.reset.
+    running.eventually(lambda: ends(env.target, f"file.{TOPIC}") == [13, 20])
+    assert env.copied("time") == env.copied("recent") == [values(1), []]
+    assert env.copied("file") == [EVERYTHING[0][17:], EVERYTHING[1]]
+    # An offset after the log end means the end: no record is missing, and none is reported as missing.
+    running.eventually(lambda: ends(env.target, f"behind.{TOPIC}") == [0, 15])
     assert running.lines(event="log ends before the requested start offset", offset=1000, end=30)
     assert not running.lines(event="source log truncated")
-    running.eventually(lambda: ends(scene.target, f"latest.{TOPIC}") == [0, 0])
-    running.eventually(lambda: all(is_running(scene.target, alias) for alias in SOURCES))
+    running.eventually(lambda: ends(env.target, f"latest.{TOPIC}") == [0, 0])
+    running.eventually(lambda: all(is_running(env.target, alias) for alias in SOURCES))
 
-    # Nobody can see when the one that begins at the end has begun.
+    # The start of the flow that starts at the end offset cannot be observed.
     deadline = time.monotonic() + 30
-    while 0 in ends(scene.target, f"latest.{TOPIC}"):
+    while 0 in ends(env.target, f"latest.{TOPIC}"):
         assert time.monotonic() < deadline, running.tail()
         for partition in range(2):
-            scene.write(TOPIC, partition, b"new", count=1)
+            env.write(TOPIC, partition, b"new", count=1)
         time.sleep(0.5)
-    assert all(set(rows) == {b"new 0"} for rows in scene.copied("latest"))
-    now = ends(scene.source, TOPIC)
-    running.eventually(lambda: ends(scene.target, f"time.{TOPIC}") == [now[0] - 20, now[1] - 20])
-    assert scene.copied("time")[1][0] == b"new 0"
-    running.eventually(lambda: ends(scene.target, f"behind.{TOPIC}") == [now[0] - 30, now[1] - 5])
+    assert all(set(rows) == {b"new 0"} for rows in env.copied("latest"))
+    now = ends(env.source, TOPIC)
+    running.eventually(lambda: ends(env.target, f"time.{TOPIC}") == [now[0] - 20, now[1] - 20])
+    assert env.copied("time")[1][0] == b"new 0"
+    running.eventually(lambda: ends(env.target, f"behind.{TOPIC}") == [now[0] - 30, now[1] - 5])
 
 
-def test_partitions_keep_their_task_when_a_topic_is_added(scene: Scene, running: MirrorProcess) -> None:
-    assert scene.shares("recent") == [f"{TOPIC}-0", f"{TOPIC}-1"], "Java's assignment"
-    create(scene.source, "start-a", 2)  # assigned round-robin from the first one, all would move
-    running.eventually(lambda: "start-a-1" in "".join(scene.shares("recent")))
-    assert scene.shares("recent") == [f"{TOPIC}-0,start-a-0", f"{TOPIC}-1,start-a-1"]
-    scene.write("start-a", 1, b"of a new topic")
-    running.eventually(lambda: ends(scene.target, "recent.start-a") == [0, PER_AGE])
+def test_partitions_keep_their_task_when_a_topic_is_added(env: Environment, running: MirrorProcess) -> None:
+    assert env.shares("recent") == [f"{TOPIC}-0", f"{TOPIC}-1"], "Java's assignment"
+    create(env.source, "start-a", 2)  # assigned round-robin from the first one, all would move
+    running.eventually(lambda: "start-a-1" in "".join(env.shares("recent")))
+    assert env.shares("recent") == [f"{TOPIC}-0,start-a-0", f"{TOPIC}-1,start-a-1"]
+    env.write("start-a", 1, b"of a new topic")
+    running.eventually(lambda: ends(env.target, "recent.start-a") == [0, PER_AGE])
 
 
 def test_the_ledger_shows_the_progress_of_a_running_process(
-    scene: Scene, running: MirrorProcess, capsys: pytest.CaptureFixture[str]
+    env: Environment, running: MirrorProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def answer(verb: str) -> tuple[int, dict[tuple[str, int], dict[str, Any]]]:
-        code, out, _ = asked(capsys, verb, scene.folder / "mm2.properties", "file->B", "--json")
-        told = json.loads(out)
-        rows = told["flows"][0]["partitions"] if verb == "status" else told["partitions"]
+        code, out, _ = asked(capsys, verb, env.folder / "mm2.properties", "file->B", "--json")
+        document = json.loads(out)
+        rows = document["flows"][0]["partitions"] if verb == "status" else document["partitions"]
         return code, {(row["topic"], row["partition"]): row for row in rows}
 
     running.eventually(lambda: answer("status")[1][TOPIC, 0]["lag_records"] == 0)
     code, partitions = answer("status")
     assert code == 0
     copied = [partitions[TOPIC, index]["target_offset"] for index in range(2)]
-    assert copied == ends(scene.target, f"file.{TOPIC}")
+    assert copied == ends(env.target, f"file.{TOPIC}")
     code, partitions = answer("gaps")
     assert (code, partitions[TOPIC, 0]["gaps"], partitions[TOPIC, 1]["gaps"]) == (0, {}, {})
 
 
-def test_a_partition_with_a_position_continues_there(scene: Scene, running: MirrorProcess) -> None:
-    before = {alias: ends(scene.target, f"{alias}.{TOPIC}") for alias in ("time", "file")}
+def test_a_partition_with_a_position_continues_there(env: Environment, running: MirrorProcess) -> None:
+    before = {alias: ends(env.target, f"{alias}.{TOPIC}") for alias in ("time", "file")}
     assert running.stop()[0] == 0
-    offsets = scene.folder / "offsets.csv"
+    offsets = env.folder / "offsets.csv"
     offsets.write_text(f"{TOPIC},0,0\n{TOPIC},1,0\n")
-    again = scene.start(time="0", file=f"file:{offsets}")
+    again = env.start(time="0", file=f"file:{offsets}")
     try:
         for partition in range(2):
-            scene.write(TOPIC, partition, b"after the restart", count=5)
+            env.write(TOPIC, partition, b"after the restart", count=5)
         for alias, was in before.items():
             wanted = [end + 5 for end in was]
-            again.eventually(lambda alias=alias, wanted=wanted: ends(scene.target, f"{alias}.{TOPIC}") == wanted, 90)  # type: ignore[misc]
-            assert all(rows[-1] == b"after the restart 4" for rows in scene.copied(alias))
+            again.eventually(lambda alias=alias, wanted=wanted: ends(env.target, f"{alias}.{TOPIC}") == wanted, 90)  # type: ignore[misc]
+            assert all(rows[-1] == b"after the restart 4" for rows in env.copied(alias))
     finally:
         again.clean_up()
 
@@ -200,11 +200,13 @@ def test_a_partition_with_a_position_continues_there(scene: Scene, running: Mirr
         ("file:{folder}/bad.csv", "line 2 of {folder}/bad.csv: 'seven' is not an offset"),
     ],
 )
-def test_an_invalid_start_position_ends_the_process_with_one_sentence(scene: Scene, value: str, reason: str) -> None:
-    (scene.folder / "bad.csv").write_text(f"{TOPIC},0,7\n{TOPIC},1,seven\n")
-    process = scene.start(time=value.format(folder=scene.folder))
-    wait_until(lambda: not process.is_running, 30, what="the end of the process", why=process.tail)
+def test_an_invalid_start_position_ends_the_process_with_one_sentence(
+    env: Environment, value: str, reason: str
+) -> None:
+    (env.folder / "bad.csv").write_text(f"{TOPIC},0,7\n{TOPIC},1,seven\n")
+    process = env.start(time=value.format(folder=env.folder))
+    wait_until(lambda: not process.is_running, 30, what="the end of the process", detail=process.tail)
     assert process.exit_code == 2
     (line,) = process.lines(level="error")
     assert line["event"].startswith("Flow time->B: Invalid value")
-    assert reason.format(folder=scene.folder) in line["event"]
+    assert reason.format(folder=env.folder) in line["event"]

@@ -1,4 +1,4 @@
-"""The transactional producer on real brokers, in both protocols, as another client sees it."""
+"""The transactional producer on real brokers, in both protocols, checked with another client."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def numbers(*values: int) -> list[Record]:
 
 
 def seen(kafka: LocalKafka, topic: str) -> list[int]:
-    """All that is committed. A transaction has ended when the coordinator says so; a moment later the partitions have heard of
-    it, and only then a reader gets that far."""
+    """All committed records. The coordinator reports a transaction as ended before the partitions have its markers, so readers get
+    the records a moment later."""
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": kafka.bootstrap}), name="reader")
     latest = {TopicPartition(topic, partition): LATEST for partition in (0, 1)}
     try:
@@ -189,7 +189,7 @@ def test_missing_partitions_have_a_separate_error(cluster: Cluster, topic: str) 
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, count: int, *kinds: str) -> None:
-    """The first answers to each kind of request are lost on the way, after the broker has done its part."""
+    """The first responses to each request type are lost after the broker has handled the requests."""
     left, send = dict.fromkeys(kinds, count), cluster.send
 
     def lossy(node: int | None, request: Any, *, timeout_s: float | None = None) -> Any:

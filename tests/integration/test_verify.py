@@ -1,4 +1,4 @@
-"""Verification between two real brokers: every seeded difference is named, content tells where no ledger does, the limit holds."""
+"""Verification between two real brokers: reports each seeded difference, compares contents without a ledger, limits its bandwidth."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_seeded_difference_is_found_and_named(
     base = numbered(1)[0].timestamp or 0
     times = verification.run(VerifyRequest(from_ms=base + 85, to_ms=base + 95))
     assert {row.partition for row in times.partitions if row.counts} == {MISSING, VALUE}
-    # A name that is mistyped leaves nothing to compare, of which everything would be equal.
+    # A misspelled topic name leaves nothing to compare, which must not count as equal.
     mistyped, beyond = topic + "x", TopicPartition(topic, 99)
     for asked, name in (
         (VerifyRequest(frozenset({topic, mistyped})), mistyped),
@@ -90,7 +90,7 @@ def test_without_a_ledger_content_is_compared_from_offset_syncs(
     assert (second.differences[0].source, second.differences[0].target) == (120, 100)
 
 
-# -- limits -------------------------------------------------------------------------------------------------------------
+# -- limits ------------------------------------------------------------------------------------------------------------
 
 
 def test_no_more_is_read_per_second_than_was_allowed(
@@ -104,6 +104,6 @@ def test_no_more_is_read_per_second_than_was_allowed(
     rate = 2_000_000
     limited = Verification(props, verifier, rate=rate, patience_s=120).run(VerifyRequest())
     assert limited.verdict is Verdict.EQUAL
-    # What came last has not been paid for when it is over: a quarter of a second for each of two sides and tasks.
+    # The last reads may exceed the limit at the end: a quarter of a second for each of two sides and tasks.
     assert limited.seconds >= (limited.bytes - rate) / rate
     assert limited.seconds > 2

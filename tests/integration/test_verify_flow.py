@@ -1,5 +1,5 @@
-"""`mm2 verify` of flows that run: whatever their records are they are equal, whoever else writes to the target is found out, and
-the continuous one goes on through faults, and back with a flow that is sent back."""
+"""`mm2 verify` of running flows: all kinds of records are equal, records of other producers on the target are detected, and
+continuous verification continues through faults and resets of the flow."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(int(600 * PATIENCE))]
 
 @pytest.fixture(scope="module")
 def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A target that is frozen now and then."""
+    """A target that tests freeze."""
     with LocalKafka("B", tmp_path_factory.mktemp("frail"), heap="384m") as broker:
         yield broker
 
@@ -69,17 +69,17 @@ def command(file: Path, unique: str, *options: str) -> list[str]:
 
 
 def ledger_of(flow: ConfiguredFlow) -> Ledger | None:
-    """None while it is not there."""
+    """The value; None without one."""
     with suppress(CommandError, KafkaFailure):
         return flow.ledger()
     return None
 
 
-# -- living flows -------------------------------------------------------------------------------------------------------
+# -- running flows -----------------------------------------------------------------------------------------------------
 
 
 def fill(broker: LocalKafka, unique: str) -> None:
-    """Every codec; headers, nulls and tombstones; transactions of both ends; holes that a cleaner has left."""
+    """Every codec; headers, nulls and tombstones; committed and aborted transactions; gaps of the log cleaner."""
     codecs, transactions, cleaned = (f"{unique}.{name}" for name in ("codecs", "transactions", "cleaned"))
     create(broker, codecs, len(CODECS), retention__ms="-1")
     create(broker, transactions, retention__ms="-1")
@@ -115,7 +115,7 @@ def fill(broker: LocalKafka, unique: str) -> None:
         for i in range(20):
             sender.produce(transactions, b"%d-%d" % (turn, i), b"k")
         if turn % 3 == 1:
-            assert sender.flush(30) == 0  # or the client forgets what it has not sent yet
+            assert sender.flush(30) == 0  # otherwise the client drops unsent records
             sender.abort_transaction(30)
         else:
             sender.commit_transaction(30)
@@ -130,7 +130,7 @@ def fill(broker: LocalKafka, unique: str) -> None:
 
 
 def is_copied(flow: ConfiguredFlow, target: LocalKafka, ends: Mapping[TopicPartition, int]) -> bool:
-    """All of it can be read on the target: in exactly-once mode the ledger is written before its transaction ends."""
+    """Wait until all records are readable on the target: in exactly-once mode the ledger precedes the end of the transaction."""
     ledger = ledger_of(flow)
     entries = {} if ledger is None else {place: ledger.entry(place) for place in ends}
     marks = {entry.target: entry.mark.target for entry in entries.values() if entry is not None}
@@ -199,7 +199,7 @@ def test_a_running_flow_is_equal_and_foreign_records_on_its_target_are_found(
         verification.store_verified(later)
         found = one_of(later, codecs)
         assert found.counts == {DifferenceKind.EXTRA: 1}, later.to_json()
-        assert found.first == noted.checked, "it goes on from where it was"
+        assert found.first == noted.checked, "it must continue at its last offset"
         assert found.records == last - noted.checked
         again = flow.ledger().verified(place)
         assert again is not None
@@ -207,9 +207,9 @@ def test_a_running_flow_is_equal_and_foreign_records_on_its_target_are_found(
         assert again.differences == {"extra": 1}
         assert noted.checked <= again.offset < last, "nothing behind the first difference counts as verified"
         code, out, err = asked(capsys, "status", file, f"{unique}-a->{unique}-b", "--json")
-        (told,) = json.loads(out)["flows"]
-        assert (code, told["state"]) == (1, "DEGRADED"), err
-        assert f"{unique}-b differs from {unique}-a: 1 extra, found by mm2 verify." in told["sentence"]
+        (document,) = json.loads(out)["flows"]
+        assert (code, document["state"]) == (1, "DEGRADED"), err
+        assert f"{unique}-b differs from {unique}-a: 1 extra, found by mm2 verify." in document["sentence"]
     finally:
         process.clean_up()
 
@@ -255,11 +255,11 @@ def test_copies_by_java_are_compared_by_offset_syncs_and_content(
         process.clean_up()
 
 
-# -- for ever -----------------------------------------------------------------------------------------------------------
+# -- continuous verification -------------------------------------------------------------------------------------------
 
 
 class Continuous:
-    """`mm2 verify --continuous` as a process of its own."""
+    """`mm2 verify --continuous` as a separate process."""
 
     def __init__(self, file: Path, unique: str, log: Path) -> None:
         options = ("--continuous", "--every", "1", "--json", "--patience", str(int(20 * PATIENCE)))
@@ -285,7 +285,7 @@ class Continuous:
 
 
 class Watched:
-    """A flow with two partitions from A to a frail B, its process, which comes and goes, and what is verified of it."""
+    """A flow with two partitions from A to a B that fails, its process, and its verified offsets."""
 
     def __init__(self, a: LocalKafka, b: LocalKafka, unique: str, folder: Path) -> None:
         (port,) = free_ports(1)
@@ -306,7 +306,7 @@ class Watched:
         return self.process
 
     def write(self, count: int) -> None:
-        """So many more to each partition."""
+        """Write that many more records to each partition."""
         for partition in (0, 1):
             write(self.a, self.topic, numbered(count), partition)
 
@@ -315,11 +315,11 @@ class Watched:
         return [None if ledger is None else ledger.verified(TopicPartition(self.topic, index)) for index in (0, 1)]
 
     def until(self, condition: Callable[[list[Verified | None]], object]) -> list[Verified]:
-        """Wait for what the ledger says is verified."""
+        """Wait for the verified offsets in the ledger."""
         wait_until(
             lambda: condition(self.verified()),
             120,
-            why=lambda: f"{self.verified()} {self.entries()} {self.process.tail()}",
+            detail=lambda: f"{self.verified()} {self.entries()} {self.process.tail()}",
         )
         return [one for one in self.verified() if one is not None]
 
@@ -332,7 +332,7 @@ class Watched:
         return self.until(lambda found: [None if one is None else one.offset for one in found] == [offset] * 2)
 
     def reset(self, offsets: list[dict[str, Any]] | None) -> None:
-        """Set positions (last offsets that count as copied) while the connector is stopped; None: all of them are forgotten."""
+        """Set positions (last copied offsets) while the connector is stopped; None removes all of them."""
 
         def done(method: str, path: str, **more: Any) -> Callable[[], bool]:
             def asked_for() -> bool:
@@ -342,13 +342,13 @@ class Watched:
 
             return asked_for
 
-        wait_until(done("PUT", "/stop"), 60, why=self.process.tail)
+        wait_until(done("PUT", "/stop"), 60, detail=self.process.tail)
         how = done("DELETE", "/offsets") if offsets is None else done("PATCH", "/offsets", json={"offsets": offsets})
-        wait_until(how, 60, why=self.process.tail)
-        wait_until(done("PUT", "/resume"), 60, why=self.process.tail)
+        wait_until(how, 60, detail=self.process.tail)
+        wait_until(done("PUT", "/resume"), 60, detail=self.process.tail)
 
     def samples(self, name: str) -> dict[str, float]:
-        """By partition."""
+        """The values by partition."""
         text = httpx.get(f"{self.url}/metrics", timeout=30).text
         return {
             one.labels["partition"]: one.value
@@ -369,19 +369,19 @@ def test_continuous_verification_survives_faults_and_follows_a_rewound_flow(
         first = watched.until_at(100)
         assert [(one.first, one.checked, one.records, one.target) for one in first] == [(0, 100, 100, 100)] * 2
 
-        # Who shows it: metrics, dashboard and status.
+        # Shown by metrics, dashboard and status.
         wait_until(
             lambda: watched.samples("mm2_partition_verified_offset") == {"0": 100.0, "1": 100.0},
             60,
-            why=lambda: watched.samples("mm2_partition_verified_offset"),
+            detail=lambda: watched.samples("mm2_partition_verified_offset"),
         )
         rows = httpx.get(watched.overview, timeout=30).json()["rows"]
         assert [row["verified_offset"] for row in rows if row["topic"] == watched.topic] == [100, 100]
         code, out, err = asked(capsys, "status", watched.file, f"{unique}-a->{unique}-b", "--json")
-        (told,) = json.loads(out)["flows"]
-        assert [row["verified_offset"] for row in told["partitions"]] == [100, 100], (code, err)
+        (document,) = json.loads(out)["flows"]
+        assert [row["verified_offset"] for row in document["partitions"]] == [100, 100], (code, err)
 
-        # Without a process nothing is verified and nothing is wrong. Then a process copies and dies.
+        # Without a process no record is verified, which is no error. Then a process copies and is killed.
         watched.process.stop()
         watched.write(50)
         time.sleep(3)
@@ -393,7 +393,7 @@ def test_continuous_verification_survives_faults_and_follows_a_rewound_flow(
         watched.start()
         watched.until_at(200)
 
-        # The target hangs, and comes back.
+        # The target hangs and recovers.
         frail.pause()
         try:
             wait_until(lambda: continuous.lines("mm2: "), 60)
@@ -401,26 +401,26 @@ def test_continuous_verification_survives_faults_and_follows_a_rewound_flow(
             frail.resume()
         watched.write(10)
         watched.until_at(210)
-        said = continuous.lines("mm2: ")
-        assert len(said) == len(set(said)), "a trouble is said once"
+        logged = continuous.lines("mm2: ")
+        assert len(logged) == len(set(logged)), "an error is logged once"
 
-        # Sent back to offset 30: what is copied once more is compared, too.
+        # Reset to offset 30: records that are copied again are compared, too.
         place = {"cluster": f"{unique}-a", "partition": 0, "topic": watched.topic}
         watched.reset([{"partition": place, "offset": {"offset": 29}}])
         back, other = watched.until(lambda found: all(found) and [one.target for one in found if one] == [390, 210])
         assert (back.offset, back.records, back.differences) == (210, 390, {})
         assert (other.offset, other.records) == (210, 210)
 
-        # The remote topic is deleted and recreated: nothing is verified until it has been copied again.
+        # The remote topic is deleted and recreated: no record is verified until it has been copied again.
         for done in admin_of(frail).delete_topics([watched.remote]).values():
             done.result(30)
         wait_until(lambda: partitions_of(frail, watched.remote) == 0 or watched.verified() == [None, None], 60)
-        with suppress(Exception):  # or the flow has made it
+        with suppress(Exception):  # or the flow has created it
             create(frail, watched.remote, 2)
         watched.until(lambda found: found == [None, None])
         watched.reset(None)
-        anew = watched.until_at(210)
-        assert [(one.first, one.checked, one.records, one.target, one.differences) for one in anew] == [
+        again = watched.until_at(210)
+        assert [(one.first, one.checked, one.records, one.target, one.differences) for one in again] == [
             (0, 210, 210, 210, {})
         ] * 2
         assert not [report for report in continuous.reports if report["differences"]]
@@ -430,7 +430,7 @@ def test_continuous_verification_survives_faults_and_follows_a_rewound_flow(
         watched.process.clean_up()
 
 
-# -- the command line, and a broker that hangs --------------------------------------------------------------------------
+# -- the command line, and a broker that hangs -------------------------------------------------------------------------
 
 
 def test_the_command_reports_every_difference_as_json_and_html(
@@ -450,10 +450,10 @@ def test_the_command_reports_every_difference_as_json_and_html(
     )
     assert done.returncode == 1, done.stderr
     check_named(json.loads(done.stdout), topic)
-    told = shown.read_text()
-    assert "altered timestamp" in told
-    assert "secret" not in told + done.stdout, "nothing of what records say is shown"
-    assert "://" not in told, "a page that needs nothing else"
+    document = shown.read_text()
+    assert "altered timestamp" in document
+    assert "secret" not in document + done.stdout, "contents of records are shown"
+    assert "://" not in document, "a page that needs nothing else"
 
 
 def test_a_broker_that_hangs_is_reported_without_hanging_the_command(
@@ -461,7 +461,7 @@ def test_a_broker_that_hangs_is_reported_without_hanging_the_command(
 ) -> None:
     file = file_of(kafka_a, frail, unique, tmp_path)
     seed(kafka_a, frail, unique, range(2), size=10_000)
-    # 8 MB at 1 MB/s, and the broker stops in the midst of it.
+    # 8 MB at 1 MB/s, and the broker hangs in the middle of it.
     verification = Verification(flow_of(file, unique).props, verifier, rate=1_000_000, patience_s=5)
     read = threading.Event()
 
@@ -483,5 +483,5 @@ def test_a_broker_that_hangs_is_reported_without_hanging_the_command(
     troubles = {row.error for row in report.partitions if row.error}
     assert troubles
     named = f"cluster {unique}-b"
-    assert all(named in trouble or "did not answer" in trouble for trouble in troubles), troubles
+    assert all(named in error or "did not answer" in error for error in troubles), troubles
     assert all(row.records < COUNT for row in report.partitions if row.error)

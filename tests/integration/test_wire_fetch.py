@@ -44,7 +44,7 @@ def ask(cluster: Cluster, position: Position, max_version: int) -> Fetched:
 
 
 def test_a_consumer_learns_where_its_log_diverges_from_the_brokers(tmp_path: Path) -> None:
-    # GIVEN ten records of one leader epoch and five of a later one (a restarted leader begins an epoch)
+    # GIVEN ten records of one leader epoch and five of a later one (a restarted leader starts an epoch)
     with LocalKafka("A", tmp_path) as broker:
         settings = ClientSettings.from_props({"bootstrap.servers": broker.bootstrap})
         with closing(Cluster(settings, name="A")) as cluster:
@@ -59,7 +59,7 @@ def test_a_consumer_learns_where_its_log_diverges_from_the_brokers(tmp_path: Pat
             assert old < new
             leader = cluster.metadata([T0.topic]).topics[T0.topic].partitions[0].leader_epoch
 
-            # WHEN a consumer says what it read last THEN it is contradicted when the broker's log has it otherwise
+            # WHEN a consumer sends its last fetched epoch THEN the broker returns the diverging epoch if its log differs
             for max_version in (12, fetch.MAX_VERSION):
                 assert ask(cluster, Position(12, leader, 1 << 20, new), max_version).diverging is None
                 assert ask(cluster, Position(10, leader, 1 << 20, old), max_version).diverging is None

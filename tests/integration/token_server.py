@@ -20,7 +20,7 @@ _KEY_ID = "one"
 
 
 class TokenServer:
-    """Usable as a context manager, which serves. `issued` are all tokens it has given out; each lives for `lifetime_s`."""
+    """Serves as a context manager. `issued`: all issued tokens; each is valid for `lifetime_s`."""
 
     def __init__(self, client_secret: str, *, lifetime_s: int = 60) -> None:
         self.issued: list[str] = []
@@ -92,7 +92,7 @@ class TokenServer:
                 self.wfile.write(data)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name the base class gave it
-                """Says nothing."""
+                """Does not log requests."""
 
         return Handler
 

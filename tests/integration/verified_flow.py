@@ -49,7 +49,7 @@ def flow_of(file: Path, unique: str) -> ConfiguredFlow:
 def write(
     broker: LocalKafka, topic: str, records: Sequence[Record], partition: int = 0, *, codec: str = "none"
 ) -> None:
-    """In batches of twenty."""
+    """Write the records in batches of twenty."""
     settings = ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}, client_id="writer")
     cluster = Cluster(settings, name="writer")
     try:
@@ -72,14 +72,14 @@ def one_of(report: VerifyReport, topic: str, partition: int = 0) -> PartitionRep
     return found
 
 
-# -- seeded differences -------------------------------------------------------------------------------------------------
+# -- seeded differences ------------------------------------------------------------------------------------------------
 
 COUNT = 200
 CLEAN, MISSING, DOUBLED, SWAPPED, HEADER, STAMP, VALUE, FOREIGN, KEY = range(9)
 
 
 def seeded(partition: int) -> list[Record]:
-    """What lies on the target instead of `numbered`."""
+    """The target's records with differences from `numbered`."""
     records = numbered(COUNT)
     if partition == MISSING:
         del records[50:53]
@@ -113,7 +113,7 @@ NAMED: Mapping[int, tuple[str, int | None, int | None, int]] = {
 
 
 def seed(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, partitions: Sequence[int], size: int = 10) -> str:
-    """Both topics and the ledger, which says that all of it was copied straight on."""
+    """Create both topics and a ledger by which all records were copied without gaps."""
     topic, remote = f"{unique}.t", f"X.{unique}"
     create(kafka_a, topic, len(partitions), retention__ms="-1")
     create(kafka_b, remote, len(partitions), retention__ms="-1")
@@ -124,7 +124,7 @@ def seed(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, partitions: Sequ
         source = numbered(COUNT, size)
         target = seeded(partition) if size == 10 else source
         write(kafka_a, topic, source, partition, codec=CODECS[partition % 5] if size == 10 else "none")
-        # Other batches on the target: by turns as they were, and not.
+        # Other batch boundaries on the target: alternately the same and different ones.
         write(kafka_b, remote, target, partition, codec=CODECS[partition % 2] if size == 10 else "none")
         entry = LedgerEntry(topic, partition, remote, Mark(COUNT, max(COUNT, len(target)), COUNT), COUNT)
         rows += [chunk_record(entry.source, SegmentChunk(0, [Segment(0, 0, COUNT)])), entry_record(entry)]
@@ -133,7 +133,7 @@ def seed(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, partitions: Sequ
 
 
 def check_named(report: dict[str, Any], topic: str) -> None:
-    """Each difference in its partition, and nothing beside what it displaces."""
+    """Assert that each difference is reported in its partition, and no other except the records it displaces."""
     rows = {row["partition"]: row for row in report["partitions"] if row["topic"] == topic}
     for partition, (kind, source, target, records) in NAMED.items():
         listed = [one for one in rows[partition]["listed"] if one["kind"] != DifferenceKind.DISPLACED]

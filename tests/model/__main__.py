@@ -24,7 +24,7 @@ def _row(what: str, bounds: str, *figures: str) -> str:
 
 
 def _check(what: str, model: Model, *, holds: bool) -> bool:
-    """Check one model and print its row. Whether the result is the expected one."""
+    """Check one model and print its row; returns whether the result is the expected one."""
     result = check(model, progress=True)
     bounds = model.name.partition("[")[2].rstrip("]")
     found = result.violation or result.stuck
@@ -37,7 +37,7 @@ def _check(what: str, model: Model, *, holds: bool) -> bool:
 
 
 def main() -> int:
-    """Check the new protocol, then what has to have a counterexample."""
+    """Check the new protocol, then the models that must have a counterexample."""
     print(_row("model", "bounds", "states", "transitions", "depth", "seconds", "result"))
     right = [
         _check(model.name.partition(" [")[0], model, holds=True)

@@ -24,28 +24,28 @@ _INITIAL = "start"
 
 
 class Model(Protocol):
-    """What is to be checked. ``actions`` are tried in their order in each state."""
+    """The model to check. ``actions`` are tried in order in each state."""
 
     @property
     def name(self) -> str:
-        """What is modelled, and under which bounds."""
+        """The modelled protocol and its bounds."""
 
     def initial(self) -> Iterable[State]:
-        """Where it may start."""
+        """The initial states."""
 
     @property
     def actions(self) -> Sequence[Action]:
-        """All steps of all parties."""
+        """All actions of all parties."""
 
     @property
     def invariants(self) -> Sequence[Invariant]:
-        """What must hold in each state."""
+        """The invariants of each state."""
 
     def canonical(self, state: State) -> State:
         """The representative of all states that differ only by a symmetry; the state itself where there is none."""
 
     def show(self, state: State) -> Sequence[str]:
-        """What is to be seen of it, always the same number of parts in the same order."""
+        """The printed parts of a state, always the same number in the same order."""
 
     def is_goal(self, state: State) -> bool:
         """Whether all work is done: must stay reachable from each state, see `check`."""

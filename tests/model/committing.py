@@ -31,7 +31,7 @@ OPENING, ENTRY, PLACE, FREE = "opening", "entry", "place", "free"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which rules are kept. Without one the code at commit 44f5efd tells what happens.
+    """The rules that apply. Without a rule, the model behaves like the code at commit 44f5efd.
 
     ``c7_clean``: a hand-over is only called clean when an entry of the predecessor was acknowledged in this session. Without
     ``c8`` a position is compared with the mark and with `previous`. ``c8_seen``: `seen` grows with each acknowledged position. ``shortcut`` is no rule: a position that equals the newest mark
@@ -250,7 +250,7 @@ class Committing:
         else:
             yield f"begin e{lease} in S{entry.session}", state._replace(holder=holder)
         if state.spent[REOPENS] < self.bounds.reopens:
-            yield f"begin e{lease} anew", self._open(_spend(state, REOPENS), fresh, place)
+            yield f"begin e{lease} again", self._open(_spend(state, REOPENS), fresh, place)
 
     def _open(self, state: World, holder: Holder, place: int) -> World:
         """C5: a session is in the ledger before its first batch."""
@@ -264,7 +264,7 @@ class Committing:
         return state._replace(holder=holder)
 
     def _read(self, state: World) -> tuple[Record | None, int]:
-        """What a new holder begins with: the record that tells session and mark, and the position that is obeyed (-1: none)."""
+        """Start of a new holder: the record with session and mark, and the position that it uses (-1: none)."""
         shown = state.offsets[-1][1] if state.offsets else None
         if not self.rules.c2:
             # As `start_of` did: the last record of each topic.
@@ -347,7 +347,7 @@ class Committing:
             yield "frozen", state.frozen
 
     def _answer(self, state: World) -> Iterator[tuple[str, World]]:
-        """A write is in, and its writer learns it."""
+        """A write is appended and acknowledged."""
         for name, holder in self._writers(state):
             out = holder.out
             if out is None:
@@ -375,7 +375,7 @@ class Committing:
             yield f"acknowledged {name} {out.kind} {out.source}", _with(after, name, writer)
 
     def _delay(self, state: World) -> Iterator[tuple[str, World]]:
-        """No answer comes: the write is repeated, and the first one may land at any time."""
+        """No response: the write is repeated, and the first one may be appended at any time."""
         if state.spent[DELAYS] < self.bounds.delays:
             for _, holder in self._writers(state):
                 if holder.out is not None:
@@ -391,7 +391,7 @@ class Committing:
             yield f"never {row.kind} {row.source}", rest
 
     def _lose_lease(self, state: World) -> Iterator[tuple[str, World]]:
-        """It dies, freezes or is stopped."""
+        """The holder is killed, frozen or stopped."""
         holder = state.holder
         if holder is None or state.spent[HOLDERS] >= self.bounds.holders:
             return
@@ -404,7 +404,7 @@ class Committing:
                 yield "freeze", gone._replace(frozen=holder)
 
     def _hand_over(self, state: World) -> Iterator[tuple[str, World]]:
-        """A final report tells the next holder of the same driver session, mark and what is known."""
+        """A final report gives session, mark and known offsets to the next holder of the same driver."""
         holder = state.holder
         if not self.bounds.clean or holder is None or state.spent[HOLDERS] >= self.bounds.holders:
             return
@@ -420,7 +420,7 @@ class Committing:
         )
 
     def _stray(self, state: World) -> Iterator[tuple[str, World]]:
-        """Somebody writes a position while a holder runs, which Connect does not allow."""
+        """A user writes a position while a holder runs, which Connect does not allow."""
         if state.holder is None or state.spent[STRAYS] >= self.bounds.strays or not state.starts:
             return
         for place in range(self.bounds.records):
@@ -437,7 +437,7 @@ class Committing:
                 yield f"user sets {place}", after._replace(wanted=place)
 
     def _outage(self, state: World) -> Iterator[tuple[str, World]]:
-        """Without C6 a holder does without the ledger after a while."""
+        """Without C6 a holder continues without the ledger after some time."""
         holder = state.holder
         if self.rules.c6 or holder is None or state.spent[OUTAGES] >= self.bounds.outages or not holder.ledger:
             return

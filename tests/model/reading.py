@@ -26,7 +26,7 @@ from tests.model.checker import Action, Invariant
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which rules are kept. Without one the code at commit 44f5efd tells what happens.
+    """The rules that apply. Without a rule, the model behaves like the code at commit 44f5efd.
 
     ``r1``: what is on the target is read past, not sent again. ``r1_rules``: it is counted under the session's rules, not the
     current ones. ``r2``: no record of a later epoch than the ledger knows is counted, it is compared. ``r3``: a session ends when
@@ -44,7 +44,7 @@ class Rules:
     r4_starts: bool = True
 
 
-#: The commit that the findings are of, with a source that tells of no diverging epoch.
+#: The commit of the findings, with a source that returns no diverging epoch.
 OLD = Rules(r1_rules=False, r2=False, r3=False, r4=False, r4_epoch=False, r4_starts=False)
 
 

@@ -4,7 +4,7 @@ One source partition is copied to one target partition with two replicas. The so
 each old (its producer may be forgotten) or young. Batch n has sequence n. Parties and what is abstracted:
 
 * Brokers. Each replica has a log, a high watermark, the leader epoch that it knows, and its memory of the producer. A deposed
-  leader goes on accepting requests and answering look-ups until it learns of the new epoch. It cannot acknowledge: followers and
+  leader continues to accept requests and to answer look-ups until it learns the new epoch. It cannot acknowledge: followers and
   controller fence it. Elections are clean. Only two replicas are modelled, and a new leader is alone in the in-sync replicas
   until the other one follows it. A third replica that keeps acknowledging together with it has the same log and is left out. A
   follower that leaves the in-sync replicas without an election is covered by one that replicates at once: no election can
@@ -51,7 +51,7 @@ BEGUN = -1
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which rules are kept. What happens without one is what the code at commit 44f5efd does, where it does something."""
+    """The rules that apply. Without a rule, the model behaves like the code at commit 44f5efd, if that handled the case."""
 
     s1: bool = True
     s2: bool = True
@@ -72,7 +72,7 @@ OLD = Rules(*[False] * 11)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """``old`` tells of each batch whether its producer may be forgotten after it. ``faults`` errors are answered, ``breaks``
+    """``old``: for each batch whether its producer may be forgotten after it. ``faults``: number of error responses, ``breaks``
     connections close, the leader moves ``moves`` times, the lease passes ``takeovers`` times.
 
     Assumptions of the page: ``late_requests``: a request whose connection was closed may be processed after the look-up

@@ -9,13 +9,13 @@ import time
 
 
 def say(text: object) -> None:
-    """To standard output, at once."""
+    """Print to standard output without buffering."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def find_mutations(rule: str, limit_s: float) -> int:
-    """Run schedules against each mutation until one is found, at most ``limit_s`` seconds of processor time."""
+    """Run schedules against each mutation until it is detected, at most ``limit_s`` seconds of processor time."""
     from tests.simulation.directed import direct  # noqa: PLC0415
     from tests.simulation.mutations import MUTATIONS  # noqa: PLC0415
     from tests.simulation.scenario import run  # noqa: PLC0415
@@ -47,7 +47,7 @@ def find_mutations(rule: str, limit_s: float) -> int:
 
 
 def sound_alarms(limit_s: float) -> int:
-    """Lose and double records by reverting rules, and find a partition that does not stop."""
+    """Revert rules so that records are lost or duplicated, and report partitions that do not stop."""
     from tests.simulation.mutations import ALARMS  # noqa: PLC0415
     from tests.simulation.scenario import run  # noqa: PLC0415
 
@@ -72,7 +72,7 @@ def sound_alarms(limit_s: float) -> int:
 
 
 def run_directed(seeds: int) -> int:
-    """Each schedule of `directed` and `directed_target` over some seeds."""
+    """Run each schedule of `directed` and `directed_target` over some seeds."""
     from tests.simulation.directed import DIRECTED, direct  # noqa: PLC0415
     from tests.simulation.directed_target import TARGET  # noqa: PLC0415
 

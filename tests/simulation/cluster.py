@@ -1,6 +1,6 @@
-"""Brokers, their controller, replication and the requests of clients.
+"""Simulated brokers, their controller, replication and client requests.
 
-The controller decides about leaders and in-sync replicas at once; each broker learns of it after a delay of its own. What is not
+The controller decides about leaders and in-sync replicas immediately; each broker applies it after its own delay. Not
 simulated: segments, retention and compaction, quotas, authorization, transactions of clients of the target.
 """
 
@@ -28,7 +28,7 @@ _REPLICATED_BYTES = 4_000
 
 
 class Leadership(NamedTuple):
-    """What the controller has decided about a partition."""
+    """The leader, epoch and ISR of a partition as the controller decided."""
 
     leader: int
     epoch: int
@@ -96,11 +96,11 @@ class _Client:
     queue: deque[bytes] = field(default_factory=deque)
     busy: bool = False
     closed: bool = False
-    late: bool = False  # its next request has been put off
+    late: bool = False  # its next request was deferred
 
 
 class Broker:
-    """``cut``: it does not hear the controller, which takes it for dead. ``stalled``: it processes nothing."""
+    """``cut``: no connection to the controller, which has fenced it. ``stalled``: it processes no request."""
 
     def __init__(self, cluster: Cluster, node: int) -> None:
         self.cluster = cluster
@@ -111,7 +111,7 @@ class Broker:
         self.stalled_until = 0.0
         self.cut_until = 0.0
         self.unreachable_until = 0.0  # for clients
-        self.lag_s = 0.0  # of what it hears of the controller
+        self.lag_s = 0.0  # delay of decisions of the controller
         self.view: dict[Place, Leadership] = {}
         self.ids: dict[str, uuid.UUID] = {}
         self.replicas: dict[Place, Replica] = {}
@@ -166,10 +166,10 @@ class Broker:
             return
         client.closed = True
         self._drop_late(client)
-        self.world.after(30.0, self._clients.pop, link, None)  # until then something may still arrive
+        self.world.after(30.0, self._clients.pop, link, None)  # until then requests may still arrive
 
     def _drop_late(self, client: _Client) -> None:
-        """What the broker has not read when it learns that the connection is closed is lost, but for what it reads next."""
+        """Discard the requests that the broker has not read when the connection closes, except the next one."""
         if not self.cluster.options.late_requests:
             kept = 0 if client.busy or self.world.random.random() < 0.3 else 1
             while len(client.queue) > kept and not self._may_be_late(client.queue[-1]):
@@ -187,7 +187,7 @@ class Broker:
         self._handle(client.link, frame)
 
     def _may_be_late(self, frame: bytes) -> bool:
-        """Whether it writes to topics of which late writes are to be expected: ledger and positions."""
+        """Whether it writes to topics in which late writes are simulated: ledger and offsets topic."""
         head = protocol.head_of(frame)
         if head.api_key != protocol.PRODUCE:
             return False
@@ -586,10 +586,10 @@ class Broker:
             )
         return protocol.schema_answer(head, throttle_time_ms=0, results=results)
 
-    # -- what the controller decides
+    # -- decisions of the controller
 
     def hear(self) -> None:
-        """Apply what the controller has decided, unless this broker does not hear it."""
+        """Apply the decisions of the controller, unless this broker is disconnected from it."""
         if not self.alive or self.cut or self.stalled:
             return
         decisions = self.cluster.decisions
@@ -637,7 +637,7 @@ class Broker:
         self.retry(place)
 
     def advance(self, replica: Replica) -> None:
-        """Move the high watermark to what all in-sync replicas have (`Partition.maybeIncrementLeaderHW`)."""
+        """Advance the high watermark to the offset that all in-sync replicas have (`Partition.maybeIncrementLeaderHW`)."""
         options = self.cluster.options
         if not replica.leads or (options.hold_high_watermark and len(replica.isr) < options.min_isr):
             return
@@ -653,7 +653,7 @@ class Broker:
     # -- time and faults
 
     def after_check(self) -> None:
-        """The check for expired producers, again and again."""
+        """The periodic check for expired producers."""
         options = self.cluster.options
         if self.alive and not self.stalled and self.cluster.tracks_producers:
             now_ms = int(self.world.wall() * 1000)
@@ -664,7 +664,7 @@ class Broker:
         self.world.after(options.check_interval_s, self.after_check)
 
     def stall(self, seconds: float) -> None:
-        """Process nothing for a while."""
+        """Process no request for some time."""
         self.world.say("broker stalled", broker=self.host, seconds=round(seconds, 2))
         self.stalled_until = max(self.stalled_until, self.world.now + seconds)
         self.world.after(seconds + 1e-6, self._go_on)
@@ -675,8 +675,8 @@ class Broker:
         self.world.say("broker resumed", broker=self.host)
         clients = list(self._clients.values())
         self.world.random.shuffle(clients)
-        # What it was sent meanwhile and what the controller has decided are processed in no particular order; but
-        # what came over connections that are closed by now comes before what came later over others.
+        # Requests and decisions of the controller that arrived meanwhile are processed in no particular order; but
+        # requests on connections that are closed by now come before later requests on others.
         self.world.after(self.world.random.random() * 0.01, self.hear)
         for client in clients:
             delay_s = self.world.random.random() * 0.01
@@ -686,7 +686,7 @@ class Broker:
             self.cluster.fetch_soon(place, self.node, 0.002)
 
     def crash(self) -> None:
-        """As kill -9."""
+        """Crash the broker, as kill -9 does."""
         self.world.say("broker killed", broker=self.host)
         self.alive = False
         for client in list(self._clients.values()):
@@ -702,7 +702,7 @@ class Broker:
             replica.leads = False
 
     def restart(self, *, clean: bool) -> None:
-        """Begin again. Producer state comes from the log; ``clean``: from a snapshot, without what has expired."""
+        """Restart. Producer state comes from the log; ``clean``: from a snapshot, without expired producers."""
         if self.alive:
             return
         self.world.say("broker started", broker=self.host, clean=clean)
@@ -728,7 +728,7 @@ class Broker:
 
 
 class Cluster:
-    """Three brokers and a controller that is always there. All topics have a replica on each broker."""
+    """Three brokers and a controller that never fails. All topics have a replica on each broker."""
 
     def __init__(self, world: World, network: Network, name: str, options: Options, *, tracks_producers: bool) -> None:
         self.world = world
@@ -774,7 +774,7 @@ class Cluster:
         return self.partitions[place].replicas[node]
 
     def leader_replica(self, place: Place) -> Replica | None:
-        """The replica of the leader that the controller has chosen, whether or not its broker knows."""
+        """The replica of the leader that the controller elected, even if its broker has not applied it yet."""
         part = self.partitions[place]
         return part.replicas.get(part.state.leader)
 
@@ -799,7 +799,7 @@ class Cluster:
         return broker.alive and node not in self._fenced
 
     def lost(self, broker: Broker) -> None:
-        """Heartbeats of a broker do not come; it is fenced when its session is over, unless they come again."""
+        """Stop the heartbeats of a broker; it is fenced when its session expires, unless they resume."""
         self.world.after(self.options.session_s, self._session_over, broker)
 
     def _session_over(self, broker: Broker) -> None:
@@ -817,14 +817,14 @@ class Cluster:
                 self.decide(part, state.leader, isr, new_epoch=False)
 
     def heal(self) -> None:
-        """Heartbeats of all brokers that are up come again."""
+        """Resume the heartbeats of all running brokers."""
         for node in sorted(self._fenced):
             broker = self.brokers[node]
             if broker.alive and not broker.stalled and not broker.cut:
                 self.returned(broker)
 
     def returned(self, broker: Broker) -> None:
-        """Heartbeats come again."""
+        """Resume the heartbeats of a broker."""
         self._fenced.discard(broker.node)
         for part in self.partitions.values():
             state = part.state
@@ -835,7 +835,7 @@ class Cluster:
             self.fetch_soon(place, broker.node, 0.05)
 
     def move_leader(self, place: Place) -> bool:
-        """A clean election of another in-sync replica."""
+        """Elect another in-sync replica (clean election)."""
         part = self.partitions[place]
         others = [node for node in part.state.isr if node != part.state.leader and self._is_up(node)]
         if not others:
@@ -844,7 +844,7 @@ class Cluster:
         return True
 
     def elect_unclean(self, place: Place) -> bool:
-        """The election of a replica that may not have all that was acknowledged."""
+        """Elect a replica that may lack acknowledged records (unclean election)."""
         part = self.partitions[place]
         others = [node for node in self.brokers if node != part.state.leader and self._is_up(node)]
         if not others:
@@ -857,7 +857,7 @@ class Cluster:
         return True
 
     def change_isr(self, leader: Replica, isr: tuple[int, ...]) -> None:
-        """A leader asks for other in-sync replicas (AlterPartition)."""
+        """A leader requests a change of the ISR (AlterPartition)."""
         part = self.partitions.get((leader.topic, leader.partition))
         broker = self.brokers[leader.broker]
         if (
@@ -874,14 +874,14 @@ class Cluster:
             or tuple(sorted(isr)) == part.state.isr
         ):
             return
-        # Until it hears that more replicas are in sync, the high watermark waits for them all the same (maximal ISR).
+        # Until the expanded ISR is confirmed, the high watermark waits for its replicas all the same (maximal ISR).
         leader.isr = tuple(sorted({*leader.isr, *isr}))
         self.decide(part, part.state.leader, tuple(sorted(isr)), new_epoch=False)
 
     # -- replication
 
     def replicate(self, leader: Replica) -> None:
-        """Followers fetch what the leader has."""
+        """Let all followers fetch from their leaders."""
         place = (leader.topic, leader.partition)
         for node in self.brokers:
             if node != leader.broker:
@@ -901,7 +901,7 @@ class Cluster:
         follower.fetch = self.world.after(at_s - self.world.now, self._fetch, part, follower)
 
     def _fetch(self, part: Partition, follower: Replica) -> None:
-        """One fetch of a follower: its end becomes known to the leader, new batches and the high watermark to it."""
+        """One fetch of a follower: the leader gets its log end offset, the follower new batches and the high watermark."""
         follower.fetch = None
         broker = self.brokers[follower.broker]
         if not broker.alive or follower.leads or follower.leader < 0 or broker.replicas.get(part.place) is not follower:
@@ -909,7 +909,7 @@ class Cluster:
         source = self.brokers[follower.leader]
         leader = part.replicas[follower.leader]
         if broker.stalled or source.stalled or not source.alive or source.cut or broker.cut:
-            # Asked again when things are better.
+            # The fetch is retried later.
             self.fetch_soon(part.place, follower.broker, 0.25)
             return
         if not leader.leads or leader.epoch != follower.epoch:
@@ -920,7 +920,7 @@ class Cluster:
         if common < follower.end:
             self.world.say("truncated", broker=broker.host, place=part.place, end=common, before=follower.end)
             follower.truncate(common)
-        # Of an epoch in which it led without appending anything (`UnifiedLog.truncateTo` always truncates the epoch cache).
+        # An epoch in which it led and appended no batch (`UnifiedLog.truncateTo` always truncates the epoch cache).
         follower.epochs = [entry for entry in follower.epochs if entry[1] < follower.end]
         leader.remote[follower.broker] = follower.end
         before = leader.high_watermark
@@ -951,7 +951,7 @@ class Cluster:
                     self.fetch_soon(part.place, node, self.world.random.random() * 0.5)
 
     def shrink(self) -> None:
-        """Leaders take followers that lag out of the in-sync replicas. Called every half of the lag time."""
+        """Leaders remove lagging followers from the ISR. Called every half of the lag time."""
         for part in self.partitions.values():
             leader = part.replicas.get(part.state.leader)
             if leader is None or not leader.leads:

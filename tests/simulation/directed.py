@@ -1,4 +1,4 @@
-"""Schedules that are written down instead of drawn: rare coincidences of faults, each over a few seeds."""
+"""Fixed schedules instead of random ones: rare combinations of faults, each over a few seeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.network import Link
     from tests.simulation.protocol import Head
 
-_SELDOM_MS = 60_000  # a commit interval in which a holder commits only what it has to
+_SELDOM_MS = 60_000  # a commit interval that a holder never reaches
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ def _write_to(scenario: Scenario, data: bytes, topic: str) -> tuple[int, bytes] 
 
 
 def _late_write(scenario: Scenario, topic: str, number: int, late_s: float, *, dies: bool = True) -> None:
-    """Let the holder's write with that number (from 1) to a topic arrive ``late_s`` seconds later; the holder dies with it.
+    """Delay the holder's n-th write to a topic by ``late_s`` seconds, and kill the holder.
 
-    The bytes are in the socket: no broker and no successor can know of them before.
+    The bytes are in the socket: no broker and no successor can detect them earlier.
     """
     world, network = scenario.world, scenario.network
     seen: list[Process] = []
@@ -79,7 +79,7 @@ def _late_write(scenario: Scenario, topic: str, number: int, late_s: float, *, d
 
 
 def _crash(scenario: Scenario) -> None:
-    """The driver and its processes die."""
+    """Kill the driver and its processes."""
     for process in scenario.driver.alive():
         process.kill()
     scenario.driver.crash()
@@ -92,7 +92,7 @@ def _start(scenario: Scenario, *, read_committed: bool | None = None) -> None:
 
 
 def _restart(scenario: Scenario, down_s: float = 0.5, *, read_committed: bool | None = None) -> None:
-    """The driver and its processes die, and others start after some time."""
+    """Kill the driver and its processes, and start new ones after some time."""
     _crash(scenario)
     scenario.world.run(scenario.world.now + down_s)
     _start(scenario, read_committed=read_committed)
@@ -104,7 +104,7 @@ def _seldom(profile: Profile) -> None:
 
 
 def _delete_records(scenario: Scenario, index: int, upto: int) -> int:
-    """DeleteRecords, or retention: the source log begins behind the last batch that ends at or before an offset."""
+    """DeleteRecords, or retention: the source log starts after the last batch that ends at or before an offset."""
     part = scenario.source.partitions[(TOPIC, index)]
     leader = part.replicas[part.state.leader]
     upto = min(upto, *(replica.end for replica in part.replicas.values()), leader.high_watermark)
@@ -117,7 +117,7 @@ def _delete_records(scenario: Scenario, index: int, upto: int) -> int:
 
 
 def _cut_off(scenario: Scenario, cluster: Cluster, place: Place, seconds: float) -> int:
-    """The leader of a partition does not hear the controller; another in-sync replica is elected, nothing is lost."""
+    """The leader of a partition is disconnected from the controller; another in-sync replica is elected, without data loss."""
     part = cluster.partitions[place]
     deposed = part.state.leader
     scenario.cut(cluster, deposed, seconds)
@@ -136,7 +136,7 @@ def _old_source(profile: Profile) -> None:
 
 
 def two_elections(scenario: Scenario) -> None:
-    """Two unclean elections of the source in a row: the second before anything of the first epoch was read."""
+    """Two unclean elections of the source in a row: the second before any record of the first epoch was read."""
     world, source = scenario.world, scenario.source
     place = (TOPIC, 0)
     part = source.partitions[place]
@@ -152,7 +152,7 @@ def two_elections(scenario: Scenario) -> None:
 
 
 def deposed_log(scenario: Scenario) -> None:
-    """A source replica that lags is elected, and after its records have been copied the former leader with records that have not."""
+    """A lagging source replica is elected; after its records were copied, the former leader with other records is elected."""
     world, source = scenario.world, scenario.source
     place = (TOPIC, 0)
     part = source.partitions[place]
@@ -170,14 +170,14 @@ def deposed_log(scenario: Scenario) -> None:
     source.brokers[former].slow_fetch_s[place] = 1000.0
     source.brokers[other].slow_fetch_s.pop(place, None)
     source.decide(part, other, (other,), new_epoch=True)
-    world.run(world.now + 10.0)  # until its log is the longer one
+    world.run(world.now + 10.0)  # until its log is longer
     source.brokers[former].slow_fetch_s.pop(place, None)
     source.decide(part, former, (former,), new_epoch=True)
     world.run(world.now + 5.0)
 
 
 def written_past_the_cut(scenario: Scenario) -> None:
-    """The source loses its end and gets more records than it lost before its holder, which is frozen, looks at it again."""
+    """The source loses its end and gets more records than it lost before the frozen holder reads it again."""
     world, source = scenario.world, scenario.source
     place = (TOPIC, 0)
     part = source.partitions[place]
@@ -199,7 +199,7 @@ def written_past_the_cut(scenario: Scenario) -> None:
 
 
 def stale_offsets_leader(scenario: Scenario) -> None:
-    """A user resets a position while the former leader of the offsets topic does not know that it is deposed."""
+    """A user resets a position while the former leader of the offsets topic still acts as leader."""
     world, target = scenario.world, scenario.target
     world.run(8.0)
     place = (OFFSETS, partition_for(offset_key(CONNECTOR, "A", TopicPartition(TOPIC, 0)), 2))
@@ -211,7 +211,7 @@ def stale_offsets_leader(scenario: Scenario) -> None:
 
 
 def late_position(scenario: Scenario) -> None:
-    """A dead holder's position lands when its successor has committed more than once; then the task starts again."""
+    """A dead holder's position is appended after its successor has committed more than once; then the task restarts."""
     _late_write(scenario, OFFSETS, 4, late_s=4.0)
     world = scenario.world
     world.run(world.now + 3.0)
@@ -222,7 +222,7 @@ def late_position(scenario: Scenario) -> None:
 
 
 def late_first_entry(scenario: Scenario) -> None:
-    """The entry of a dead holder that began a session lands behind its successor's, which began another; then that one dies."""
+    """A dead holder's first entry of a session is appended after its successor's of another session; then that one dies."""
     _late_write(scenario, ledger_topic("A"), 1, late_s=4.0)
     world = scenario.world
     world.run(world.now + 6.0)
@@ -235,7 +235,7 @@ def late_second_session(scenario: Scenario) -> None:
     holder that cannot write to the ledger."""
     world, ledger = scenario.world, ledger_topic("A")
     part = scenario.target.partitions[ledger, 0]
-    scenario.target.decide(part, 3, part.state.isr, new_epoch=True)  # connections to it carry nothing else
+    scenario.target.decide(part, 3, part.state.isr, new_epoch=True)  # its connections are used for nothing else
     world.run(3.0)
     scenario.oracle.excuses.aborted = True
     _restart(scenario, read_committed=True)
@@ -251,7 +251,7 @@ def late_second_session(scenario: Scenario) -> None:
 
 
 def deposed_source_leader(scenario: Scenario) -> None:
-    """A clean election; the deposed leader does not know of it and answers clients, also with metadata."""
+    """A clean election; the deposed leader still acts as leader and returns stale metadata."""
     world, source = scenario.world, scenario.source
     part = source.partitions[(TOPIC, 0)]
     world.run(6.0)
@@ -267,12 +267,12 @@ def deposed_source_leader(scenario: Scenario) -> None:
 
 
 def deposed_leader_of_an_old_source(scenario: Scenario) -> None:
-    """The same with a source of 2.6: no topic ids, Fetch 11."""
+    """The same with a Kafka 2.6 source: no topic ids, Fetch 11."""
     deposed_source_leader(scenario)
 
 
 def deposed_source_leader_at_a_hand_over(scenario: Scenario) -> None:
-    """No connection breaks: each micro-batch asks some broker for the leaders, which may be the deposed one."""
+    """No connection breaks: each micro-batch requests metadata from any broker, possibly from the deposed leader."""
     world = scenario.world
     world.run(6.0)
     _cut_off(scenario, scenario.source, (TOPIC, 0), 30.0)
@@ -302,7 +302,7 @@ def deposed_source_leader_that_stays(scenario: Scenario) -> None:
 
 
 def late_validation(scenario: Scenario) -> None:
-    """The answer to OffsetForLeaderEpoch arrives when another leader, elected uncleanly, leads already (Fetch below 12)."""
+    """The OffsetForLeaderEpoch response arrives after another leader was elected uncleanly (Fetch below 12)."""
     world, source = scenario.world, scenario.source
     place = (TOPIC, 0)
     part = source.partitions[place]
@@ -338,7 +338,7 @@ def late_validation(scenario: Scenario) -> None:
 
 
 def retention_after_crash(scenario: Scenario) -> None:
-    """A holder dies long after its last commit; a part of what it has copied since is deleted from the source before the next begins."""
+    """A holder dies long after its last commit; some of the records copied since are deleted before the next one starts."""
     world = scenario.world
     world.run(8.0)
     _crash(scenario)
@@ -361,7 +361,7 @@ def retention_after_crash(scenario: Scenario) -> None:
 
 
 def retention_after_crash_stops(scenario: Scenario) -> None:
-    """The same with source.data.loss=stop, and all of it is deleted."""
+    """The same with source.data.loss=stop, and all these records are deleted."""
     world = scenario.world
     scenario.driver.spec = dataclasses.replace(scenario.driver.spec, source_data_loss="stop")
     world.run(8.0)
@@ -409,7 +409,7 @@ DIRECTED: tuple[Schedule, ...] = (
 
 
 def direct(schedule: Schedule, seed: int, *, echo: bool = False) -> tuple[Violation | None, int]:
-    """One run; what it violates, and its steps."""
+    """Run one schedule; returns its violation and its number of steps."""
     with simulated(seed, echo=echo) as world:
         source = Options(min_isr=1, lag_time_s=2.0)
         profile = Profile((), source, Options(session_s=1.0), partitions=1, produce_every_s=0.03)

@@ -1,4 +1,4 @@
-"""Schedules of faults on the target's side and of leases; see `directed`."""
+"""Schedules of faults of the target and of leases; see `directed`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DATA: Place = (REMOTE, 0)
 
 
 def _old(profile: Profile) -> None:
-    """Records so old that the target forgets their producer at each check."""
+    """Records so old that the target expires their producer at each check."""
     profile.age_ms = (_OLD_MS,)
     profile.target.check_interval_s = 0.5
     profile.target.lag_time_s = 2.0
@@ -41,7 +41,7 @@ def _old_and_few(profile: Profile) -> None:
 
 
 def _slow(cluster: Cluster, place: Place, nodes: tuple[int, ...] = (1, 2, 3)) -> None:
-    """Followers of a partition fetch nothing."""
+    """Stop the followers of a partition from fetching."""
     for node in nodes:
         cluster.brokers[node].slow_fetch_s[place] = 1000.0
 
@@ -70,7 +70,7 @@ def _state(scenario: Scenario) -> tuple[str, str, int]:
 
 
 def _break_channel(scenario: Scenario) -> None:
-    """The progress channel of the holder breaks (`_Peer.connection_lost` of `driver/server.py`): both ends hear of it."""
+    """Break the progress channel of the holder (`_Peer.connection_lost` of `driver/server.py`): both ends detect it."""
     driver = scenario.driver
     driver.kill_cancelled = 0.0  # the host of the executor is the one that is cut off
     batch = driver._batch_of[_holder(scenario)]
@@ -82,11 +82,11 @@ def _break_channel(scenario: Scenario) -> None:
 
 
 def lease_still_runs(scenario: Scenario) -> None:
-    """The progress channel breaks while the target refuses batches: another holder gets the lease at once, the old one's runs on."""
+    """The progress channel breaks while the target rejects batches: another holder gets the lease before the old one expires."""
     world, target = scenario.world, scenario.target
     world.run(3.0)
     _slow(target, DATA)
-    world.run(9.0)  # refused with NOT_ENOUGH_REPLICAS by now, and sent again and again
+    world.run(9.0)  # rejected with NOT_ENOUGH_REPLICAS by now, and retried
     _break_channel(scenario)
     world.run(world.now + 4.0)
     _well(target, DATA)
@@ -94,7 +94,7 @@ def lease_still_runs(scenario: Scenario) -> None:
 
 
 def lease_still_runs_doubled(scenario: Scenario) -> None:
-    """The same, looking past I4: what the two holders do to the target."""
+    """The same without I4: the effect of the two holders on the target."""
     scenario.network.on_send = lambda _link, _data: None
     world, target = scenario.world, scenario.target
     world.run(3.0)
@@ -107,8 +107,8 @@ def lease_still_runs_doubled(scenario: Scenario) -> None:
 
 
 def stop_while_frozen(scenario: Scenario) -> None:
-    """The task is stopped while the target refuses batches; its holder is frozen for 3.5 s during the drain. After the 5 s of
-    `task.shutdown.graceful.timeout.ms` the worker gives the task up (`Worker.stop_tasks`), and another worker starts it."""
+    """The task is stopped while the target rejects batches; its holder is frozen for 3.5 s during the drain. After the 5 s of
+    `task.shutdown.graceful.timeout.ms` the worker abandons the task (`Worker.stop_tasks`), and another worker starts it."""
     world, target, driver = scenario.world, scenario.target, scenario.driver
     world.run(3.0)
     _slow(target, DATA)
@@ -130,7 +130,7 @@ def stop_while_frozen(scenario: Scenario) -> None:
 
 
 def moved_without_entry(scenario: Scenario) -> None:
-    """A holder has gone back behind a truncation and waits for the ledger; the next one takes over cleanly, copies, and dies."""
+    """A holder has reset its position after a truncation and waits for the ledger; the next one takes over, copies and dies."""
     world, source, target = scenario.world, scenario.source, scenario.target
     place: Place = (TOPIC, 0)
     part = source.partitions[place]
@@ -158,7 +158,7 @@ def _moved(profile: Profile) -> None:
 
 
 def hand_over_while_the_ledger_refuses(scenario: Scenario) -> None:
-    """A hand-over while a commit is in flight that completes a chunk of the trail and starts the next one."""
+    """A hand-off while a commit is in flight that completes a chunk of the trail and starts the next one."""
     world, target = scenario.world, scenario.target
     for _ in range(3):
         world.run(world.now + 3.0)
@@ -169,7 +169,7 @@ def hand_over_while_the_ledger_refuses(scenario: Scenario) -> None:
 
 
 def late_chunk(scenario: Scenario) -> None:
-    """A dead holder's write of a chunk is appended when its successor has completed the chunk and started others."""
+    """A dead holder's write of a chunk is appended after its successor has completed the chunk and started others."""
     world = scenario.world
     world.run(5.0)
     for _ in range(6):  # not every commit changes a chunk
@@ -200,7 +200,7 @@ def _transactions(profile: Profile) -> None:
 
 
 class _Full:
-    """Sockets that take nothing, as with a broker that does not read."""
+    """Make sockets accept no bytes, as with a broker that does not read."""
 
     def __init__(self) -> None:
         self.links: set[Link] = set()
@@ -256,12 +256,12 @@ def _frozen_with_full_socket(scenario: Scenario) -> None:
 
 
 def frozen_with_full_socket(scenario: Scenario) -> None:
-    """A holder is frozen while a batch waits in its channel, as the socket was full. It resumes when another one has copied on."""
+    """A holder is frozen while a batch waits for the full socket. It resumes after another holder has copied more."""
     _frozen_with_full_socket(scenario)
 
 
 def frozen_with_full_socket_doubled(scenario: Scenario) -> None:
-    """The same, looking past I4."""
+    """The same without I4."""
     scenario.network.on_send = lambda _link, _data: None
     _frozen_with_full_socket(scenario)
 
@@ -270,12 +270,12 @@ def frozen_with_full_socket_doubled(scenario: Scenario) -> None:
 
 
 def deposed_target_leader(scenario: Scenario) -> None:
-    """A clean election; the deposed leader does not know of it, and answers metadata requests and look-ups. Holders crash meanwhile,
+    """A clean election; the deposed leader still answers metadata requests and look-ups. Holders crash meanwhile,
     and the connections to the deposed leader break between the look-up and what is sent."""
     world, target = scenario.world, scenario.target
     world.run(3.0)
     for place in (LEDGER, (OFFSETS, 0), (OFFSETS, 1)):
-        target.move_leader(place)  # what holders write beside the data goes to brokers that are well
+        target.move_leader(place)  # the internal topics are on healthy brokers
     world.run(4.0)
     deposed = _cut_off(scenario, target, DATA, 40.0)
     for _ in range(8):
@@ -290,7 +290,7 @@ def deposed_target_leader(scenario: Scenario) -> None:
 
 
 def stale_ledger_leader(scenario: Scenario) -> None:
-    """The ledger is read from a leader that does not know that it is deposed; the position's header is newer, and the source's
+    """The ledger is read from a deposed leader; the position's header is newer, and the source's
     leader has moved in between, cleanly."""
     world, target, source, driver = scenario.world, scenario.target, scenario.source, scenario.driver
     zombie = 3
@@ -311,7 +311,7 @@ def stale_ledger_leader(scenario: Scenario) -> None:
     newest = driver.ledger
 
     def ledger() -> Ledger:
-        """What the deposed leader answers, up to its high watermark."""
+        """Response of the deposed leader, up to its high watermark."""
         world.sleep(0.01)
         found = Ledger()
         replica = broker.replicas[LEDGER]
@@ -340,11 +340,11 @@ def _short_commits(profile: Profile) -> None:
     profile.request_timeout_ms = 2_000
 
 
-# -- a deposed leader of the offsets topic tells its end
+# -- a deposed leader of the offsets topic returns its log end offset
 
 
 def stale_seen(scenario: Scenario) -> None:
-    """A user's reset is obeyed; the end of the offsets topic is asked of a deposed leader; the holder dies before it commits."""
+    """A user's reset is applied; a deposed leader returns the end of the offsets topic; the holder dies before it commits."""
     world, target = scenario.world, scenario.target
     world.run(12.0)
     place = (OFFSETS, partition_for(offset_key(CONNECTOR, "A", TopicPartition(TOPIC, 0)), 2))
@@ -422,7 +422,7 @@ def late_position_before_seen(scenario: Scenario) -> None:
 
 
 def reset_while_the_task_ends(scenario: Scenario) -> None:
-    """A user stops the connector and sets a position at once. The task hears of the stop half a second later, and commits meanwhile."""
+    """A user stops the connector and sets a position. The task is stopped half a second later and commits meanwhile."""
     world, target, driver = scenario.world, scenario.target, scenario.driver
     world.run(4.0)
     key = offset_key(CONNECTOR, "A", TopicPartition(TOPIC, 0))
@@ -443,7 +443,7 @@ def reset_while_the_task_ends(scenario: Scenario) -> None:
     world.run(world.now + 5.0)
 
 
-# -- hand-overs that are not clean
+# -- unclean hand-offs
 
 
 def late_position_of_before_a_hand_over(scenario: Scenario) -> None:
@@ -493,7 +493,7 @@ def alarm_ends_by_itself(scenario: Scenario) -> None:
     said = _state(scenario)
     world.run(world.now + 3.0)
     if world.run(world.now + 60.0, lambda: _state(scenario)[0] == "RUNNING" and _state(scenario)[2] > said[2] + 20):
-        raise Violation("alarm", f"was {said}, and is {_state(scenario)} without anybody having done anything")
+        raise Violation("alarm", f"was {said}, and is {_state(scenario)} without any action")
 
 
 def lost_range_ends_by_itself(scenario: Scenario) -> None:
@@ -547,7 +547,7 @@ def _alarm_old(profile: Profile) -> None:
 
 
 def retention_of_the_target(scenario: Scenario) -> None:
-    """While no process copies, retention of the target takes records away that lie behind the last mark, but not all of them."""
+    """While no process copies, retention of the target deletes some of the records after the last mark."""
     world, target = scenario.world, scenario.target
     world.run(2.0)
     middle = 0
@@ -572,7 +572,7 @@ def _seldom_old(profile: Profile) -> None:
 
 
 def _seldom_old_and_slow(profile: Profile) -> None:
-    """The deposed leader's high watermark has reached its log end, or a look-up would wait there for ever."""
+    """Advance the deposed leader's high watermark to its log end, or a look-up would wait forever."""
     _seldom_old(profile)
     profile.produce_every_s = 0.7
 

@@ -144,7 +144,7 @@ class _Peer:
 
 
 class Driver:
-    """Runs one lane at a time. ``on_error`` hears of errors of the product's own."""
+    """Runs one lane at a time. ``on_error`` is called with internal errors of the product."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Driver:
     # -- the lane
 
     def start(self) -> None:
-        """A task that starts."""
+        """Start a task."""
         self.owner = Owner("driver")
         self._lanes += 1
         before, self.world.owner = self.world.owner, self.owner
@@ -195,7 +195,7 @@ class Driver:
         self.world.say("lane started", lane=self._lanes, read_committed=self.spec.read_committed)
 
     def signal_stop(self) -> None:
-        """A task that is stopped."""
+        """Stop the task."""
         lane = self.lane
         if lane is not None:
             self.world.say("lane is stopped")
@@ -206,7 +206,7 @@ class Driver:
         return self.lane is None or not self.lane._thread.is_alive()
 
     def crash(self) -> None:
-        """The driver's process dies: connections to its executors end."""
+        """Kill the driver's process: connections to its executors end."""
         self.world.say("driver killed")
         self.owner.dead = True
         self.lane = None
@@ -227,17 +227,17 @@ class Driver:
         return [] if self.lane is None else self.lane.progress()
 
     def alive(self) -> list[Process]:
-        """Copier processes that exist, frozen ones too."""
+        """Running copier processes, including frozen ones."""
         self.processes = [process for process in self.processes if not process.dead]
         return self.processes
 
     def holder(self) -> Process | None:
-        """The process that got the lease last."""
+        """The process that was granted the newest lease."""
         granted = [process for process in self.alive() if self.grant_of(process)]
         return max(granted, key=self.grant_of, default=None)
 
     def grant_of(self, process: Process) -> int:
-        """A number that grows with each lease; 0: none was granted."""
+        """A number that increases with each lease; 0: none was granted."""
         return self._grants.get(self._batch_of[process].id, 0) if process in self._batch_of else 0
 
     @property
@@ -295,7 +295,7 @@ class Driver:
             if other is batch and not process.dead and self.world.random.random() < self.kill_cancelled:
                 self.world.after(self.world.random.random() * 2, process.kill)
 
-    # -- where to begin
+    # -- start positions
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
         starts = _Task(self)._starts(partitions)
@@ -307,13 +307,13 @@ class Driver:
         return starts
 
     def ledger(self) -> Ledger:
-        """As it is now."""
+        """The current contents."""
         self.world.sleep(0.001 + self.world.random.random() * 0.02)
         self._known = ledger_of(self._read((self.spec.ledger_topic or "", 0)))
         return self._known
 
     def _known_ledger(self) -> Ledger:
-        """As it was when it could be read last: a `KafkaBasedLog` reads on in the background."""
+        """The contents at the last successful read: a `KafkaBasedLog` reads in the background."""
         with contextlib.suppress(DisconnectedFailure):
             self._known = ledger_of(self._read((self.spec.ledger_topic or "", 0)))
         return self._known
@@ -342,7 +342,7 @@ class Driver:
 
 
 class _Task(MirrorSourceTask):
-    """Decides where partitions begin; what it reads are the simulated topics."""
+    """Determines the start positions of partitions from the simulated topics."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -368,11 +368,11 @@ def ledger_of(records: Iterable[Record]) -> Ledger:
 
 
 def position_key(record: Record) -> TopicPartition:
-    """Whose position it is."""
+    """The partition of a position record."""
     place = json.loads(record.key or b"")[1]
     return TopicPartition(place["topic"], place["partition"])
 
 
 def position_of(record: Record) -> int | None:
-    """The next source offset."""
+    """The next source offset of a position record."""
     return None if record.value is None else int(json.loads(record.value)["offset"]) + 1

@@ -1,4 +1,4 @@
-"""The faults as rules of a Hypothesis state machine: a schedule that fails is made as short as it can be."""
+"""The faults as rules of a Hypothesis state machine, which shrinks a failing schedule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAULTS = tuple(name for family in FAMILIES.values() for name in family)
 
 
 class Faults(RuleBasedStateMachine):
-    """Faults and the time between them are Hypothesis' choice, their details are the seed's."""
+    """Hypothesis chooses the faults and the time between them; the seed determines their details."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,17 +53,17 @@ class Faults(RuleBasedStateMachine):
 
     @rule(fault=st.sampled_from(FAULTS), seconds=st.sampled_from([0.0, 0.1, 1.0, 4.0]))
     def strike(self, fault: str, seconds: float) -> None:
-        """One fault, and some time."""
+        """Inject one fault and let time pass."""
         getattr(self.scenario, fault)()
         self.world.run(self.world.now + seconds)
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 12.0]))
     def wait(self, seconds: float) -> None:
-        """Some time."""
+        """Let time pass."""
         self.world.run(self.world.now + seconds)
 
     def teardown(self) -> None:
-        """Heal, and compare both sides."""
+        """Remove all faults and compare both clusters."""
         if self._simulation is None:
             return
         failed: Violation | None = None

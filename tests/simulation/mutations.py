@@ -1,7 +1,7 @@
-"""Each rule of docs/design/copy-sessions.md, reverted at run time: the simulation has to find that it is missing.
+"""Reverts each rule of docs/design/copy-sessions.md at run time: the simulation must detect that it is missing.
 
 A mutation replaces functions or properties of the product and names the faults under which the rule matters. Rules that only detect
-what other rules prevent (S4, L3) are reverted together with one that prevents it: then records must be lost or doubled without an
+what other rules prevent (S4, L3) are reverted together with one that prevents it: then records must be lost or duplicated without an
 alarm, and with the alarm alone (`ALARMS`) they must not.
 """
 
@@ -75,7 +75,7 @@ class Mutation:
 
 
 def _forgetful(profile: Profile) -> None:
-    """Records so old that the target forgets their producer within a second; many batches at a time."""
+    """Records so old that the target expires their producer within a second; many batches in flight."""
     profile.age_ms = (_OLD_MS,)
     profile.target.check_interval_s = 1.0
     profile.burst = 12
@@ -86,14 +86,14 @@ def _forgetful(profile: Profile) -> None:
 
 
 def _short(profile: Profile) -> None:
-    """Many hand-overs and commits."""
+    """Many lease transfers and commits."""
     _forgetful(profile)
     profile.batch_s = 4.0
     profile.commit_ms = 200
 
 
 def _frozen(profile: Profile) -> None:
-    """Holders that are frozen while batches wait, and no hand-overs in between."""
+    """Lease holders that are frozen while batches wait, without lease transfers in between."""
     profile.batch_s = 60.0
     profile.burst = 30
     profile.produce_every_s = 0.02
@@ -102,7 +102,7 @@ def _frozen(profile: Profile) -> None:
 
 
 def _uncommitted(profile: Profile) -> None:
-    """Commits come seldom, so much is copied behind the mark."""
+    """Rare commits, so that many records are copied after the last mark."""
     profile.every_s = 1.0
     profile.source.lag_time_s = 2.0
     profile.commit_ms = 5_000
@@ -149,7 +149,7 @@ def _high_watermarks(self: TargetLookUp, questions: Mapping[TopicPartition, Prog
 def _forgotten_is_nothing(
     self: TargetLookUp, questions: Mapping[TopicPartition, ProgressQuestion]
 ) -> dict[TopicPartition, TargetProgress | KafkaFailure]:
-    """Believe what DescribeProducers tells, and that nothing was added where it tells nothing."""
+    """Trust DescribeProducers, and assume that nothing was appended where it lists no producer."""
     described = self._admin.describe_producers(questions)
     found: dict[TopicPartition, TargetProgress | KafkaFailure] = {}
     for tp, end in self._stable_ends(questions).items():
@@ -215,7 +215,7 @@ _start_over = Outcomes._start_over
 
 
 def _overtaking_counts(self: Outcomes, outbox: Outbox) -> None:
-    """Take an acknowledged batch behind a refused one for delivered."""
+    """Treat an acknowledged batch after a rejected one as delivered."""
     for outgoing in [outgoing for outgoing in outbox.sent if outgoing.base_offset is not None]:
         outbox.sent.remove(outgoing)
         outbox.deliver(outgoing, outgoing.base_offset or 0)
@@ -377,7 +377,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
 )
 
-#: Under these records are lost or doubled, and each time the partition has to stop as INCONSISTENT.
+#: These mutations lose or duplicate records, and the partition must stop as INCONSISTENT each time.
 ALARMS: tuple[Mutation, ...] = tuple(
     dataclasses.replace(mutation, alarm=True)
     for mutation in MUTATIONS

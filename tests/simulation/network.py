@@ -18,7 +18,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 class Listener(Protocol):
-    """The far end of connections: a broker."""
+    """The server side of connections: a broker."""
 
     host: str
 
@@ -26,13 +26,13 @@ class Listener(Protocol):
         """Whether connections are accepted."""
 
     def hold_s(self) -> float:
-        """How long packets are on hold at the moment."""
+        """How long packets are currently delayed."""
 
     def accept(self, link: Link) -> None:
         """A connection was opened."""
 
     def received(self, link: Link, data: bytes) -> None:
-        """Bytes have come."""
+        """Bytes have arrived."""
 
     def closed(self, link: Link) -> None:
         """The client has closed its end."""
@@ -47,7 +47,7 @@ class Link:
         self.listener = listener
         self.socket = Socket(self)
         self.is_open = True
-        self.late_s = 0.0  # how much longer than others what is sent takes
+        self.late_s = 0.0  # additional delay of this connection
         self._up_s = 0.0
         self._down_s = 0.0
 
@@ -64,7 +64,7 @@ class Link:
         world.after(self._down_s - world.now, self.socket.deliver, data)
 
     def reset(self) -> None:
-        """The connection breaks, for both ends; what is under way to the broker arrives all the same."""
+        """Break the connection for both ends; bytes in flight to the broker still arrive."""
         if self.is_open:
             self.is_open = False
             self.network.world.after(self.network.delay_s(), self.socket.broken)
@@ -133,7 +133,7 @@ class Socket:
             self.link.client_closed()
             self._wake()
 
-    # -- the simulation's side
+    # -- for the simulation
 
     def deliver(self, data: bytes) -> None:
         if not self._broken and not self._closed:
@@ -152,7 +152,7 @@ class Socket:
         return self.readable or world.block(self._waiters.append, timeout_s) or self.readable
 
     def watch(self, reader: Callable[[], None] | None) -> None:
-        """Have a callback of an event loop called while there is something to be read."""
+        """Call a callback of an event loop while there are bytes to read."""
         self._reader = reader
         if reader is not None and self.readable:
             self._wake()
@@ -199,7 +199,7 @@ class Network:
         self.hosts: dict[str, Listener] = {}
         self.links: set[Link] = set()  # iterated over in the order of their numbers
         self.sockets: dict[int, Socket] = {}
-        self.slow = 0.0  # chance that a packet takes long
+        self.slow = 0.0  # probability that a packet is delayed
         self.on_send: Callable[[Link, bytes], None] = lambda _link, _data: None
         self._numbers = 100
 
@@ -214,7 +214,7 @@ class Network:
         return 0.0001 + random() * 0.001
 
     def dial(self, host: str, port: int, settings: ClientSettings, *, deadline: float, who: str) -> Stream:
-        """In place of `mm2.kafka.dial.dial`."""
+        """Replaces `mm2.kafka.dial.dial`."""
         del port, settings
         world = self.world
         listener = self.hosts[host]

@@ -1,15 +1,15 @@
 """The invariants, checked at every step that can break one.
 
-A record's value names its partition and a serial number. Of each partition the oracle knows what the source has and what is on the
-target below the high watermark.
+A record's value contains its partition and a serial number. For each partition the oracle tracks the records of the source and
+those of the target below the high watermark.
 
 ==== invariant ==== checked =================================================================================
   I1 order, gaps     when the target's high watermark moves, and at the end
   I1 duplicates      when the target's high watermark moves
   I2 positions       when a position is appended to the offsets topic
   I4 lease           when a Produce request is handed to a socket
-  I5 user's reset    at the end: the records from the reset on are there again
-  I6 typed stops     at the end: a partition that does not move names a state that the faults of this run justify
+  I5 user's reset    at the end: the records from the reset on were copied again
+  I6 typed stops     at the end: a stopped partition has a state that the faults of this run justify
   reasons            at the end: each source offset that is not on the target has a reason in the ledger, and no other has
 =============================================================================================================
 """
@@ -27,7 +27,7 @@ from tests.simulation.storage import Batch, Replica
 
 
 class Violation(AssertionError):
-    """An invariant does not hold. ``kind`` names it."""
+    """An invariant is violated; ``kind`` is its name."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -40,13 +40,13 @@ def record_value(partition: int, serial: int, aborted: bool) -> bytes:
 
 @dataclass(slots=True)
 class Seen:
-    """What of one partition is on the target below the high watermark."""
+    """The records of one partition on the target below the high watermark."""
 
     offset: int = 0
     serials: list[int] = field(default_factory=list)
     counts: dict[int, int] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
-    cursor: int = 0  # place in the source's log of the next record that is expected
+    cursor: int = 0  # index in the source's log of the next expected record
     free: bool = False  # order and gaps are only checked at the end
     verified: int = 0  # source offset up to which positions were verified
 
@@ -60,14 +60,14 @@ class Reset(NamedTuple):
 
 @dataclass(slots=True)
 class Excuses:
-    """What the faults of a run allow. Nothing unless it is said."""
+    """Deviations that the faults of a run allow; by default none."""
 
     resets: dict[int, list[Reset]] = field(default_factory=dict)  # by partition, in order
     source_cut: set[int] = field(default_factory=set)  # partitions of which the source lost the end
     #: (epoch, serials in the log of its leader at the beginning) of each leader of a source partition
     source_leaders: dict[int, list[tuple[int, set[int]]]] = field(default_factory=dict)
     target_cut: set[int] = field(default_factory=set)  # and the target
-    aborted: bool = False  # records of aborted transactions may be there, once each
+    aborted: bool = False  # records of aborted transactions may be on the target, once each
     stops: dict[int, set[str]] = field(default_factory=dict)  # states that a partition may stop in
 
 
@@ -87,14 +87,14 @@ class Oracle:
             index: set() for index in range(partitions)
         }  # serials consumers could read
         self.checked = 0
-        #: Instead of ending the run, a violation of I1 has to be found out by the product: the partition stops as INCONSISTENT.
+        #: A violation of I1 does not end the run; the product must detect it and stop the partition as INCONSISTENT.
         self.alarm = False
         self.broken: dict[int, Violation] = {}
 
-    # -- what is expected
+    # -- expected records
 
     def expected(self, partition: int) -> list[tuple[int, int]]:
-        """(source offset, serial) of the records that are to be on the target, by what the source has now."""
+        """(source offset, serial) of the records that the target should have, from the current source log."""
         leader = self.source.leader_replica((self.topic, partition))
         if leader is None:
             return []
@@ -125,12 +125,12 @@ class Oracle:
             visible.update(serials)
 
     def source_elected(self, replica: Replica, epoch: int) -> None:
-        """The source has another leader for a partition."""
+        """The source elected another leader for a partition."""
         serials = {parse(record.value)[0] for batch in replica.log if batch.control is None for record in batch.records}
         self.excuses.source_leaders.setdefault(replica.partition, []).append((epoch, serials))
 
     def _has_returned(self, index: int, serial: int) -> bool:
-        """Whether an earlier leader of the source lost a record that is there again: that of an older log was elected."""
+        """Whether a lost record exists on the source again because a replica with an older log was elected."""
         leader = self.source.leader_replica((self.topic, index))
         epochs = [
             batch.epoch
@@ -173,7 +173,7 @@ class Oracle:
         if index in self.broken:
             return
         if seen.counts[serial] > 1 and self._has_returned(index, serial):
-            seen.serials.remove(serial)  # that was part of a history of the source that does not count any more
+            seen.serials.remove(serial)  # from a source log that was replaced by an election
             return
         if seen.counts[serial] > 1:
             self._break(index, Violation("duplicate", f"{where}: record {serial} is there {seen.counts[serial]} times"))
@@ -203,7 +203,7 @@ class Oracle:
 
     @staticmethod
     def _next(leader: Replica, seen: Seen) -> tuple[int, int, bool] | None:
-        """(offset, serial, aborted) of the record of the source behind the last one expected."""
+        """(offset, serial, aborted) of the source record after the last expected one."""
         while (found := leader.read(seen.cursor, leader.end, 1)) and (batch := found[0]):
             if batch.control is None:
                 for record in batch.records:
@@ -249,7 +249,7 @@ class Oracle:
     # -- the end
 
     def finish(self, stopped: dict[int, tuple[str, str]]) -> None:
-        """All is healed and copying has come to rest. ``stopped``: partition -> (state, reason) where it has stopped."""
+        """Check the end of a run without faults. ``stopped``: partition -> (state, reason) of stopped partitions."""
         for index in range(self.partitions):
             allowed = self.excuses.stops.get(index, set())
             state = stopped.get(index)
@@ -266,7 +266,7 @@ class Oracle:
             self._compare(index)
 
     def explain(self, stopped: dict[int, tuple[str, str]], ledger: Ledger) -> None:
-        """Holds the gaps of the ledger against what is on the target, where the source and the rules stayed the same."""
+        """Compare the gaps of the ledger with the target, where the source and the rules stayed the same."""
         for index in range(self.partitions):
             excuses = self.excuses
             changed = index in excuses.source_cut or index in excuses.target_cut or index in excuses.resets
@@ -335,7 +335,7 @@ class Oracle:
             )
 
     def _follow(self, index: int, expected: list[tuple[int, int]], found: list[int], resets: list[Reset]) -> None:
-        """The records are those expected in order, with a jump to each position that a user has set."""
+        """Check that the records are in the expected order, with a jump to each position that a user has set."""
         places = {serial: at for at, (_, serial) in enumerate(expected)}
         left = list(resets)
         at = 0

@@ -143,12 +143,12 @@ class Process(Owner):
     # -- scheduling
 
     def poke(self) -> None:
-        """There is something to do."""
+        """Schedule a turn of the loop."""
         if not self._in_turn:
             self._wake_at(self.world.now + 0.00002 + self.world.random.random() * 0.0001)
 
     def alarm(self, when: float) -> None:
-        """A timer was set, in the loop's time."""
+        """Schedule a turn for a timer, in the loop's time."""
         if not self._in_turn:
             self._wake_at(self.world.now + max(0.0, when - self.loop.time()))
 
@@ -216,7 +216,7 @@ class Process(Owner):
     # -- faults
 
     def freeze(self, seconds: float) -> None:
-        """As SIGSTOP, and SIGCONT ``seconds`` later."""
+        """Freeze as SIGSTOP does, and resume ``seconds`` later."""
         if not self.dead and not self.frozen:
             self.world.say("process frozen", process=self.name, seconds=round(seconds, 2))
             self.frozen = True
@@ -234,7 +234,7 @@ class Process(Owner):
                 self.poke()
 
     def kill(self) -> None:
-        """As SIGKILL: the kernel closes its sockets, what was sent arrives."""
+        """Kill as SIGKILL does: the kernel closes the sockets, sent bytes still arrive."""
         if self.dead:
             return
         self.dead = True
@@ -246,6 +246,6 @@ class Process(Owner):
         self._io.clear()
 
     def forget_tasks(self) -> None:
-        """No complaint about tasks that never end."""
+        """Suppress the warning about tasks that never end."""
         for task in asyncio.all_tasks(self.loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The broker's side of the protocol: requests from bytes, answers to bytes."""
+"""The broker's side of the protocol: decodes requests and encodes responses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mm2.kafka.wire.primitives import INT32, Reader, array_head, string
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 API_VERSIONS, INIT_PRODUCER_ID, OFFSET_FOR_EPOCH, DESCRIBE_CONFIGS, DESCRIBE_PRODUCERS = 18, 22, 23, 32, 61
 
-#: Newest versions of the requests by Kafka release; what is not listed is not known there.
+#: Newest version of each request by Kafka release; a release does not support requests that are not listed.
 RELEASES: Mapping[str, Mapping[int, int]] = {
     "2.6": {0: 8, 1: 11, 2: 5, 3: 9, 18: 3, 22: 3, 23: 3, 32: 3},
     "2.8": {0: 9, 1: 12, 2: 6, 3: 11, 18: 3, 22: 4, 23: 4, 32: 4, 61: 0},
@@ -52,7 +52,7 @@ _WANTED_TAIL = struct.Struct(">qi")
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every request begins with."""
+    """The request header."""
 
     api_key: int
     version: int
@@ -102,7 +102,7 @@ class FetchCall:
 
 @dataclass(slots=True)
 class Share:
-    """One partition of a Fetch answer."""
+    """One partition of a Fetch response."""
 
     topic: str | bytes
     partition: int

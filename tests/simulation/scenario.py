@@ -1,4 +1,4 @@
-"""One run: a source and a target cluster, one flow, faults at times and places that the seed decides."""
+"""One run: a source and a target cluster, one flow, and faults; the seed determines their times and targets."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Profile:
-    """What a run is made of. ``families`` and ``every_s`` say which faults come, and how often in the mean."""
+    """The parameters of a run. ``families`` and ``every_s``: which faults occur, and their mean interval."""
 
     families: tuple[str, ...]
     source: Options
@@ -127,7 +127,7 @@ class Profile:
 
 @dataclass
 class Result:
-    """How a run went. ``violation`` None: all invariants held."""
+    """The result of a run. ``violation`` None: all invariants held."""
 
     seed: int
     steps: int
@@ -193,7 +193,7 @@ class Scenario:
         )
 
     def setup(self) -> None:
-        """Topics, a backlog and the flow."""
+        """Create the topics, a backlog and the flow."""
         self.source.create(TOPIC, self.profile.partitions)
         self.target.create(REMOTE, self.profile.partitions)
         self.target.create(OFFSETS, 2)
@@ -206,7 +206,7 @@ class Scenario:
         self.world.after(0.01, self._produce)
         self.driver.start()
 
-    # -- what is watched
+    # -- callbacks of the clusters
 
     def _failed(self, message: str) -> None:
         raise Violation("error", message)
@@ -252,7 +252,7 @@ class Scenario:
         self.world.after(random.expovariate(1 / self.profile.produce_every_s), self._produce)
 
     def _produce_batch(self, index: int) -> None:
-        """One batch of a producer of the source, in a transaction perhaps."""
+        """Write one batch of a source producer, possibly in a transaction."""
         random = self.world.random
         leader = self._source_leader(index)
         if leader is None:
@@ -284,7 +284,7 @@ class Scenario:
         self._append(leader, encode_batch([marker], producer=(number, 0, -1), attributes=CONTROL | TRANSACTIONAL))
 
     def _end_transactions(self) -> None:
-        """End those whose marker was lost with the end of a log, too."""
+        """End the open transactions, including those whose marker was lost with the end of a log."""
         self._open.clear()
         for index in range(self.profile.partitions):
             leader = self._source_leader(index)
@@ -311,7 +311,7 @@ class Scenario:
         return self.world.random.choice([1, 2, 3])
 
     def slow_follower(self) -> None:
-        """A follower of some partitions fetches nothing for a while: the in-sync replicas shrink."""
+        """A follower of some partitions stops fetching for some time: the ISR shrinks."""
         random = self.world.random
         node = self._target_broker()
         seconds = random.choice([0.5, 3.0, 12.0])
@@ -331,7 +331,7 @@ class Scenario:
         self.world.after(seconds + random.random() * 5, over)
 
     def stall_target(self) -> None:
-        """A broker processes nothing for a while, with or without its heartbeats."""
+        """A broker processes no request for some time, with or without heartbeats."""
         random = self.world.random
         broker = self.target.brokers[self._target_broker()]
         broker.stall(random.choice([0.3, 2.0, 6.0, 15.0, 45.0]))
@@ -340,7 +340,7 @@ class Scenario:
             self.world.after(broker.stalled_until - self.world.now + 0.05, self.target.returned, broker)
 
     def kill_target(self) -> None:
-        """A broker dies and is started again."""
+        """A broker crashes and restarts."""
         self._kill(self.target)
 
     def _kill(self, cluster: Cluster) -> None:
@@ -361,13 +361,13 @@ class Scenario:
                 self.target.move_leader(place)
 
     def cut_target(self) -> None:
-        """A broker does not hear the controller for a while and takes itself for the leader all that time."""
+        """A broker is disconnected from the controller for some time and still acts as leader."""
         broker = self.target.brokers[self._target_broker()]
         if broker.alive and not broker.cut:
             self.cut(self.target, broker.node, self.world.random.choice([1.0, 5.0, 15.0]))
 
     def cut(self, cluster: Cluster, node: int, seconds: float) -> None:
-        """Cut a broker off from the controller."""
+        """Disconnect a broker from the controller."""
         broker = cluster.brokers[node]
         self.world.say("broker cut off from the controller", broker=broker.host, seconds=seconds)
         broker.cut_until = self.world.now + seconds
@@ -388,14 +388,14 @@ class Scenario:
         self.world.say("connections broken", cluster="t")
 
     def hold_target(self) -> None:
-        """Packets to and from a broker come late."""
+        """Packets to and from a broker are delayed."""
         broker = self.target.brokers[self._target_broker()]
         seconds = self.world.random.choice([0.5, 4.0, 20.0])
         self.world.say("packets on hold", broker=broker.host, seconds=seconds)
         broker.unreachable_until = self.world.now + seconds
 
     def target_errors(self) -> None:
-        """A broker answers some batches with an error of its own, before or after it has appended them."""
+        """A broker returns an error for some batches, before or after it has appended them."""
         broker = self.target.brokers[self._target_broker()]
         broker.error_chance = self.world.random.choice([0.05, 0.3])
         self.world.say("errors begin", broker=broker.host, chance=broker.error_chance)
@@ -416,7 +416,7 @@ class Scenario:
             process.strike = (process.callbacks + random.randrange(1, 400), lambda: process.freeze(seconds))
 
     def kill_holder(self) -> None:
-        """A copier process dies between two callbacks."""
+        """A copier process is killed between two callbacks."""
         process = self._some_process()
         if process is not None and process.strike is None:
 
@@ -438,7 +438,7 @@ class Scenario:
         )
 
     def kill_driver(self) -> None:
-        """The driver dies; the next one starts when the lease of its executors has run out."""
+        """The driver is killed; the next one starts when the lease of its executors has expired."""
         if not self._starting:
             self._starting = True
             self.driver.crash()
@@ -449,7 +449,7 @@ class Scenario:
         self.driver.start()
 
     def hold_channel(self) -> None:
-        """What driver and executors say comes late."""
+        """Messages between driver and executors are delayed."""
         seconds = self.world.random.choice([2.0, 7.0, 14.0])
         self.world.say("progress channel on hold", seconds=seconds)
         self.driver.held_until = self.world.now + seconds
@@ -484,7 +484,7 @@ class Scenario:
             place = (OFFSETS, partition_for(key, 2))
             leader = self.target.leader_replica(place)
             seen = self.oracle.seen[index]
-            if not written:  # otherwise its outcome is awaited: it may take effect although it was not acknowledged yet
+            if not written:  # otherwise wait for the outcome: an unacknowledged write may still take effect
                 if any(self.driver.grant_of(process) for process in self.driver.alive()):
                     return True
                 if not seen.verified or index in self.oracle.excuses.resets or index in self.oracle.excuses.source_cut:
@@ -555,15 +555,15 @@ class Scenario:
                 self.source.move_leader(place)
 
     def kill_source(self) -> None:
-        """A broker dies and is started again."""
+        """A broker crashes and restarts."""
         self._kill(self.source)
 
     def stall_source(self) -> None:
-        """A broker processes nothing for a while."""
+        """A broker processes no request for some time."""
         self.source.brokers[self.world.random.choice([1, 2, 3])].stall(self.world.random.choice([0.3, 3.0]))
 
     def cut_source(self) -> None:
-        """A broker does not hear the controller for a while, leads on, and answers clients with the leaders that it knew."""
+        """A broker is disconnected from the controller for some time, still acts as leader, and returns stale metadata."""
         broker = self.source.brokers[self.world.random.choice([1, 2, 3])]
         if broker.alive and not any(other.cut for other in self.source.brokers.values()):
             self.cut(self.source, broker.node, self.world.random.choice([1.0, 5.0, 15.0]))
@@ -574,7 +574,7 @@ class Scenario:
             broker.break_links(0.7)
 
     def unclean_source(self) -> None:
-        """A replica that lags is elected: what it does not have is lost."""
+        """A lagging replica is elected: the records that it lacks are lost."""
         random = self.world.random
         index = random.randrange(self.profile.partitions)
         if self.oracle.excuses.resets.get(index):
@@ -610,7 +610,7 @@ class Scenario:
     # -- the run
 
     def chaos(self) -> None:
-        """Faults at random until the time of the profile is over."""
+        """Inject random faults until the profile's duration has passed."""
         names = [name for family in self.profile.families for name in FAMILIES[family]]
         end_s = self.world.now + self.profile.chaos_s
 
@@ -623,7 +623,7 @@ class Scenario:
         self.world.run(end_s)
 
     def finish(self) -> None:
-        """No more faults; everything must come to rest, and the records must be right."""
+        """Remove all faults, wait until all records are copied, and check the invariants."""
         self._healing = True
         self.world.say("healing begins")
         for _ in range(600):
@@ -677,7 +677,7 @@ class Scenario:
                 raise Violation("note", f"{TOPIC}-{index}: {note}")
 
     def written_ledger(self, *, compacted: bool = False) -> Ledger:
-        """As its leader has it; ``compacted``: with the last record of each key only."""
+        """The ledger from its leader's log; ``compacted``: with the last record of each key only."""
         written = self.target.leader_replica((ledger_topic("A"), 0))
         records = [one for batch in (written.log if written is not None else ()) for one in batch.records]
         if compacted:
@@ -702,7 +702,7 @@ def _replace(spec: CopySpec, **changes: Any) -> CopySpec:
 
 @contextmanager
 def simulated(seed: int, *, echo: bool = False) -> Iterator[World]:
-    """A world in which the product runs: its time, threads, connections and log are simulated."""
+    """A world that simulates time, threads, connections and logging of the product."""
     world = World(seed)
     world.echo = echo
     # Of processes that were killed.
@@ -754,9 +754,9 @@ def run(
     shape: Callable[[Profile], None] | None = None,
     alarm: bool = False,
 ) -> Result:
-    """One run by seed; ``families`` replaces those of the seed, ``without`` takes some away, ``shape`` changes the profile.
+    """One run by seed; ``families`` replaces those of the seed, ``without`` removes some, ``shape`` changes the profile.
 
-    ``alarm``: records may be lost or doubled, but the partition has to stop as INCONSISTENT then.
+    ``alarm``: records may be lost or duplicated, but then the partition must stop as INCONSISTENT.
     """
     with simulated(seed, echo=echo) as world:
         profile = Profile.of(world)

@@ -23,7 +23,7 @@ _BATCHES_KEPT = 5
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """A batch as it lies in the log."""
+    """A batch in the log."""
 
     base: int
     after: int
@@ -68,7 +68,7 @@ def batch_at(data: bytes | memoryview, base: int, epoch: int) -> Batch:
 
 @dataclass(slots=True, eq=False)
 class Producer:
-    """What a replica remembers of a producer."""
+    """A replica's state of a producer."""
 
     epoch: int
     newest_ms: int
@@ -80,7 +80,7 @@ class Producer:
 
 
 class Replica:
-    """``leads``, ``epoch`` and ``isr`` are what its broker believes."""
+    """``leads``, ``epoch`` and ``isr`` are the broker's view."""
 
     def __init__(self, topic: str, partition: int, broker: int) -> None:
         self.topic = topic
@@ -132,7 +132,7 @@ class Replica:
     # -- appends
 
     def check(self, batch: Batch) -> tuple[int, int]:
-        """(error code, base offset of the batch that this one repeats or -1), for a batch of a client."""
+        """(error code, base offset of the batch that this one duplicates or -1), for a batch of a client."""
         producer_id, epoch, sequence = batch.producer
         known = self.producers.get(producer_id) if producer_id >= 0 else None
         if known is None:
@@ -176,7 +176,7 @@ class Replica:
         known.newest_ms = batch.newest_ms
 
     def forget(self, now_ms: int, expiration_ms: int) -> list[int]:
-        """Producers whose last batch is too old, which are forgotten (`removeExpiredProducers`)."""
+        """Remove producers whose last batch is too old (`removeExpiredProducers`)."""
         old = [
             producer_id
             for producer_id, known in self.producers.items()
@@ -187,7 +187,7 @@ class Replica:
         return old
 
     def truncate(self, end: int) -> None:
-        """Cut the log off; producer state is built again from what is left (`truncateAndReload`)."""
+        """Truncate the log and rebuild producer state from the rest (`truncateAndReload`)."""
         while self.log and self.log[-1].after > end:
             self.log.pop()
             self._bases.pop()
@@ -208,7 +208,7 @@ class Replica:
         self.open = {producer: max(first, start) for producer, first in self.open.items()}
 
     def rebuild(self) -> None:
-        """Producer state from the log."""
+        """Rebuild producer state from the log."""
         self.producers.clear()
         self.open.clear()
         self.done.clear()
@@ -218,7 +218,7 @@ class Replica:
     # -- reads
 
     def read(self, offset: int, limit: int, max_bytes: int) -> list[Batch]:
-        """Batches from the one that holds ``offset``, those that begin before ``limit``; one at least, if there is one."""
+        """Batches from the one that contains ``offset``, up to ``limit``; at least one if any exists."""
         found: list[Batch] = []
         size = 0
         place = max(0, bisect.bisect_right(self._bases, offset) - 1)
@@ -233,11 +233,11 @@ class Replica:
         return found
 
     def aborted(self, first: int, after: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of aborted transactions that reach into a range."""
+        """(producer id, first offset) of aborted transactions that overlap a range."""
         return [(row[0], row[1]) for row in self.done if row[3] and row[2] >= first and row[1] < after]
 
     def common_end(self, leader: Replica) -> int:
-        """Up to which offset both logs are the same."""
+        """The offset up to which both logs are equal."""
         mine, theirs = self.log, leader.log
         place = min(len(mine), len(theirs))
         while place and not (

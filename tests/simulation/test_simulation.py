@@ -1,4 +1,4 @@
-"""A short run of the simulation, and proof that the same seed is the same run."""
+"""A short run of the simulation, and a check that equal seeds give equal runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def simulation(*arguments: str) -> str:
-    """In a process of its own: the order of sets must not depend on the run, and time is replaced."""
+    """Run in a separate process: the order of sets must not depend on the run, and time is replaced."""
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation", *arguments],

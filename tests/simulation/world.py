@@ -21,7 +21,7 @@ WALL_BASE = 1_800_000_000.0
 
 
 class Owner:
-    """Whatever runs code of the product: a copier process or the driver. ``frozen``: nothing of it runs."""
+    """A copier process or the driver, which run code of the product. ``frozen``: no callback of it runs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class Owner:
         self.delayed: list[Callable[[], None]] = []  # until it is resumed
 
     def perform(self, call: Callable[[], None]) -> None:
-        """Run something of this owner now, or when it is resumed; never once it is dead."""
+        """Run a callback of this owner now, or when it resumes; never after it was killed."""
         if self.dead:
             return
         if self.frozen:
@@ -40,7 +40,7 @@ class Owner:
 
 
 class Event:
-    """Something that happens at a time, unless it is cancelled."""
+    """An event at a virtual time, unless it is cancelled."""
 
     __slots__ = ("args", "call", "cancelled")
 
@@ -54,7 +54,7 @@ class Event:
 
 
 class Waiter:
-    """A greenlet that waits. `wake` may be called more than once and from anywhere; the first call counts."""
+    """A waiting greenlet. `wake` may be called more than once and from any greenlet; the first call counts."""
 
     def __init__(self, world: World, owner: Owner) -> None:
         self._world = world
@@ -106,14 +106,14 @@ class World:
             sys.stdout.write(text + "\n")
 
     def after(self, delay_s: float, call: Callable[..., Any], *args: Any) -> Event:
-        """Have something happen ``delay_s`` seconds from now."""
+        """Schedule an event ``delay_s`` seconds from now."""
         event = Event(call, args)
         self._count += 1
         heapq.heappush(self._heap, (self.now + delay_s, self._count, event))
         return event
 
     def run(self, until: float, stop: Callable[[], bool] | None = None) -> bool:
-        """Let time pass until then, or until ``stop`` is true after an event; whether it was."""
+        """Advance time to that time, or until ``stop`` is true after an event; returns whether it was."""
         heap = self._heap
         while heap and heap[0][0] <= until:
             when, _, event = heapq.heappop(heap)
@@ -132,7 +132,7 @@ class World:
     # -- greenlets in place of threads -----------------------------------------------------------------------------
 
     def spawn(self, owner: Owner, call: Callable[[], Any]) -> None:
-        """Run something that may block, soon."""
+        """Schedule a function that may block."""
         task = greenlet.greenlet(call, self._hub)
         self.greenlets.add(task)
         self.after(0.00002, owner.perform, lambda: self.switch(owner, task))
@@ -147,7 +147,7 @@ class World:
             self.greenlets.discard(task)
 
     def block(self, register: Callable[[Waiter], None] | None, timeout_s: float | None) -> bool:
-        """Wait on the current greenlet until the waiter is woken (True) or the time is up (False)."""
+        """Block the current greenlet until the waiter is woken (True) or the timeout expires (False)."""
         if self._over:
             raise greenlet.GreenletExit
         if greenlet.getcurrent() is self._hub:
@@ -166,7 +166,7 @@ class World:
         self.block(None, seconds)
 
     def end(self) -> None:
-        """Throw away all that still waits."""
+        """Discard all waiting greenlets and events."""
         self._over = True
         self._heap.clear()
         for task in list(self.greenlets):
@@ -176,7 +176,7 @@ class World:
 
 
 class _Time:
-    """In place of the module `time`."""
+    """Replaces the module `time`."""
 
     CLOCK_BOOTTIME = None  # the world's clock never sleeps
 
@@ -198,7 +198,7 @@ class _Time:
 
 
 class _Event:
-    """In place of `threading.Event`."""
+    """Replaces `threading.Event`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -224,7 +224,7 @@ class _Event:
 
 
 class Lock:
-    """In place of `threading.Lock`."""
+    """Replaces `threading.Lock`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -256,7 +256,7 @@ class Lock:
 
 
 class _Thread:
-    """In place of `threading.Thread`."""
+    """Replaces `threading.Thread`."""
 
     def __init__(
         self,
@@ -291,7 +291,7 @@ class _Thread:
 
 
 class _Future(concurrent.futures.Future[Any]):
-    """In place of `concurrent.futures.Future` where one thread waits for another."""
+    """Replaces `concurrent.futures.Future` where one thread waits for another."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -304,7 +304,7 @@ class _Future(concurrent.futures.Future[Any]):
 
 
 class _Threading:
-    """In place of the module `threading`."""
+    """Replaces the module `threading`."""
 
     def __init__(self, world: World) -> None:
         self.Event = lambda: _Event(world)
@@ -316,14 +316,14 @@ class _Threading:
 
 
 class _Gc:
-    """In place of the module `gc`: what a copier freezes would never be freed."""
+    """Replaces the module `gc`: objects that a copier freezes would never be freed."""
 
     def __getattr__(self, name: str) -> Any:
         return (lambda *_: None) if name in {"freeze", "unfreeze", "collect"} else getattr(gc, name)
 
 
 class Secrets:
-    """In place of the module `secrets`: the same in each run of a seed."""
+    """Replaces the module `secrets`: equal values in each run of a seed."""
 
     def __init__(self, world: World) -> None:
         self._random = random.Random(world.seed)
@@ -334,7 +334,7 @@ class Secrets:
 
 @contextmanager
 def patched(world: World, *others: tuple[Any, str, Any]) -> Iterator[None]:
-    """Put the world's time and threads in place of the real ones in all modules of the product, for a while.
+    """Replace time and threads in all modules of the product inside the `with` block.
 
     ``others`` are (module or class, attribute, replacement) to be replaced as well.
     """

@@ -132,9 +132,9 @@ class OldKafka(LocalKafka):
 
     def _java(self, jars: Path, main: str, *args: str) -> list[str]:
         command = super()._java(jars, main, *args)
-        place = command.index("-cp")
-        options = [option for option in command[:place] if not option.startswith("-Dlog4j2.")]
-        return [*options, *_options(self.folder), *command[place:]]
+        classpath = command.index("-cp")
+        options = [option for option in command[:classpath] if not option.startswith("-Dlog4j2.")]
+        return [*options, *_options(self.folder), *command[classpath:]]
 
     def _settings(self) -> dict[str, str]:
         address = f"PLAINTEXT://{self.address('PLAINTEXT')}"

@@ -161,8 +161,8 @@ class Proxy:
         """Send the next short answers twice, as if a connection were mixed up with another one."""
         self.set(Conditions(repeats=answers))
 
-    def look(self) -> dict[str, int]:
-        """Counts: `open` connections, `accepted`, `bytes_up`, `bytes_down`, `flipped` bits, `cut`, `repeated`."""
+    def counters(self) -> dict[str, int]:
+        """Return counts: `open` connections, `accepted`, `bytes_up`, `bytes_down`, `flipped` bits, `cut`, `repeated`."""
         return self._order({"do": "look"})
 
     def _order(self, order: dict[str, Any]) -> dict[str, Any]:

@@ -113,8 +113,8 @@ class _Frames:
         at = 0
         while at < len(view):
             if self._left == 0:
-                place = len(self._size)
-                taken = min(4 - place, len(view) - at)
+                position = len(self._size)
+                taken = min(4 - position, len(view) - at)
                 self._size += bytes(view[at : at + taken])
                 known = len(self._size) == 4
                 if known:
@@ -123,12 +123,12 @@ class _Frames:
                         self._left = sys.maxsize  # not Kafka's protocol, or encrypted: there are no visible frames
                     self._total = self._left + 4
                     self._size = b""
-                yield view[at : at + taken], place, self._total if known else -1
+                yield view[at : at + taken], position, self._total if known else -1
             else:
                 taken = min(self._left, len(view) - at)
-                place = self._total - self._left
+                position = self._total - self._left
                 self._left -= taken
-                yield view[at : at + taken], place, self._total
+                yield view[at : at + taken], position, self._total
             at += taken
 
 
@@ -226,19 +226,19 @@ class _Stream:
             self._answer.clear()
             await self._put(view)
             return
-        for part, place, total in self._frames.split(view):
+        for part, position, total in self._frames.split(view):
             cut = self._relay.conditions.cut_after_bytes
-            if cut and place + len(part) > cut and total > cut and self._relay.take("cuts"):
-                await self._put(part[: max(0, cut - place)], "fin" if self._relay.conditions.cut_by_fin else "rst")
+            if cut and position + len(part) > cut and total > cut and self._relay.take("cuts"):
+                await self._put(part[: max(0, cut - position)], "fin" if self._relay.conditions.cut_by_fin else "rst")
                 self._lost = True
                 return
             await self._put(part)
-            await self._repeat(part, place, total)
+            await self._repeat(part, position, total)
 
-    async def _repeat(self, part: memoryview, place: int, total: int) -> None:
-        if place == 0:
+    async def _repeat(self, part: memoryview, position: int, total: int) -> None:
+        if position == 0:
             self._answer.clear()
-        if len(self._answer) != place or total > _REPEATABLE_BYTES:
+        if len(self._answer) != position or total > _REPEATABLE_BYTES:
             return  # the beginning of the answer was not seen
         self._answer += part
         if len(self._answer) == total and self._relay.take("repeats"):

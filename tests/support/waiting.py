@@ -1,6 +1,6 @@
 """Waiting for a condition that another thread or process fulfils.
 
-`MM2_TEST_PATIENCE` (a number, 1 unless set) multiplies every timeout: how many times as long as on a quiet machine something may take.
+`MM2_TEST_PATIENCE` (a number, 1 unless set) multiplies every timeout, for use on a busy machine.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ def wait_until(
     timeout_s: float = 45.0,
     *,
     what: str = "",
-    why: Callable[[], object] = str,
+    detail: Callable[[], object] = str,
     interval_s: float = 0.05,
 ) -> None:
     """Call `condition` until it returns something true.
 
-    AssertionError after `timeout_s` seconds, with `what` was waited for and what `why` returns (for instance the end of a log).
+    Raises AssertionError after `timeout_s` seconds, with `what` and the result of `detail`, for example the end of a log.
     """
     timeout_s *= PATIENCE
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"{what or 'the condition'}: not within {timeout_s:.0f} s: {why()}"
+        assert time.monotonic() < deadline, f"{what or 'the condition'}: not within {timeout_s:.0f} s: {detail()}"
         time.sleep(interval_s)
 
 

@@ -22,19 +22,19 @@ def broker(kafka_pair: tuple[LocalKafka, LocalKafka]) -> LocalKafka:
 
 @pytest.fixture(scope="module")
 def group(request: pytest.FixtureRequest) -> str:
-    """``group.id`` of the module's worker, and the beginning of the names of its internal topics."""
+    """``group.id`` of the module's worker, and the prefix of its internal topics."""
     name = re.sub(r"\W+", "-", request.node.name.removesuffix(".py").rpartition("/")[2])
     return f"{name}-{secrets.token_hex(3)}"
 
 
 @pytest.fixture(scope="module")
 def worker(broker: LocalKafka, group: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DistributedWorker]:
-    """A distributed worker of ours that is ready."""
+    """One of our distributed workers, ready for requests."""
     with DistributedWorker(tmp_path_factory.mktemp("worker"), distributed_props(broker.bootstrap, group)) as worker:
         yield worker
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a test's own workers and files live."""
+    """The folder for a test's own workers and files."""
     return tmp_path

@@ -1,4 +1,4 @@
-"""Configurations of a source connector that counts, and needs nothing but a topic."""
+"""Configurations of a source connector that counts and needs only a topic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 
 def counting(topic: str, tasks: int = 1, **more: str) -> dict[str, str]:
-    """For ``POST /connectors`` and the like."""
+    """A body for ``POST /connectors`` and similar requests."""
     return {
         "connector.class": CONNECTOR,
         "topic": topic,

@@ -1,13 +1,13 @@
-"""A source connector for tests of herders: its tasks beat, each beat is a record that says who wrote it and when.
+"""A source connector for tests of herders: its tasks write beats, records with the worker that wrote them and the time.
 
-Key of a record: the task's number. Value: JSON with ``worker`` (process id), ``run`` (another one for each start of the task),
+Key of a record: the task's number. Value: JSON with ``worker`` (process id), ``run`` (unique for each start of the task),
 ``task``, ``count``, ``at`` (seconds), ``config`` (value of the key of that name). Configuration, all optional:
 
-    tasks           how many, whatever tasks.max says
+    tasks           number of tasks; ignores tasks.max
     pause.s         seconds between beats (0.05)
-    fail.until      path: start of the connector fails while there is no such file
-    task.fails.until  path: the first beat of a task fails while there is no such file
-    hang.in         config, validate, start, task.configs or stop: where the connector hangs while there is a file ``hang.file``
+    fail.until      path: start of the connector fails until the file exists
+    task.fails.until  path: the first beat of a task fails until the file exists
+    hang.in         config, validate, start, task.configs or stop: where the connector hangs while ``hang.file`` exists
     secret          its length is part of each beat
 """
 
@@ -31,14 +31,14 @@ CLASS = f"{MODULE}.BeatingConnector"
 
 
 class BriefProvider(ConfigProvider):
-    """The text of a file, good for two seconds."""
+    """The text of a file, cached for two seconds."""
 
     def get(self, path: str, keys: Collection[str]) -> ConfigData:
         return ConfigData(dict.fromkeys(keys, Path(path).read_text()), ttl_ms=2000)
 
 
 def hang(props: Mapping[str, str], where: str) -> None:
-    """Stay here while the file is there."""
+    """Block while the file exists."""
     while props.get("hang.in") == where and Path(props["hang.file"]).exists():
         time.sleep(0.05)
 
@@ -57,7 +57,7 @@ class BeatingConnector(SourceConnector):
     def start(self, props: dict[str, str]) -> None:
         hang(props, "start")
         if "fail.until" in props and not Path(props["fail.until"]).exists():
-            raise ValueError("told to fail")
+            raise ValueError("configured to fail")
         self.props = props
 
     def stop(self) -> None:
@@ -96,7 +96,7 @@ class BeatingTask(SourceTask):
             return None
         until = self.props.get("task.fails.until")
         if until is not None and not Path(until).exists():
-            raise ValueError("task told to fail")
+            raise ValueError("task configured to fail")
         self.count += 1
         beat = {
             "worker": os.getpid(),

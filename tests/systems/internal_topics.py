@@ -1,4 +1,4 @@
-"""What the internal topics of a group hold, read with another client and decoded here, not by the code that wrote them."""
+"""Contents of the internal topics of a group, read with confluent-kafka and decoded independently of the tested code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Rows = list[tuple[str, bytes | None]]
 
 
 def rows(broker: LocalKafka, topic: str) -> Rows:
-    """Key and value of every record, in the order of each partition, partition after partition."""
+    """Key and value of every record, in offset order, one partition after the other."""
     return [
         (str(record.key, "utf-8"), record.value)
         for partition in records(broker, topic)
@@ -23,7 +23,7 @@ def rows(broker: LocalKafka, topic: str) -> Rows:
 
 
 def latest(broker: LocalKafka, topic: str) -> dict[str, Any]:
-    """The newest value of each key, parsed; keys with a tombstone are left out."""
+    """The newest value of each key, parsed; without keys that have a tombstone."""
     found = {}
     for key, (value, _) in table(broker, topic).items():
         if value is not None:
@@ -34,14 +34,14 @@ def latest(broker: LocalKafka, topic: str) -> dict[str, Any]:
 
 
 def is_connect_json(value: bytes) -> bool:
-    """Compact, non-ASCII not escaped, and without the envelope of a schema."""
+    """Compact JSON without a schema envelope and without escapes for non-ASCII characters."""
     parsed = json.loads(value)
     enveloped = isinstance(parsed, dict) and parsed.keys() == {"schema", "payload"}
     return not enveloped and json.dumps(parsed, separators=(",", ":"), ensure_ascii=False).encode() == value
 
 
 def write(broker: LocalKafka, topic: str, key: str, value: str | None) -> None:
-    """One record by hand, into partition 0."""
+    """Write one record to partition 0."""
     producer = producer_of(broker)
     producer.produce(topic, value, key, partition=0)
     assert producer.flush(30) == 0

@@ -1,4 +1,4 @@
-"""A REST extension as a plugin's author writes it."""
+"""A REST extension, written like that of a plugin author."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mm2.connect.rest.extensions import ConnectRestExtension, ConnectRestExtensi
 
 
 class StateExtension(ConnectRestExtension):
-    """Shows what an extension can see of a connector."""
+    """Returns the data of a connector that an extension can access."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
         self.greeting = configs.get("test.greeting", "")

@@ -1,4 +1,4 @@
-"""Requests to every endpoint, good and bad: the same ones for Java's worker and ours."""
+"""Valid and invalid requests to every endpoint: the same ones for Java's worker and ours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ask:
 
 
 def ask(host: str, port: int, request: Ask) -> Answer:
-    """One request on a connection of its own, the path as it is."""
+    """Send one request on its own connection, without changing the path."""
     connection = http.client.HTTPConnection(host, port, timeout=100)
     try:
         connection.putrequest(request.method, request.path, skip_accept_encoding=True)
@@ -48,7 +48,7 @@ def with_json(method: str, path: str, *bodies: str) -> Iterator[Ask]:
 
 
 def requests(name: str) -> Iterator[Ask]:
-    """In this order; `name` is a stopped connector of :data:`CLASS` that exists, ``nope`` and ``n1`` do not."""
+    """The requests in order; `name` is an existing, stopped connector of :data:`CLASS`, ``nope`` and ``n1`` do not exist."""
     c = f"/connectors/{name}"
     yield from methods(c)
     yield from paths(c)

@@ -1,4 +1,4 @@
-"""What `tests.systems.task_toys.TellingSinkTask` wrote down, and topics and groups around it."""
+"""Events recorded by `tests.systems.task_toys.RecordingSinkTask`, and its topics and groups."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.systems.task_toys import MODULE
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
-SINK = f"{MODULE}.TellingSinkConnector"
+SINK = f"{MODULE}.RecordingSinkConnector"
 
 
 def sink_props(name: str, topic: str, events: Path, **more: str) -> dict[str, str]:
-    """A telling sink; keys of ``more`` with ``__`` for dots."""
+    """Configuration of the recording sink; ``__`` in keys of ``more`` stands for a dot."""
     return {
         "name": name,
         "connector.class": SINK,
@@ -28,8 +28,8 @@ def sink_props(name: str, topic: str, events: Path, **more: str) -> dict[str, st
     }
 
 
-def told(events: Path, *kinds: str) -> list[dict[str, Any]]:
-    """Events in order, of these kinds only."""
+def events_of(events: Path, *kinds: str) -> list[dict[str, Any]]:
+    """The recorded events in order; only those of the given kinds."""
     if not events.exists():
         return []
     lines = events.read_text().split("\n")[:-1]
@@ -37,8 +37,8 @@ def told(events: Path, *kinds: str) -> list[dict[str, Any]]:
 
 
 def put(events: Path) -> list[str]:
-    """Values that were put, as Python writes them."""
-    return [event["value"] for event in told(events, "put")]
+    """The `repr` of each value passed to `put`."""
+    return [event["value"] for event in events_of(events, "put")]
 
 
 def produce(
@@ -57,7 +57,7 @@ def produce(
 
 
 def committed(bootstrap: str, group: str) -> dict[str, int]:
-    """Offsets of a consumer group by "topic-partition", as far as they are behind some record."""
+    """Committed offsets of a consumer group by "topic-partition"; only those above 0."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20)
     return {f"{tp.topic}-{tp.partition}": tp.offset for tp in answer.topic_partitions if tp.offset > 0}

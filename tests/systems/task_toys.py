@@ -1,7 +1,7 @@
-"""Connectors for tests of tasks: a sink that writes down all that happens to it, and obeys records and a file; sources whose
-transactions end where they say.
+"""Connectors for tests of tasks: a sink that records its calls as events and executes commands from records and a file;
+sources that define their own transaction boundaries.
 
-Every line of a sink's file ``events`` is one JSON object with ``event``; what `commands` has as JSON is done at the next put.
+Every line of a sink's file ``events`` is one JSON object with ``event``; the JSON commands in ``commands`` run at the next put.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class _Connector:
         return ConfigDef()
 
 
-class TellingSinkConnector(_Connector, SinkConnector):
+class RecordingSinkConnector(_Connector, SinkConnector):
     def task_class(self) -> type[Task]:
-        return TellingSinkTask
+        return RecordingSinkTask
 
 
-class TellingSinkTask(SinkTask):
-    """Values that begin so: ``fail`` fails the task (``fail not 1`` all but task 1), ``retry`` is refused three times, ``bad`` is
-    given back, ``hold`` is refused until a flush, which it asks for, has failed; then putting it takes three seconds."""
+class RecordingSinkTask(SinkTask):
+    """Values with these prefixes: ``fail`` fails the task (``fail not 1`` all but task 1), ``retry`` is rejected three times, ``bad`` is
+    reported, ``hold`` is rejected until a flush that it requests has failed; then putting it takes three seconds."""
 
     def version(self) -> str:
         return "7.0"
@@ -73,9 +73,9 @@ class TellingSinkTask(SinkTask):
         self.refused = 0
         self.holding = self.flush_failed = False
         self.slow_s = float(props.get("slow.s", "0"))
-        self.tell("start", thread=threading.current_thread().name, assigned=len(self.context.assignment()))
+        self.record_event("start", thread=threading.current_thread().name, assigned=len(self.context.assignment()))
 
-    def tell(self, event: str, **what: Any) -> None:
+    def record_event(self, event: str, **what: Any) -> None:
         line = json.dumps(
             {"event": event, "task": int(self.props["number"]), "pid": os.getpid(), "at": time.time(), **what}
         )
@@ -83,10 +83,10 @@ class TellingSinkTask(SinkTask):
             file.write(line + "\n")
 
     def open(self, partitions: Collection[TopicPartition]) -> None:
-        self.tell("open", partitions=sorted(map(str, partitions)), thread=threading.current_thread().name)
+        self.record_event("open", partitions=sorted(map(str, partitions)), thread=threading.current_thread().name)
 
     def close(self, partitions: Collection[TopicPartition]) -> None:
-        self.tell("close", partitions=sorted(map(str, partitions)))
+        self.record_event("close", partitions=sorted(map(str, partitions)))
 
     def put(self, records: Collection[SinkRecord]) -> None:
         self.obey()
@@ -96,7 +96,7 @@ class TellingSinkTask(SinkTask):
             value = str(record.value)
             if value.startswith("retry") and self.refused < 3:
                 self.refused += 1
-                self.tell("refused", records=len(records), paused=self.refused)
+                self.record_event("refused", records=len(records), paused=self.refused)
                 self.context.timeout(100)
                 raise RetriableError(f"refused {self.refused}")
             if value.startswith("hold") and not self.flush_failed:
@@ -105,7 +105,7 @@ class TellingSinkTask(SinkTask):
                 self.context.request_commit()
                 raise RetriableError("held")
             if value.startswith("fail") and value != f"fail not {self.props['number']}":
-                raise ValueError(f"told to fail by {value}")
+                raise ValueError(f"configured to fail by {value}")
         if any(str(record.value).startswith("hold") for record in records):
             time.sleep(3)
         for record in records:
@@ -114,7 +114,7 @@ class TellingSinkTask(SinkTask):
                 assert reporter is not None
                 reporter.report(record, ValueError(f"this is {record.value}"))
                 continue
-            self.tell(
+            self.record_event(
                 "put",
                 topic=record.topic,
                 partition=record.partition,
@@ -146,21 +146,21 @@ class TellingSinkTask(SinkTask):
                 self.context.offset(dict.fromkeys(mine, what["to"]))
             elif what["do"] == "commit":
                 self.context.request_commit()
-            self.tell("obeyed", command=name)
+            self.record_event("obeyed", command=name)
 
     def flush(self, current_offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         if self.holding and not self.flush_failed:
             self.flush_failed = True
-            self.tell("flush failed")
+            self.record_event("flush failed")
             raise ConnectError("what was put is lost")
-        self.tell("flush", offsets={str(tp): offset.offset for tp, offset in current_offsets.items()})
+        self.record_event("flush", offsets={str(tp): offset.offset for tp, offset in current_offsets.items()})
 
     def stop(self) -> None:
-        self.tell("stop")
+        self.record_event("stop")
 
 
 class Later(Transformation):
-    """Values that begin with ``later`` have to be tried again as long as the file ``unless`` is not there."""
+    """Values that start with ``later`` must be retried until the file ``unless`` exists."""
 
     def config(self) -> ConfigDef:
         return ConfigDef().define("unless", Type.STRING, importance=Importance.HIGH, doc="A file.")
@@ -186,8 +186,8 @@ class TransactionalConnector(_Connector, SourceConnector):
 
 
 class TransactionalTask(SourceTask):
-    """Counts, five records a poll. By the connector's boundaries every third batch is aborted, the others are committed; by
-    ``per.record`` transactions end behind numbers that end in 9, and are aborted behind those that end in 4. The record of number
+    """Counts, five records a poll. With connector boundaries every third batch is aborted and the others are committed; with
+    ``per.record`` transactions are committed after numbers that end in 9 and aborted after those that end in 4. The record
     ``large.at`` has 5000 bytes. With ``no.offsets`` records have neither source partition nor offset."""
 
     def version(self) -> str:

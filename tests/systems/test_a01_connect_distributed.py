@@ -1,4 +1,4 @@
-"""The program: arguments, exit codes, signals (A1), the cluster it looks up first (A6), how it starts and ends (A41)."""
+"""The program: arguments, exit codes, signals (A1), the Kafka cluster id (A6), start-up and shutdown (A41)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.systems.workers import ROOT, DistributedWorker, StandaloneWorker, dis
 
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What the script in bin does, to its end."""
+    """Run the program as the script in bin does, and wait for its end."""
     return subprocess.run(
         [sys.executable, "-P", "-m", f"mm2.cli.{program}", *arguments],
         cwd=ROOT,
@@ -59,7 +59,7 @@ def test_a01_invalid_settings_end_it_with_exit_code_2_and_one_sentence(folder: P
     }
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        for change, said in (
+        for change, expected in (
             ({"session.timeout.ms": "soon"}, "session.timeout.ms"),
             ({"listeners": "ftp://:1"}, "listeners"),
             ({"listeners": f"http://127.0.0.1:{port}"}, f"http://127.0.0.1:{port}"),
@@ -72,7 +72,7 @@ def test_a01_invalid_settings_end_it_with_exit_code_2_and_one_sentence(folder: P
             assert ended.returncode == 2, ended.stderr
             last = [json.loads(line) for line in ended.stderr.splitlines() if '"level": "error"' in line]
             assert len(last) == 1, ended.stderr
-            assert said in last[0]["event"]
+            assert expected in last[0]["event"]
     assert run("connect_distributed", str(folder / "none.properties")).returncode == 2
 
 
@@ -80,7 +80,7 @@ def test_a06_an_unreachable_broker_ends_it_with_exit_code_2(folder: Path) -> Non
     (port,) = free_ports(1)
     props = distributed_props(f"127.0.0.1:{port}", "g") | {"default.api.timeout.ms": "1500"}
     worker = DistributedWorker(folder, props).launch()
-    wait_until(lambda: worker.exit_code == 2, 60, why=worker.tail)
+    wait_until(lambda: worker.exit_code == 2, 60, detail=worker.tail)
     assert "Failed to connect to and describe Kafka cluster" in worker.tail()
 
 
@@ -112,14 +112,14 @@ def test_a01_sigterm_leaves_the_group_with_statuses_unassigned(broker: LocalKafk
     ]
     last = {record.key: json.loads(record.value or b"{}") for record in records}
     assert {status["state"] for status in last.values()} == {"UNASSIGNED"}, last
-    # Nobody has to wait for its session to end: who comes next leads at once.
+    # It left the group: the next worker becomes leader without waiting for a session timeout.
     with DistributedWorker(folder / "next", distributed_props(broker.bootstrap, unique)) as after:
         began_s = time.monotonic()
         after.rest.await_running("counting", 1)
         assert time.monotonic() - began_s < 20
 
 
-@pytest.mark.slow  # as in Java, a topic that too few brokers can hold is tried for a minute
+@pytest.mark.slow  # as in Java, creating a topic with too few brokers is retried for a minute
 def test_a01_a_herder_that_fails_is_reported_by_health_and_ends_it_with_exit_code_1(
     broker: LocalKafka, unique: str, folder: Path
 ) -> None:
@@ -132,13 +132,13 @@ def test_a01_a_herder_that_fails_is_reported_by_health_and_ends_it_with_exit_cod
             seen.add(worker.rest.http.get("/health", timeout=5).status_code)
         return worker.exit_code is not None
 
-    wait_until(ended, 90, why=worker.tail)
+    wait_until(ended, 90, detail=worker.tail)
     assert worker.exit_code == 1, worker.tail()
     assert seen <= {503}
 
 
 def test_a41_sigterm_during_the_start_ends_it_cleanly(broker: LocalKafka, unique: str, folder: Path) -> None:
-    # As soon as it listens, and long before it has read its topics.
+    # As soon as it listens, long before it has read its topics.
     worker = DistributedWorker(folder, distributed_props(broker.bootstrap, unique)).launch()
 
     def listens() -> bool:
@@ -146,7 +146,7 @@ def test_a41_sigterm_during_the_start_ends_it_cleanly(broker: LocalKafka, unique
         with socket.socket() as sock:
             return sock.connect_ex(("127.0.0.1", worker.port)) == 0
 
-    wait_until(listens, 60, why=worker.tail)
+    wait_until(listens, 60, detail=worker.tail)
     assert worker.stop(60) == 0, worker.tail()
     assert "Traceback" not in worker.log.read_text()
     assert "Stopped." in worker.tail()
@@ -155,8 +155,8 @@ def test_a41_sigterm_during_the_start_ends_it_cleanly(broker: LocalKafka, unique
 def test_a41_it_can_be_stopped_while_it_waits_for_a_broker(folder: Path) -> None:
     (port,) = free_ports(1)
     worker = DistributedWorker(folder, distributed_props(f"127.0.0.1:{port}", "g")).launch()
-    wait_until(lambda: "does not answer yet" in worker.tail(), 60, why=worker.tail)
-    # REST is there already, and says that the rest is not.
+    wait_until(lambda: "does not answer yet" in worker.tail(), 60, detail=worker.tail)
+    # REST already responds, and reports that the worker is not ready.
     answer = worker.rest.http.get("/connectors")
     assert (answer.status_code, answer.json()["error_code"]) == (503, 503)
     assert worker.stop(30) == 0
@@ -172,6 +172,6 @@ def test_a41_the_second_signal_does_not_wait(broker: LocalKafka, folder: Path) -
     ):
         slow.sendall(unfinished)
         os.kill(worker.pid, signal.SIGTERM)
-        wait_until(lambda: "Stopping REST server" in worker.tail(), 20, why=worker.tail)
+        wait_until(lambda: "Stopping REST server" in worker.tail(), 20, detail=worker.tail)
         os.kill(worker.pid, signal.SIGTERM)
-        wait_until(lambda: worker.exit_code == 128 + signal.SIGTERM, 10, why=worker.tail)
+        wait_until(lambda: worker.exit_code == 128 + signal.SIGTERM, 10, detail=worker.tail)

@@ -26,7 +26,7 @@ GZIP = 1
 
 
 def acme(version: str) -> dict[str, str]:
-    """A converter that needs the package dep in this version, and writes the version to the topic."""
+    """A converter that needs this version of the package dep and writes the version to the topic."""
     manifest = entry_points("acme.convert:AcmeConverter")
     return {
         "acme/__init__.py": "",
@@ -62,7 +62,7 @@ def topic(broker: LocalKafka, unique: str) -> str:
 
 @pytest.fixture
 def file_source(topic: str, folder: Path) -> dict[str, str]:
-    """A connector that brings the two lines of a file."""
+    """A source connector that reads the two lines of a file."""
     (folder / "lines").write_text("one line\nanother line\n")
     return {"connector.class": FILE_SOURCE, "topic": topic, "file": str(folder / "lines")}
 
@@ -102,7 +102,7 @@ def test_a03_the_worker_s_producer_settings_reach_the_topic(
     worker.rest.create(topic, file_source)
     assert values(broker, topic, 2) == [b"one line", b"another line"]
     segment = next((broker.folder / "data" / f"{topic}-0").glob("*.log")).read_bytes()
-    # Attributes of a batch: two bytes behind base offset, length, leader epoch, magic and checksum.
+    # Attributes of a batch: two bytes after base offset, length, leader epoch, magic and checksum.
     assert int.from_bytes(segment[21:23], "big") & 0b111 == GZIP
     worker.rest.delete(topic)
 
@@ -126,9 +126,9 @@ def test_a04_the_list_has_types_and_versions(worker: DistributedWorker) -> None:
     assert {plugin["type"] for plugin in connectors} == {"source", "sink"}
     kinds = {plugin["type"] for plugin in worker.rest.get("/connector-plugins?connectorsOnly=false")}
     assert kinds == {"sink", "source", "transformation", "predicate", "converter", "header_converter"}
-    said = worker.log.read_text()
-    assert "no.such:Plugin" in said
-    assert "absent" in said
+    text = worker.log.read_text()
+    assert "no.such:Plugin" in text
+    assert "absent" in text
 
 
 def test_a05_an_alias_resolves_to_its_class(
@@ -209,7 +209,7 @@ def test_a_plugin_process_that_dies_fails_only_its_connector(
     for process in processes:
         process.kill()
     wait_until(
-        lambda: worker.rest.states(topic) == ["FAILED", "FAILED"], 30, why=lambda: str(worker.rest.status(topic))
+        lambda: worker.rest.states(topic) == ["FAILED", "FAILED"], 30, detail=lambda: str(worker.rest.status(topic))
     )
     trace = worker.rest.status(topic)["tasks"][0]["trace"]
     assert "of plugin acme_poems.source.PoemSourceTask was killed by signal 9" in trace

@@ -1,5 +1,5 @@
 """The server: listeners and the advertised address (A7), admin listeners (A8), HTTPS (A9), CORS and headers (A10), extensions
-(A11), resources (A12), many at once and the request log (A51)."""
+(A11), resources (A12), concurrent requests and the request log (A51)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Served:
-    """A worker with everything that a server can have."""
+    """A worker with all features of the REST server."""
 
     worker: DistributedWorker
     https: int
@@ -53,7 +53,7 @@ def served(broker: LocalKafka, group: str, tmp_path_factory: pytest.TempPathFact
             "listeners.https.ssl.keystore.location": str(folder / "worker.p12"),
             "listeners.https.ssl.keystore.password": PASSWORD,
             "listeners.https.ssl.keystore.type": "PKCS12",
-            # must not count, since there are keys with the prefix
+            # must be ignored, because keys with the prefix exist
             "ssl.keystore.location": "/no/such/file",
             "access.control.allow.origin": "http://good.example,*.fine.example",
             "access.control.allow.methods": "GET,PUT",
@@ -118,8 +118,8 @@ def test_a07_port_0_is_a_free_port_and_the_log_contains_it(broker: LocalKafka, f
         return bool(found) and int(found[0]) > 0
 
     try:
-        wait_until(listens, 60, why=worker.tail)
-        wait_until(lambda: get(f"http://{HOST}:{found[0]}/health").status_code == 200, 60, why=worker.tail)
+        wait_until(listens, 60, detail=worker.tail)
+        wait_until(lambda: get(f"http://{HOST}:{found[0]}/health").status_code == 200, 60, detail=worker.tail)
     finally:
         worker.stop()
 
@@ -148,7 +148,7 @@ def test_a09_clients_without_the_required_certificate_are_rejected(broker: Local
     authority = issue("authority")
     own = issue(HOST, authority, address=HOST)
     client = issue("client", authority)
-    stranger = issue("stranger", issue("another authority"))
+    untrusted = issue("untrusted", issue("another authority"))
     if kind == "PEM":
         store = {
             "ssl.keystore.type": "PEM",
@@ -183,13 +183,13 @@ def test_a09_clients_without_the_required_certificate_are_rejected(broker: Local
     worker.rest.http.close()
     worker.rest.http = httpx.Client(base_url=url, verify=context(client), timeout=30, trust_env=False)
     with worker:
-        for who in (None, stranger):
+        for who in (None, untrusted):
             with pytest.raises(httpx.TransportError):
                 get(url, context(who))
         assert worker.rest.get("/connectors") == []
-        # A8: an empty list means nowhere
+        # A8: an empty list disables the admin endpoints
         assert worker.rest.http.get("/admin/loggers").status_code == 404
-        # A connection that stays open, of a client that does not read, does not hold the end up.
+        # An open connection of a client that does not read does not delay the shutdown.
         assert worker.stop(10) == 0
 
 
@@ -260,10 +260,10 @@ def test_a11_basic_auth_rejects_requests_without_credentials(broker: LocalKafka,
             assert refused.status_code == 401
             assert refused.json() == {"error_code": 401, "message": "User cannot access the resource."}
         assert worker.rest.get("/connectors") == []
-        # What workers ask each other is signed, which is another matter (here: not supported).
+        # Requests between workers are signed instead (here: not supported).
         assert httpx.put(f"{base}/connectors/x/fence", trust_env=False).status_code != 401
         assert "s3cret" not in worker.log.read_text()
-        assert "admin" in worker.log.read_text()  # who it was, is in the request log
+        assert "admin" in worker.log.read_text()  # the request log contains the user
 
 
 def test_a12_each_resource_responds_and_unknown_ones_return_json(worker: DistributedWorker) -> None:
@@ -290,5 +290,5 @@ def test_a51_two_hundred_concurrent_requests_are_answered_and_logged_in_one_line
         rf'127\.0\.0\.1 - - \[\d\d/\w{{3}}/\d{{4}}:\d\d:\d\d:\d\d [+-]\d{{4}}\] \\?"GET /connectors\?{mark}=(\d+) HTTP/1\.1\\?" '
         r'200 \d+ \\?"-\\?" \\?"python-httpx/[^"]+\\?" \d+'
     )
-    wait_until(lambda: len(line.findall(worker.log.read_text())) >= 200, 20, why=worker.tail)
+    wait_until(lambda: len(line.findall(worker.log.read_text())) >= 200, 20, detail=worker.tail)
     assert sorted(map(int, line.findall(worker.log.read_text()))) == list(range(200))

@@ -1,4 +1,4 @@
-"""Requests that another worker has to answer (A13; issue: two hops at most, 409 when the leader is away)."""
+"""Requests that another worker must answer (A13): at most two hops, 409 when the leader is unreachable."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def two_workers(broker: LocalKafka, group: str, folder: Path) -> Iterator[tuple[DistributedWorker, DistributedWorker]]:
-    """Leader and follower, both ready: who comes first leads."""
+    """Leader and follower, both ready; the first worker leads."""
     props = distributed_props(broker.bootstrap, group)
     with (
         DistributedWorker(folder / "leader", props) as leader,
         DistributedWorker(folder / "follower", props) as follower,
     ):
-        wait_until(lambda: follows(follower), 60, why=follower.tail)
+        wait_until(lambda: follows(follower), 60, detail=follower.tail)
         yield leader, follower
 
 
 def follows(worker: DistributedWorker) -> bool:
-    """Whether a worker has last joined its group as one that does not lead."""
+    """Whether a worker's last join of the group made it a follower."""
     joins = [line for line in worker.log.read_text().splitlines() if '"joined the group"' in line]
     return bool(joins) and '"leader": false' in joins[-1]
 
@@ -67,7 +67,7 @@ def test_a13_a_follower_forwards_requests_to_the_leader(broker: LocalKafka, uniq
         follower.rest.await_running("a b", 2)
         owners = {task["id"]: task["worker_id"] for task in follower.rest.status("a b")["tasks"]}
         assert set(owners.values()) == {leader.worker_id, follower.worker_id}
-        for number in owners:  # each at a worker that does not own it, too
+        for number in owners:  # each also at a worker that does not own it
             for asked in (leader, follower):
                 restarted = asked.rest.http.post(f"/connectors/a%20b/tasks/{number}/restart")
                 assert restarted.status_code == 204, restarted.text
@@ -94,7 +94,7 @@ def test_a13_without_a_leader_requests_return_409_until_one_is_elected(
         assert answer.status_code == 409, answer.text
         assert answer.json()["error_code"] == 409
         assert leader.worker_id in answer.json()["message"]
-        follower.rest.create("x", config)  # tries until the session of the dead one has ended
+        follower.rest.create("x", config)  # retries until the session of the dead worker has expired
         follower.rest.await_running("x", 1)
 
 
@@ -140,7 +140,7 @@ def test_a13_workers_reach_each_other_over_tls(
         return made
 
     with worker("leader", leader_scheme) as leader, worker("follower", follower_scheme) as follower:
-        wait_until(lambda: follows(follower), 60, why=follower.tail)
+        wait_until(lambda: follows(follower), 60, detail=follower.tail)
         created = follower.rest.http.post("/connectors", json={"name": "x", "config": counting(unique)})
         assert created.status_code == 201, created.text + leader.tail()
 
@@ -164,13 +164,13 @@ def test_a13_the_credentials_of_the_client_are_forwarded(broker: LocalKafka, uni
     leader, follower = DistributedWorker(folder / "leader", props), DistributedWorker(folder / "follower", props)
     leader.rest.http.auth = follower.rest.http.auth = ("u", "p")
     with leader, follower:
-        wait_until(lambda: follows(follower), 60, why=follower.tail)
+        wait_until(lambda: follows(follower), 60, detail=follower.tail)
         follower.rest.create("x", counting(unique))
         follower.rest.await_running("x", 1)
 
 
 def test_a13_a_request_is_not_forwarded_twice(broker: LocalKafka, unique: str, folder: Path) -> None:
-    # Two workers that advertise each other's address send a request round in a circle, were it not counted.
+    # Two workers that advertise each other's address would forward a request forever without a hop limit.
     ports = free_ports(2)
     props = distributed_props(broker.bootstrap, unique)
     workers = []
@@ -180,7 +180,7 @@ def test_a13_a_request_is_not_forwarded_twice(broker: LocalKafka, unique: str, f
         worker.rest.http.base_url = httpx.URL(f"http://{HOST}:{ports[number]}")
         workers.append(worker)
     with workers[0], workers[1] as follower:
-        wait_until(lambda: follows(follower), 60, why=follower.tail)
+        wait_until(lambda: follows(follower), 60, detail=follower.tail)
         answer = follower.rest.http.post("/connectors", json={"name": "x", "config": counting(unique)})
         assert answer.status_code == 409, answer.text
         assert "conflicting operation" in answer.json()["message"]

@@ -50,7 +50,7 @@ def config_records(broker: LocalKafka, group: str) -> list[tuple[str, str | None
 
 
 def write(broker: LocalKafka, group: str, *records: tuple[str, dict[str, object] | None]) -> None:
-    """Write to the config topic by hand."""
+    """Write a record to the config topic."""
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for key, value in records:
         producer.produce(f"{group}-configs", key=key, value=None if value is None else json.dumps(value))
@@ -58,7 +58,7 @@ def write(broker: LocalKafka, group: str, *records: tuple[str, dict[str, object]
 
 
 def beats(broker: LocalKafka, topic: str, config: str) -> int:
-    """How many records have been written by tasks with this ``config``."""
+    """The number of records written by tasks with this ``config``."""
     return sum(json.loads(message.value())["config"] == config for message in read_all(broker.bootstrap, topic))
 
 
@@ -83,7 +83,7 @@ def test_a20_a_config_put_on_one_worker_restarts_tasks_on_another(
 
 
 def wrote(broker: LocalKafka, topic: str, config: str) -> set[int]:
-    """Processes that wrote with this ``config``."""
+    """Ids of the processes that wrote records with this ``config``."""
     found = [json.loads(message.value()) for message in read_all(broker.bootstrap, topic)]
     return {beat["worker"] for beat in found if beat["config"] == config}
 
@@ -102,7 +102,7 @@ def test_a21_task_configs_count_from_their_commit_on(
     }
     write(broker, group, ("task-a21-0", {"properties": task}))
     assert worker.rest.get("/connectors/a21/tasks") == []
-    # A change that comes behind it has been seen, so the record has been, too.
+    # A later change has been applied, so the record has been read.
     worker.rest.create("a21-behind", {"connector.class": CLASS, "topic": topic, "tasks": "0"})
     worker.rest.await_running("a21-behind", 0)
     assert worker.rest.get("/connectors/a21/tasks") == []
@@ -113,7 +113,7 @@ def test_a21_task_configs_count_from_their_commit_on(
     wait_until(lambda: beats(broker, topic, "a21") > 0)
     assert worker.rest.get("/connectors/a21/tasks")[0]["config"] == task
 
-    # A set that is not complete counts as none.
+    # An incomplete set of task configs is ignored.
     write(broker, group, ("commit-a21", {"tasks": 2}))
     wait_until(lambda: worker.rest.states("a21") == ["RUNNING"])
     worker.rest.delete("a21")
@@ -136,7 +136,7 @@ def test_a22_all_workers_follow_the_target_states_in_the_topic(
     worker.rest.stop("a22")
     states = [value for record, value in config_records(broker, group) if record == key]
     assert states[-1] == '{"state":"PAUSED","state.v2":"STOPPED"}'
-    # What a worker older than KIP-875 would write.
+    # The record of a worker from before KIP-875.
     write(broker, group, (key, {"state": "STARTED"}))
     worker.rest.await_running("a22", 2)
     worker.rest.delete("a22")

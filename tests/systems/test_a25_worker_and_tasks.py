@@ -1,4 +1,4 @@
-"""The worker as container of connectors and tasks (A25, A26, A27), and what single tasks do: sinks (A28), sources (A29, A30),
+"""The worker as container of connectors and tasks (A25, A26, A27), and single tasks: sinks (A28), sources (A29, A30),
 converters (A43), offset readers (A50)."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
 from tests.integration.connect_toy import CONNECTOR as COUNTING
 from tests.support.waiting import wait_until
-from tests.systems.sink_events import BYTES, SINK, committed, produce, put, sink_props, told
+from tests.systems.sink_events import BYTES, SINK, committed, events_of, produce, put, sink_props
 from tests.systems.workers import DistributedWorker, distributed_props
 
 INTEGER = "org.apache.kafka.connect.converters.IntegerConverter"
@@ -40,12 +40,12 @@ def test_a25_each_task_has_a_thread_with_its_name(
     events = folder / "events"
     worker.rest.create(topic, sink_props(topic, topic, events, tasks__max="3"))
     worker.rest.await_running(topic, 3)
-    starts = {event["task"]: event["thread"] for event in told(events, "start")}
+    starts = {event["task"]: event["thread"] for event in events_of(events, "start")}
     assert starts == {number: f"task-thread-{topic}-{number}" for number in range(3)}
     produce(broker.bootstrap, topic, ["a", "b", "c"])
     wait_until(lambda: len(put(events)) == 3)
-    # Also what happens in a rebalance is the task's own thread's business.
-    assert {event["thread"] for event in told(events, "open")} <= set(starts.values())
+    # Rebalance callbacks run in the task's own thread, too.
+    assert {event["thread"] for event in events_of(events, "open")} <= set(starts.values())
     worker.rest.delete(topic)
 
 
@@ -85,17 +85,17 @@ def test_a27_a_task_that_throws_is_failed_with_its_stack_trace_and_the_others_ru
     events = folder / "events"
     worker.rest.create(topic, sink_props(topic, topic, events, tasks__max="2"))
     worker.rest.await_running(topic, 2)
-    wait_until(lambda: len({p for event in told(events, "open") for p in event["partitions"]}) == 2)
-    (first,) = [event["task"] for event in told(events, "open") if f"{topic}-0" in event["partitions"]]
+    wait_until(lambda: len({p for event in events_of(events, "open") for p in event["partitions"]}) == 2)
+    (first,) = [event["task"] for event in events_of(events, "open") if f"{topic}-0" in event["partitions"]]
     produce(broker.bootstrap, topic, [f"fail not {1 - first}"], partition=0)
-    wait_until(lambda: sorted(worker.rest.states(topic)[1:]) == ["FAILED", "RUNNING"], why=worker.tail)
+    wait_until(lambda: sorted(worker.rest.states(topic)[1:]) == ["FAILED", "RUNNING"], detail=worker.tail)
     (failed,) = [task for task in worker.rest.status(topic)["tasks"] if task["state"] == "FAILED"]
-    assert f"ValueError: told to fail by fail not {1 - first}" in failed["trace"]
+    assert f"ValueError: configured to fail by fail not {1 - first}" in failed["trace"]
     assert "Exiting WorkerSinkTask due to unrecoverable exception." in failed["trace"]
     # The other one continues and takes over the tasks of the failed one.
-    wait_until(lambda: repr(f"fail not {1 - first}") in put(events), why=worker.tail)
+    wait_until(lambda: repr(f"fail not {1 - first}") in put(events), detail=worker.tail)
     produce(broker.bootstrap, topic, ["fine"], partition=1)
-    wait_until(lambda: "'fine'" in put(events), why=worker.tail)
+    wait_until(lambda: "'fine'" in put(events), detail=worker.tail)
     assert worker.rest.states(topic)[0] == "RUNNING"
     worker.rest.delete(topic)
 
@@ -113,12 +113,12 @@ def test_a28_group_offsets_follow_put_and_a_clean_stop_causes_no_duplicate(
         assert f"{topic}-0" not in committed(broker.bootstrap, group)  # the interval is not over
         worker.stop()
     assert committed(broker.bootstrap, group) == {f"{topic}-0": 20}
-    kinds = [event["event"] for event in told(events) if event["event"] != "put"]
+    kinds = [event["event"] for event in events_of(events) if event["event"] != "put"]
     assert kinds[-3:] == ["flush", "close", "stop"]
     produce(broker.bootstrap, topic, [f"two {n}" for n in range(5)], partition=0)
     with DistributedWorker(folder / "two", {**props, "offset.flush.interval.ms": "300"}) as worker:
-        wait_until(lambda: len(put(events)) >= 25, why=worker.tail)
-        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 25}, why=worker.tail)
+        wait_until(lambda: len(put(events)) >= 25, detail=worker.tail)
+        wait_until(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 25}, detail=worker.tail)
     assert put(events) == [repr(f"one {n}") for n in range(20)] + [repr(f"two {n}") for n in range(5)]
 
 
@@ -126,23 +126,23 @@ def test_a28_group_offsets_follow_put_and_a_clean_stop_causes_no_duplicate(
 def test_a29_a_broker_outage_loses_no_record_and_offsets_are_never_ahead(
     tmp_path_factory: pytest.TempPathFactory, unique: str, folder: Path
 ) -> None:
-    # The topic comes with the first record; those of the toy are years old, and half a minute later retention would take them.
+    # The first record creates the topic; the toy's records are years old, and retention would delete them after half a minute.
     by_itself = {"auto.create.topics.enable": "true", "log.retention.ms": "-1"}
     with LocalKafka("C", tmp_path_factory.mktemp("broker"), overrides=by_itself) as broker:
         with DistributedWorker(folder, distributed_props(broker.bootstrap, unique)) as worker:
             worker.rest.create(unique, counting(unique, **{"pause.s": "0.005"}))
             worker.rest.await_running(unique, 1)
             worker.rest.create(f"{unique}-sink", sink_props(f"{unique}-sink", unique, folder / "events"))
-            # First what has come, which shows that the topic is there.
+            # The first records prove that the topic exists.
             wait_until(lambda: len(put(folder / "events")) > 50 and len(counts(broker.bootstrap, unique)) > 100)
             broker.kill9()
             time.sleep(2)
             broker.start()
             before = len(counts(broker.bootstrap, unique))
-            wait_until(lambda: len(counts(broker.bootstrap, unique)) > before + 200, 60, why=worker.tail)
+            wait_until(lambda: len(counts(broker.bootstrap, unique)) > before + 200, 60, detail=worker.tail)
             worker.rest.await_running(unique, 1)
             worker.rest.await_running(f"{unique}-sink", 1)
-            wait_until(lambda: len(set(put(folder / "events"))) > before + 100, 60, why=worker.tail)
+            wait_until(lambda: len(set(put(folder / "events"))) > before + 100, 60, detail=worker.tail)
             for _ in range(3):
                 offset = worker.rest.offsets(unique)[0]["offset"]["count"]
                 assert offset <= max(counts(broker.bootstrap, unique))
@@ -151,7 +151,7 @@ def test_a29_a_broker_outage_loses_no_record_and_offsets_are_never_ahead(
             there = counts(broker.bootstrap, unique)
         with DistributedWorker(folder / "next", distributed_props(broker.bootstrap, unique)) as worker:
             worker.rest.await_running(unique, 1)
-            wait_until(lambda: max(counts(broker.bootstrap, unique)) > max(there) + 50, 60, why=worker.tail)
+            wait_until(lambda: max(counts(broker.bootstrap, unique)) > max(there) + 50, 60, detail=worker.tail)
         written = counts(broker.bootstrap, unique)
         assert sorted(set(written)) == list(range(1, max(written) + 1)), "a record is missing"
         read = {int(value.strip("'")) for value in put(folder / "events")}
@@ -193,7 +193,7 @@ def test_a43_a_sink_gets_the_values_that_its_converters_return(
     for props in (strings, raw):
         worker.rest.create(props["name"], props)
     wait_until(lambda: len(put(folder / "strings")) == len(put(folder / "bytes")) == 1)
-    (text,), (data,) = told(folder / "strings", "put"), told(folder / "bytes", "put")
+    (text,), (data,) = events_of(folder / "strings", "put"), events_of(folder / "bytes", "put")
     assert (text["value"], text["schema"]) == ("'ä text'", "STRING")
     assert text["headers"] == [["n", "42"], ["t", "'ü'"]]
     assert (data["value"], data["schema"]) == (repr("ä text".encode()), "BYTES")
@@ -216,7 +216,7 @@ def test_a50_a_restarted_task_reads_the_offset_that_rest_shows(
     changed = {"offsets": [{"partition": shown["partition"], "offset": {"count": 1_000_000}}]}
     worker.rest.ask("PATCH", f"/connectors/{topic}/offsets", json=changed)
     worker.rest.resume(topic)
-    wait_until(lambda: counts(broker.bootstrap, topic)[-1] > 1_000_000, why=worker.tail)
+    wait_until(lambda: counts(broker.bootstrap, topic)[-1] > 1_000_000, detail=worker.tail)
     assert 1_000_001 in counts(broker.bootstrap, topic)
     worker.rest.delete(topic)
 
@@ -233,9 +233,9 @@ def test_a27_unknown_task_state_is_404_and_a_restarted_task_runs_again(
     # Final until it is restarted; then it fails again at the same record, which was not committed.
     time.sleep(1)
     assert worker.rest.states(topic) == ["RUNNING", "FAILED"]
-    starts = len(told(events, "start"))
+    starts = len(events_of(events, "start"))
     worker.rest.ask("POST", f"/connectors/{topic}/tasks/0/restart", expect=204)
-    wait_until(lambda: len(told(events, "start")) == starts + 1 and worker.rest.states(topic)[1] == "FAILED")
+    wait_until(lambda: len(events_of(events, "start")) == starts + 1 and worker.rest.states(topic)[1] == "FAILED")
     assert committed(broker.bootstrap, f"connect-{topic}").get(f"{topic}-0", 0) == 0
     assert SINK in str(worker.rest.get(f"/connectors/{topic}"))
     worker.rest.delete(topic)

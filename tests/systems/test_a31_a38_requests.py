@@ -110,7 +110,7 @@ def test_a31_a_connector_that_hangs_blocks_no_other(
             rest.create(other, {"connector.class": CLASS, "topic": topic, "tasks.max": "1"})
             rest.await_running(other, 1, 20)
             rest.delete(other)
-            # A connector that does not stop is waited for, five seconds.
+            # The worker waits five seconds for a connector that does not stop.
             assert time.monotonic() - began < 12
             if where == "validate":
                 assert not creating.done()
@@ -124,9 +124,9 @@ def test_a31_a_connector_that_hangs_blocks_no_other(
 def test_failed_tasks_are_restarted_as_requested(rest: Rest, beating: dict[str, str], folder: Path) -> None:
     name, cure = beating["name"], folder / "cure"
     rest.create(name, {**beating, "tasks": "2", "tasks.max": "2", "task.fails.until": str(cure)})
-    wait_until(lambda: rest.states(name) == [RUNNING, FAILED, FAILED], why=lambda: rest.status(name))
+    wait_until(lambda: rest.states(name) == [RUNNING, FAILED, FAILED], detail=lambda: rest.status(name))
     trace = rest.get(f"/connectors/{name}/tasks/1/status")["trace"]
-    assert "task told to fail" in trace
+    assert "task configured to fail" in trace
 
     def restart(query: str, expect: int) -> Any:
         return rest.ask("POST", f"/connectors/{name}/restart{query}", expect=expect)
@@ -135,7 +135,7 @@ def test_failed_tasks_are_restarted_as_requested(rest: Rest, beating: dict[str, 
     assert [shown["connector"]["state"], *(task["state"] for task in shown["tasks"])] == [RUNNING, FAILED, FAILED]
     cure.touch()
     rest.ask("POST", f"/connectors/{name}/tasks/1/restart", expect=204)
-    wait_until(lambda: rest.states(name) == [RUNNING, FAILED, RUNNING], why=lambda: rest.status(name))
+    wait_until(lambda: rest.states(name) == [RUNNING, FAILED, RUNNING], detail=lambda: rest.status(name))
     shown = restart("?onlyFailed=true&includeTasks=true", 202)
     assert [task["state"] for task in shown["tasks"]] == ["RESTARTING", RUNNING]
     wait_until(lambda: rest.states(name) == [RUNNING] * 3)
@@ -156,7 +156,7 @@ def test_a_connector_that_failed_to_start_can_be_stopped_resumed_and_restarted(
     name, cure = beating["name"], folder / "cure"
     rest.create(name, {**beating, "tasks": "1", "fail.until": str(cure)})
     wait_until(lambda: rest.states(name) == [FAILED])
-    assert "told to fail" in rest.status(name)["connector"]["trace"]
+    assert "configured to fail" in rest.status(name)["connector"]["trace"]
     answer = rest.http.post(f"/connectors/{name}/restart")
     assert answer.status_code == 500
     assert "Failed to start connector" in answer.json()["message"]
@@ -230,12 +230,12 @@ def test_offsets_of_a_stopped_source_are_shown_changed_and_removed(rest: Rest, b
         ({"offsets": [{"partition": {"number": {"a": 1}}, "offset": {"count": 1}}]}, 400),
         ({"offsets": 7}, 500),
         ({"unknown": []}, 500),
-        ({"offsets": [{"partition": {"number": 0}, "offset": {}}]}, 500),  # the connector refuses it
+        ({"offsets": [{"partition": {"number": 0}, "offset": {}}]}, 500),  # the connector rejects it
     ):
         rest.ask("PATCH", path, json=body, expect=status)
     both = {"offsets": [*wanted["offsets"], {"partition": {"number": 1}, "offset": None}]}
-    said = rest.ask("PATCH", path, json=both)["message"]
-    assert said == "The offsets for this connector have been altered successfully"
+    message = rest.ask("PATCH", path, json=both)["message"]
+    assert message == "The offsets for this connector have been altered successfully"
     assert rest.offsets(name) == wanted["offsets"]
     rest.resume(name)
     rest.await_running(name, 2)

@@ -1,6 +1,6 @@
-"""A33 to A37, from outside: workers as processes, asked through REST; what they do is read from the status topic.
+"""A33 to A37 with workers as processes: requests through REST, results from the status topic.
 
-The last but one is what the Connect runtime must show: of two workers with six tasks, when a third joins and one is killed,
+The last test but one checks incremental rebalancing: with two workers and six tasks, when a third joins and one is killed,
 only tasks that move leave RUNNING.
 """
 
@@ -35,7 +35,7 @@ def beating(topic: str, tasks: int, **more: str) -> dict[str, str]:
 def group_of(
     number: int, broker: LocalKafka, group: str, folder: Path, **props: str
 ) -> Iterator[list[DistributedWorker]]:
-    """That many workers, all healthy; more may be appended, which are ended, too."""
+    """Start that many workers; also stops those that a test appends."""
     given = {**distributed_props(broker.bootstrap, group), "scheduled.rebalance.max.delay.ms": "500", **props}
     with contextlib.ExitStack() as closing:
         workers = [DistributedWorker(folder / f"w{n}", given) for n in range(number)]
@@ -53,7 +53,7 @@ def like(worker: DistributedWorker) -> dict[str, str]:
 
 
 def statuses(broker: LocalKafka, group: str) -> Statuses:
-    """All records of the status topic by key, in order; of topics in use nothing."""
+    """All records of the status topic by key, in order, without those of active topics."""
     found: Statuses = {}
     for message in read_all(broker.bootstrap, f"{group}-status"):
         key = message.key().decode()
@@ -64,18 +64,18 @@ def statuses(broker: LocalKafka, group: str) -> Statuses:
 
 
 def owners(worker: DistributedWorker, name: str) -> dict[int, str]:
-    """Which worker each task runs on, of those that run."""
+    """The worker of each running task."""
     return {task["id"]: task["worker_id"] for task in worker.rest.status(name)["tasks"] if task["state"] == "RUNNING"}
 
 
 def spread(worker: DistributedWorker, name: str) -> list[int]:
-    """How many tasks each worker runs, sorted."""
+    """The number of running tasks of each worker, sorted."""
     found = list(owners(worker, name).values())
     return sorted(found.count(owner) for owner in set(found))
 
 
 def members(broker: LocalKafka, group: str) -> tuple[str, int]:
-    """Protocol type of a group and how many members it has."""
+    """Protocol type and number of members of a group."""
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="B")
     try:
         found = Admin(cluster).describe_groups([group])[group]
@@ -89,13 +89,13 @@ def generations(found: Statuses, key: str) -> list[int]:
     return [status["generation"] for status in found[key] if "generation" in status]
 
 
-def told(worker: DistributedWorker, name: str) -> Callable[[], str]:
+def status_text(worker: DistributedWorker, name: str) -> Callable[[], str]:
     return lambda: f"{worker.rest.status(name)} {worker.tail(5)}"
 
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[LocalKafka]:
-    """One that may be killed."""
+    """A broker that the test may kill."""
     with LocalKafka("own", tmp_path / "broker") as broker:
         yield broker
 
@@ -109,7 +109,7 @@ def test_a33_the_group_is_of_type_connect_and_a_killed_worker_leaves_after_its_s
         second.kill9()
         wait_until(lambda: members(broker, group) == ("connect", 1), timeout_s=20)
         assert first.stop() == 0
-        assert members(broker, group)[1] == 0, "who stops says so"
+        assert members(broker, group)[1] == 0, "a stopped worker must leave the group"
 
 
 def test_a34_the_eager_protocol_reassigns_everything_in_each_rebalance(
@@ -144,23 +144,23 @@ def test_a35_only_tasks_that_move_are_stopped(broker: LocalKafka, group: str, fo
     with group_of(2, broker, group, folder) as workers:
         first, second = workers
         first.rest.create("six", beating(f"{group}-data", 6))
-        wait_until(lambda: spread(first, "six") == [3, 3], timeout_s=60, why=told(first, "six"))
+        wait_until(lambda: spread(first, "six") == [3, 3], timeout_s=60, detail=status_text(first, "six"))
         before, placed = statuses(broker, group), owners(first, "six")
 
         third = DistributedWorker(folder / "w2", like(first))
         with third:
-            wait_until(lambda: spread(first, "six") == [2, 2, 2], timeout_s=60, why=told(first, "six"))
+            wait_until(lambda: spread(first, "six") == [2, 2, 2], timeout_s=60, detail=status_text(first, "six"))
             joined, moved_to = statuses(broker, group), owners(first, "six")
             stayed = [task for task, owner in placed.items() if moved_to[task] == owner]
             assert len(stayed) == 4
             for task in stayed:
                 key = f"status-task-six-{task}"
-                assert joined[key] == before[key], "a task that did not move has nothing to say"
+                assert joined[key] == before[key], "a task that did not move wrote a status"
 
             dead = next(worker for worker in (second, first) if worker.worker_id in moved_to.values())
             alive = next(worker for worker in (first, second) if worker is not dead)
             dead.kill9()
-            wait_until(lambda: spread(alive, "six") == [3, 3], timeout_s=60, why=told(alive, "six"))
+            wait_until(lambda: spread(alive, "six") == [3, 3], timeout_s=60, detail=status_text(alive, "six"))
             killed, now_at = statuses(broker, group), owners(alive, "six")
             survivors = [task for task, owner in moved_to.items() if owner != dead.worker_id]
             assert len(survivors) == 4
@@ -182,7 +182,7 @@ def test_a36_only_some_changes_cause_a_new_generation(broker: LocalKafka, group:
         first = statuses(broker, group)
         was = max(generations(first, "status-connector-c"))
 
-        # Only the connector's own configuration changes (one that runs is asked for its tasks again, too): it alone restarts.
+        # Only the connector's configuration changes (a running one also generates its task configs again): only it restarts.
         rest.configure("c", beating(topic, 2))
         wait_until(lambda: len(statuses(broker, group)["status-connector-c"]) >= len(first["status-connector-c"]) + 2)
         second = statuses(broker, group)
@@ -196,7 +196,7 @@ def test_a36_only_some_changes_cause_a_new_generation(broker: LocalKafka, group:
         now = max(generations(statuses(broker, group), "status-task-c-1"))
         assert now > was
 
-        # A new connector, and one less: a new generation each.
+        # A new connector and a deleted one: a new generation each.
         rest.create("d", beating(topic, 1))
         rest.await_running("d", 1)
         with_d = max(generations(statuses(broker, group), "status-connector-d"))
@@ -220,15 +220,15 @@ def test_an_older_worker_downgrades_the_group_until_it_leaves(
         unsigned = f"{worker.rest.url}/connectors/c/tasks"
         assert worker.rest.http.post(unsigned, json=[]).status_code == 400
         with DistributedWorker(folder / "older", like(worker) | {"connect.protocol": older}) as second:
-            wait_until(lambda: spread(worker, "c") == [1, 1], timeout_s=60, why=told(worker, "c"))
-            # Whoever ran the other's task before the group could do less has stopped it.
+            wait_until(lambda: spread(worker, "c") == [1, 1], timeout_s=60, detail=status_text(worker, "c"))
+            # The other worker stopped its task before the group was downgraded.
             ours, theirs = worker.worker_id, second.worker_id
             moved = next(task for task, owner in owners(worker, "c").items() if owner == theirs)
             ran = [
                 (status["state"], status["worker_id"]) for status in statuses(broker, group)[f"status-task-c-{moved}"]
             ]
             assert ran.index(("UNASSIGNED", ours)) < ran.index(("RUNNING", theirs)), ran
-            # Such a group does not sign its requests: an empty set of task configs is taken as it comes.
+            # Such a group does not sign its requests: an empty set of task configs is accepted.
             wait_until(lambda: worker.rest.http.post(unsigned, json=[]).status_code in {204, 200}, timeout_s=30)
             second.stop()
         wait_until(lambda: worker.rest.http.post(unsigned, json=[]).status_code == 400, timeout_s=60)
@@ -245,7 +245,7 @@ def test_a37_without_brokers_nothing_runs_and_everything_resumes_with_them(
         worker.rest.create("c", beating(f"{group}-data", 2))
         worker.rest.await_running("c", 2)
         own_broker.kill9()
-        wait_until(lambda: "giving up all work" in worker.log.read_text(), timeout_s=20, why=worker.tail)
+        wait_until(lambda: "giving up all work" in worker.log.read_text(), timeout_s=20, detail=worker.tail)
         wait_until(lambda: worker.rest.http.get("/health", timeout=20).status_code == 500, timeout_s=30)
         own_broker.start()
         worker.await_healthy(30)
@@ -261,11 +261,11 @@ def test_a32_a_worker_is_starting_until_its_topics_are_read_and_healthy_afterwar
     worker = DistributedWorker(folder, distributed_props(own_broker.bootstrap, f"{group}-32"))
     worker.launch()
     try:
-        # It has begun with the first of its topics.
-        wait_until(lambda: "internal topic created" in worker.tail(200), timeout_s=60, why=worker.tail)
+        # It has started to read the first of its topics.
+        wait_until(lambda: "internal topic created" in worker.tail(200), timeout_s=60, detail=worker.tail)
         own_broker.pause()
         try:
-            # For a moment REST has no herder to ask yet.
+            # At first REST has no herder yet.
             wait_until(lambda: "status" in worker.rest.http.get("/health", timeout=20).json())
             answer = worker.rest.http.get("/health", timeout=20)
             assert answer.status_code == 503

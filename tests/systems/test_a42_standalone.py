@@ -1,4 +1,4 @@
-"""A42: the same REST in one process that keeps nothing but offsets; connectors from files on the command line."""
+"""A42: the same REST API in one process that stores only offsets; connectors from files on the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def topic(broker: LocalKafka, group: str) -> str:
 
 @pytest.fixture(scope="module")
 def alone(broker: LocalKafka, topic: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneWorker]:
-    """A worker with one connector from properties, and one from the JSON of a create request that begins STOPPED."""
+    """A worker with one connector from a properties file, and one from a JSON create request with initial state STOPPED."""
     folder = tmp_path_factory.mktemp("alone")
     first, second = folder / "c1.properties", folder / "c2.json"
     first.write_text(f"name=c1\nconnector.class={CLASS}\ntopic={topic}\ntasks.max=2\n")
@@ -92,7 +92,7 @@ def test_a42_all_requests_work_except_those_that_need_a_cluster(alone: Standalon
     rest.delete("c3")
     rest.ask("GET", "/connectors/c3/status", expect=404)
     rest.ask("DELETE", "/connectors/c3", expect=404)
-    assert rest.states("c1") == ["RUNNING"] * 3, "nobody else has noticed"
+    assert rest.states("c1") == ["RUNNING"] * 3, "other tasks were affected"
 
 
 def _offsets(rest: Rest, name: str) -> None:
@@ -138,7 +138,7 @@ def test_secrets_are_read_again_when_they_expire(broker: LocalKafka, topic: str,
         starts = worker.log.read_text().count("connector restart scheduled for the expiry of its secrets")
         wait_until(
             lambda: worker.log.read_text().count("connector restart scheduled for the expiry of its secrets") > starts,
-            why=worker.tail,
+            detail=worker.tail,
         )
         worker.rest.await_running("expiring", 1)
         assert any(json.loads(message.value())["config"] == "1234" for message in read_all(broker.bootstrap, topic))

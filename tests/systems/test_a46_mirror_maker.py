@@ -39,17 +39,17 @@ def test_a46_flows_are_selected_by_target_and_heartbeats_need_none_enabled(
         only_b.clean_up()
     both = MirrorProcess(file, folder / "both.log")
     try:
-        # b->a is not enabled: its herder is there for the heartbeats that a->b carries.
+        # b->a is not enabled: its herder exists for the heartbeats that a->b copies.
         both.eventually(lambda: "heartbeats" in topics_of(kafka_a) and (b, a) in heartbeats(kafka_a, "heartbeats"), 90)
         assert f"mm2-configs.{b}.internal" in topics_of(kafka_a)
-        wait_until(lambda: f"{a}.heartbeats" in topics_of(kafka_b), 60, why=both.tail)
+        wait_until(lambda: f"{a}.heartbeats" in topics_of(kafka_b), 60, detail=both.tail)
         both.stop()
     finally:
         both.clean_up()
 
 
 @pytest.mark.parametrize(
-    ("program", "arguments", "code", "said"),
+    ("program", "arguments", "code", "output"),
     [
         ("connect_mirror_maker", ["--help"], 0, "--clusters"),
         ("connect_mirror_maker", [], None, "mm2.properties"),
@@ -59,7 +59,7 @@ def test_a46_flows_are_selected_by_target_and_heartbeats_need_none_enabled(
         ("connect_standalone", ["no-such.properties", "c.properties"], None, "no-such.properties"),
     ],
 )
-def test_a48_arguments_are_a_file_and_a_list(program: str, arguments: list[str], code: int | None, said: str) -> None:
+def test_a48_arguments_are_a_file_and_a_list(program: str, arguments: list[str], code: int | None, output: str) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", f"mm2.cli.{program}", *arguments],
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
@@ -68,7 +68,7 @@ def test_a48_arguments_are_a_file_and_a_list(program: str, arguments: list[str],
         timeout=100,
         check=False,
     )
-    assert said in done.stdout + done.stderr
+    assert output in done.stdout + done.stderr
     if code is None:
         assert done.returncode != 0
         assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""The same sink with the same bad records on Java's standalone worker and on ours: the dead letters are the same."""
+"""The same sink with the same bad records on Java's standalone worker and on ours writes the same dead letters."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.systems.sink_events import produce
 from tests.systems.workers import JavaStandaloneWorker, StandaloneWorker, WorkerProcess
 
 PREFIX = "__connect.errors."
-#: In Java's words and ours, of what happened in Java's code and ours.
-OWN_WORDS = {f"{PREFIX}exception.message", f"{PREFIX}exception.stacktrace"}
+#: Headers whose text differs: messages and stack traces of Java's code and ours.
+OWN_TEXTS = {f"{PREFIX}exception.message", f"{PREFIX}exception.stacktrace"}
 INTEGER = "org.apache.kafka.connect.converters.IntegerConverter"
 HOIST = "org.apache.kafka.connect.transforms.ExtractField$Value"
 
@@ -26,7 +26,7 @@ def letters_of(
     folder: Path,
     **more: str,
 ) -> list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]], int]]:
-    """Key, value, headers and timestamp of what a worker of that kind makes of the topic."""
+    """Key, value, headers and timestamp of the dead letters that a worker of that kind writes for the topic."""
     name, letters = "sink", f"{topic}-{kind.__name__}"
     folder.mkdir()
     connector = folder / "sink.properties"
@@ -45,7 +45,7 @@ def letters_of(
     connector.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     worker: WorkerProcess = kind(folder, {"bootstrap.servers": broker.bootstrap}, [connector])
     with worker:
-        wait_until(lambda: (folder / "out").exists() and "7" in (folder / "out").read_text(), 60, why=worker.tail)
+        wait_until(lambda: (folder / "out").exists() and "7" in (folder / "out").read_text(), 60, detail=worker.tail)
         worker.stop()
     found = read_all(broker.bootstrap, letters)
     return [(m.key(), m.value(), m.headers(), m.timestamp()[1]) for m in found]
@@ -77,7 +77,7 @@ def compare(broker: LocalKafka, topic: str, folder: Path, **more: str) -> None:
     for mine, other in zip(ours, theirs, strict=True):
         assert (mine[0], mine[1], mine[3]) == (other[0], other[1], other[3])
         assert [name for name, _ in mine[2]] == [name for name, _ in other[2]]
-        same = [pair for pair in mine[2] if pair[0] not in OWN_WORDS]
-        assert same == [pair for pair in other[2] if pair[0] not in OWN_WORDS]
-        words = [(name, value) for name, value in mine[2] if name in OWN_WORDS]
-        assert all(value for _, value in words)
+        same = [pair for pair in mine[2] if pair[0] not in OWN_TEXTS]
+        assert same == [pair for pair in other[2] if pair[0] not in OWN_TEXTS]
+        texts = [(name, value) for name, value in mine[2] if name in OWN_TEXTS]
+        assert all(value for _, value in texts)

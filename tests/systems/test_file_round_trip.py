@@ -24,7 +24,7 @@ SECOND = "".join(f"line {number} of the second half\n" for number in range(500))
 
 
 class Trip:
-    """Two files and the connectors between them, as conf/ has them except for the names of files and topic."""
+    """Two files and the connectors between them, as in conf/ except for the names of files and topic."""
 
     def __init__(self, broker: LocalKafka, folder: Path, topic: str) -> None:
         self.source, self.sink = folder / "test.txt", folder / "test.sink.txt"
@@ -47,7 +47,7 @@ class Trip:
         return self.connectors[kind]["name"]
 
     def is_settled(self, worker: WorkerProcess, lines: int) -> bool:
-        """All is in the sink's file and both ends have committed that it is."""
+        """Whether all lines are in the sink's file and both connectors have committed their offsets."""
         position = {"position": self.source.stat().st_size}
         source, sink = worker.rest.offsets(self.name("source")), worker.rest.offsets(self.name("sink"))
         return (
@@ -59,7 +59,7 @@ class Trip:
 
 
 def conf(name: str) -> dict[str, str]:
-    """A file of conf/; what is committed every ten seconds there, is here every second."""
+    """A file of conf/ with a commit interval of one second instead of ten."""
     return {**load_properties(ROOT / "conf" / name), "offset.flush.interval.ms": "1000"}
 
 
@@ -76,12 +76,12 @@ def test_files_arrive_through_distributed_workers_that_are_killed(
     ) as worker:
         for config in trip.connectors.values():
             worker.rest.create(config["name"], config)
-        wait_until(lambda: trip.is_settled(worker, 500), 90, why=worker.tail)
+        wait_until(lambda: trip.is_settled(worker, 500), 90, detail=worker.tail)
         worker.kill9()
         with trip.source.open("a") as growing:
             growing.write(SECOND)
         worker.start()
-        wait_until(lambda: trip.is_settled(worker, 1000), 90, why=worker.tail)
+        wait_until(lambda: trip.is_settled(worker, 1000), 90, detail=worker.tail)
         assert trip.sink.read_text() == FIRST + SECOND
         for config in trip.connectors.values():
             worker.rest.delete(config["name"])
@@ -102,10 +102,10 @@ def test_files_arrive_through_standalone_workers_that_are_killed(broker: LocalKa
         "offset.storage.file.filename": str(folder / "connect.offsets"),
     }
     with StandaloneWorker(folder / "worker", props, files) as worker:
-        wait_until(lambda: trip.is_settled(worker, 500), 90, why=worker.tail)
+        wait_until(lambda: trip.is_settled(worker, 500), 90, detail=worker.tail)
         worker.kill9()
         with trip.source.open("a") as growing:
             growing.write(SECOND)
         worker.start()
-        wait_until(lambda: trip.is_settled(worker, 1000), 90, why=worker.tail)
+        wait_until(lambda: trip.is_settled(worker, 1000), 90, detail=worker.tail)
         assert trip.sink.read_text() == FIRST + SECOND

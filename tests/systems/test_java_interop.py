@@ -21,7 +21,7 @@ def file_sink(file: Path, topic: str, tasks: int) -> dict[str, str]:
 
 
 def write(broker: LocalKafka, topic: str, *values: str) -> None:
-    """One after the other into the two partitions of a topic."""
+    """Write the values to the two partitions of a topic in turn."""
     producer = producer_of(broker)
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=number % 2)
@@ -41,10 +41,10 @@ def test_each_implementation_reads_the_internal_topics_of_the_other(
     first_kind: type[WorkerProcess],
     second_kind: type[WorkerProcess],
 ) -> None:
-    """A source and a sink that run, a sink of two tasks that is paused, one that is stopped."""
+    """A running source and sink, a paused sink with two tasks, and a stopped one."""
     create(broker, unique)
     create(broker, f"{unique}-two", 2)
-    # Their names are those of consumer groups, too.
+    # Their names are also names of consumer groups.
     snk, twins, off = (f"{name}-{unique[-6:]}" for name in ("snk", "two", "off"))
     source, sink, two = folder / "source.txt", folder / "sink.txt", folder / "two.txt"
     source.write_text("one\ntwo\n")
@@ -61,15 +61,17 @@ def test_each_implementation_reads_the_internal_topics_of_the_other(
             first.rest.create(name, config)
         for name, tasks in (("src", 1), (snk, 1), (twins, 2), (off, 1)):
             first.rest.await_running(name, tasks)
-        wait_until(lambda: lines(sink) == ["one", "two"], 60, why=first.tail)
-        wait_until(lambda: lines(two) == ["a", "b", "c"], 60, why=first.tail)
-        wait_until(lambda: [e["offset"] for e in first.rest.offsets("src")] == [{"position": 8}], 60, why=first.tail)
-        wait_until(lambda: [e["offset"] for e in first.rest.offsets(snk)] == [{"kafka_offset": 2}], 60, why=first.tail)
+        wait_until(lambda: lines(sink) == ["one", "two"], 60, detail=first.tail)
+        wait_until(lambda: lines(two) == ["a", "b", "c"], 60, detail=first.tail)
+        wait_until(lambda: [e["offset"] for e in first.rest.offsets("src")] == [{"position": 8}], 60, detail=first.tail)
+        wait_until(
+            lambda: [e["offset"] for e in first.rest.offsets(snk)] == [{"kafka_offset": 2}], 60, detail=first.tail
+        )
         wait_until(lambda: sum(e["offset"]["kafka_offset"] for e in first.rest.offsets(twins)) == 3, 60)
         first.rest.pause(twins)
-        wait_until(lambda: first.rest.states(twins) == ["PAUSED"] * 3, 60, why=first.tail)
+        wait_until(lambda: first.rest.states(twins) == ["PAUSED"] * 3, 60, detail=first.tail)
         first.rest.stop(off)
-        said = {name: first.rest.get(f"/connectors/{name}/config") for name in configs}
+        served = {name: first.rest.get(f"/connectors/{name}/config") for name in configs}
         tasks_before = {name: first.rest.get(f"/connectors/{name}/tasks") for name in configs}
         assert [len(tasks_before[name]) for name in configs] == [1, 1, 2, 0]
         topics = {name: first.rest.get(f"/connectors/{name}/topics") for name in configs}
@@ -83,28 +85,30 @@ def test_each_implementation_reads_the_internal_topics_of_the_other(
     with second_kind(folder / "second", props) as second:
         for name in ("src", snk):
             second.rest.await_running(name, 1)
-        # RUNNING may be what the worker before has left in the status topic.
+        # RUNNING may be a status of the previous worker in the status topic.
         wait_until(
             lambda: {task["worker_id"] for task in second.rest.status("src")["tasks"]} == {second.worker_id},
             60,
-            why=second.tail,
+            detail=second.tail,
         )
-        wait_until(lambda: second.rest.states(twins) == ["PAUSED"] * 3, 60, why=second.tail)
+        wait_until(lambda: second.rest.states(twins) == ["PAUSED"] * 3, 60, detail=second.tail)
         assert second.rest.states(off) == ["STOPPED"]
-        assert {name: second.rest.get(f"/connectors/{name}/config") for name in configs} == said
+        assert {name: second.rest.get(f"/connectors/{name}/config") for name in configs} == served
         assert {name: second.rest.get(f"/connectors/{name}/tasks") for name in configs} == tasks_before
         assert {name: second.rest.get(f"/connectors/{name}/topics") for name in configs} == topics
-        wait_until(lambda: lines(sink) == ["one", "three", "two"], 60, why=second.tail)
-        wait_until(lambda: second.rest.offsets("src")[0]["offset"] == {"position": 14}, 60, why=second.tail)
-        # Both write the same bytes for the same partition: no key of the offsets topic is there in two spellings.
+        wait_until(lambda: lines(sink) == ["one", "three", "two"], 60, detail=second.tail)
+        wait_until(lambda: second.rest.offsets("src")[0]["offset"] == {"position": 14}, 60, detail=second.tail)
+        # Both write the same bytes for the same partition: no key of the offsets topic has two spellings.
         assert list(latest(broker, f"{unique}-offsets")) == [f'["src",{{"filename":"{source}"}}]']
         second.rest.resume(twins)
         second.rest.await_running(twins, 2)
-        wait_until(lambda: lines(two) == ["a", "b", "c", "d", "e"], 60, why=second.tail)
+        wait_until(lambda: lines(two) == ["a", "b", "c", "d", "e"], 60, detail=second.tail)
         for name in configs:
             second.rest.delete(name)
-        # What the other one said of them is cleared away as well.
-        wait_until(lambda: not latest(broker, f"{unique}-status"), 60, why=lambda: latest(broker, f"{unique}-status"))
+        # The statuses that the other worker wrote for them are deleted as well.
+        wait_until(
+            lambda: not latest(broker, f"{unique}-status"), 60, detail=lambda: latest(broker, f"{unique}-status")
+        )
     assert [record.value for record in read(broker, unique)] == [b"one", b"two", b"three"]
 
 
@@ -130,24 +134,24 @@ def test_java_and_python_workers_share_one_group(
         wait_until(
             lambda: follower.rest.states(snk) == ["RUNNING"] * 5 and len(owners(follower)) == 2,
             90,
-            why=lambda: f"{follower.rest.status(snk)} {leader.tail(5)} {follower.tail(5)}",
+            detail=lambda: f"{follower.rest.status(snk)} {leader.tail(5)} {follower.tail(5)}",
         )
         write(broker, unique, "a", "b")
-        wait_until(lambda: lines(file) == ["a", "b"], 60, why=follower.tail)
-        # The owner of the connector sends the task configs to the leader, in a signed request if it is another worker.
+        wait_until(lambda: lines(file) == ["a", "b"], 60, detail=follower.tail)
+        # The owner of the connector sends the task configs to the leader, in a signed request if the leader is another worker.
         for tasks in (6, 2):
             leader.rest.configure(snk, file_sink(file, unique, tasks))
             follower.rest.await_running(snk, tasks)
         follower.rest.pause(snk)
-        wait_until(lambda: leader.rest.states(snk) == ["PAUSED"] * 3, 60, why=lambda: leader.rest.status(snk))
+        wait_until(lambda: leader.rest.states(snk) == ["PAUSED"] * 3, 60, detail=lambda: leader.rest.status(snk))
         leader.rest.resume(snk)
         leader.rest.await_running(snk, 2)
         leader.kill9()
         wait_until(
             lambda: follower.rest.states(snk) == ["RUNNING"] * 3 and owners(follower) == {follower.worker_id},
             90,
-            why=lambda: f"{follower.rest.status(snk)} {follower.tail(8)}",
+            detail=lambda: f"{follower.rest.status(snk)} {follower.tail(8)}",
         )
         write(broker, unique, "c", "d")
-        wait_until(lambda: {"c", "d"} <= set(lines(file)), 60, why=follower.tail)
+        wait_until(lambda: {"c", "d"} <= set(lines(file)), 60, detail=follower.tail)
         follower.rest.delete(snk)

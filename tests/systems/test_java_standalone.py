@@ -29,8 +29,8 @@ def test_a15_the_offset_file_has_java_s_format(broker: LocalKafka, unique: str, 
     source.write_text("".join(f"{line}\n" for line in LINES[:4]))
     at_end = source.stat().st_size
     with java(folder, broker, source, unique) as worker:
-        wait_until(lambda: len(read(broker, unique)) == 4, 60, why=worker.tail)
-        wait_until(lambda: worker.rest.offsets("src") != [], 60, why=worker.tail)
+        wait_until(lambda: len(read(broker, unique)) == 4, 60, detail=worker.tail)
+        wait_until(lambda: worker.rest.offsets("src") != [], 60, detail=worker.tail)
         worker.stop()
     file = folder / "offsets"
     key = b'["src",{"filename":"%s"}]' % str(source).encode()
@@ -46,9 +46,11 @@ def test_a15_the_offset_file_has_java_s_format(broker: LocalKafka, unique: str, 
         growing.writelines(f"{line}\n" for line in LINES[4:])
 
     with java(folder, broker, source, unique) as worker:
-        wait_until(lambda: len(read(broker, unique)) == 8, 60, why=worker.tail)
+        wait_until(lambda: len(read(broker, unique)) == 8, 60, detail=worker.tail)
         wait_until(
-            lambda: worker.rest.offsets("src")[0]["offset"] == {"position": source.stat().st_size}, 60, why=worker.tail
+            lambda: worker.rest.offsets("src")[0]["offset"] == {"position": source.stat().st_size},
+            60,
+            detail=worker.tail,
         )
         worker.stop()
     assert [record.value.decode() for record in read(broker, unique) if record.value] == LINES[:4] + LINES[2:]

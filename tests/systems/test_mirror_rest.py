@@ -35,7 +35,7 @@ def props(kafka_a: LocalKafka, kafka_b: LocalKafka, source: str, target: str, un
         f"{source}->{target}.topics": unique,
         f"{target}->{source}.emit.heartbeats.enabled": "false",
         "replication.factor": "1",
-        # else the alias of the target would be part of a topic's name
+        # otherwise the alias of the target would be part of a topic's name
         "offset-syncs.topic.location": "target",
         **{f"{name}.storage.replication.factor": "1" for name in ("config", "offset", "status")},
     }
@@ -57,7 +57,7 @@ def mirroring(folder: Path, name: str, settings: Mapping[str, str]) -> Iterator[
 
 
 def url_of(process: MirrorProcess) -> str:
-    return str(process.says("REST server listening.")["advertised_url"]).rstrip("/")
+    return str(process.await_log("REST server listening.")["advertised_url"]).rstrip("/")
 
 
 def ask(method: str, url: str, **how: object) -> httpx.Response:
@@ -74,8 +74,8 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
         url = url_of(process)
         assert url.startswith("http://127.0.0.1:80")
         flow = f"{url}/north/south%20pole"
-        wait_until(lambda: ask("GET", f"{url}/health").status_code == 200, 120, why=process.tail)
-        wait_until(lambda: len(ask("GET", f"{flow}/connectors").json()) == 3, 60, why=process.tail)
+        wait_until(lambda: ask("GET", f"{url}/health").status_code == 200, 120, detail=process.tail)
+        wait_until(lambda: len(ask("GET", f"{flow}/connectors").json()) == 3, 60, detail=process.tail)
         assert ask("GET", f"{flow}/connectors").json() == [
             "MirrorCheckpointConnector",
             "MirrorHeartbeatConnector",
@@ -86,11 +86,11 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
         def state() -> str:
             return str(ask("GET", f"{heartbeat}/status").json()["connector"]["state"])
 
-        wait_until(lambda: state() == "RUNNING", 60, why=process.tail)
+        wait_until(lambda: state() == "RUNNING", 60, detail=process.tail)
         assert ask("PUT", f"{heartbeat}/pause").status_code == 202
-        wait_until(lambda: state() == "PAUSED", 60, why=process.tail)
+        wait_until(lambda: state() == "PAUSED", 60, detail=process.tail)
         assert ask("PUT", f"{heartbeat}/resume").status_code == 202
-        wait_until(lambda: state() == "RUNNING", 60, why=process.tail)
+        wait_until(lambda: state() == "RUNNING", 60, detail=process.tail)
         assert ask("GET", f"{heartbeat}/config").json()["source.cluster.alias"] == SOURCE
         assert ask("GET", flow).json()["kafka_cluster_id"]
         assert "/connectors/{connector}/status" in ask("GET", f"{flow}/openapi.json").json()["paths"]
@@ -123,12 +123,12 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
             **settings,
             "clusters": f"{SOURCE},{TARGET},third",
             "third.bootstrap.servers": kafka_b.bootstrap,
-            # nothing may come from an alias that cannot be part of a topic's name
+            # no flow may have a source alias that is invalid in a topic's name
             f"{TARGET}->third.emit.heartbeats.enabled": "false",
         }
         with mirroring(folder, "two", other) as second:
             assert url_of(second) != url
-            wait_until(lambda: len(running(folder)) == 2, 90, why=second.tail)
+            wait_until(lambda: len(running(folder)) == 2, 90, detail=second.tail)
             assert {entry["url"].rstrip("/") for entry in running(folder)} == {url, url_of(second)}
             second.kill9()
             wait_until(lambda: len(running(folder)) == 1, 30)
@@ -154,11 +154,11 @@ def test_a_reserved_alias_is_served_below_flows(
     settings = props(kafka_a, kafka_b, "health", "b", unique) | {"dedicated.mode.enable.internal.rest": "true"}
     with mirroring(folder, "reserved", settings) as process:
         url = url_of(process)
-        wait_until(lambda: ask("GET", f"{url}/health").status_code == 200, 120, why=process.tail)
+        wait_until(lambda: ask("GET", f"{url}/health").status_code == 200, 120, detail=process.tail)
         assert [entry["path"] for entry in ask("GET", f"{url}/flows").json()] == ["/flows/health/b"]
         assert ask("GET", f"{url}/flows/health/b/connectors").status_code == 200
         assert ask("GET", f"{url}/health/b/connectors").status_code == 404
-        # but where Java's processes ask, they are answered
+        # but the endpoints that Java's processes use respond
         assert ask("PUT", f"{url}/health/b/connectors/x/fence").status_code == 400
 
 
@@ -167,7 +167,7 @@ def test_a47_without_listeners_it_opens_no_port(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, folder: Path
 ) -> None:
     with mirroring(folder, "none", props(kafka_a, kafka_b, "a", "b", unique) | {"listeners": ""}) as process:
-        process.says("Connector is configured.", timeout_s=120)
+        process.await_log("Connector is configured.", timeout_s=120)
         listening = [
             connection
             for connection in process.family()[0].net_connections("tcp")
@@ -193,13 +193,13 @@ def test_processes_call_each_other_over_internal_rest(
     second = settings | {"listeners": f"http://127.0.0.1:{ports[1]}"}
     with mirroring(folder, "first", first) as one:
         health = f"http://127.0.0.1:{ports[0]}/health"
-        wait_until(lambda: answers(health), 120, why=one.tail)
+        wait_until(lambda: answers(health), 120, detail=one.tail)
         with mirroring(folder, "second", second) as two:
-            wait_until(lambda: answers(f"http://127.0.0.1:{ports[1]}/health"), 120, why=two.tail)
+            wait_until(lambda: answers(f"http://127.0.0.1:{ports[1]}/health"), 120, detail=two.tail)
             flows = [f"http://127.0.0.1:{port}/{source}/{target}" for port in ports]
             status = f"{flows[1]}/connectors/MirrorSourceConnector/status"
             wait_until(
-                lambda: ask("GET", status).json().get("connector", {}).get("state") == "RUNNING", 90, why=two.tail
+                lambda: ask("GET", status).json().get("connector", {}).get("state") == "RUNNING", 90, detail=two.tail
             )
 
             def hosts() -> set[str]:
@@ -208,14 +208,14 @@ def test_processes_call_each_other_over_internal_rest(
                     for name in ask("GET", f"{flows[0]}/connectors").json()
                 }
 
-            # connectors run on both, so one that follows has to hand its task configs to the leader
+            # connectors run on both, so a follower must send its task configs to the leader
             both = {f"127.0.0.1:{port}/{source}->{target}" for port in ports}
-            wait_until(lambda: hosts() == both, 60, why=lambda: f"{hosts()} {one.tail()}")
+            wait_until(lambda: hosts() == both, 60, detail=lambda: f"{hosts()} {one.tail()}")
             create(kafka_a, f"{unique}-later")
             tasks = f"{flows[1]}/connectors/MirrorSourceConnector/tasks"
-            wait_until(lambda: f"{unique}-later" in ask("GET", tasks).text, 90, why=lambda: one.tail() + two.tail())
+            wait_until(lambda: f"{unique}-later" in ask("GET", tasks).text, 90, detail=lambda: one.tail() + two.tail())
 
-            # unsigned, badly signed, signed: only the last is obeyed
+            # unsigned, wrong signature, signed: only the last is accepted
             fence = "/connectors/MirrorSourceConnector/fence"
             for flow in flows:
                 assert ask("PUT", flow + fence).status_code == 400
@@ -224,7 +224,7 @@ def test_processes_call_each_other_over_internal_rest(
                 mac = hmac.new(session_key(kafka_b, source), b"", hashlib.sha256).digest()
                 right = wrong | {"X-Connect-Authorization": base64.b64encode(mac).decode()}
                 assert ask("PUT", flow + fence, headers=right).status_code == 204
-            # what only the leader can do is done wherever it is asked for
+            # each process accepts requests that only the leader can handle
             for flow in flows:
                 assert (
                     ask("POST", f"{flow}/connectors/MirrorSourceConnector/restart?includeTasks=true").status_code == 202
@@ -253,5 +253,5 @@ def test_a_port_in_use_ends_the_process_with_exit_code_2(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listener = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with mirroring(folder, "taken", props(kafka_a, kafka_b, "a", "b", unique) | {"listeners": listener}) as process:
-            wait_until(lambda: process.exit_code == 2, 60, why=process.tail)
+            wait_until(lambda: process.exit_code == 2, 60, detail=process.tail)
             assert listener in process.tail()

@@ -1,4 +1,4 @@
-"""Connect clients that others have written, as they come from PyPI: `kafka-connect-py` and `kafka-connect-api`."""
+"""Third-party Connect clients from PyPI: `kafka-connect-py` and `kafka-connect-api`."""
 
 from __future__ import annotations
 

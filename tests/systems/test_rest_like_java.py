@@ -16,9 +16,9 @@ from tests.systems.rest_requests import CLASS, Ask, ask, requests
 from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
 from tests.unit.connect.rest.answers import Answer
 
-#: Where we answer otherwise on purpose: docs/COMPATIBILITY.md says why. Java's status, ours.
+#: Intended differences, documented in docs/COMPATIBILITY.md: Java's status, ours.
 DIVERGENCES: dict[str, tuple[int, int]] = {
-    # nothing to validate against is the caller's mistake (C: 400), which Java wraps once too often
+    # nothing to validate against is an error of the client (C: 400), which Java wraps once too often
     **{
         f"PUT /connector-plugins/{plugin}/config/validate {body}": (500, 400)
         for plugin in (CLASS, f"{CLASS}Connector", "nope")
@@ -29,7 +29,7 @@ DIVERGENCES: dict[str, tuple[int, int]] = {
     # Java lets a connector's configuration have another name than the connector
     'PATCH … {"name":"other"}': (200, 400),
 }
-#: Sentences of Java's own machinery, which tell of classes and bytes that only Java has.
+#: Messages of Java's libraries about classes and bytes that only Java has.
 JAVA_ONLY = re.compile(
     r"Cannot (invoke|deserialize|construct)|Unrecognized (field|token)|Unexpected|Illegal unquoted|Non-standard token|Invalid UTF-8"
     r"|Failed to find any class|PluginDesc|Algorithm \w+ not available|Illegal base64|org\.apache\.kafka|No enum constant"
@@ -67,21 +67,21 @@ def test_every_endpoint_responds_like_java_s(
             if request.method == "DELETE" and request.path.endswith("/offsets"):
                 settled((java, worker), unique)
             theirs, ours = (ask("127.0.0.1", each.port, request) for each in (java, worker))
-            said = difference(request, theirs, ours)
-            if said:
+            differs = difference(request, theirs, ours)
+            if differs:
                 differences.append(
-                    f"{request}\n    {said}\n    java {theirs.body[:300]!r}\n    ours {ours.body[:300]!r}"
+                    f"{request}\n    {differs}\n    java {theirs.body[:300]!r}\n    ours {ours.body[:300]!r}"
                 )
     assert not differences, f"{len(differences)} differ:\n" + "\n".join(differences)
 
 
 def settled(workers: Iterable[WorkerProcess], name: str) -> None:
-    """All have the connector stopped and without tasks."""
+    """All workers have stopped the connector, and it has no tasks."""
     wait_until(lambda: all(each.rest.states(name) == ["STOPPED"] for each in workers), 30)
 
 
 def difference(request: Ask, theirs: Answer, ours: Answer) -> str | None:
-    """What is not the same, None when all is."""
+    """The difference between two responses; None when they are equal."""
     expected = DIVERGENCES.get(name_of(request).strip())
     if request.method == "PATCH" and request.body == b'{"name":"other"}' and "/n1/" not in request.path:
         expected = DIVERGENCES['PATCH … {"name":"other"}']
@@ -108,7 +108,7 @@ def difference(request: Ask, theirs: Answer, ours: Answer) -> str | None:
 
 
 def first(value: Any) -> Any:
-    """What a list has for one of its things; of one plugin only what all have: a version is not."""
+    """The shape of the entries of a list; of plugins only the fields that all have, which the version is not."""
     if isinstance(value, list):
         return {key: item for key, item in value[0].items() if key != "version"}
     return value
@@ -126,7 +126,7 @@ def refusal(theirs: Answer, ours: Answer) -> str | None:
 
 
 def validation(theirs: Any, ours: Any) -> str | None:
-    """Which keys have errors, and how many there are."""
+    """The keys with errors and their number of errors."""
     if shape({**theirs, "configs": theirs["configs"][:1]}) != shape({**ours, "configs": ours["configs"][:1]}):
         return "shape"
     if theirs["name"] != ours["name"] or theirs["error_count"] != ours["error_count"]:

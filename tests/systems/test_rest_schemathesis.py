@@ -26,7 +26,7 @@ MALFORMED = re.compile(
     r"|Unrecognized field|Unknown initial_state|The request has no field config"
     r"|The body must be a JSON object|Field '(offsets|partition|offset)'|Each entry of 'offsets'"
 )
-#: What schemathesis would have, and Connect does otherwise: numbers are taken for strings, unknown scopes for `worker`.
+#: Checks of schemathesis that Connect does not pass: it accepts numbers as strings, and unknown scopes as `worker`.
 NOT_CONNECT_S = ("not_a_server_error", "negative_data_rejection", "positive_data_acceptance", "missing_required_header")
 
 
@@ -41,13 +41,13 @@ def test_no_response_is_500_outside_the_list(worker: DistributedWorker, mode: Ge
         try:
             try_out(operation.as_strategy(generation_mode=mode), functools.partial(asked.append, operation.label))
         except hypothesis.errors.Unsatisfiable:
-            assert mode is GenerationMode.NEGATIVE, operation.label  # nothing about it can be wrong
+            assert mode is GenerationMode.NEGATIVE, operation.label  # it cannot be invalid
     seen = set(asked)
     assert len(seen) == 31 if mode is GenerationMode.POSITIVE else len(seen) > 15, seen
 
 
 def try_out(strategy: Any, count: Callable[[], None]) -> None:
-    """Some requests of an operation, the same ones each time."""
+    """Some requests of an operation, equal in each run."""
 
     @hypothesis.settings(
         max_examples=12,

@@ -47,19 +47,19 @@ def test_java_s_and_our_members_share_a_group(
         one.rest.create(name, config)
         one.rest.await_running(name, 2)
         more("alone")
-        wait_until(lambda: arrived() == Counter(wanted), 60, why=one.tail)
+        wait_until(lambda: arrived() == Counter(wanted), 60, detail=one.tail)
         with second(folder / "second", props) as two:
             wait_until(
-                lambda: len({task["worker_id"] for task in one.rest.status(name)["tasks"]}) == 2, 90, why=two.tail
+                lambda: len({task["worker_id"] for task in one.rest.status(name)["tasks"]}) == 2, 90, detail=two.tail
             )
             one.rest.await_running(name, 2)
             more("together")
-            wait_until(lambda: set(arrived()) == set(wanted), 90, why=two.tail)
+            wait_until(lambda: set(arrived()) == set(wanted), 90, detail=two.tail)
             wait_until(
                 lambda: committed(broker.bootstrap, f"connect-{name}") == {f"{unique}-{p}": 20 for p in range(4)}, 60
             )
             two.stop()
         one.rest.await_running(name, 2)
         more("alone again")
-        wait_until(lambda: set(arrived()) == set(wanted), 90, why=one.tail)
+        wait_until(lambda: set(arrived()) == set(wanted), 90, detail=one.tail)
     assert arrived() == Counter(wanted)

@@ -1,5 +1,5 @@
-"""``PATCH`` and ``DELETE /connectors/{name}/offsets`` of a sink: the group's offsets move on a real broker, and what is refused is
-refused as by Java's worker, in its words (A37, KIP-875)."""
+"""``PATCH`` and ``DELETE /connectors/{name}/offsets`` of a sink: the group's offsets change on a real broker, and requests are
+rejected with the messages of Java's worker (A37, KIP-875)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.support.waiting import wait_until
 from tests.systems.sink_events import committed, produce
 from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
 
-#: Why, which Java only logs.
+#: The reason, which Java only logs.
 _REASON = re.compile(r"(Failed to (?:alter|reset|modify) [a-z ]*offsets for [a-z ]*connector [^ :]+): .*")
 
-#: Ours, and Java's; each on a broker of its own, so that everything has the same names.
+#: Our worker and Java's, each on its own broker, so that all names are equal.
 Pair = tuple[tuple[WorkerProcess, LocalKafka], tuple[WorkerProcess, LocalKafka]]
 
 
@@ -40,7 +40,7 @@ def offsets(*entries: tuple[Any, Any]) -> dict[str, Any]:
     return {"offsets": [{"partition": partition, "offset": offset} for partition, offset in entries]}
 
 
-def place(topic: Any, partition: Any) -> dict[str, Any]:
+def partition_key(topic: Any, partition: Any) -> dict[str, Any]:
     return {"kafka_topic": topic, "kafka_partition": partition}
 
 
@@ -49,35 +49,35 @@ def at(offset: Any) -> dict[str, Any]:
 
 
 def bodies(topic: str) -> dict[str, Any]:
-    """What is asked of the stopped sink, in this order."""
-    here = place(topic, 0)
+    """The requests to the stopped sink, in this order."""
+    here = partition_key(topic, 0)
     return {
         "nothing": {},
         "no offsets": {"offsets": []},
         "no partition": offsets((None, at(1))),
         "half a partition": offsets(({"kafka_topic": topic}, at(1))),
-        "no topic": offsets((place(None, 0), at(1))),
-        "no number": offsets((place(topic, None), at(1))),
-        "a text for a number": offsets((place(topic, "one"), at(1))),
-        "a fraction": offsets((place(topic, 0.5), at(1))),
+        "no topic": offsets((partition_key(None, 0), at(1))),
+        "no number": offsets((partition_key(topic, None), at(1))),
+        "a text for a number": offsets((partition_key(topic, "one"), at(1))),
+        "a fraction": offsets((partition_key(topic, 0.5), at(1))),
         "an offset without its key": offsets((here, {"offset": 1})),
         "a null for an offset": offsets((here, at(None))),
         "a text for an offset": offsets((here, at("far"))),
         "a negative offset": offsets((here, at(-1))),
-        "a partition that is not there": offsets((place(topic, 7), at(1))),
-        "a topic that is not there": offsets((place(f"{topic}-nope", 0), at(1))),
-        "numbers as text": offsets((place(topic, "0"), at("1"))),
-        "moved": offsets((here, at(2)), (place(topic, 1), at(1))),
-        "one removed": offsets((place(topic, 1), None)),
-        "one removed again": offsets((place(topic, 1), None)),
+        "a partition that is not there": offsets((partition_key(topic, 7), at(1))),
+        "a topic that is not there": offsets((partition_key(f"{topic}-nope", 0), at(1))),
+        "numbers as text": offsets((partition_key(topic, "0"), at("1"))),
+        "moved": offsets((here, at(2)), (partition_key(topic, 1), at(1))),
+        "one removed": offsets((partition_key(topic, 1), None)),
+        "one removed again": offsets((partition_key(topic, 1), None)),
     }
 
 
 def answer(worker: WorkerProcess, method: str, path: str, **how: Any) -> tuple[int, Any]:
-    """Status and message."""
+    """HTTP status and message."""
     found = worker.rest.http.request(method, path, **how)
-    told = found.json()
-    return found.status_code, _REASON.sub(r"\1", told.get("message", str(told)))
+    body = found.json()
+    return found.status_code, _REASON.sub(r"\1", body.get("message", str(body)))
 
 
 def shown(worker: WorkerProcess, path: str) -> list[Any]:
@@ -92,7 +92,7 @@ def all_offsets(broker: LocalKafka, group: str) -> dict[str, int]:
 
 @pytest.fixture
 def sink(pair: Pair, unique: str, tmp_path: Path) -> str:
-    """A file sink of the same name on both that has read three records of each of two partitions."""
+    """A file sink with the same name on both workers that has read three records of each of two partitions."""
     for worker, broker in pair:
         create_topic(broker.bootstrap, unique, 2)
         for partition in (0, 1):
@@ -103,7 +103,7 @@ def sink(pair: Pair, unique: str, tmp_path: Path) -> str:
         )
         worker.rest.await_running(unique, 1)
         wanted = {f"{unique}-0": 3, f"{unique}-1": 3}
-        wait_until(lambda b=broker, w=wanted: committed(b.bootstrap, f"connect-{unique}") == w, 60, why=worker.tail)  # type: ignore[misc]
+        wait_until(lambda b=broker, w=wanted: committed(b.bootstrap, f"connect-{unique}") == w, 60, detail=worker.tail)  # type: ignore[misc]
     return unique
 
 
@@ -112,15 +112,15 @@ def test_every_request_has_java_s_response_and_effect(pair: Pair, sink: str) -> 
     path, group = f"/connectors/{sink}/offsets", f"connect-{sink}"
     found: list[dict[str, Any]] = []
     for worker, broker in pair:
-        told: dict[str, Any] = {}
-        told["running PATCH"] = answer(worker, "PATCH", path, json=offsets((place(sink, 0), at(1))))
-        told["running DELETE"] = answer(worker, "DELETE", path)
+        results: dict[str, Any] = {}
+        results["running PATCH"] = answer(worker, "PATCH", path, json=offsets((partition_key(sink, 0), at(1))))
+        results["running DELETE"] = answer(worker, "DELETE", path)
         worker.rest.stop(sink)
         for what, body in bodies(sink).items():
-            told[what] = (answer(worker, "PATCH", path, json=body), all_offsets(broker, group), shown(worker, path))
+            results[what] = (answer(worker, "PATCH", path, json=body), all_offsets(broker, group), shown(worker, path))
         for what in ("reset", "reset again"):
-            told[what] = (answer(worker, "DELETE", path), all_offsets(broker, group), shown(worker, path))
-        found.append(told)
+            results[what] = (answer(worker, "DELETE", path), all_offsets(broker, group), shown(worker, path))
+        found.append(results)
     ours, java = found
     different = [f"{what}\n  ours {ours[what]}\n  java {java[what]}" for what in ours if ours[what] != java[what]]
     assert not different, "\n".join(different)
@@ -139,12 +139,12 @@ def test_a_group_with_a_member_returns_500_and_a_remedy(pair: Pair, sink: str) -
         zombie.subscribe([sink])
         try:
             wait_until(lambda z=zombie: z.poll(0.1) is None and len(z.assignment()) == 2, 60)  # type: ignore[misc]
-            told = [
-                answer(worker, "PATCH", path, json=offsets((place(sink, 0), at(1)))),
+            results = [
+                answer(worker, "PATCH", path, json=offsets((partition_key(sink, 0), at(1)))),
                 answer(worker, "DELETE", path),
             ]
-            told.append(answer(worker, "PATCH", path, json=offsets((place(sink, 0), None))))
-            found.append(told)
+            results.append(answer(worker, "PATCH", path, json=offsets((partition_key(sink, 0), None))))
+            found.append(results)
             assert [tp.offset for tp in zombie.committed([TopicPartition(sink, 0)], timeout=20)] == [3]
         finally:
             zombie.close()
@@ -157,10 +157,12 @@ def test_a_sink_continues_at_the_altered_offsets(pair: Pair, sink: str, tmp_path
     file = tmp_path / str(worker.port)
     worker.rest.stop(sink)
     worker.rest.ask(
-        "PATCH", f"/connectors/{sink}/offsets", json=offsets((place(sink, 0), at(1)), (place(sink, 1), at(2)))
+        "PATCH",
+        f"/connectors/{sink}/offsets",
+        json=offsets((partition_key(sink, 0), at(1)), (partition_key(sink, 1), at(2))),
     )
     before = file.read_text().splitlines()
     worker.rest.resume(sink)
-    wait_until(lambda: len(file.read_text().splitlines()) == 9, why=worker.tail)
+    wait_until(lambda: len(file.read_text().splitlines()) == 9, detail=worker.tail)
     assert sorted(file.read_text().splitlines()[len(before) :]) == ["b", "c", "c"]
     wait_until(lambda: committed(broker.bootstrap, f"connect-{sink}") == {f"{sink}-0": 3, f"{sink}-1": 3})

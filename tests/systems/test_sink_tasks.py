@@ -11,7 +11,7 @@ import pytest
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
 from tests.support.waiting import wait_until
-from tests.systems.sink_events import committed, produce, put, sink_props, told
+from tests.systems.sink_events import committed, events_of, produce, put, sink_props
 from tests.systems.workers import DistributedWorker, distributed_props
 
 INTEGER = "org.apache.kafka.connect.converters.IntegerConverter"
@@ -27,9 +27,9 @@ def topic(broker: LocalKafka, unique: str) -> str:
 
 
 def held(events: Path) -> dict[int, set[str]]:
-    """Partitions that each task has open, as of its events."""
+    """The open partitions of each task, from its events."""
     now: dict[int, set[str]] = {}
-    for event in told(events, "start", "open", "close"):
+    for event in events_of(events, "start", "open", "close"):
         mine = now.setdefault(event["task"], set())
         if event["event"] == "start":
             mine.clear()
@@ -41,9 +41,9 @@ def held(events: Path) -> dict[int, set[str]]:
 
 
 def never_shared(events: Path) -> None:
-    """No partition is opened before its previous owner has closed it."""
+    """Assert that no partition is opened before its previous owner has closed it."""
     owner: dict[str, int] = {}
-    for event in told(events, "open", "close"):
+    for event in events_of(events, "open", "close"):
         for partition in event["partitions"]:
             if event["event"] == "open":
                 assert partition not in owner, f"{partition} opened by {event['task']} while {owner[partition]} had it"
@@ -66,29 +66,29 @@ def test_partitions_move_between_two_workers_without_loss_or_duplicate(
         one.rest.await_running(topic, 2)
         for number in range(40):
             produce(b, topic, [f"a{number}"], partition=number % 4)
-        wait_until(lambda: len(put(events)) == 40, why=one.tail)
+        wait_until(lambda: len(put(events)) == 40, detail=one.tail)
         with DistributedWorker(folder / "two", props) as two:
             wait_until(
                 lambda: (
                     {task["worker_id"] for task in one.rest.status(topic)["tasks"]} == {one.worker_id, two.worker_id}
                 ),
                 60,
-                why=lambda: str(one.rest.status(topic)),
+                detail=lambda: str(one.rest.status(topic)),
             )
-            wait_until(lambda: [len(held(events).get(task, ())) for task in (0, 1)] == [2, 2], 60, why=one.tail)
+            wait_until(lambda: [len(held(events).get(task, ())) for task in (0, 1)] == [2, 2], 60, detail=one.tail)
             for number in range(40):
                 produce(b, topic, [f"b{number}"], partition=number % 4)
-            wait_until(lambda: len(put(events)) == 80, why=one.tail)
+            wait_until(lambda: len(put(events)) == 80, detail=one.tail)
             two.stop()
         one.rest.await_running(topic, 2)
-        wait_until(lambda: [len(held(events).get(task, ())) for task in (0, 1)] == [2, 2], 60, why=one.tail)
+        wait_until(lambda: [len(held(events).get(task, ())) for task in (0, 1)] == [2, 2], 60, detail=one.tail)
         for number in range(40):
             produce(b, topic, [f"c{number}"], partition=number % 4)
-        wait_until(lambda: len(put(events)) >= 120, why=one.tail)
-        # A partition more: an own rebalance, in which only that one moves with the cooperative protocol.
-        opened = Counter(p for event in told(events, "open") for p in event["partitions"])
+        wait_until(lambda: len(put(events)) >= 120, detail=one.tail)
+        # A new partition causes a rebalance, in which only that one moves with the cooperative protocol.
+        opened = Counter(p for event in events_of(events, "open") for p in event["partitions"])
         one.rest.delete(topic)
-        wait_until(lambda: all(not mine for mine in held(events).values()), why=one.tail)
+        wait_until(lambda: all(not mine for mine in held(events).values()), detail=one.tail)
     never_shared(events)
     assert Counter(put(events)) == Counter(repr(f"{x}{n}") for x in "abc" for n in range(40))
     assert committed(b, f"connect-{topic}") == {f"{topic}-{p}": 30 for p in range(4)}
@@ -110,19 +110,20 @@ def test_created_and_deleted_topics_change_what_a_pattern_reads(
     worker.rest.create(topic, config)
     worker.rest.await_running(topic, 1)
     produce(broker.bootstrap, topic, ["old"], partition=0)
-    wait_until(lambda: put(events) == ["'old'"], why=worker.tail)
+    wait_until(lambda: put(events) == ["'old'"], detail=worker.tail)
     create_topic(broker.bootstrap, f"{topic}-new")
     produce(broker.bootstrap, f"{topic}-new", ["new"])
-    wait_until(lambda: put(events) == ["'old'", "'new'"], why=worker.tail)
-    # What it had before it kept.
-    assert not told(events, "close")
+    wait_until(lambda: put(events) == ["'old'", "'new'"], detail=worker.tail)
+    # It kept the partitions that it had before.
+    assert not events_of(events, "close")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_topics([f"{topic}-new"])[f"{topic}-new"].result(20)
     wait_until(
-        lambda: [event["partitions"] for event in told(events, "close")] == [[f"{topic}-new-0"]], why=worker.tail
+        lambda: [event["partitions"] for event in events_of(events, "close")] == [[f"{topic}-new-0"]],
+        detail=worker.tail,
     )
     produce(broker.bootstrap, topic, ["on"], partition=0)
-    wait_until(lambda: put(events)[-1] == "'on'", why=worker.tail)
+    wait_until(lambda: put(events)[-1] == "'on'", detail=worker.tail)
     assert worker.rest.states(topic) == ["RUNNING", "RUNNING"]
     worker.rest.delete(topic)
 
@@ -135,8 +136,8 @@ def test_a_batch_with_a_retriable_error_is_put_again_before_any_other(
     worker.rest.await_running(topic, 1)
     produce(broker.bootstrap, topic, ["before", "retry this", "after"], partition=0)
     produce(broker.bootstrap, topic, [f"other {n}" for n in range(20)], partition=1)
-    wait_until(lambda: len(put(events)) == 23, why=worker.tail)
-    refused = told(events, "refused")
+    wait_until(lambda: len(put(events)) == 23, detail=worker.tail)
+    refused = events_of(events, "refused")
     assert len(refused) == 3
     assert len({event["records"] for event in refused}) == 1  # the same batch each time
     assert refused[2]["at"] - refused[0]["at"] >= 0.15  # twice the 100 ms that the task asked for
@@ -155,27 +156,27 @@ def test_a_task_may_rewind_pause_resume_and_request_a_commit(broker: LocalKafka,
         fresh.write_text(json.dumps(obeyed))
         fresh.replace(commands)
         produce(broker.bootstrap, topic, [f"for {name}"], partition=3)  # so that put is called
-        wait_until(lambda: name in [event["command"] for event in told(events, "obeyed")], why=worker.tail)
+        wait_until(lambda: name in [event["command"] for event in events_of(events, "obeyed")], detail=worker.tail)
 
     props = {**distributed_props(broker.bootstrap, f"{topic}-workers"), "offset.flush.interval.ms": "600000"}
     with DistributedWorker(folder, props) as worker:
         worker.rest.create(topic, sink_props(topic, topic, events, commands=str(commands)))
         worker.rest.await_running(topic, 1)
         produce(broker.bootstrap, topic, [f"n{n}" for n in range(10)], partition=0)
-        wait_until(lambda: len(put(events)) == 10, why=worker.tail)
+        wait_until(lambda: len(put(events)) == 10, detail=worker.tail)
         order("back", "rewind", 0, to=7)
-        wait_until(lambda: Counter(put(events))["'n9'"] == 2, why=worker.tail)
+        wait_until(lambda: Counter(put(events))["'n9'"] == 2, detail=worker.tail)
         assert Counter(put(events))["'n6'"] == 1
         order("hold", "pause", 0)
         produce(broker.bootstrap, topic, ["held back"], partition=0)
-        produce(broker.bootstrap, topic, ["goes on"], partition=1)
-        wait_until(lambda: "'goes on'" in put(events), why=worker.tail)
+        produce(broker.bootstrap, topic, ["continued"], partition=1)
+        wait_until(lambda: "'continued'" in put(events), detail=worker.tail)
         assert "'held back'" not in put(events)
         order("free", "resume", 0)
-        wait_until(lambda: "'held back'" in put(events), why=worker.tail)
+        wait_until(lambda: "'held back'" in put(events), detail=worker.tail)
         assert committed(broker.bootstrap, f"connect-{topic}") == {}
         order("now", "commit")
-        wait_until(lambda: committed(broker.bootstrap, f"connect-{topic}").get(f"{topic}-0") == 11, why=worker.tail)
+        wait_until(lambda: committed(broker.bootstrap, f"connect-{topic}").get(f"{topic}-0") == 11, detail=worker.tail)
 
 
 def test_a_paused_sink_keeps_its_partitions_commits_and_reads_nothing(
@@ -185,19 +186,19 @@ def test_a_paused_sink_keeps_its_partitions_commits_and_reads_nothing(
     worker.rest.create(topic, sink_props(topic, topic, events))
     worker.rest.await_running(topic, 1)
     produce(broker.bootstrap, topic, ["one"], partition=0)
-    wait_until(lambda: put(events) == ["'one'"], why=worker.tail)
+    wait_until(lambda: put(events) == ["'one'"], detail=worker.tail)
     worker.rest.pause(topic)
     wait_until(lambda: worker.rest.states(topic) == ["PAUSED", "PAUSED"])
     wait_until(lambda: committed(broker.bootstrap, f"connect-{topic}") == {f"{topic}-0": 1})
     produce(broker.bootstrap, topic, ["two"], partition=0)
-    flushes = len(told(events, "flush"))
-    wait_until(lambda: len(told(events, "flush")) >= flushes + 3, why=worker.tail)  # it lives
+    flushes = len(events_of(events, "flush"))
+    wait_until(lambda: len(events_of(events, "flush")) >= flushes + 3, detail=worker.tail)  # it is running
     assert put(events) == ["'one'"]
-    assert not told(events, "close")
+    assert not events_of(events, "close")
     worker.rest.resume(topic)
-    wait_until(lambda: put(events) == ["'one'", "'two'"], why=worker.tail)
+    wait_until(lambda: put(events) == ["'one'", "'two'"], detail=worker.tail)
     worker.rest.await_running(topic, 1)  # records do not wait for the status topic
-    assert len(told(events, "start")) == 1
+    assert len(events_of(events, "start")) == 1
     worker.rest.delete(topic)
 
 
@@ -212,10 +213,10 @@ def test_a_worker_killed_between_put_and_commit_has_its_records_delivered_again(
         one.rest.create(topic, config)
         one.rest.await_running(topic, 1)
         produce(broker.bootstrap, topic, [f"n{n}" for n in range(10)], partition=0)
-        wait_until(lambda: len(put(events)) == 10, why=one.tail)
+        wait_until(lambda: len(put(events)) == 10, detail=one.tail)
         one.kill9()
     with DistributedWorker(folder / "two", props) as two:
-        wait_until(lambda: len(put(events)) == 20, 90, why=two.tail)
+        wait_until(lambda: len(put(events)) == 20, 90, detail=two.tail)
     assert put(events)[10:] == put(events)[:10]
 
 
@@ -233,8 +234,8 @@ def test_bad_records_go_to_the_dead_letters_with_their_error_and_the_others_arri
     worker.rest.await_running(topic, 1)
     good = (7).to_bytes(4, "big")
     produce(broker.bootstrap, topic, [good, b"not four", good], partition=2, key=b"k", headers=[("h", b"1")])
-    wait_until(lambda: put(events) == ["7", "7"], why=worker.tail)
-    wait_until(lambda: len(read_all(broker.bootstrap, letters)) == 1, why=worker.tail)
+    wait_until(lambda: put(events) == ["7", "7"], detail=worker.tail)
+    wait_until(lambda: len(read_all(broker.bootstrap, letters)) == 1, detail=worker.tail)
     (letter,) = read_all(broker.bootstrap, letters)
     assert (letter.key(), letter.value()) == (b"k", b"not four")
     headers = dict(letter.headers())
@@ -260,7 +261,7 @@ def test_records_that_a_task_reports_are_in_the_dead_letters_before_their_offset
         "errors.deadletterqueue.topic.name": letters,
         "errors.deadletterqueue.topic.replication.factor": "1",
         "errors.deadletterqueue.context.headers.enable": "true",
-        # The dead letter is what was read, not what became of it.
+        # The dead letter contains the original record, not the transformed one.
         "transforms": "route",
         "transforms.route.type": "org.apache.kafka.connect.transforms.RegexRouter",
         "transforms.route.regex": ".*",
@@ -270,9 +271,9 @@ def test_records_that_a_task_reports_are_in_the_dead_letters_before_their_offset
     worker.rest.create(topic, config)
     worker.rest.await_running(topic, 1)
     produce(broker.bootstrap, topic, ["fine", "bad one", "fine too"], partition=1)
-    wait_until(lambda: put(events) == ["'fine'", "'fine too'"], why=worker.tail)
-    assert {(e["topic"], *e["original"][:2]) for e in told(events, "put")} == {("elsewhere", topic, 1)}
-    wait_until(lambda: committed(broker.bootstrap, f"connect-{topic}") == {f"{topic}-1": 3}, why=worker.tail)
+    wait_until(lambda: put(events) == ["'fine'", "'fine too'"], detail=worker.tail)
+    assert {(e["topic"], *e["original"][:2]) for e in events_of(events, "put")} == {("elsewhere", topic, 1)}
+    wait_until(lambda: committed(broker.bootstrap, f"connect-{topic}") == {f"{topic}-1": 3}, detail=worker.tail)
     (letter,) = read_all(broker.bootstrap, letters)
     headers = dict(letter.headers())
     assert letter.value() == b"bad one"
@@ -290,7 +291,7 @@ def test_a_reported_record_fails_the_task_when_no_error_is_tolerated(
     worker.rest.create(topic, config)
     worker.rest.await_running(topic, 1)
     produce(broker.bootstrap, topic, ["bad"], partition=0)
-    wait_until(lambda: worker.rest.states(topic) == ["RUNNING", "FAILED"], why=worker.tail)
+    wait_until(lambda: worker.rest.states(topic) == ["RUNNING", "FAILED"], detail=worker.tail)
     assert "Tolerance exceeded in error handler" in worker.rest.status(topic)["tasks"][0]["trace"]
     assert committed(broker.bootstrap, f"connect-{topic}").get(f"{topic}-0", 0) == 0
     worker.rest.delete(topic)

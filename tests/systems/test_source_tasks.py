@@ -70,8 +70,8 @@ def test_topics_are_created_with_the_settings_of_the_matching_group(
         lambda: exists(broker, unique) and sorted(values(broker, unique)) == sorted(source.read_text().split("\n")[:-1])
     )
     assert describe(broker, unique)[0] == 2
-    # Records without a key are refused there, but the topic has been made.
-    wait_until(lambda: exists(broker, f"{unique}-table"), why=worker.tail)
+    # Records without a key are rejected there, but the topic was created.
+    wait_until(lambda: exists(broker, f"{unique}-table"), detail=worker.tail)
     partitions, settings = describe(broker, f"{unique}-table")
     assert (partitions, settings["cleanup.policy"]) == (1, "compact")
     for topic in (unique, f"{unique}-table"):
@@ -97,7 +97,7 @@ def test_a03_records_are_compressed_by_the_producer_settings_of_worker_or_connec
 ) -> None:
     create_topic(broker.bootstrap, unique)
     worker.rest.create(unique, file_source(unique, source, **{"producer.override.compression.type": "gzip"}))
-    wait_until(lambda: len(values(broker, unique)) == 30, why=worker.tail)
+    wait_until(lambda: len(values(broker, unique)) == 30, detail=worker.tail)
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="B")
     info = cluster.metadata([unique]).topics[unique]
     reader = BatchReader(cluster, cluster.leader(unique, 0), {unique: info})
@@ -133,9 +133,9 @@ def test_transformations_apply_in_order_and_dropped_records_are_not_written(
         "predicates.elsewhere.pattern": ".*-renamed",
     }
     worker.rest.create(unique, file_source(unique, source, **transforms))
-    wait_until(lambda: values(broker, target) == source.read_text().split("\n")[:-1], why=worker.tail)
+    wait_until(lambda: values(broker, target) == source.read_text().split("\n")[:-1], detail=worker.tail)
     topics = f"/connectors/{unique}/topics"
-    wait_until(lambda: worker.rest.get(topics) == {unique: {"topics": [target]}}, why=worker.tail)
+    wait_until(lambda: worker.rest.get(topics) == {unique: {"topics": [target]}}, detail=worker.tail)
     worker.rest.delete(unique)
 
 
@@ -147,7 +147,7 @@ def test_bad_records_are_left_out_when_all_errors_are_tolerated_and_end_the_task
     config = {"connector.class": COUNTING, "topic": unique, "bad.at": "5", **bytes_only}
     tolerant = {"errors.tolerance": "all", "errors.log.enable": "true", "errors.log.include.messages": "true"}
     worker.rest.create(unique, {**config, **tolerant})
-    wait_until(lambda: values(broker, unique)[:6] == ["1", "2", "3", "4", "6", "7"], why=worker.tail)
+    wait_until(lambda: values(broker, unique)[:6] == ["1", "2", "3", "4", "6", "7"], detail=worker.tail)
     worker.rest.await_running(unique, 1)
     log = worker.log.read_text()
     assert "Error encountered in task" in log
@@ -155,8 +155,8 @@ def test_bad_records_are_left_out_when_all_errors_are_tolerated_and_end_the_task
     worker.rest.delete(unique)
     strict = f"{unique}-strict"
     worker.rest.create(strict, {**config, "topic": unique})
-    wait_until(lambda: worker.rest.states(strict) == ["RUNNING", "FAILED"], why=worker.tail)
-    # What came before was committed when it failed.
+    wait_until(lambda: worker.rest.states(strict) == ["RUNNING", "FAILED"], detail=worker.tail)
+    # The offsets before it were committed when it failed.
     assert [entry["offset"]["count"] for entry in worker.rest.offsets(strict)] == [4]
     worker.rest.delete(strict)
 
@@ -178,7 +178,7 @@ def test_records_without_source_partition_and_offset_are_written(
     }
     with DistributedWorker(folder / "worker", props) as worker:
         worker.rest.create(unique, config)
-        wait_until(lambda: len(read_committed(broker.bootstrap, unique)) == 50, why=worker.tail)
+        wait_until(lambda: len(read_committed(broker.bootstrap, unique)) == 50, detail=worker.tail)
         time.sleep(2)  # offsets are committed
         worker.rest.await_running(unique, 1)
         assert "not committed" not in worker.log.read_text()

@@ -1,4 +1,4 @@
-"""The three internal topics of a distributed worker, seen from the topics and from REST."""
+"""The three internal topics of a distributed worker, checked in the topics and through REST."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def test_a14_another_worker_resumes_at_the_committed_offset(broker: LocalKafka, 
     expected: list[dict[str, Any]] = [{"partition": {"filename": str(source)}, "offset": {"position": 14}}]
     with DistributedWorker(folder / "first", props) as first:
         first.rest.create("src", file_source(source, unique))
-        wait_until(lambda: first.rest.offsets("src") == expected, 60, why=first.tail)
+        wait_until(lambda: first.rest.offsets("src") == expected, 60, detail=first.tail)
         first.kill9()
     shutil.rmtree(folder / "first")
     with source.open("a") as growing:
         growing.write("four\n")
     with DistributedWorker(folder / "second", props) as second:
         second.rest.await_running("src", 1)
-        wait_until(lambda: len(read(broker, unique)) == 4, 60, why=second.tail)
+        wait_until(lambda: len(read(broker, unique)) == 4, 60, detail=second.tail)
         expected[0]["offset"]["position"] = 19
-        wait_until(lambda: second.rest.offsets("src") == expected, 60, why=second.tail)
+        wait_until(lambda: second.rest.offsets("src") == expected, 60, detail=second.tail)
     assert [record.value for record in read(broker, unique)] == [b"one", b"two", b"three", b"four"]
     assert rows(broker, f"{unique}-offsets")[0] == (f'["src",{{"filename":"{source}"}}]', b'{"position":14}')
 
@@ -70,7 +70,7 @@ def test_a14_a_connector_s_own_offsets_topic_takes_precedence_over_the_worker_s(
     config = {**file_source(source, unique), "offsets.storage.topic": own}
     worker.rest.create(unique, config)
     written = (key, b'{"position":4}')  # to its own, and copied to the other
-    wait_until(lambda: written in rows(broker, own) and written in rows(broker, shared), 60, why=worker.tail)
+    wait_until(lambda: written in rows(broker, own) and written in rows(broker, shared), 60, detail=worker.tail)
     assert config_of(broker, own, "cleanup.policy") == "compact"
     assert partitions_of(broker, own) == 3
     worker.rest.stop(unique)
@@ -81,7 +81,7 @@ def test_a14_a_connector_s_own_offsets_topic_takes_precedence_over_the_worker_s(
     )
     assert worker.rest.offsets(unique)[0]["offset"] == {"position": 0}
     worker.rest.resume(unique)
-    wait_until(lambda: len(read(broker, unique)) == 2, 60, why=worker.tail)
+    wait_until(lambda: len(read(broker, unique)) == 2, 60, detail=worker.tail)
     worker.rest.stop(unique)
     worker.rest.ask("DELETE", f"/connectors/{unique}/offsets")
     assert worker.rest.offsets(unique) == []
@@ -98,15 +98,17 @@ def test_a16_a39_status_records_are_written(
     worker.rest.create(unique, verifiable(unique, 3))
     worker.rest.await_running(unique, 3)
     with DistributedWorker(folder, distributed_props(broker.bootstrap, group)) as other:
-        # It takes over its share, in a later generation.
+        # It is assigned its share in a later generation.
         def is_shared() -> bool:
             found = worker.rest.status(unique)
             owners = {task["worker_id"] for task in found["tasks"]}
             return len(owners) == 2 and worker.rest.states(unique) == ["RUNNING"] * 4
 
-        wait_until(is_shared, 60, why=lambda: str(worker.rest.status(unique)))
+        wait_until(is_shared, 60, detail=lambda: str(worker.rest.status(unique)))
         here = worker.rest.status(unique)
-        wait_until(lambda: other.rest.status(unique) == here, 1, what=f"{here}", why=lambda: other.rest.status(unique))
+        wait_until(
+            lambda: other.rest.status(unique) == here, 1, what=f"{here}", detail=lambda: other.rest.status(unique)
+        )
         table = latest(broker, f"{group}-status")
         for task in here["tasks"]:
             found = table[f"status-task-{unique}-{task['id']}"]
@@ -115,11 +117,11 @@ def test_a16_a39_status_records_are_written(
         moved = [task["id"] for task in here["tasks"] if task["worker_id"] == other.worker_id]
         for number in moved:
             key = f"status-task-{unique}-{number}"
-            said = [json.loads(value) for name, value in rows(broker, f"{group}-status") if name == key and value]
-            generations = [status["generation"] for status in said]
+            written = [json.loads(value) for name, value in rows(broker, f"{group}-status") if name == key and value]
+            generations = [status["generation"] for status in written]
             assert generations == sorted(generations)
             assert generations[0] < generations[-1]
-            assert [status["state"] for status in said] == ["RUNNING", "UNASSIGNED", "RUNNING"]
+            assert [status["state"] for status in written] == ["RUNNING", "UNASSIGNED", "RUNNING"]
         topic = table[f"status-topic-{unique}:connector-{unique}"]["topic"]
         assert list(topic) == ["name", "connector", "task", "discoverTimestamp"]
         assert (topic["name"], topic["connector"]) == (unique, unique)
@@ -144,7 +146,7 @@ def test_a39_a_failure_is_reported_with_its_stack_trace(
     worker.rest.create(unique, config)
     worker.rest.await_running(unique, 1)
     write(broker, unique, "key", "this is no JSON")
-    wait_until(lambda: worker.rest.states(unique) == ["RUNNING", "FAILED"], 60, why=worker.tail)
+    wait_until(lambda: worker.rest.states(unique) == ["RUNNING", "FAILED"], 60, detail=worker.tail)
     found = latest(broker, f"{group}-status")[f"status-task-{unique}-0"]
     (shown,) = worker.rest.status(unique)["tasks"]
     assert (found["state"], found["worker_id"], found["trace"]) == ("FAILED", worker.worker_id, shown["trace"])
@@ -159,7 +161,7 @@ def test_a18_config_records_are_written(worker: DistributedWorker, broker: Local
     topic = f"{group}-configs"
     config = verifiable(unique, 2)
     worker.rest.create(unique, config, state="PAUSED")
-    wait_until(lambda: worker.rest.states(unique) == ["PAUSED"], 60, why=lambda: str(worker.rest.status(unique)))
+    wait_until(lambda: worker.rest.states(unique) == ["PAUSED"], 60, detail=lambda: str(worker.rest.status(unique)))
     worker.rest.resume(unique)
     worker.rest.await_running(unique, 2)
     mine = [(key, value) for key, value in rows(broker, topic) if unique in key]
@@ -176,9 +178,9 @@ def test_a18_config_records_are_written(worker: DistributedWorker, broker: Local
     assert json.loads(mine[1][1] or b"") == {"properties": {**config, "name": unique}}
     assert mine[2][1] == b'{"state":"STARTED","state.v2":"STARTED"}'
     assert mine[5][1] == b'{"tasks":2}'
-    # Whoever writes to the topic is obeyed.
+    # The worker applies records of any writer to the topic.
     write(broker, topic, f"target-state-{unique}", '{"state":"PAUSED","state.v2":"PAUSED"}')
-    wait_until(lambda: worker.rest.states(unique) == ["PAUSED"] * 3, 30, why=lambda: str(worker.rest.status(unique)))
+    wait_until(lambda: worker.rest.states(unique) == ["PAUSED"] * 3, 30, detail=lambda: str(worker.rest.status(unique)))
     by_hand = {"properties": {**config, "name": f"{unique}-hand", "tasks.max": "1"}}
     write(broker, topic, f"connector-{unique}-hand", json.dumps(by_hand))
     worker.rest.await_running(f"{unique}-hand", 1)
@@ -194,13 +196,13 @@ def test_a18_config_records_are_written(worker: DistributedWorker, broker: Local
 def test_task_configs_that_the_topic_rejects_are_reported_by_name_and_none_is_used(
     broker: LocalKafka, unique: str
 ) -> None:
-    # All partitions of a task are one record, as in Java: more than some 25,000 are too large for the default.
+    # All partitions of a task are one record, as in Java: more than about 25,000 exceed the default size.
     many = ",".join(f"a-topic-with-a-name-of-ordinary-length-{number}" for number in range(30_000))
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="B")
     store = KafkaConfigStore(cluster, InternalTopic(unique, "config.storage.", 1, 1), start_timeout_s=30)
-    nobody: Any = object()  # never called
+    unused: Any = object()  # never called
     try:
-        store.start(nobody)
+        store.start(unused)
         wrong = rf"the task configs of connector c to the config topic {unique} of cluster B: .*MESSAGE_TOO_LARGE"
         with pytest.raises(ConnectError, match=wrong):
             store.put_task_configs("c", [{"task.assigned.partitions": "t-0"}, {"task.assigned.partitions": many}])
@@ -252,7 +254,7 @@ def test_a40_a_reference_is_stored_and_not_the_secret(broker: LocalKafka, unique
         worker.rest.await_running("c", 1)
         assert worker.rest.get("/connectors/c/config")["producer.override.client.id"] == reference
         assert worker.rest.get("/connectors/c/tasks")[0]["config"]["topic"] == config["topic"]
-        wait_until(lambda: len(read(broker, unique)) > 0, 30, why=worker.tail)
+        wait_until(lambda: len(read(broker, unique)) > 0, 30, detail=worker.tail)
         stored = rows(broker, f"{unique}-configs")
         assert {key for key, _ in stored} >= {"connector-c", "task-c-0", "commit-c"}
         assert json.loads(dict(stored)["connector-c"] or b"")["properties"]["producer.override.client.id"] == reference
@@ -263,7 +265,7 @@ def test_a40_a_reference_is_stored_and_not_the_secret(broker: LocalKafka, unique
 
 @pytest.mark.timeout(120)
 def test_a44_a_file_with_internal_converters_still_starts(broker: LocalKafka, unique: str, folder: Path) -> None:
-    """The worker properties that the seeds began with."""
+    """The worker properties that the test started with."""
     create(broker, unique)
     converter = "org.apache.kafka.connect.json.JsonConverter"
     props = distributed_props(broker.bootstrap, unique) | {
@@ -282,7 +284,7 @@ def test_a44_a_file_with_internal_converters_still_starts(broker: LocalKafka, un
         source.write_text("one\n")
         worker.rest.create("src", file_source(source, unique))
         worker.rest.await_running("src", 1)
-        wait_until(lambda: worker.rest.offsets("src") != [], 30, why=worker.tail)
+        wait_until(lambda: worker.rest.offsets("src") != [], 30, detail=worker.tail)
         for store in ("configs", "offsets", "status"):
             values = [value for _, value in rows(broker, f"{unique}-{store}") if value is not None]
             assert values

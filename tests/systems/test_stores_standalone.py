@@ -1,4 +1,4 @@
-"""A standalone worker keeps everything to itself: configs and statuses in memory, offsets in a file."""
+"""A standalone worker stores configs and statuses in memory, and offsets in a file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a17_a19_standalone_writes_only_data_to_kafka(broker: LocalKafka, unique
         status = worker.rest.await_running("c", 2)
         assert {task["worker_id"] for task in status["tasks"]} == {worker.worker_id}
         worker.rest.pause("c")
-        wait_until(lambda: worker.rest.states("c") == ["PAUSED"] * 3, 30, why=worker.tail)
+        wait_until(lambda: worker.rest.states("c") == ["PAUSED"] * 3, 30, detail=worker.tail)
         worker.rest.stop("c")
         worker.rest.resume("c")
         worker.rest.await_running("c", 2)

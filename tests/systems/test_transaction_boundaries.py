@@ -64,7 +64,7 @@ def test_numbers_have_neither_gaps_nor_duplicates_over_restarts(
     exact.rest.create(topic, props(topic, boundary, **{"transaction.boundary.interval.ms": interval_ms}))
     exact.rest.await_running(topic, 1)
     for target in (50, 150):
-        wait_until(partial(more_than, target), 60, why=exact.tail)
+        wait_until(partial(more_than, target), 60, detail=exact.tail)
         exact.rest.ask("POST", f"/connectors/{topic}/tasks/0/restart", expect=204)
         exact.rest.await_running(topic, 1)
     exact.rest.stop(topic)
@@ -79,8 +79,8 @@ def test_the_connector_s_batches_are_complete_and_offsets_of_aborted_ones_are_co
 ) -> None:
     exact.rest.create(topic, props(topic, "connector", most="300"))
     exact.rest.await_running(topic, 1)
-    wait_until(lambda: position(exact, topic) == 300, 60, why=exact.tail)
-    # Of the batches of five every third is aborted.
+    wait_until(lambda: position(exact, topic) == 300, 60, detail=exact.tail)
+    # Every third of the batches of five records is aborted.
     expected = [number for number in range(300) if (number // 5 + 1) % 3]
     assert seen(broker, topic) == expected
     assert seen(broker, topic, "read_uncommitted") == list(range(300))
@@ -92,7 +92,7 @@ def test_transactions_end_after_the_records_that_the_connector_names(
 ) -> None:
     exact.rest.create(topic, props(topic, "connector", most="200", **{"per.record": "true"}))
     exact.rest.await_running(topic, 1)
-    wait_until(lambda: position(exact, topic) == 200, 60, why=exact.tail)
+    wait_until(lambda: position(exact, topic) == 200, 60, detail=exact.tail)
     assert seen(broker, topic) == [number for number in range(200) if number % 10 > 4]
     exact.rest.delete(topic)
 
@@ -102,11 +102,11 @@ def test_an_interval_withholds_records_until_it_ends_or_the_connector_is_paused(
 ) -> None:
     exact.rest.create(topic, props(topic, "interval", **{"transaction.boundary.interval.ms": "30000", "most": "50"}))
     exact.rest.await_running(topic, 1)
-    wait_until(lambda: len(seen(broker, topic, "read_uncommitted")) == 50, why=exact.tail)
+    wait_until(lambda: len(seen(broker, topic, "read_uncommitted")) == 50, detail=exact.tail)
     time.sleep(1)
     assert seen(broker, topic) == []
     exact.rest.pause(topic)
-    wait_until(lambda: seen(broker, topic) == list(range(50)), why=exact.tail)
+    wait_until(lambda: seen(broker, topic) == list(range(50)), detail=exact.tail)
     exact.rest.delete(topic)
 
 
@@ -116,7 +116,7 @@ def test_offsets_in_a_topic_of_the_connector_s_own_are_copied_to_the_worker_s(
     own = f"{topic}-own-offsets"
     exact.rest.create(topic, props(topic, "poll", most="100", **{"offsets.storage.topic": own}))
     exact.rest.await_running(topic, 1)
-    wait_until(lambda: position(exact, topic) == 100, 60, why=exact.tail)
+    wait_until(lambda: position(exact, topic) == 100, 60, detail=exact.tail)
     key = f'["{topic}",{{"task":"0"}}]'
     mine = [m.value() for m in read_committed(broker.bootstrap, own) if m.key().decode() == key]
     assert mine[-1] == b'{"next":100}'
@@ -125,10 +125,10 @@ def test_offsets_in_a_topic_of_the_connector_s_own_are_copied_to_the_worker_s(
         records = read_committed(broker.bootstrap, exact.props["offset.storage.topic"])
         return [m.value() for m in records if m.key().decode() == key]
 
-    wait_until(lambda: shared()[-1:] == [b'{"next":100}'], why=exact.tail)
+    wait_until(lambda: shared()[-1:] == [b'{"next":100}'], detail=exact.tail)
     # Without its own topic it continues at its position.
     exact.rest.configure(topic, props(topic, "poll", most="120"))
-    wait_until(lambda: seen(broker, topic) == list(range(120)), 60, why=exact.tail)
+    wait_until(lambda: seen(broker, topic) == list(range(120)), 60, detail=exact.tail)
     exact.rest.delete(topic)
 
 
@@ -145,15 +145,15 @@ def test_offsets_are_looked_up_and_removed_where_the_records_are(
 
     exact.rest.create(topic, props(topic, "poll", most="40", **elsewhere))
     exact.rest.await_running(topic, 1)
-    wait_until(lambda: position(exact, topic) == 40, 60, why=exact.tail)
+    wait_until(lambda: position(exact, topic) == 40, 60, detail=exact.tail)
     assert stored(kafka_a)[-1] == b'{"next":40}'
-    wait_until(lambda: stored(broker)[-1:] == [b'{"next":40}'], why=exact.tail)
+    wait_until(lambda: stored(broker)[-1:] == [b'{"next":40}'], detail=exact.tail)
     exact.rest.stop(topic)
-    wait_until(lambda: exact.rest.http.delete(f"/connectors/{topic}/offsets").status_code == 200, 60, why=exact.tail)
+    wait_until(lambda: exact.rest.http.delete(f"/connectors/{topic}/offsets").status_code == 200, 60, detail=exact.tail)
     assert exact.rest.offsets(topic) == []
     assert (stored(kafka_a)[-1], stored(broker)[-1]) == (None, None)
     exact.rest.resume(topic)
-    wait_until(lambda: seen(kafka_a, topic) == [*range(40), *range(40)], 60, why=exact.tail)
+    wait_until(lambda: seen(kafka_a, topic) == [*range(40), *range(40)], 60, detail=exact.tail)
     exact.rest.delete(topic)
 
 
@@ -161,13 +161,13 @@ def test_a_task_that_writes_to_its_own_offsets_topic_fails_instead_of_waiting_fo
     exact: DistributedWorker, topic: str
 ) -> None:
     exact.rest.create(topic, props(exact.props["offset.storage.topic"], "poll"))
-    wait_until(lambda: exact.rest.states(topic) == ["RUNNING", "FAILED"], why=exact.tail)
+    wait_until(lambda: exact.rest.states(topic) == ["RUNNING", "FAILED"], detail=exact.tail)
     assert "must not write to the topic of its own offsets" in exact.rest.status(topic)["tasks"][0]["trace"]
     exact.rest.delete(topic)
 
 
 def end(broker: LocalKafka, topic: str, isolation: IsolationLevel) -> int:
-    """Behind the last record that such a reader sees."""
+    """The log end offset, or the last stable offset for READ_COMMITTED."""
     tp = TopicPartition(topic, 0)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -181,7 +181,7 @@ def test_a_task_that_fails_in_a_transaction_blocks_no_reader(
     create_topic(broker.bootstrap, unique, 1, **{"max.message.bytes": "4000"})
     settings = {"transaction.boundary.interval.ms": "50000", "large.at": "12", "pause.s": "0.5"}
     exact.rest.create(unique, props(unique, "interval", **settings))
-    wait_until(lambda: exact.rest.states(unique) == ["RUNNING", "FAILED"], 60, why=exact.tail)
+    wait_until(lambda: exact.rest.states(unique) == ["RUNNING", "FAILED"], 60, detail=exact.tail)
     assert "MESSAGE_TOO_LARGE" in exact.rest.status(unique)["tasks"][0]["trace"]
     assert end(broker, unique, IsolationLevel.READ_UNCOMMITTED) >= 10
     # Its transaction would time out after a minute.
@@ -190,7 +190,7 @@ def test_a_task_that_fails_in_a_transaction_blocks_no_reader(
             end(broker, unique, IsolationLevel.READ_COMMITTED) == end(broker, unique, IsolationLevel.READ_UNCOMMITTED)
         ),
         10,
-        why=exact.tail,
+        detail=exact.tail,
     )
     assert seen(broker, unique) == []
     exact.rest.delete(unique)

@@ -113,11 +113,11 @@ def java(broker: LocalKafka, group: str, tmp_path_factory: pytest.TempPathFactor
 
 
 def validated(worker: WorkerProcess, body: dict[str, str]) -> tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]:
-    """All of the answer; its keys with what is anybody's own left out: words for people, versions."""
+    """The response without documentation and versions, which may differ."""
     name = body["connector.class"].rpartition(".")[2]
-    told = worker.rest.ask("PUT", f"/connector-plugins/{name}/config/validate", json=body)
+    answer = worker.rest.ask("PUT", f"/connector-plugins/{name}/config/validate", json=body)
     rows = []
-    for info in told["configs"]:
+    for info in answer["configs"]:
         definition, value = info["definition"], info["value"]
         if value["name"] in OURS:
             continue
@@ -125,11 +125,11 @@ def validated(worker: WorkerProcess, body: dict[str, str]) -> tuple[dict[str, An
             del definition["documentation"]
             definition["default_value"] = _version(definition["default_value"])
         value["value"] = _version(value["value"])
-        # What is there to choose from differs: both bring toys of their own.
+        # Recommended values differ: each worker has its own test plugins.
         value["recommended_values"] = bool(value["recommended_values"])
         columns = {"no definition": definition is None, **(definition or {})}
-        rows.append((value["name"], columns | {f"told {key}": told for key, told in value.items()}))
-    return {key: told[key] for key in ("name", "error_count", "groups")}, rows
+        rows.append((value["name"], columns | {f"value {key}": one for key, one in value.items()}))
+    return {key: answer[key] for key in ("name", "error_count", "groups")}, rows
 
 
 def _version(text: str | None) -> str | None:
@@ -144,7 +144,7 @@ def test_a02_every_row_of_the_response_equals_java_s(
     expected_head, expected = validated(java, BODIES[body])
     head, rows = validated(worker, BODIES[body])
     assert list(differences(dict(rows), dict(expected))) == []
-    # Java tells the keys of converters and clients in the order of a hash table.
+    # Java returns the keys of converters and clients in the order of a hash table.
     prefixes = ("key.converter.", "value.converter.", "header.converter.", "producer.", "consumer.", "admin.")
     in_order = [[name for name, _ in each if not name.startswith(prefixes)] for each in (rows, expected)]
     assert in_order[0] == in_order[1]
@@ -154,7 +154,7 @@ def test_a02_every_row_of_the_response_equals_java_s(
 
 
 def differences(found: dict[str, Any], expected: dict[str, Any]) -> Iterator[str]:
-    """One line for each column of each key that is not the same."""
+    """One line for each column of each key that differs."""
     for name in sorted(found.keys() | expected.keys()):
         if name not in found or name not in expected:
             yield f"{name}: {'Java has it' if name in expected else 'we have it'}: {expected.get(name, found.get(name))}"

@@ -1,4 +1,4 @@
-"""Connect workers as their users run them, ours and Java's: processes with a properties file, asked through REST."""
+"""Connect workers, ours and Java's: processes with a properties file, used through REST."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rest:
         self.http = httpx.Client(base_url=url, timeout=100, trust_env=False)
 
     def ask(self, method: str, path: str, *, expect: int | Sequence[int] = 200, **how: Any) -> Any:
-        """The JSON of an answer (None when there is none), which must have one of the statuses expected."""
+        """The JSON of a response (None without a body), which must have one of the expected statuses."""
         answer = self.http.request(method, path, **how)
         wanted = [expect] if isinstance(expect, int) else expect
         assert answer.status_code in wanted, f"{method} {path}: {answer.status_code} {answer.text}"
@@ -45,23 +45,25 @@ class Rest:
         return self.ask("GET", path, **how)
 
     def create(self, name: str, config: Mapping[str, str], *, state: str | None = None) -> Any:
-        """A new connector; again while a rebalance refuses it."""
+        """Create a connector; retry while a rebalance rejects the request."""
         body = {"name": name, "config": dict(config), **({} if state is None else {"initial_state": state})}
         return self._patiently(lambda: self.http.post("/connectors", json=body), 201)
 
     def configure(self, name: str, config: Mapping[str, str]) -> Any:
-        """Another configuration for a connector."""
+        """Change the configuration of a connector."""
         return self._patiently(lambda: self.http.put(f"/connectors/{name}/config", json=dict(config)), 200, 201)
 
     def delete(self, name: str) -> None:
-        """The end of a connector."""
+        """Delete a connector."""
         self._patiently(lambda: self.http.delete(f"/connectors/{name}"), 204)
 
     def stop(self, name: str) -> None:
-        """Stop a connector and wait until its tasks are gone."""
+        """Stop a connector and wait until it has no tasks."""
         self._patiently(lambda: self.http.put(f"/connectors/{name}/stop"), 204)
         wait_until(
-            lambda: self.states(name) == ["STOPPED"], 30, why=lambda: self.http.get(f"/connectors/{name}/status").text
+            lambda: self.states(name) == ["STOPPED"],
+            30,
+            detail=lambda: self.http.get(f"/connectors/{name}/status").text,
         )
 
     def resume(self, name: str) -> None:
@@ -71,13 +73,13 @@ class Rest:
         self._patiently(lambda: self.http.put(f"/connectors/{name}/pause"), 202)
 
     def status(self, name: str) -> dict[str, Any]:
-        """``/status``, or an empty answer when there is none."""
+        """``/status``, or an empty dict when the connector has none."""
         answer = self.http.get(f"/connectors/{name}/status")
         found = answer.json()
         return found if answer.status_code == 200 else {"connector": {}, "tasks": [], "error": found}
 
     def states(self, name: str) -> list[str]:
-        """State of the connector, then those of its tasks in order."""
+        """The state of the connector, then the states of its tasks in order."""
         found = self.status(name)
         tasks = sorted(found["tasks"], key=lambda task: int(task["id"]))
         return [found["connector"].get("state", ""), *(task["state"] for task in tasks)]
@@ -85,12 +87,12 @@ class Rest:
     def await_running(self, name: str, tasks: int, timeout_s: float = 60) -> dict[str, Any]:
         """Wait until a connector runs with exactly that many running tasks; its status."""
         wait_until(
-            lambda: self.states(name) == ["RUNNING"] * (tasks + 1), timeout_s, why=lambda: str(self.status(name))
+            lambda: self.states(name) == ["RUNNING"] * (tasks + 1), timeout_s, detail=lambda: str(self.status(name))
         )
         return self.status(name)
 
     def offsets(self, name: str) -> list[dict[str, Any]]:
-        """``/offsets``: partition and offset of each."""
+        """``/offsets``: partition and offset of each entry."""
         found = self.get(f"/connectors/{name}/offsets")["offsets"]
         return sorted(found, key=lambda entry: str(entry["partition"]))
 
@@ -101,16 +103,16 @@ class Rest:
             answer = call()
             if answer.status_code in wanted:
                 return answer.json() if answer.content else None
-            # 409 is a rebalance under way: Connect asks its users to try again
+            # 409 is a rebalance in progress: Connect asks clients to retry
             assert answer.status_code == 409, f"{answer.status_code} {answer.text}"
             assert time.monotonic() < deadline, answer.text
             time.sleep(0.2)
 
 
 class WorkerProcess(ABC):
-    """One worker with its own REST port. ``props`` win over what a worker in a test has by default.
+    """One worker with its own REST port. ``props`` override the defaults of a test worker.
 
-    It can be started again after its end, with the same properties on the same port. Usable as a context manager, which
+    It can be restarted with the same properties on the same port. Usable as a context manager, which
     starts it and waits until it is healthy.
     """
 
@@ -152,7 +154,7 @@ class WorkerProcess(ABC):
         return None if self._process is None else self._process.poll()
 
     def launch(self) -> Self:
-        """Start it and return at once."""
+        """Start it and return immediately."""
         file = self.folder / "worker.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in self.props.items()), encoding="latin-1")
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -160,7 +162,7 @@ class WorkerProcess(ABC):
         return self
 
     def start(self, timeout_s: float = 90) -> Self:
-        """Start it and wait until ``/health`` says that it is healthy."""
+        """Start it and wait until ``/health`` reports that it is healthy."""
         self.launch()
         self.await_healthy(timeout_s)
         return self
@@ -173,10 +175,10 @@ class WorkerProcess(ABC):
             except httpx.TransportError:
                 return False
 
-        wait_until(healthy, timeout_s, why=self.tail)
+        wait_until(healthy, timeout_s, detail=self.tail)
 
     def rest_when_open(self, path: str, timeout_s: float = 90) -> Any:
-        """The very first answer with data: none of "not yet" (404, 503, no connection, nothing in it)."""
+        """The first response with data, after those without (404, 503, no connection, empty)."""
         deadline = time.monotonic() + timeout_s
         while True:
             assert time.monotonic() < deadline, self.tail()
@@ -191,7 +193,7 @@ class WorkerProcess(ABC):
             time.sleep(0.02)
 
     def stop(self, patience_s: float = 30) -> int:
-        """SIGTERM; its exit code."""
+        """Stop it with SIGTERM; returns its exit code."""
         assert self._process is not None, "not started"
         self._process.send_signal(signal.SIGCONT)
         self._process.terminate()
@@ -219,10 +221,10 @@ class WorkerProcess(ABC):
         if self._process is not None:
             end(self._process, patience_s=20)
         self.rest.http.close()
-        assert not (was_running and self.exit_code == -signal.SIGKILL), f"did not end when told to: {self.tail()}"
+        assert not (was_running and self.exit_code == -signal.SIGKILL), f"did not end after SIGTERM: {self.tail()}"
 
 
-#: Of a worker and of its sink tasks. A successor of one that was killed waits for their end; by default that is 45 s for a task.
+#: Session timeout of a worker and of its sink tasks. A successor of a killed one waits for it; the default for a task is 45 s.
 SHORT_SESSIONS: Final = {
     f"{whose}{key}": value
     for whose in ("", "consumer.")
@@ -231,7 +233,7 @@ SHORT_SESSIONS: Final = {
 
 
 def distributed_props(bootstrap: str, group: str) -> dict[str, str]:
-    """Properties of a distributed worker with three internal topics of its group, sessions of some seconds."""
+    """Properties of a distributed worker with three internal topics of its group and a session timeout of some seconds."""
     return {
         "bootstrap.servers": bootstrap,
         "group.id": group,
@@ -281,7 +283,7 @@ class JavaDistributedWorker(WorkerProcess):
 
     @staticmethod
     def _defaults() -> dict[str, str]:
-        # Everything it has is on its class path, found through manifests: scanning costs seconds.
+        # All plugins are on its class path and found through manifests: scanning takes seconds.
         return {**WorkerProcess._defaults(), "plugin.discovery": "service_load"}
 
 

@@ -1,4 +1,4 @@
-"""docs/BEHAVIOURS.md lists all 36, and the tests that it names exist; docs/COMPATIBILITY.md decides on all weaknesses of MirrorMaker 2."""
+"""docs/BEHAVIOURS.md lists all 36 behaviours, and its tests exist; docs/COMPATIBILITY.md covers all weaknesses of MirrorMaker 2."""
 
 from __future__ import annotations
 

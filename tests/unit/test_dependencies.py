@@ -1,6 +1,6 @@
-"""The packages that everything runs with: the ones that are pinned, fitting together, and none that was known to be vulnerable.
+"""The installed packages are the pinned ones, are compatible, and have no known vulnerability.
 
-What was published since the list was written nobody sees here, where there is no network: docs/SECURITY.md says how to ask.
+This test has no network access: docs/SECURITY.md documents how to check for newer advisories.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 #: A dependency of pyjks for an unused format that must be compiled: bin/setup omits it.
 NOT_INSTALLED = {"twofish"}
 
-#: The first version without it, by package and advisory; as known in November 2026 to who wrote this, by no means all.
+#: The first fixed version by package and advisory; known in November 2026, and not complete.
 FIXED_IN = [
     ("certifi", "2024.7.4", "CVE-2024-39689"),
     ("cryptography", "44.0.1", "CVE-2024-12797"),
@@ -54,7 +54,7 @@ def options() -> configparser.ConfigParser:
 
 
 def wanted(*extras: str) -> list[Requirement]:
-    """What setup.cfg asks for."""
+    """The requirements in setup.cfg."""
     parser = options()
     texts = [parser["options"]["install_requires"], *(parser["options.extras_require"][extra] for extra in extras)]
     lines = (line.strip() for text in texts for line in text.splitlines())
@@ -73,7 +73,7 @@ def pins() -> dict[str, Version]:
 
 
 def needed(requirements: list[Requirement]) -> Iterator[tuple[str, Requirement]]:
-    """Each requirement with who asks for it, down to the last."""
+    """Each direct and transitive requirement with the package that needs it."""
     left, seen = [("setup.cfg", requirement) for requirement in requirements], set[tuple[str, str]]()
     while left:
         who, requirement = left.pop()
@@ -95,7 +95,7 @@ def test_every_dependency_is_pinned_installed_as_pinned_and_within_its_bounds() 
     pinned = pins()
     for who, requirement in needed(wanted("test")):
         name = canonicalize_name(requirement.name)
-        assert name in pinned, f"{who} needs {requirement}, and constraints.txt does not say which"
+        assert name in pinned, f"{who} needs {requirement}, which constraints.txt does not pin"
         if name not in NOT_INSTALLED:
             assert Version(importlib.metadata.version(requirement.name)) == pinned[name], name
         assert requirement.specifier.contains(pinned[name], prereleases=True), f"{who} needs {requirement}"

@@ -11,7 +11,7 @@ KNOWN = {frozenset({"mm2.mirror.flow_resources", "mm2.mirror.rest"})}
 
 
 def circle_of(imports: dict[str, set[str]]) -> list[str]:
-    """The modules of one circle; empty when there is none."""
+    """The modules of one cycle; empty without one."""
     try:
         graphlib.TopologicalSorter(imports).prepare()
     except graphlib.CycleError as error:

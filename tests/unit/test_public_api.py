@@ -1,4 +1,4 @@
-"""The public API is what docs/PLUGINS.md lists: each module exports exactly these names, with type annotations."""
+"""The public API equals the list in docs/PLUGINS.md: each module exports exactly these names, with type annotations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A wrong wall clock for every Python process that finds this folder on its PYTHONPATH: so many seconds off as the file
-named by MM2_TEST_CLOCK says, at any moment. The monotonic clock is right, as it is when somebody sets the time.
+"""Shifts the wall clock of every Python process that has this folder on its PYTHONPATH.
+
+The file named by MM2_TEST_CLOCK contains the offset in seconds and is read at each call. The monotonic clock is not
+changed, as when an operator sets the time.
 """
 
 import os

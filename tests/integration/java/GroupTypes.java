@@ -29,7 +29,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
  * Members of share groups (KIP-932) and of groups of Kafka Streams' own protocol (KIP-1071), which no client for Python has. Each
- * line of the input is a deed as words with a tab between them, beginning with what is done and the brokers; each line of the
+ * line of the input is a command: tab-separated words that start with the operation and the brokers; each line of the
  * output that begins with a mark is what it brought, in JSON. Values of records are numbers of 8 bytes.
  */
 public class GroupTypes {
@@ -39,22 +39,22 @@ public class GroupTypes {
 
     public static void main(String[] args) throws Exception {
         for (String line : new String(System.in.readAllBytes(), StandardCharsets.UTF_8).split("\n")) {
-            String[] deed = line.split("\t");
+            String[] command = line.split("\t");
             // Clients may log between the lines.
-            System.out.println(MARK + MAPPER.writeValueAsString(done(deed[0], deed[1], deed[2], deed)));
+            System.out.println(MARK + MAPPER.writeValueAsString(done(command[0], command[1], command[2], command)));
         }
     }
 
-    private static Object done(String what, String brokers, String group, String[] deed) throws Exception {
+    private static Object done(String what, String brokers, String group, String[] command) throws Exception {
         switch (what) {
             case "share-from-start":
                 return shareFromStart(brokers, group);
             case "share":
-                return share(brokers, group, deed[3], Long.parseLong(deed[4]), Long.parseLong(deed[5]));
+                return share(brokers, group, command[3], Long.parseLong(command[4]), Long.parseLong(command[5]));
             case "share-starts":
                 return shareStarts(brokers, group);
             case "streams":
-                return streams(brokers, group, new TopicPartition(deed[3], 0), Long.parseLong(deed[4]));
+                return streams(brokers, group, new TopicPartition(command[3], 0), Long.parseLong(command[4]));
             default:
                 throw new IllegalArgumentException(what);
         }
@@ -114,7 +114,7 @@ public class GroupTypes {
         return found;
     }
 
-    /** Join as a stream thread does, say what is committed (null: nothing), commit `offset`, leave. */
+    /** Join as a stream thread does, return the committed offset (null without one), commit `offset`, leave. */
     private static Object streams(String brokers, String group, TopicPartition partition, long offset) {
         StreamsRebalanceData.Subtopology topology =
             new StreamsRebalanceData.Subtopology(Set.of(partition.topic()), Set.of(), Map.of(), Map.of(), List.of());

@@ -20,7 +20,7 @@ import org.apache.kafka.connect.mirror.MirrorClient;
 import org.apache.kafka.connect.mirror.RemoteClusterUtils;
 
 /**
- * What Kafka's MirrorClient, RemoteClusterUtils and console formatters say. Each line of the input is a question as words with a
+ * Results of Kafka's MirrorClient, RemoteClusterUtils and console formatters. Each line of the input is a request: words with a
  * tab between them, each line of the output an answer in JSON, or {"failed": class of the exception}.
  */
 public class MirrorOracle {

@@ -1,4 +1,4 @@
-"""Admin classes as users write them for `forwarding.admin.class` (KIP-787): named by their Python path in properties."""
+"""Admin classes for `forwarding.admin.class` (KIP-787), configured by their Python path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mm2.kafka.structs import AclBinding, AlterOp, ConfigEntry, ConfigSource, Ne
 
 
 class NotingAdmin(Admin):
-    """Remembers what was changed through it: the verb, the alias of the cluster, the topic."""
+    """Records the changes: the operation, the alias of the cluster, the topic."""
 
     noted: ClassVar[list[tuple[str, str, str]]] = []
 
@@ -41,7 +41,7 @@ class NotingAdmin(Admin):
 
 
 class NewerSourceAdmin(Admin):
-    """What the source would say if it were a newer Kafka: a property more, and a value that the target does not take."""
+    """Simulates a newer source: it returns an additional property, and a value that the target rejects."""
 
     def describe_configs(
         self, topics: Iterable[str], keys: Iterable[str] | None = None
@@ -56,7 +56,7 @@ class NewerSourceAdmin(Admin):
 
 
 class GhostlyAdmin(Admin):
-    """Between its list and its describe a topic of the source has gone."""
+    """Simulates a source topic that is deleted between list and describe."""
 
     ghost: ClassVar[str] = ""
 
@@ -66,7 +66,7 @@ class GhostlyAdmin(Admin):
 
 
 class BlindAdmin(Admin):
-    """While it is blind, ledgers may not be read."""
+    """While `blind` is set, reading ledgers is not authorized."""
 
     blind: ClassVar[bool] = False
 

@@ -1,5 +1,7 @@
-"""One flow that Java's MirrorMaker 2 and ours run on one file, in turns or together, while records come and groups commit; and
-what has to be true of all that they leave."""
+"""One flow that Java's MirrorMaker 2 and ours run with one file, in turns or together, while producers write and groups commit.
+
+Also checks the records that both have written.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ PARTITIONS = 4
 PER_SECOND = 400
 SOURCE_TASKS = "task-MirrorSourceConnector-"
 CONNECTORS = ("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector")
-#: Where the groups are when there are so many records in a partition.
+#: Committed offset of each group for a number of records in a partition.
 GROUPS: Mapping[str, Callable[[int], int]] = {
     "close": lambda end: end,
     "behind": lambda end: end // 2,
@@ -51,7 +53,7 @@ _JAVA_LOST_GROUPS = re.compile(r"MirrorCheckpointConnector: Found \d+ consumer g
 
 @dataclass
 class SharedFlow:
-    """Of one topic, ``source->target``. ``file`` is the same for all processes."""
+    """The flow of one topic, ``source->target``. ``file`` is used by all processes."""
 
     east: LocalKafka
     west: LocalKafka
@@ -80,11 +82,11 @@ class SharedFlow:
         return process
 
     def rows(self) -> dict[str, dict[str, Any]]:
-        """Statuses; none while there is no topic for them."""
+        """The statuses; empty while the status topic does not exist."""
         return statuses(self.west, self.source) if self.internal("status") in topics_of(self.west) else {}
 
     def workers(self) -> set[str]:
-        """The workers that run everything; empty while something is missing or does not run."""
+        """The workers that run the connectors and tasks; empty while any of them is missing or not running."""
         rows = self.rows()
         wanted = {*(f"connector-{name}" for name in CONNECTORS), *(f"task-{name}-0" for name in CONNECTORS)}
         if not wanted <= rows.keys() or any(row["state"] != "RUNNING" for row in rows.values()):
@@ -92,7 +94,7 @@ class SharedFlow:
         return {row["worker_id"] for row in rows.values()}
 
     def await_new_worker(self, process: MirrorProcess, beside: set[str] | None = None, timeout_s: float = 240) -> str:
-        """Wait until everything is run by one worker that has not been seen before, and those ``beside`` it; its id."""
+        """Wait until all tasks run on one new worker and those ``beside`` it; returns its id."""
         new: set[str] = set()
 
         def has_come() -> bool:
@@ -107,7 +109,7 @@ class SharedFlow:
         return worker
 
     def await_growth(self, process: MirrorProcess, records_more: int = 50, timeout_s: float = 60) -> None:
-        """Wait until every partition of the copy has grown, and its position with it."""
+        """Wait until every remote partition has new records and its position has advanced."""
         before, positions = all_ends(self.west, self.remote), self.positions()
         process.eventually(
             lambda: all(
@@ -118,7 +120,7 @@ class SharedFlow:
         process.eventually(lambda: all(now > positions[partition] for partition, now in self.positions().items()))
 
     def positions(self) -> dict[int, int]:
-        """Next source offset of each partition by Connect's offsets topic, found by the bytes that Java looks up; 0 for none."""
+        """Next source offset of each partition from the offsets topic, looked up by Java's key bytes; 0 without one."""
         rows = table(self.west, self.internal("offsets"))
         found = {}
         for partition in range(PARTITIONS):
@@ -127,13 +129,13 @@ class SharedFlow:
         return found
 
     def _key(self, partition: int) -> bytes:
-        place = f'{{"cluster":"{self.source}","partition":{partition},"topic":"{self.topic}"}}'
-        return f'["MirrorSourceConnector",{place}]'.encode()
+        source_partition = f'{{"cluster":"{self.source}","partition":{partition},"topic":"{self.topic}"}}'
+        return f'["MirrorSourceConnector",{source_partition}]'.encode()
 
     def uncommitted(self) -> dict[int, int]:
-        """How many records of each partition are on the target behind its position, so that a successor copies them again.
+        """The number of records of each partition after the committed position, which a successor copies again.
 
-        Of what nobody writes to any more.
+        Only while no process copies.
         """
         copied = {
             partition: 0 if value is None else int(value) // PARTITIONS + 1
@@ -142,10 +144,10 @@ class SharedFlow:
         positions = self.positions()
         return {partition: copied[partition] - positions[partition] for partition in copied}
 
-    # -- what has to be true in the end
+    # -- final checks
 
     def check(self, repeated: int | range) -> None:
-        """Everything; ``repeated`` is how many records may be on the target twice."""
+        """Run all checks; ``repeated``: the allowed number of duplicates."""
         wanted, got = records(self.east, self.topic), records(self.west, self.remote)
         twice = doubled(wanted, got)
         assert twice in ([repeated] if isinstance(repeated, int) else repeated), f"{twice} records came twice"
@@ -158,7 +160,7 @@ class SharedFlow:
         ).keys()
 
     def _check_positions(self) -> None:
-        """One spelling of each key, always in the same partition."""
+        """Assert that each key has one spelling and one partition."""
         seen = Counter(
             (record.key, partition)
             for partition, rows in enumerate(records(self.west, self.internal("offsets")))
@@ -169,16 +171,16 @@ class SharedFlow:
         assert len(seen) == PARTITIONS
 
     def _check_configs(self) -> None:
-        """Whoever came found what it wanted and left it as it was. Java makes a new session key at each of its starts, and deals
-        all groups anew when a broker that was out of breath has not listed one: that is told in its log, and let pass."""
+        """Assert that no process rewrote the configurations. Allowed: Java's new session key at each start, and Java's new
+        assignment of all groups when an overloaded broker did not list one, which is in its log."""
         (rows,) = records(self.west, self.internal("configs"))
         writes = Counter((record.key or b"").decode() for record in rows)
         assert {f"connector-{name}" for name in CONNECTORS} <= writes.keys()
         again = {key: count for key, count in writes.items() if count > 1 and key != "session-key"}
         if self._has_java_lost_groups():
-            print("Java has taken groups for removed, and dealt them anew")  # noqa: T201
-            dealt = ("task-MirrorCheckpointConnector", "commit-MirrorCheckpoint", "tasks-fencing-MirrorCheckpoint")
-            again = {key: count for key, count in again.items() if not key.startswith(dealt)}
+            print("Java treated groups as removed and assigned them again")  # noqa: T201
+            prefixes = ("task-MirrorCheckpointConnector", "commit-MirrorCheckpoint", "tasks-fencing-MirrorCheckpoint")
+            again = {key: count for key, count in again.items() if not key.startswith(prefixes)}
         assert not again, [(row.key, row.value) for row in rows if (row.key or b"").decode() in again]
 
     def _has_java_lost_groups(self) -> bool:
@@ -194,8 +196,8 @@ class SharedFlow:
                     assert value["state"] != "FAILED", value
 
     def _check_places(self, wanted: list[list[Read]], got: list[list[Read]]) -> None:
-        """No checkpoint lets its group skip a record, nor go back while it goes on; what is committed is a checkpoint. One of a
-        transaction that was aborted counts as well: Java reads it when it starts, and puts the group there.
+        """Assert that no checkpoint skips records or moves backwards, and that committed offsets are checkpoints. Checkpoints of
+        aborted transactions count as well: Java reads them at its start and commits them for the group.
         """
         first_left = [_first_left(here, there) for here, there in zip(wanted, got, strict=True)]
         history: dict[tuple[str, int], list[int]] = {}
@@ -210,34 +212,36 @@ class SharedFlow:
                 )
                 history.setdefault((group, partition), []).append(downstream)
         assert {(self.group(name), partition) for name in GROUPS for partition in range(PARTITIONS)} <= history.keys()
-        for (group, partition), places in history.items():
-            assert places == sorted(places), f"{group} goes back on {partition}"
-            place = committed(self.west, group, self.remote, partition)
-            assert place in places, f"{group} is at {place} of {partition}, which is none of {places[-10:]}"
+        for (group, partition), group_offsets in history.items():
+            assert group_offsets == sorted(group_offsets), f"{group} goes back on {partition}"
+            group_offset = committed(self.west, group, self.remote, partition)
+            assert group_offset in group_offsets, (
+                f"{group} is at {group_offset} of {partition}, which is none of {group_offsets[-10:]}"
+            )
 
     def await_copied(self, process: MirrorProcess) -> None:
-        """Wait until the last record of each partition is on the target, after the end of the traffic."""
+        """Wait until the last record of each partition is on the target; the traffic must have ended."""
         last = newest(self.east, self.topic)
         process.eventually(lambda: newest(self.west, self.remote) == last, 90)
 
     def await_checkpoints(self, process: MirrorProcess) -> None:
-        """Wait until the group that is at the end has a checkpoint for that, and its offsets are there."""
+        """Wait for the checkpoint and the target offsets of the group that is at the log end offset."""
         last = dict(enumerate(all_ends(self.east, self.topic)))
         group = self.group("close")
 
         def are_there() -> bool:
             found = checkpoints(self.west, f"{self.source}.checkpoints.internal")
-            places = {partition: found.get((group, self.remote, partition), (0, 0, "")) for partition in last}
-            return all(places[partition][0] == end for partition, end in last.items()) and all(
-                committed(self.west, group, self.remote, partition) == places[partition][1] for partition in last
+            group_offsets = {partition: found.get((group, self.remote, partition), (0, 0, "")) for partition in last}
+            return all(group_offsets[partition][0] == end for partition, end in last.items()) and all(
+                committed(self.west, group, self.remote, partition) == group_offsets[partition][1] for partition in last
             )
 
         process.eventually(are_there, 60)
 
 
 def _first_left(wanted: list[Read], got: list[Read]) -> list[int]:
-    """For a group whose next record on the source is the n-th: up to which offset of the target it may go on there and still
-    reads all that are left. A record counts where its last copy is."""
+    """For a group whose next source record is the n-th: the highest target offset at which it skips no record. If a record has
+    duplicates, its last copy counts."""
     last = {record.content: record.offset for record in got}
     least = [1 << 62] * (len(wanted) + 1)
     for index in range(len(wanted) - 1, -1, -1):
@@ -246,7 +250,7 @@ def _first_left(wanted: list[Read], got: list[Read]) -> list[int]:
 
 
 def all_ends(broker: LocalKafka, topic: str) -> list[int]:
-    """End offsets of all partitions, once the broker tells them: one that is busy may not know a topic for a moment."""
+    """End offsets of all partitions; retries, because a busy broker may not know a new topic yet."""
     found: list[int] = []
 
     def are_told() -> bool:
@@ -258,8 +262,8 @@ def all_ends(broker: LocalKafka, topic: str) -> list[int]:
 
 
 def newest(broker: LocalKafka, topic: str) -> dict[int, bytes | None]:
-    """The value of the last record of each partition that a committed reader sees; of one that is being written to, of a record
-    that was there when this began, or of a later one."""
+    """The value of the last read_committed record of each partition; while producers write, that of any record that is not
+    older than the call."""
     found: dict[int, bytes | None] = dict.fromkeys(range(PARTITIONS))
     last = dict(enumerate(all_ends(broker, topic)))
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "newest", "enable.partition.eof": True})
@@ -278,14 +282,14 @@ def newest(broker: LocalKafka, topic: str) -> dict[int, bytes | None]:
                         left.discard(at)  # with continuous writes the end is never reached
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
-                    left.discard(at)  # a marker may stand behind the last record
+                    left.discard(at)  # a transaction marker may follow the last record
     finally:
         consumer.close()
     return found
 
 
 class Committing:
-    """Commits for the groups of a flow, as they would while they consume its topic."""
+    """Commits offsets for the groups of a flow, like consumers of its topic."""
 
     def __init__(self, flow: SharedFlow) -> None:
         self._flow = flow
@@ -305,7 +309,7 @@ class Committing:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
-        self._once()  # so that the groups are there before the first start
+        self._once()  # so that the groups exist before the first start
         self._thread.start()
         return self
 
@@ -317,10 +321,10 @@ class Committing:
                 consumer.close()
 
     def finish(self) -> None:
-        """No more than to the end of the topic as it is now."""
+        """Commit at most the current end offsets of the topic."""
         if self._thread.is_alive():
             self._stop.set()
-            # As long as its last commits take: behind ours they would take the groups back.
+            # Wait for its last commits, which would otherwise reset the groups after ours.
             self._thread.join()
             self._once()
         assert not self._failed, self._failed
@@ -334,15 +338,17 @@ class Committing:
 
     def _once(self) -> None:
         last = all_ends(self._flow.east, self._flow.topic)
-        for name, place in GROUPS.items():
-            wanted = [TopicPartition(self._flow.topic, partition, place(end)) for partition, end in enumerate(last)]
+        for name, group_offset in GROUPS.items():
+            wanted = [
+                TopicPartition(self._flow.topic, partition, group_offset(end)) for partition, end in enumerate(last)
+            ]
             wait_until(lambda: self._is_committed(name, wanted), 30)  # noqa: B023
 
     def _is_committed(self, name: str, wanted: list[TopicPartition]) -> bool:
         try:
             answers = self._consumers[name].commit(offsets=wanted, asynchronous=False) or []
         except KafkaException as refused:
-            # The first group of a broker finds its coordinator still loading.
+            # The coordinator of the first group of a broker may still be loading.
             if refused.args[0].code() == KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
                 return False
             raise
@@ -354,7 +360,7 @@ class Committing:
 def shared_flow(
     pair: tuple[LocalKafka, LocalKafka], folder: Path, name: str, *, exactly_once: bool, more: Mapping[str, str]
 ) -> Iterator[SharedFlow]:
-    """A flow between clusters with aliases of their own; ``more`` goes into its file. Whatever is left of it is ended."""
+    """A flow between clusters with unique aliases; ``more`` is added to its file. Remaining processes are killed at the end."""
     east, west = pair
     source, target = f"{name}east", f"{name}west"
     props = {
@@ -370,12 +376,12 @@ def shared_flow(
         "sync.group.offsets.enabled": "true",
         "sync.group.offsets.interval.seconds": "1",
         f"{target}.offset.flush.interval.ms": "1000",
-        # The work of who was killed is free after that.
+        # The tasks of a killed worker are reassigned after this timeout.
         f"{target}.session.timeout.ms": "6000",
         f"{target}.heartbeat.interval.ms": "1500",
-        # No port of Java's without internal REST, and none that two could want.
+        # Java opens no port without internal REST, and two processes need different ports.
         "listeners": "http://127.0.0.1:0",
-        # As keys of the flow Java passes on what it does not know, so that both want the same of the connectors.
+        # Java passes unknown keys of the flow to the connectors, so both processes write the same configurations.
         f"{source}->{target}.copy.batch.duration.ms": "8000",
     }
     if exactly_once:
@@ -394,7 +400,7 @@ def shared_flow(
 
 
 def await_records(flow: SharedFlow, count: int) -> None:
-    """Wait until each partition of the source has so many."""
+    """Wait until each partition of the source has that many records."""
     wait_until(lambda: min(all_ends(flow.east, flow.topic)) >= count, 30)
 
 

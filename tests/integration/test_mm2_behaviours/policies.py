@@ -1,4 +1,4 @@
-"""A policy and a filter as users write them, named by their Python path in properties."""
+"""A replication policy and a topic filter of a user, configured by their Python path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BehindPolicy(ReplicationPolicy):
 
 
 class ShortNames(TopicFilter):
-    """Topics whose names are no longer than `short.names.max`."""
+    """Accepts topics whose names are at most `short.names.max` characters long."""
 
     def configure(self, props: Mapping[str, str]) -> None:
         self._most = int(props["short.names.max"])

@@ -86,8 +86,8 @@ def take_away(broker: LocalKafka, *acls: AclBinding) -> None:
 
 
 def found(broker: LocalKafka, prefix: str, kind: ResourceType = ResourceType.TOPIC) -> set[tuple[str, str, str]]:
-    """Name, pattern and operation of all ACLs whose name begins so."""
-    anything: Any = None  # its stubs want texts
+    """Name, pattern and operation of all ACLs whose resource name has this prefix."""
+    anything: Any = None  # its type stubs require strings
     everything = AclBindingFilter(
         kind, anything, ResourcePatternType.ANY, anything, anything, AclOperation.ANY, AclPermissionType.ANY
     )
@@ -99,7 +99,7 @@ def found(broker: LocalKafka, prefix: str, kind: ResourceType = ResourceType.TOP
 
 
 def flow(a: LocalKafka, b: LocalKafka, unique: str, more: dict[str, str] | None = None) -> dict[str, str]:
-    # The alias is the test's own, and with it the ledger and all remote names.
+    # The alias is unique to the test, and so are the ledger and all remote topics.
     own = {
         "topics": f"{unique}.*",
         "heartbeats.replication.enabled": "false",
@@ -180,7 +180,7 @@ def test_a_rebuilt_source_deletes_no_acls_on_the_target(a: LocalKafka, b: LocalK
 
 
 def note(operation: str, topic: str, cluster_id: str) -> Record:
-    """What the ledger says of an ACL that was created."""
+    """The ledger's entry of an ACL that was created."""
 
     def fields(name: str) -> list[str]:
         return ["TOPIC", name, "LITERAL", "User:dummy", "*", operation, "ALLOW"]
@@ -247,7 +247,7 @@ def test_promoted_topics_keep_their_acls_when_those_of_the_source_change(
         wait_until(
             lambda: found(b, f"S{unique}") == every and found(b, unique, ResourceType.GROUP), 30, what="the ACLs"
         )
-        # Noted as ours a moment later, which shows by the next round's work being done.
+        # Recorded as ours shortly afterwards, which the changes of the next round show.
         put(a, acl(other, AclOperation.ALTER))
         wait_until(
             lambda: (f"S{unique}.{other}", "LITERAL", "ALTER") in found(b, f"S{unique}"), 30, what="another round"
@@ -256,14 +256,14 @@ def test_promoted_topics_keep_their_acls_when_those_of_the_source_change(
     write(b, ledger, [(handed_over.key, handed_over.value)], 0)
     with running(MirrorSourceConnector(), flow(a, b, unique, asked)) as (_, context):
         assert context.reconfigured.wait(30)
-        take_away(a, *given)  # so that no permission on A is left
+        take_away(a, *given)  # so that no permission on A remains
         wait_until(
             lambda: (f"S{unique}.{other}", "LITERAL", "READ") not in found(b, f"S{unique}"),
             30,
             what="the end of the other's",
         )
         assert kept <= found(b, f"S{unique}")
-        assert found(b, unique, ResourceType.GROUP), "who reads what was handed over is known to nobody"
+        assert found(b, unique, ResourceType.GROUP), "the ACL of the group was removed"
         back = withdrawn(moved)
         write(b, ledger, [(back.key, back.value)], 0)
         wait_until(lambda: not kept & found(b, f"S{unique}"), 30, what="the end of what was taken back")

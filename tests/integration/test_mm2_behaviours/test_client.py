@@ -1,5 +1,7 @@
-"""Behaviours 8 to 12 as a client sees them: heartbeats, hops, checkpoints, translated offsets. Java's MirrorMaker writes one flow
-and ours another beside it; Java's client and formatters and ours read both and have to say the same."""
+"""Behaviours 8 to 12 from a client: heartbeats, hops, checkpoints, translated offsets.
+
+Java's MirrorMaker writes one flow and ours another; the results of Java's client and formatters and of ours must be equal.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +39,15 @@ pytestmark = pytest.mark.timeout(300)
 TOPIC = "client-orders"
 RECORDS = 200
 LAG_MAX = 10
-#: Where the groups have come to in each of the two partitions.
+#: Committed offset of each group in both partitions.
 GROUPS = {"client-one": (200, 120), "client-two": (200, 0)}
-#: Who writes which flow: alias of the source, of the target.
+#: The flow of each implementation: alias of the source, of the target.
 FLOWS = {"java": ("jeast", "jwest"), "ours": ("oeast", "owest")}
 
 
 @dataclass(frozen=True)
-class Scene:
-    """Both flows lead from ``east`` to ``west``; ``files`` are their properties."""
+class Environment:
+    """Both flows copy from ``east`` to ``west``; ``files`` are their properties."""
 
     east: LocalKafka
     west: LocalKafka
@@ -57,19 +59,19 @@ class Scene:
 
 
 def has_all_parts(west: LocalKafka, source: str, target: str) -> bool:
-    """The flow has left what the tests look for."""
+    """Whether the flow has written all records that the tests read."""
     beats, points = f"{source}.heartbeats", f"{source}.checkpoints.internal"
     wanted = {(group, f"{source}.{TOPIC}", 0) for group in GROUPS}
     if not ({beats, points} <= topics_of(west) and (target, source) in heartbeats(west, beats)):
         return False
-    # Java has ten offset syncs under way at most and keeps the newest back until its next commit: its first checkpoints
-    # may lie far behind the group.
+    # Java has at most ten offset syncs in flight and delays the newest until its next commit: its first checkpoints
+    # may be far behind the group.
     found = checkpoints(west, points)
     return all(one in found and found[one][1] >= RECORDS - LAG_MAX for one in wanted)
 
 
 @pytest.fixture(scope="module")
-def scene(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.TempPathFactory) -> Scene:
+def env(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.TempPathFactory) -> Environment:
     east, west = kafka_pair
     create(east, TOPIC, 2)
     producer = producer_of(east)
@@ -97,18 +99,18 @@ def scene(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.Te
             started.append(kind(files[who], folder / "log"))
         for process, (source, target) in zip(started, FLOWS.values(), strict=True):
             process.eventually(functools.partial(has_all_parts, west, source, target), 150)
-        time.sleep(2)  # some more rounds of everything
+        time.sleep(2)  # some more intervals
     finally:
         for process in started:
             process.clean_up()
-    # Nothing is written anymore, so all readers read the same.
-    return Scene(east, west, files)
+    # No process writes anymore, so all readers read the same records.
+    return Environment(east, west, files)
 
 
 @pytest.fixture(scope="module")
-def java(scene: Scene) -> dict[tuple[str, ...], Any]:
-    """Java's answers to everything that the tests ask."""
-    west, questions = scene.west.bootstrap, [("upstream",), ("heartbeats",), ("checkpoints",), ("hops", "nowhere")]
+def java(env: Environment) -> dict[tuple[str, ...], Any]:
+    """Java's results for all requests of the tests."""
+    west, questions = env.west.bootstrap, [("upstream",), ("heartbeats",), ("checkpoints",), ("hops", "nowhere")]
     for source, target in FLOWS.values():
         questions += [("hops", source), ("remote", source), ("translate-all", source, "client-.*")]
         questions += [("translate", source, group) for group in (*GROUPS, "client-nobody")]
@@ -119,7 +121,7 @@ def java(scene: Scene) -> dict[tuple[str, ...], Any]:
         del target
     asked_west = [(question[0], west, *question[1:]) for question in questions]
     east = [
-        ("format", scene.east.bootstrap, f"mm2-offset-syncs.{target}.internal", "OffsetSync")
+        ("format", env.east.bootstrap, f"mm2-offset-syncs.{target}.internal", "OffsetSync")
         for _, target in FLOWS.values()
     ]
     answers = java_says(*asked_west, *east)
@@ -133,10 +135,10 @@ def plain(found: dict[TopicPartition, OffsetAndMetadata]) -> dict[str, list[Any]
 
 @pytest.mark.parametrize("who", FLOWS)
 def test_java_and_python_clients_return_the_same_results(
-    scene: Scene, java: dict[tuple[str, ...], Any], who: str
+    env: Environment, java: dict[tuple[str, ...], Any], who: str
 ) -> None:
     source, target = FLOWS[who]
-    with MirrorClient(scene.props) as client:
+    with MirrorClient(env.props) as client:
         assert sorted(client.heartbeat_topics()) == java["heartbeats",]
         assert sorted(client.checkpoint_topics()) == java["checkpoints",]
         assert sorted(client.upstream_clusters()) == java["upstream",]
@@ -150,29 +152,29 @@ def test_java_and_python_clients_return_the_same_results(
 
 
 @pytest.mark.parametrize("who", FLOWS)
-def test_offsets_are_translated_like_java(scene: Scene, java: dict[tuple[str, ...], Any], who: str) -> None:
+def test_offsets_are_translated_like_java(env: Environment, java: dict[tuple[str, ...], Any], who: str) -> None:
     source, _ = FLOWS[who]
     for group, (first, _second) in GROUPS.items():
-        found = RemoteClusterUtils.translate_offsets(scene.props, source, group)
+        found = RemoteClusterUtils.translate_offsets(env.props, source, group)
         assert plain(found) == java["translate", source, group]
         position = found[TopicPartition(f"{source}.{TOPIC}", 0)]
         assert RECORDS - LAG_MAX <= position.offset <= first, "never ahead of the group, and close behind it"
-    assert RemoteClusterUtils.translate_offsets(scene.props, source, "client-nobody") == {}
+    assert RemoteClusterUtils.translate_offsets(env.props, source, "client-nobody") == {}
     assert java["translate", source, "client-nobody"] == {}
-    by_group = RemoteClusterUtils.translate_offsets(scene.props, source, re.compile("client-.*"))
+    by_group = RemoteClusterUtils.translate_offsets(env.props, source, re.compile("client-.*"))
     assert {group: plain(found) for group, found in by_group.items()} == java["translate-all", source, "client-.*"]
     assert set(by_group) == set(GROUPS)
 
 
 @pytest.mark.parametrize("who", FLOWS)
 def test_javas_formatters_print_all_three_topics_like_ours(
-    scene: Scene, java: dict[tuple[str, ...], Any], who: str
+    env: Environment, java: dict[tuple[str, ...], Any], who: str
 ) -> None:
     source, target = FLOWS[who]
     kinds: dict[type[Checkpoint | Heartbeat | OffsetSync], tuple[LocalKafka, str]] = {
-        Checkpoint: (scene.west, f"{source}.checkpoints.internal"),
-        Heartbeat: (scene.west, f"{source}.heartbeats"),
-        OffsetSync: (scene.east, f"mm2-offset-syncs.{target}.internal"),
+        Checkpoint: (env.west, f"{source}.checkpoints.internal"),
+        Heartbeat: (env.west, f"{source}.heartbeats"),
+        OffsetSync: (env.east, f"mm2-offset-syncs.{target}.internal"),
     }
     for kind, (broker, topic) in kinds.items():
         with MirrorClient({"bootstrap.servers": broker.bootstrap}) as client:
@@ -182,9 +184,9 @@ def test_javas_formatters_print_all_three_topics_like_ours(
 
 
 @pytest.mark.parametrize("who", FLOWS)
-def test_freshness_is_measured_per_flow_and_hop(scene: Scene, who: str) -> None:
+def test_freshness_is_measured_per_flow_and_hop(env: Environment, who: str) -> None:
     source, target = FLOWS[who]
-    with MirrorClient(scene.props) as client:
+    with MirrorClient(env.props) as client:
         watch = FreshnessWatch(client)
         now_ms = time.time() * 1000
         by_place = {(one.topic, one.flow): one for one in watch.look()}
@@ -196,7 +198,7 @@ def test_freshness_is_measured_per_flow_and_hop(scene: Scene, who: str) -> None:
         (("heartbeats", (source, target)), here),
         ((f"{source}.heartbeats", (target, source)), there),
     ):
-        newest_ms = heartbeats(scene.west, topic)[flow]
+        newest_ms = heartbeats(env.west, topic)[flow]
         assert stamp.heartbeat.timestamp_ms == newest_ms
         assert stamp.age_ms == pytest.approx(now_ms - newest_ms, abs=5_000)
     assert again.keys() == by_place.keys()
@@ -206,10 +208,10 @@ def test_freshness_is_measured_per_flow_and_hop(scene: Scene, who: str) -> None:
 # -- the command line
 
 
-def test_the_command_prints_what_the_library_returns(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_what_the_library_returns(env: Environment, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = FLOWS["ours"]
     at = ("--cluster", target)
-    file = scene.files["ours"]
+    file = env.files["ours"]
     code, out, _ = asked(capsys, "client", "upstream-clusters", file, *at, "--json")
     assert (code, source in json.loads(out)) == (0, True)
     assert asked(capsys, "client", "hops", file, source, *at)[:2] == (0, "1\n")
@@ -219,7 +221,7 @@ def test_the_command_prints_what_the_library_returns(scene: Scene, capsys: pytes
     code, out, _ = asked(capsys, "client", "remote-topics", file, *at, "--source", "nowhere")
     assert (code, out) == (1, "")
 
-    found = RemoteClusterUtils.translate_offsets(scene.props, source, "client-one")
+    found = RemoteClusterUtils.translate_offsets(env.props, source, "client-one")
     code, out, _ = asked(capsys, "client", "translate-offsets", file, source, "client-one", *at, "--json")
     assert code == 0
     assert {(row["topic"], row["partition"]): row["offset"] for row in json.loads(out)} == {
@@ -229,31 +231,33 @@ def test_the_command_prints_what_the_library_returns(scene: Scene, capsys: pytes
     assert code == 0
     rows = list(csv.reader(io.StringIO(out)))
     assert {row[0] for row in rows} == set(GROUPS)
-    code, _, told = asked(capsys, "client", "translate-offsets", file, source, "client-nobody", *at)
-    assert (code, told) == (1, f"There is no checkpoint of client-nobody from {source}.\n")
+    code, _, error = asked(capsys, "client", "translate-offsets", file, source, "client-nobody", *at)
+    assert (code, error) == (1, f"There is no checkpoint of client-nobody from {source}.\n")
 
 
-def test_unanswerable_requests_exit_with_2(scene: Scene, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = scene.files["ours"]
-    code, _, told = asked(capsys, "client", "heartbeat-topics", file)
-    assert (code, "set --cluster" in told) == (2, True)
-    code, _, told = asked(capsys, "client", "heartbeat-topics", file, "--cluster", "mars")
-    assert (code, "its clusters are oeast, owest" in told) == (2, True)
-    code, _, told = asked(capsys, "client", "translate-offsets", file, "mars", "g", "--cluster", "owest")
-    assert (code, "UNKNOWN_TOPIC_OR_PARTITION" in told) == (2, True)
-    code, _, told = asked(capsys, "client", "translate-offsets", file, "oeast", "--cluster", "owest")
-    assert (code, "Name a group" in told) == (2, True)
+def test_unanswerable_requests_exit_with_2(
+    env: Environment, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = env.files["ours"]
+    code, _, error = asked(capsys, "client", "heartbeat-topics", file)
+    assert (code, "set --cluster" in error) == (2, True)
+    code, _, error = asked(capsys, "client", "heartbeat-topics", file, "--cluster", "mars")
+    assert (code, "its clusters are oeast, owest" in error) == (2, True)
+    code, _, error = asked(capsys, "client", "translate-offsets", file, "mars", "g", "--cluster", "owest")
+    assert (code, "UNKNOWN_TOPIC_OR_PARTITION" in error) == (2, True)
+    code, _, error = asked(capsys, "client", "translate-offsets", file, "oeast", "--cluster", "owest")
+    assert (code, "Name a group" in error) == (2, True)
     client = tmp_path / "client.properties"
     client.write_text("security.protocol = PLAINTEXT\n")
-    code, _, told = asked(capsys, "client", "heartbeat-topics", client)
-    assert (code, "bootstrap.servers" in told) == (2, True)
-    client.write_text(f"bootstrap.servers = {scene.west.bootstrap}\nrequest.timeout.ms = 7000\n")
+    code, _, error = asked(capsys, "client", "heartbeat-topics", client)
+    assert (code, "bootstrap.servers" in error) == (2, True)
+    client.write_text(f"bootstrap.servers = {env.west.bootstrap}\nrequest.timeout.ms = 7000\n")
     assert asked(capsys, "client", "heartbeat-topics", client)[0] == 0
 
 
-def test_old_or_missing_heartbeats_are_not_healthy(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_or_missing_heartbeats_are_not_healthy(env: Environment, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = FLOWS["ours"]
-    code, out, _ = asked(capsys, "heartbeats", scene.files["ours"], target, "--max-age", "3600", "--json")
+    code, out, _ = asked(capsys, "heartbeats", env.files["ours"], target, "--max-age", "3600", "--json")
     rows = {(row["topic"], row["source"]): row for row in json.loads(out)["clusters"][target]}
     assert code == 0, out
     assert rows["heartbeats", source]["verdict"] == "fresh"
@@ -262,5 +266,5 @@ def test_old_or_missing_heartbeats_are_not_healthy(scene: Scene, capsys: pytest.
         1,
     )
     assert rows["heartbeats", FLOWS["java"][0]]["verdict"] == "not in the file"
-    code, out, _ = asked(capsys, "heartbeats", scene.files["ours"], target, "--max-age", "0.001")
+    code, out, _ = asked(capsys, "heartbeats", env.files["ours"], target, "--max-age", "0.001")
     assert (code, " old" in out) == (1, True)

@@ -1,4 +1,4 @@
-"""What is copied, and that it is copied once, by a whole process: default policy in both directions, and identity naming
+"""Which topics a whole process copies, and that it copies them once: default policy in both directions, and identity naming
 between the same two clusters (behaviours 1, 6, 7, 14, 15)."""
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def test_01_02_connects_internal_topics_are_on_each_target_and_all_connectors_ru
 
 def test_06_07_each_cluster_has_exactly_its_own_and_remote_records(copying: Copying) -> None:
     copying.default.eventually(lambda: full(copying.b, f"primary.{HERE}") and full(copying.a, f"backup.{THERE}"), 120)
-    time.sleep(3)  # what went round would be here by now: topics are looked at every two seconds
+    time.sleep(3)  # replication loops would be visible by now: topics are refreshed every two seconds
     for broker, own, copy in ((copying.a, HERE, f"backup.{THERE}"), (copying.b, THERE, f"primary.{HERE}")):
         assert full(broker, own)
         assert full(broker, copy)
@@ -104,9 +104,9 @@ def test_15_an_empty_partition_exists_and_stays_empty(copying: Copying) -> None:
 
 def test_06_07_identity_in_both_directions_copies_each_topic_one_way_and_once(copying: Copying) -> None:
     copying.identity.eventually(lambda: full(copying.b, "identity-here") and full(copying.a, "identity-there"), 120)
-    copying.identity.says("Topic identity-here of cluster two has come from cluster one")
-    copying.identity.says("Topic identity-there of cluster one has come from cluster two")
-    # Also what is written from now on, and what is found later.
+    copying.identity.await_log("Topic identity-here of cluster two has come from cluster one")
+    copying.identity.await_log("Topic identity-there of cluster one has come from cluster two")
+    # The same for records written from now on, and for topics found later.
     create(copying.a, "identity-later", PARTITIONS)
     fill(copying.a, "identity-later")
     copying.identity.eventually(lambda: full(copying.b, "identity-later"), 60)

@@ -1,4 +1,4 @@
-"""Behaviours 33 to 36, the dedicated process, and an extension over Java: a changed file is applied while it runs."""
+"""Behaviours 33 to 36: dedicated mode, and an extension over Java: configuration changes are applied while it runs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Dedicated:
         return f"{self.far}->{self.near}"
 
     def write(self, name: str = "mm2.properties", **changes: str) -> Path:
-        """The file, with these settings from now on; `__` in a key stands for `.`."""
+        """Write the file with these settings; `__` in a key stands for `.`."""
         self.props.update({key.replace("__", "."): value for key, value in changes.items()})
         # Replaced atomically like by an editor, so that no partial file is read.
         return write_config(self.folder / f"{name}.new", self.props).replace(self.folder / name)
@@ -92,7 +92,7 @@ class Dedicated:
         return has_all(here, topic, there, f"{alias}.{topic}")
 
     def stored(self, connector: str) -> Any:
-        """A key of the flow's config topic, as text; None when it is not there."""
+        """The value of a key in the flow's config topic, as text; None without one."""
         value, _ = table(self.broker_b, f"mm2-configs.{self.near}.internal").get(connector.encode(), (None, 0))
         return None if value is None else value.decode()
 
@@ -136,7 +136,7 @@ def single(
 
 
 def changed(made: Dedicated, process: MirrorProcess, **changes: str) -> Mapping[str, Any]:
-    """Change the file and wait until it is in effect; what the process says then."""
+    """Change the file and wait until it is applied; returns the log line."""
     before = len(process.lines(event=IN_EFFECT))
     made.write(**changes)
     process.eventually(lambda: len(process.lines(event=IN_EFFECT)) > before, 60)
@@ -155,10 +155,10 @@ def test_a_single_node_without_rest_runs_everything_and_copies(single: tuple[Ded
 def test_connectors_follow_the_file_without_a_restart(single: tuple[Dedicated, MirrorProcess]) -> None:
     made, process = single
     fill(made.broker_a, "other-test-1")
-    said = changed(made, process, **{f"{made.flow}.topics": "^dedicated-test-.*, other-test-.*"})
-    assert said["difference"] == [f"{made.flow}.topics: ^dedicated-test-.* -> ^dedicated-test-.*, other-test-.*"]
-    assert (said["started"], said["stopped"], said["restarted"]) == ([], [], [])
-    assert set(said["reconfigured"][made.flow]) == set(CONNECTORS)
+    output = changed(made, process, **{f"{made.flow}.topics": "^dedicated-test-.*, other-test-.*"})
+    assert output["difference"] == [f"{made.flow}.topics: ^dedicated-test-.* -> ^dedicated-test-.*, other-test-.*"]
+    assert (output["started"], output["stopped"], output["restarted"]) == ([], [], [])
+    assert set(output["reconfigured"][made.flow]) == set(CONNECTORS)
     process.eventually(lambda: made.copies("other-test-1"), 60)
     assert "other-test-" in made.stored("connector-MirrorSourceConnector")
 
@@ -173,7 +173,7 @@ def test_an_invalid_file_is_rejected_and_the_old_one_stays_in_use(single: tuple[
             "my.token": "another-secret",
         }
     )
-    logged = process.says("is rejected, the previous version stays in effect")
+    logged = process.await_log("is rejected, the previous version stays in effect")
     assert f"Flow {made.flow}: Invalid value ( for configuration topics" in logged["event"]
     assert f"{made.far}.sasl.jaas.config: (none) -> [hidden]" in logged["difference"]
     assert any(line.startswith(f"{made.flow}.topics: ") and line.endswith(" -> (") for line in logged["difference"])
@@ -186,7 +186,7 @@ def test_an_invalid_file_is_rejected_and_the_old_one_stays_in_use(single: tuple[
             "spark.ui.retainedStages": "${f:/nowhere:key}",
         },
     )
-    process.says("Config provider f, path /nowhere, key key: ")
+    process.await_log("Config provider f, path /nowhere, key key: ")
     fill(made.broker_a, "dedicated-test-2")
     process.eventually(lambda: made.copies("dedicated-test-2"), 60)
     assert len(process.lines(event=IN_EFFECT)) == effects
@@ -198,11 +198,11 @@ def test_an_invalid_file_is_rejected_and_the_old_one_stays_in_use(single: tuple[
 def test_flows_start_and_stop_with_the_file(single: tuple[Dedicated, MirrorProcess]) -> None:
     made, process = single
     fill(made.broker_b, "back-test-1")
-    said = changed(made, process, **{f"{made.back}.enabled": "true", f"{made.back}.topics": "back-test-.*"})
-    assert (said["started"], said["stopped"]) == ([made.back], [])
+    output = changed(made, process, **{f"{made.back}.enabled": "true", f"{made.back}.topics": "back-test-.*"})
+    assert (output["started"], output["stopped"]) == ([made.back], [])
     process.eventually(lambda: made.copies("back-test-1", back=True), 90)
-    said = changed(made, process, **{f"{made.back}.enabled": "false"})
-    assert (said["started"], said["stopped"]) == ([], [made.back])
+    output = changed(made, process, **{f"{made.back}.enabled": "false"})
+    assert (output["started"], output["stopped"]) == ([], [made.back])
     process.eventually(lambda: set(states(made.broker_a, made.far).values()) == {"UNASSIGNED"}, 60)
     fill(made.broker_a, "dedicated-test-3")
     process.eventually(lambda: made.copies("dedicated-test-3"), 60)
@@ -212,9 +212,9 @@ def test_worker_keys_restart_their_flow_and_startup_keys_are_reported(
     single: tuple[Dedicated, MirrorProcess],
 ) -> None:
     made, process = single
-    said = changed(made, process, **{f"{made.far}.offset.flush.interval.ms": "2000", "spark.ui.retainedJobs": "66"})
-    assert said["restarted"] == [made.flow]
-    process.says("spark.ui.retainedJobs has changed")
+    output = changed(made, process, **{f"{made.far}.offset.flush.interval.ms": "2000", "spark.ui.retainedJobs": "66"})
+    assert output["restarted"] == [made.flow]
+    process.await_log("spark.ui.retainedJobs has changed")
     fill(made.broker_a, "dedicated-test-4")
     process.eventually(lambda: made.copies("dedicated-test-4"), 90)
 
@@ -224,8 +224,8 @@ def test_sighup_reloads_the_file_and_a_stop_ends_cleanly(single: tuple[Dedicated
     before = len(process.lines(event=IN_EFFECT))
     os.kill(process.pid, signal.SIGHUP)
     process.eventually(lambda: len(process.lines(event=IN_EFFECT)) > before, 30)
-    said = process.lines(event=IN_EFFECT)[-1]
-    assert (said["difference"], said["restarted"], said["reconfigured"]) == ([], [], {})
+    output = process.lines(event=IN_EFFECT)[-1]
+    assert (output["difference"], output["restarted"], output["reconfigured"]) == ([], [], {})
     assert process.is_running
     assert process.stop()[0] == 0
 
@@ -239,7 +239,7 @@ def test_without_offset_syncs_data_are_copied_without_a_checkpoint_connector(
     made = deployment(kafka_pair, tmp_path, "nosyn", "nosyf")
     made.write(**{f"{made.flow}.topics": "nosync-test-.*", f"{made.flow}.emit.offset-syncs.enabled": "false"})
     fill(made.broker_a, "nosync-test-1")
-    # With a key that says how to emit them, the source connector is refused as well.
+    # With a key about emitting them, the source connector's configuration is rejected, too.
     file = made.folder / "mm2.properties"
     file.write_text("".join(line for line in file.open() if not line.startswith("offset-syncs.")))
     process = made.start()
@@ -251,7 +251,7 @@ def test_without_offset_syncs_data_are_copied_without_a_checkpoint_connector(
             for name in ("Source", "Heartbeat")
         ]
         process.eventually(lambda: are_running(made.broker_b, made.near, *wanted), 60)
-        process.says("Failed to configure the connector MirrorCheckpointConnector")
+        process.await_log("Failed to configure the connector MirrorCheckpointConnector")
         assert made.stored("connector-MirrorCheckpointConnector") is None
         assert f"mm2-offset-syncs.{made.far}.internal" not in topics_of(made.broker_a)
     finally:
@@ -263,7 +263,7 @@ def test_without_offset_syncs_data_are_copied_without_a_checkpoint_connector(
 
 @pytest.mark.slow
 def test_three_nodes_converge_on_a_changed_file(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path: Path) -> None:
-    far = r"r\ \!@\#f"  # as a key of a file has it
+    far = r"r\ \!@\#f"  # escaped for a properties key
     made = deployment(kafka_pair, tmp_path, "rn", far)
     made.write(
         **{
@@ -294,20 +294,20 @@ def test_three_nodes_converge_on_a_changed_file(kafka_pair: tuple[LocalKafka, Lo
         nodes[names[0]].eventually(lambda: made.copies("rolling-test-1"), 150)
         fill(made.broker_a, "rolling-test-2", 2)
         nodes[names[0]].eventually(lambda: made.copies("rolling-test-2"), 60)
-        # Each is stopped, and started with the new file, while the others go on.
+        # Each is restarted with the new file while the others continue.
         for name in names:
             write(name, "2")
             assert nodes[name].stop()[0] == 0
             nodes[name] = made.start(name)
-            nodes[name].says("assigned", timeout_s=120)  # so it has read its file
+            nodes[name].await_log("assigned", timeout_s=120)  # so it has read its file
         nodes[names[0]].eventually(
             lambda: '"refresh.topics.interval.seconds":"2"' in (made.stored("task-MirrorSourceConnector-0") or ""), 90
         )
-        # Again without a restart: the leader has read the file too.
+        # Again without a restart: the leader has read the file, too.
         for name in names:
             write(name, "3")
         for name in names:
-            nodes[name].says(IN_EFFECT, timeout_s=120)
+            nodes[name].await_log(IN_EFFECT, timeout_s=120)
         nodes[names[0]].eventually(
             lambda: '"refresh.topics.interval.seconds":"3"' in (made.stored("task-MirrorSourceConnector-0") or ""), 60
         )

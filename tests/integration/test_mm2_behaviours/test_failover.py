@@ -1,9 +1,9 @@
 """Failover drill: consumers on A, A is killed under load, they continue on B, A restarts, they fail back.
 
 Given 20 groups that consume and commit on A as records come, some of them at rest. When A's broker is killed with SIGKILL,
-each group goes on at the offsets that `sync.group.offsets` has committed for it on B, consumes there to the end, and once A
-runs again goes home to the checkpoints of the flow B->A. Validates that no record that is on B is skipped by any group, that
-what is read again was consumed in the last moments before the kill, and none of it by groups at rest; on the way home, that
+each group continues at the offsets that `sync.group.offsets` has committed for it on B, consumes there to the end, and once A
+runs again fails back to the checkpoints of the flow B->A. Validates that no record that is on B is skipped by any group, that
+only records consumed shortly before the kill are read again, and none by idle groups; and after failback, that
 no record of A is skipped.
 """
 
@@ -25,7 +25,7 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import TopicPartition as Place
+from mm2.kafka.structs import TopicPartition as Mm2TopicPartition
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.integration.copy_flow import create, producer_of, read_all
 from tests.integration.mirror_flow import commit
@@ -39,13 +39,13 @@ PARTITIONS = 4
 TOPIC, REMOTE = "drill", "A.drill"
 PER_SECOND = 400
 LOAD_S = 20.0
-#: A second each for the ledger, the checkpoint and the group sync, and patience with a busy machine.
+#: A second each for the ledger, the checkpoint and the group sync, and a margin for a busy machine.
 IN_FLIGHT_S = 12.0
 
 
 @dataclass
 class Group:
-    """A consumer of A; `consumed` says when it had each record."""
+    """A consumer of A; `consumed` has the time of each record."""
 
     name: str
     rests_after_s: float
@@ -136,14 +136,16 @@ def test_groups_fail_over_and_fail_back_without_skipping_a_record(
         assert len(everywhere) > LOAD_S * PER_SECOND / 4
         assert all(group.consumed for group in groups)
         for group in groups:
-            places = placed[group.name]
-            reads = {what for partition, rows in on_b.items() for at, what in rows if at >= places[partition]}
+            group_offsets = placed[group.name]
+            reads = {what for partition, rows in on_b.items() for at, what in rows if at >= group_offsets[partition]}
             skipped = everywhere - group.consumed.keys() - reads
-            assert not skipped, f"{group.name} goes on at {places} and skips {len(skipped)}, such as {min(skipped)}"
+            assert not skipped, (
+                f"{group.name} continues at {group_offsets} and skips {len(skipped)}, such as {min(skipped)}"
+            )
             again = [group.consumed[what] for what in reads & group.consumed.keys()]
             assert all(killed - at < IN_FLIGHT_S for at in again), f"{group.name} reads {len(again)} records again"
 
-        # They consume B to its end, and commit there.
+        # They consume B to its end and commit there.
         ends = {partition: rows[-1][0] + 1 for partition, rows in on_b.items() if rows}
         for group in groups:
             commit(b, group.name, {(REMOTE, partition): end for partition, end in ends.items()})
@@ -160,12 +162,12 @@ def test_groups_fail_over_and_fail_back_without_skipping_a_record(
         process.eventually(are_home, 120)
         on_a, found = everything(a, TOPIC), home()
         for name, _, partition in wanted:
-            place = found[name, TOPIC, partition][1]
-            left = {what for at, what in on_a[partition] if at < place}
+            group_offset = found[name, TOPIC, partition][1]
+            left = {what for at, what in on_a[partition] if at < group_offset}
             assert left <= everywhere, (
-                f"{name} comes home to {place} of {TOPIC}-{partition}, and records before it are on A only"
+                f"{name} fails back to {group_offset} of {TOPIC}-{partition}, and records before it are on A only"
             )
-            again_at_home = everywhere & {what for at, what in on_a[partition] if at >= place}
+            again_at_home = everywhere & {what for at, what in on_a[partition] if at >= group_offset}
             assert not again_at_home, f"{name} reads {len(again_at_home)} records of {TOPIC}-{partition} again at home"
         wait_until(lambda: process.is_running, 1)
     finally:
@@ -173,7 +175,7 @@ def test_groups_fail_over_and_fail_back_without_skipping_a_record(
 
 
 def offsets_of(broker: LocalKafka, groups: list[Group]) -> dict[str, dict[int, int]]:
-    """Of the remote topic, by group and partition; 0 where nothing is committed."""
+    """Committed offsets of the remote topic, by group and partition; 0 without one."""
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="B")
     answers = Admin(cluster).list_group_offsets([group.name for group in groups])
     cluster.close()
@@ -181,14 +183,16 @@ def offsets_of(broker: LocalKafka, groups: list[Group]) -> dict[str, dict[int, i
     for name, offsets in answers.items():
         assert not isinstance(offsets, KafkaFailure), offsets
         found[name] = {
-            partition: offsets[Place(REMOTE, partition)].offset if Place(REMOTE, partition) in offsets else 0
+            partition: offsets[Mm2TopicPartition(REMOTE, partition)].offset
+            if Mm2TopicPartition(REMOTE, partition) in offsets
+            else 0
             for partition in range(PARTITIONS)
         }
     return found
 
 
 def load(broker: LocalKafka, stop: threading.Event) -> None:
-    """Numbered records to all partitions."""
+    """Write numbered records to all partitions."""
     producer = producer_of(broker, log_level=0)
     counted = 0
     while not stop.is_set():

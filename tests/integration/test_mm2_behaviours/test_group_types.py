@@ -1,7 +1,7 @@
 """Groups of all types that a broker lists: classic, consumer (KIP-848), share (KIP-932) and streams (KIP-1071).
 
 One process copies `types-a` to `types-b` and writes the offsets of groups there. Members of share and streams groups are Java's
-own (`java/GroupTypes.java`), on the source before the copy and on the target after it: what counts is where they go on.
+own (`java/GroupTypes.java`), on the source before the copy and on the target after it. Checks the offsets at which they continue.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ TOPIC, QUIET = "types-topic", "types-quiet"
 REMOTE = f"{SOURCE}.{TOPIC}"
 RECORDS = 100
 CLASSIC, CONSUMER, SHARE, STREAMS = (f"types-{kind}, 1" for kind in ("classic", "consumer", "share", "streams"))
-PLACES = {CLASSIC: 10, CONSUMER: 20, SHARE: 40, STREAMS: 30}
+GROUP_OFFSETS = {CLASSIC: 10, CONSUMER: 20, SHARE: 40, STREAMS: 30}
 _JAVA = [java_executable(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
 
 
-def java_does(*deeds: tuple[object, ...]) -> list[Any]:
-    """What each has brought, all by one JVM."""
-    text = "\n".join("\t".join(map(str, deed)) for deed in deeds)
+def run_java(*commands: tuple[object, ...]) -> list[Any]:
+    """Results of one JVM for each request."""
+    text = "\n".join("\t".join(map(str, command)) for command in commands)
     source = Path(__file__).parents[1] / "java" / "GroupTypes.java"
-    said = run_source(_JAVA, source, text=text).splitlines()
-    return [json.loads(line.removeprefix("done: ")) for line in said if line.startswith("done: ")]
+    lines = run_source(_JAVA, source, text=text).splitlines()
+    return [json.loads(line.removeprefix("done: ")) for line in lines if line.startswith("done: ")]
 
 
 def consumer_of(broker: LocalKafka, group: str) -> Consumer:
-    """A member of the protocol of KIP-848."""
+    """Consume as a member of a group with the KIP-848 protocol."""
     return Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -64,7 +64,7 @@ def consumer_of(broker: LocalKafka, group: str) -> Consumer:
 
 
 def first_number(broker: LocalKafka, group: str, topic: str) -> int:
-    """Offset at which a member of KIP-848's protocol continues."""
+    """The offset at which a member with the KIP-848 protocol continues."""
     consumer = consumer_of(broker, group)
     consumer.subscribe([topic])
     try:
@@ -90,34 +90,34 @@ def fill(broker: LocalKafka, numbers: Iterable[int]) -> None:
 
 
 @dataclass
-class Stage:
+class Environment:
     source: LocalKafka
     target: LocalKafka
     file: Path
     process: MirrorProcess
 
     def checkpoint(self, group: str, topic: str = REMOTE) -> tuple[int, int] | None:
-        """Offsets on the source and on the target."""
+        """Source and target offset of the checkpoint."""
         found = checkpoints(self.target, f"{SOURCE}.checkpoints.internal").get((group, topic, 0))
         return found and found[:2]
 
 
 @pytest.fixture(scope="module")
-def stage(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def env(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     source, target = kafka_pair
     create(source, TOPIC)
     create(source, QUIET)
     fill(source, range(RECORDS))
-    commit(source, CLASSIC, {(TOPIC, 0): PLACES[CLASSIC], (QUIET, 0): 0})
+    commit(source, CLASSIC, {(TOPIC, 0): GROUP_OFFSETS[CLASSIC], (QUIET, 0): 0})
     member = consumer_of(source, CONSUMER)
     member.subscribe([TOPIC])
     wait_until(lambda: member.poll(0.2) or member.assignment(), 30, what="a member of the consumer group")
-    member.commit(offsets=[Where(TOPIC, 0, PLACES[CONSUMER])], asynchronous=False)
+    member.commit(offsets=[Where(TOPIC, 0, GROUP_OFFSETS[CONSUMER])], asynchronous=False)
     member.close()
-    _, seen, before = java_does(
+    _, seen, before = run_java(
         ("share-from-start", source.bootstrap, SHARE),
-        ("share", source.bootstrap, SHARE, TOPIC, PLACES[SHARE], RECORDS),
-        ("streams", source.bootstrap, STREAMS, TOPIC, PLACES[STREAMS]),
+        ("share", source.bootstrap, SHARE, TOPIC, GROUP_OFFSETS[SHARE], RECORDS),
+        ("streams", source.bootstrap, STREAMS, TOPIC, GROUP_OFFSETS[STREAMS]),
     )
     assert (len(seen), before) == (RECORDS, None)
     file = write_config(
@@ -137,8 +137,8 @@ def stage(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.Te
     )
     process = MirrorProcess(file, file.with_name("process.log"))
     try:
-        process.eventually(lambda: all(checkpoints_of(target, group) for group in PLACES), 120)
-        yield Stage(source, target, file, process)
+        process.eventually(lambda: all(checkpoints_of(target, group) for group in GROUP_OFFSETS), 120)
+        yield Environment(source, target, file, process)
     finally:
         process.clean_up()
 
@@ -147,11 +147,11 @@ def checkpoints_of(target: LocalKafka, group: str) -> bool:
     return (group, REMOTE, 0) in checkpoints(target, f"{SOURCE}.checkpoints.internal")
 
 
-def test_the_broker_supports_every_group_type(stage: Stage) -> None:
-    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": stage.source.bootstrap}), name="source")
+def test_the_broker_supports_every_group_type(env: Environment) -> None:
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": env.source.bootstrap}), name="source")
     types = {listing.group_id: listing.group_type.lower() for listing in Admin(cluster).list_groups()}
     cluster.close()
-    assert {group: types[group] for group in PLACES} == {
+    assert {group: types[group] for group in GROUP_OFFSETS} == {
         CLASSIC: "classic",
         CONSUMER: "consumer",
         SHARE: "share",
@@ -159,47 +159,51 @@ def test_the_broker_supports_every_group_type(stage: Stage) -> None:
     }
 
 
-def test_each_group_has_a_checkpoint_and_an_offset_on_the_target(stage: Stage) -> None:
-    stage.process.eventually(lambda: {g: stage.checkpoint(g) for g in PLACES} == {g: (n, n) for g, n in PLACES.items()})
-    wanted = {group: PLACES[group] for group in (CLASSIC, CONSUMER, STREAMS)}
-    stage.process.eventually(lambda: {group: committed(stage.target, group, REMOTE) for group in wanted} == wanted, 30)
-    assert stage.checkpoint(CLASSIC, f"{SOURCE}.{QUIET}") is None, "nothing of an empty topic has a place yet"
+def test_each_group_has_a_checkpoint_and_an_offset_on_the_target(env: Environment) -> None:
+    env.process.eventually(
+        lambda: {g: env.checkpoint(g) for g in GROUP_OFFSETS} == {g: (n, n) for g, n in GROUP_OFFSETS.items()}
+    )
+    wanted = {group: GROUP_OFFSETS[group] for group in (CLASSIC, CONSUMER, STREAMS)}
+    env.process.eventually(lambda: {group: committed(env.target, group, REMOTE) for group in wanted} == wanted, 30)
+    assert env.checkpoint(CLASSIC, f"{SOURCE}.{QUIET}") is None, "an empty topic has a checkpoint"
 
 
 def test_members_of_each_group_type_continue_at_the_next_record_on_the_target(
-    stage: Stage, capsys: pytest.CaptureFixture[str]
+    env: Environment, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    target = stage.target
-    stage.process.eventually(lambda: committed(target, CONSUMER, REMOTE) == PLACES[CONSUMER], 30)
-    stage.process.eventually(lambda: committed(target, STREAMS, REMOTE) == PLACES[STREAMS], 30)
-    stage.process.eventually(lambda: starts(target, SHARE) == PLACES[SHARE], 30)
-    assert first_number(target, CONSUMER, REMOTE) == PLACES[CONSUMER]
-    told, seen, place = java_does(
+    target = env.target
+    env.process.eventually(lambda: committed(target, CONSUMER, REMOTE) == GROUP_OFFSETS[CONSUMER], 30)
+    env.process.eventually(lambda: committed(target, STREAMS, REMOTE) == GROUP_OFFSETS[STREAMS], 30)
+    env.process.eventually(lambda: starts(target, SHARE) == GROUP_OFFSETS[SHARE], 30)
+    assert first_number(target, CONSUMER, REMOTE) == GROUP_OFFSETS[CONSUMER]
+    start_offsets, seen, group_offset = run_java(
         ("share-starts", target.bootstrap, SHARE),
-        # By default it would begin at the end, and never come to its end.
+        # By default it would start at the log end offset and read nothing.
         ("share", target.bootstrap, SHARE, REMOTE, RECORDS, RECORDS),
-        ("streams", target.bootstrap, STREAMS, REMOTE, PLACES[STREAMS] + 1),
+        ("streams", target.bootstrap, STREAMS, REMOTE, GROUP_OFFSETS[STREAMS] + 1),
     )
-    assert told == {f"{REMOTE}-0": PLACES[SHARE]}
-    assert seen == list(range(PLACES[SHARE], RECORDS)), "nothing skipped; what was settled out of order comes again"
-    assert place == PLACES[STREAMS]
-    # It is ahead now, and stays so. The coordinator hears of it with the next record that is settled.
-    fill(stage.source, range(RECORDS, RECORDS + 1))
-    more, settled = java_does(
+    assert start_offsets == {f"{REMOTE}-0": GROUP_OFFSETS[SHARE]}
+    assert seen == list(range(GROUP_OFFSETS[SHARE], RECORDS)), (
+        "nothing skipped; what was settled out of order comes again"
+    )
+    assert group_offset == GROUP_OFFSETS[STREAMS]
+    # It is ahead now and stays ahead. The coordinator is updated when the next record is acknowledged.
+    fill(env.source, range(RECORDS, RECORDS + 1))
+    more, settled = run_java(
         ("share", target.bootstrap, SHARE, REMOTE, RECORDS + 1, RECORDS + 1), ("share-starts", target.bootstrap, SHARE)
     )
     assert (more, settled) == ([RECORDS], {f"{REMOTE}-0": RECORDS})
 
     def reason() -> str:
-        _, out, _ = asked(capsys, "groups", stage.file, f"{SOURCE}->{TARGET}", "--json", "--group", SHARE)
+        _, out, _ = asked(capsys, "groups", env.file, f"{SOURCE}->{TARGET}", "--json", "--group", SHARE)
         return str(json.loads(out)["offsets"])
 
-    stage.process.eventually(lambda: f"the group is ahead, at {RECORDS}" in reason(), 30)
+    env.process.eventually(lambda: f"the group is ahead, at {RECORDS}" in reason(), 30)
     assert starts(target, SHARE) == RECORDS
 
 
 def starts(broker: LocalKafka, group: str) -> int:
-    """Start offset of a share group in the remote topic; -1 when there is none."""
+    """Start offset of a share group in the remote topic; -1 without one."""
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="broker")
     try:
         found = Admin(cluster).list_share_group_offsets([group])[group]

@@ -1,7 +1,7 @@
-"""Clusters that are hard to reach: each way to log in, to either side, by one process with a flow for each; what is down at
-first, what refuses us, and certificates that are replaced under it.
+"""Authentication and unreachable clusters: one process with a flow for each authentication mechanism to either cluster; clusters
+that are down at first or reject us, and certificates that are replaced while it runs.
 
-One process and one pair of brokers for all; the tests build on each other's time, not on each other's outcome, and the one
+One process and one pair of brokers for all tests. The tests depend on each other's duration but not on their results; the one
 that replaces certificates is the last.
 """
 
@@ -54,24 +54,24 @@ OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule req
 USER = "CN=mirror,O=x"  # comma and equals sign have to be escaped in SCRAM's messages
 PLAIN_PASSWORD, SCRAM_PASSWORD, CLIENT_SECRET = "plain-pa55", "scram-pa55", "client-5ecret"
 WRONG_PASSWORD, WRONG_SECRET = "not-the-pa55", "not-the-5ecret"
-#: A session at the listener for tokens is over after this, and the broker hangs up on who has not logged in again.
+#: The broker closes a connection of the token listener that has not re-authenticated after this time.
 SESSION_MS = 4_000
-RECORDS, PLACE = 100, 40
+RECORDS, GROUP_OFFSET = 100, 40
 
-#: Flows; each has a topic, a group and both aliases of its name.
+#: Names of the flows; each name is also that of a topic, a group and part of both aliases.
 WAYS = ("plain", "scram256", "scram512", "unsecured", "token", "tls", "mutual")
-#: Those whose certificates are files.
+#: The flows whose certificates are in files.
 BY_FILES = ("tls", "mutual")
 SENTENCES = {
     "impostor": r"SASL SCRAM-SHA-256 at the broker 127\.0\.0\.1:\d+ of cluster impostor failed: ",
     "unknown": r"the token endpoint http://127\.0\.0\.1:\d+/token refused with HTTP 401, invalid_client",
-    "stranger": r"The certificate of the broker 127\.0\.0\.1:\d+ of cluster stranger is not trusted: ",
+    "untrusted": r"The certificate of the broker 127\.0\.0\.1:\d+ of cluster untrusted is not trusted: ",
 }
 
 
 @dataclass
 class Site:
-    """Brokers A and B with a listener for each way, a broker L that is down at first, and the process between them."""
+    """Brokers A and B with a listener for each mechanism, a broker L that is down at first, and the process between them."""
 
     folder: Path
     tokens: TokenServer
@@ -115,14 +115,14 @@ class Site:
         )
 
     def certify(self, authority: certificates.Issued) -> None:
-        """What the brokers show, and what they trust, from their next start on."""
+        """Set the brokers' certificates and truststores; they take effect at the next start."""
         certificates.issue("broker", authority, address="127.0.0.1").pkcs12(self.folder / "server.p12", authority)
         expired = certificates.issue("broker", authority, address="127.0.0.1", is_expired=True)
         expired.pkcs12(self.folder / "expired.p12", authority)
         (self.folder / "clients.pem").write_text(authority.certificate_pem)
 
     def equip(self, authority: certificates.Issued) -> None:
-        """What the process shows and trusts, in files that take the place of others in one step."""
+        """Set the certificates and truststores of the process by atomic replacement of the files."""
         fresh = self.folder / f"for-{authority.certificate.serial_number}"
         fresh.mkdir()
         client = certificates.issue("mirror", authority)
@@ -139,10 +139,10 @@ class Site:
         for file in ("client.p12", "client.pem", "trusted.pem", "trusted.jks", "trusted.pkcs12"):
             (fresh / file).rename(self.folder / file)
 
-    # -- the settings of the ways
+    # -- settings of the mechanisms
 
     def sides(self, way: str) -> tuple[dict[str, str], dict[str, str]]:
-        """Settings of the flow's source and target but for the protocol, in different spellings where there are some."""
+        """Settings of the flow's source and target without the protocol, with different key spellings where possible."""
         if way == "plain":
             login = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": _login(PLAIN, "mirror", PLAIN_PASSWORD)}
             return login, login
@@ -154,7 +154,7 @@ class Site:
                 "sasl.mechanism": "SCRAM-SHA-512",
                 "sasl.jaas.config": _login(SCRAM, USER, SCRAM_PASSWORD),
                 "ssl.truststore.type": "PEM",
-                # Both of them, as one does where files cannot be replaced.
+                # Both authorities, as where files cannot be replaced.
                 "ssl.truststore.certificates": self.first.certificate_pem + self.second.certificate_pem,
             }
             return login, login
@@ -202,15 +202,15 @@ class Site:
         }
 
     def refusals(self) -> dict[str, tuple[str, dict[str, str]]]:
-        """Listener and settings that do not fit, by what is wrong."""
+        """A listener and wrong settings for it, by kind of error."""
         trust = {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": self.first.certificate_pem}
         endpoint = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": self.tokens.token_url}
         impostor = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": _login(SCRAM, USER, WRONG_PASSWORD)}
-        stranger = certificates.issue("Somebody Else").certificate_pem
+        untrusted = certificates.issue("Somebody Else").certificate_pem
         return {
             "impostor": ("LOGIN", impostor),
             "unknown": ("TOKEN", endpoint | self.client(WRONG_SECRET)),
-            "stranger": ("TLS", {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": stranger}),
+            "untrusted": ("TLS", {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": untrusted}),
             "expired": ("EXPIRED", trust),
             "misnamed": ("TLS", trust),
             "keyless": ("MUTUAL", trust),
@@ -226,11 +226,11 @@ class Site:
     # -- the process
 
     def start(self) -> None:
-        """Everything there is at first, then the process."""
+        """Create all topics and records, then start the process."""
         for index, way in enumerate(WAYS):
             create(self.a, topic_of(way), 2)
             write(self.a, topic_of(way), index)
-            commit(self.a, group_of(way), {(topic_of(way), 0): PLACE})
+            commit(self.a, group_of(way), {(topic_of(way), 0): GROUP_OFFSET})
         create(self.a, "to-late", 1)
         write(self.a, "to-late", 0, partitions=1)
         flows: dict[tuple[str, str], str] = {(f"{way}A", f"{way}B"): f"{way}-.*" for way in WAYS}
@@ -247,7 +247,7 @@ class Site:
             flow = f"{source}->{target}"
             props |= {f"{flow}.enabled": "true", f"{flow}.topics": topics, f"{flow}.groups": topics}
             props[f"{flow}.emit.heartbeats.enabled"] = str(source not in SENTENCES).lower()
-            # So many workers in one process on a busy machine are slow to begin.
+            # That many workers in one process start slowly on a busy machine.
             props |= {f"{target}.session.timeout.ms": "45000", f"{target}.heartbeat.interval.ms": "9000"}
         common = {
             "clusters": ",".join(sorted({alias for flow in flows for alias in flow})),
@@ -264,17 +264,17 @@ class Site:
         self.process = MirrorProcess(file, self.folder / "log", variables={"MM2_LOG_LEVEL": "debug"})
 
     def await_copied(self, way: str, timeout_s: float = 200) -> None:
-        """All that is in the way's topic is there once, as it was."""
+        """Assert that all records of the mechanism's topic were copied once and unchanged."""
         topic, remote = topic_of(way), f"{way}A.{topic_of(way)}"
         self.process.eventually(lambda: has_all(self.a, topic, self.b, remote), timeout_s)
         assert contents(self.b, remote) == contents(self.a, topic)
 
     def await_word(self, words: str) -> None:
-        """Some line of the log has them, be it as a reason."""
+        """Whether a log line contains the words, for example in its reason."""
         self.process.eventually(lambda: words in self.process.log.read_text(errors="replace"))
 
     def beat(self, way: str) -> int:
-        """When the flow's newest heartbeat on the target was written, in ms; 0 for never."""
+        """Time of the flow's newest heartbeat on the target in ms; 0 without one."""
         return heartbeats(self.b, "heartbeats").get((f"{way}A", f"{way}B"), 0)
 
 
@@ -307,7 +307,7 @@ def _cluster(alias: str, address: str, listener: str, settings: Mapping[str, str
 
 
 def _text(value: str) -> str:
-    """As a properties file has it."""
+    """Escape a value for a properties file."""
     return value.replace("\n", "\\n")
 
 
@@ -346,7 +346,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def test_records_groups_and_heartbeats_are_replicated(site: Site, way: str) -> None:
     site.await_copied(way)
     remote = f"{way}A.{topic_of(way)}"
-    site.process.eventually(lambda: committed(site.b, group_of(way), remote) == PLACE)
+    site.process.eventually(lambda: committed(site.b, group_of(way), remote) == GROUP_OFFSET)
     site.process.eventually(lambda: site.beat(way))
 
 
@@ -367,7 +367,7 @@ def test_tokens_are_refreshed_and_expired_sessions_block_nothing(site: Site) -> 
 
 @pytest.mark.parametrize("wrong", SENTENCES)
 def test_a_source_that_rejects_the_login_is_reported_in_one_sentence(site: Site, wrong: str) -> None:
-    def told() -> list[str]:
+    def reasons() -> list[str]:
         found = []
         for line in site.process.lines(flow=f"{wrong}->plainB"):
             if line["level"] in {"warning", "error"}:
@@ -375,18 +375,18 @@ def test_a_source_that_rejects_the_login_is_reported_in_one_sentence(site: Site,
                 found.append(str(line["event"]))
         return found
 
-    site.process.eventually(lambda: any(re.search(SENTENCES[wrong], sentence) for sentence in told()))
-    time.sleep(3)  # it is tried again meanwhile
+    site.process.eventually(lambda: any(re.search(SENTENCES[wrong], sentence) for sentence in reasons()))
+    time.sleep(3)  # it is retried meanwhile
     # Not logged at each retry. On a busy machine it is logged again after a timeout or a lost session.
     begun = 1 + len(site.process.lines(event="group session expired", flow=f"{wrong}->plainB"))
-    assert max(Counter(told()).values()) <= 1 + begun
+    assert max(Counter(reasons()).values()) <= 1 + begun
 
 
 def test_unreachable_clusters_are_awaited_while_the_others_continue(site: Site) -> None:
     process = site.process
-    process.says("cannot be reached: connection refused", flow="late->plainB")
+    process.await_log("cannot be reached: connection refused", flow="late->plainB")
     waiting = "Waiting flows: plainA->late."
-    assert "The target cluster late" in process.says(waiting)["event"]
+    assert "The target cluster late" in process.await_log(waiting)["event"]
     since = site.beat("plain")
     process.eventually(lambda: site.beat("plain") > since)
     site.late.start()
@@ -399,13 +399,13 @@ def test_unreachable_clusters_are_awaited_while_the_others_continue(site: Site) 
         process.eventually(lambda row=(source, topic, target, f"{alias}.{topic}"): has_all(*row), 120)  # type: ignore[misc]
         assert contents(target, f"{alias}.{topic}") == contents(source, topic)
     assert len(process.lines(event=waiting)) == 1
-    process.says("Target cluster reachable; starting flows.", cluster="late")
+    process.await_log("Target cluster reachable; starting flows.", cluster="late")
 
 
 EXPECTED = {
     "impostor": ("SASL SCRAM-SHA-256 at the broker 127.0.0.1:", "of cluster B failed: "),
     "unknown": ("the token endpoint http://127.0.0.1:", "refused with HTTP 401, invalid_client"),
-    "stranger": ("The certificate of the broker 127.0.0.1:", "of cluster B is not trusted: "),
+    "untrusted": ("The certificate of the broker 127.0.0.1:", "of cluster B is not trusted: "),
     "expired": ("The certificate of the broker 127.0.0.1:", "expired"),
     "misnamed": ("The certificate of the broker localhost:", "of cluster B is not trusted: ", "localhost"),
     "keyless": ("The broker 127.0.0.1:", " TLS ", "may require a client certificate"),
@@ -415,7 +415,7 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def words(site: Site, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
-    """How a process ends, and with which words, whose target does not let it in."""
+    """Exit code and error output of a process that cannot authenticate to its target."""
     cases = []
     for wrong, (listener, settings) in site.refusals().items():
         address = site.b.address(listener).replace("127.0.0.1", "localhost" if wrong == "misnamed" else "127.0.0.1")
@@ -430,17 +430,17 @@ def words(site: Site, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tup
 def test_a_target_that_rejects_the_login_ends_the_process_with_one_sentence(
     words: dict[str, tuple[int, str]], wrong: str
 ) -> None:
-    code, said = words[wrong]
-    assert code == 2, said
-    (error,) = [json.loads(line)["event"] for line in said.splitlines() if '"level": "error"' in line]
+    code, text = words[wrong]
+    assert code == 2, text
+    (error,) = [json.loads(line)["event"] for line in text.splitlines() if '"level": "error"' in line]
     assert error.startswith("The target cluster B (B.bootstrap.servers = ")
     for word in EXPECTED[wrong]:
         assert word in error
-    assert_no_secret(said)
+    assert_no_secret(text)
 
 
 def test_replaced_certificates_are_used_without_a_restart(site: Site) -> None:
-    """The old authority is worth nothing from the brokers' restart on, the new one is known to the process a while later."""
+    """The brokers stop trusting the old authority at their restart; the process gets the new one some time later."""
     process = site.process
     for way in BY_FILES:
         site.await_copied(way)
@@ -450,9 +450,9 @@ def test_replaced_certificates_are_used_without_a_restart(site: Site) -> None:
     for seed, way in enumerate(WAYS):
         write(site.a, topic_of(way), 100 + seed)
     for way in BY_FILES:
-        # At least of the target: without it the worker of the flow stops its tasks, and the source is not contacted.
+        # At least an error of the target: without it the worker stops its tasks and does not connect to the source.
         site.await_word(f"of cluster {way}B is not trusted")
-    # Somebody who replaces files one after the other, the first of them not in one step.
+    # An operator replaces the files one after the other, the first of them not atomically.
     whole = (site.folder / "trusted.pem").read_bytes()
     (site.folder / "trusted.pem").write_bytes(whole[: len(whole) // 2])
     site.await_word("ssl.truststore.location: there is no certificate in it")
@@ -464,7 +464,7 @@ def test_replaced_certificates_are_used_without_a_restart(site: Site) -> None:
         process.eventually(lambda way=way: site.beat(way) > replaced_ms)  # type: ignore[misc]
         process.eventually(lambda way=way: is_running(site.b, f"{way}A"))  # type: ignore[misc]
     for way in BY_FILES:
-        # The heartbeats' producer waited, its task has not failed.
+        # The producer of heartbeats waited; its task has not failed.
         again = process.lines(event="Failed connectors and tasks are restarted.", flow=f"{way}A->{way}B")
         assert [line for line in again if line["connector"] == "MirrorHeartbeatConnector"] == []
     assert process.lines(event="failed unexpectedly") == []
@@ -472,19 +472,19 @@ def test_replaced_certificates_are_used_without_a_restart(site: Site) -> None:
 
 
 def test_no_secret_is_in_the_logs_of_these_tests(site: Site) -> None:
-    said = site.process.log.read_text(errors="replace")
+    text = site.process.log.read_text(errors="replace")
     assert len(site.process.lines(level="debug")) > 10
-    assert_no_secret(said)
+    assert_no_secret(text)
     for token in site.tokens.issued:
-        assert token.rpartition(".")[2] not in said
+        assert token.rpartition(".")[2] not in text
 
 
-#: What tokens begin with: `{"alg":` in base64.
+#: Prefix of tokens: `{"alg":` in base64.
 _TOKENS = "eyJhbGciOi"
 
 
-def assert_no_secret(said: str) -> None:
+def assert_no_secret(text: str) -> None:
     secrets = (PLAIN_PASSWORD, SCRAM_PASSWORD, CLIENT_SECRET, WRONG_PASSWORD, WRONG_SECRET)
     for secret in (*secrets, certificates.PASSWORD, certificates.KEY_PASSWORD, "PRIVATE KEY", _TOKENS):
-        found = said.find(secret)
-        assert found < 0, said[max(0, found - 300) : found]
+        found = text.find(secret)
+        assert found < 0, text[max(0, found - 300) : found]

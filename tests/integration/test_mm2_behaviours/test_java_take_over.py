@@ -1,9 +1,9 @@
 """Java's MirrorMaker 2 and ours on one and the same file, one after the other, under load.
 
 Given a topic that gets records all the time, and groups of the source that commit. When Java copies, is stopped or killed, ours
-goes on, is stopped or killed, Java goes on, and so forth. Validates that each begins at the record behind the last position that
-the other one has committed: no record is lost, and as many come twice as lay behind it, none with exactly-once; that no group
-skips a record or goes back; that what was in the config topic is not written again; and that the positions keep their keys.
+continues, is stopped or killed, Java continues, and so forth. Validates that each starts at the record after the last position that
+the other one has committed: no record is lost, and only records after it are duplicated, none with exactly-once; that no group
+skips a record or moves backwards; that existing configurations are not written again; and that positions keep their keys.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tests.integration.test_mm2_behaviours.in_turns import (
 )
 from tests.support.waiting import PATIENCE
 
-#: Who ends how, before the next one begins; the last one is stopped.
+#: How each process ends before the next one starts; the last one is stopped.
 ONCE = ("stop", "kill")
-#: Each way cleanly and not, whatever the other way was like.
+#: Each direction with and without a clean stop, combined with both of the other direction.
 THREE_TIMES = ("stop", "kill", "kill", "stop", "kill", "kill")
 
 
@@ -80,12 +80,12 @@ def test_each_implementation_continues_at_the_other_s_next_record(
 
 
 def end(flow: SharedFlow, process: MirrorProcess, how: str) -> int:
-    """End a process; how many records its successor has to copy again. Ours leaves none when it is stopped."""
+    """End a process; returns the number of records that its successor copies again. Ours leaves none when it is stopped."""
     if how == "stop":
         process.stop()
     else:
         process.kill9(whole_family=True)
-        time.sleep(1)  # what was on its way is in, or never will be
+        time.sleep(1)  # batches in flight are appended or lost by now
     behind = flow.uncommitted()
     print(f"{name_of(process)}: {how}, behind its positions: {behind}")  # noqa: T201
     assert min(behind.values()) >= 0, "a position ahead of what is on the target"
@@ -95,7 +95,7 @@ def end(flow: SharedFlow, process: MirrorProcess, how: str) -> int:
 
 
 def check_that_java_reads_it(flow: SharedFlow) -> None:
-    """The three topics that both have written: all records that we see (and those of aborted transactions), the same places."""
+    """The three topics that both have written: all records, those of aborted transactions too, in the same partitions."""
     here, there = flow.west.bootstrap, flow.east.bootstrap
     points, beats, syncing = (
         f"{flow.source}.checkpoints.internal",

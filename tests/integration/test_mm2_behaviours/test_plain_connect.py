@@ -27,13 +27,13 @@ pytestmark = [pytest.mark.timeout(int(240 * PATIENCE)), pytest.mark.slow]
 
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 KINDS = ("Source", "Checkpoint", "Heartbeat")
-PARTITIONS, RECORDS, PLACE = 4, 100, 40
+PARTITIONS, RECORDS, GROUP_OFFSET = 4, 100, 40
 _PATIENCE_S = 180
 
 
 @dataclass
 class Flow:
-    """A->B by connectors of plain Connect, with a topic, a group and aliases of its own."""
+    """A->B by connectors on plain Connect, with its own topic, group and aliases."""
 
     worker: DistributedWorker
     a: LocalKafka
@@ -65,7 +65,7 @@ class Flow:
         return f"{self.name}-billing"
 
     def connector(self, kind: str) -> str:
-        """Connectors are named after their flow, since a worker may have several."""
+        """The name of a connector with its flow, since a worker may have several flows."""
         return f"{self.name}-{kind.lower()}"
 
     def config(self, kind: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -95,10 +95,10 @@ class Flow:
         }
 
     def post(self, more: Mapping[str, str] | None = None) -> None:
-        """Records and a group that has read some of them; then all three connectors."""
+        """Write records, commit offsets of a group, and create all three connectors."""
         create(self.a, self.topic, PARTITIONS)
         self.write("first")
-        commit(self.a, self.group, {(self.topic, 0): PLACE})
+        commit(self.a, self.group, {(self.topic, 0): GROUP_OFFSET})
         for kind in KINDS:
             self.rest.create(self.connector(kind), self.config(kind, more))
 
@@ -109,39 +109,43 @@ class Flow:
         assert producer.flush(30) == 0
 
     def await_copied(self, timeout_s: float = 150) -> None:
-        """Everything is there once, as it was."""
-        wait_until(lambda: has_all(self.a, self.topic, self.b, self.remote), timeout_s, why=self.worker.tail)
+        """Assert that all records were copied once and unchanged."""
+        wait_until(lambda: has_all(self.a, self.topic, self.b, self.remote), timeout_s, detail=self.worker.tail)
         assert contents(self.b, self.remote) == contents(self.a, self.topic)
 
     def await_the_rest(self) -> None:
-        """Heartbeats, checkpoints, offset syncs, the group's offsets on the target."""
+        """Wait for heartbeats, checkpoints, offset syncs and the group's offsets on the target."""
         spot = (self.group, self.remote, 0)
         internal = f"{self.source}.checkpoints.internal"
-        wait_until(lambda: (self.source, self.target) in heartbeats(self.b, "heartbeats"), 60, why=self.worker.tail)
-        wait_until(lambda: checkpoints(self.b, internal).get(spot) == (PLACE, PLACE, ""), 60, why=self.worker.tail)
-        wait_until(lambda: committed(self.b, self.group, self.remote) == PLACE, 60, why=self.worker.tail)
+        wait_until(lambda: (self.source, self.target) in heartbeats(self.b, "heartbeats"), 60, detail=self.worker.tail)
+        wait_until(
+            lambda: checkpoints(self.b, internal).get(spot) == (GROUP_OFFSET, GROUP_OFFSET, ""),
+            60,
+            detail=self.worker.tail,
+        )
+        wait_until(lambda: committed(self.b, self.group, self.remote) == GROUP_OFFSET, 60, detail=self.worker.tail)
         wait_until(
             lambda: (
                 {partition for _, partition in syncs(self.a, f"mm2-offset-syncs.{self.target}.internal")}
                 == set(range(PARTITIONS))
             ),
             60,
-            why=self.worker.tail,
+            detail=self.worker.tail,
         )
 
     def offsets(self) -> dict[int, int]:
-        """What REST says of each partition: the last offset that is copied."""
+        """The last copied offset of each partition, from REST."""
         found = {}
         for entry in self.rest.offsets(self.connector("Source")):
-            place: dict[str, Any] = entry["partition"]
-            assert (place["cluster"], place["topic"]) == (self.source, self.topic)
-            found[int(place["partition"])] = int(entry["offset"]["offset"])
+            partition: dict[str, Any] = entry["partition"]
+            assert (partition["cluster"], partition["topic"]) == (self.source, self.topic)
+            found[int(partition["partition"])] = int(entry["offset"]["offset"])
         return found
 
 
 @contextmanager
 def ready(worker: DistributedWorker) -> Iterator[DistributedWorker]:
-    """A worker that is healthy, however long a busy machine takes for that."""
+    """Start a worker and wait until it is healthy, with a timeout for busy machines."""
     try:
         yield worker.start(_PATIENCE_S)
     finally:
@@ -196,7 +200,7 @@ def test_a_paused_connector_copies_nothing_and_resumes_at_its_position(flow: Flo
     flow.await_copied()
     name = flow.connector("Source")
     flow.rest.pause(name)
-    wait_until(lambda: flow.rest.states(name) == ["PAUSED"] * 3, 30, why=flow.worker.tail)
+    wait_until(lambda: flow.rest.states(name) == ["PAUSED"] * 3, 30, detail=flow.worker.tail)
     before = ends(flow.b, flow.remote)
     flow.write("while paused")
     time.sleep(3)
@@ -216,17 +220,17 @@ def test_restarted_tasks_resume_at_their_position(flow: Flow) -> None:
 
 
 def test_altered_offsets_are_used(flow: Flow) -> None:
-    """The last test that compares contents: afterwards some records are duplicated on request."""
+    """The last test that compares contents: it requests duplicates of some records."""
     flow.await_copied()
     name, before = flow.connector("Source"), ends(flow.a, flow.topic)
     flow.rest.stop(name)
     assert flow.offsets() == {partition: end - 1 for partition, end in enumerate(before)}
-    place = {"cluster": flow.source, "partition": 1, "topic": flow.topic}
-    altered = {"offsets": [{"partition": place, "offset": {"offset": 9}}]}
+    partition = {"cluster": flow.source, "partition": 1, "topic": flow.topic}
+    altered = {"offsets": [{"partition": partition, "offset": {"offset": 9}}]}
     flow.rest.ask("PATCH", f"/connectors/{name}/offsets", json=altered)
     flow.rest.resume(name)
     wanted = [end + (end - 10 if partition == 1 else 0) for partition, end in enumerate(before)]
-    wait_until(lambda: ends(flow.b, flow.remote) == wanted, 90, why=flow.worker.tail)
+    wait_until(lambda: ends(flow.b, flow.remote) == wanted, 90, detail=flow.worker.tail)
     again = contents(flow.b, flow.remote)[1][before[1] :]
     assert again == contents(flow.a, flow.topic)[1][10:]
 
@@ -236,7 +240,7 @@ def test_deleted_connectors_stop_copying(flow: Flow) -> None:
         flow.rest.delete(flow.connector(kind))
     wait_until(lambda: flow.rest.get("/connectors") == [], 30)
     before = ends(flow.b, flow.remote)
-    flow.write("for nobody")
+    flow.write("without a copier")
     time.sleep(3)
     assert ends(flow.b, flow.remote) == before
     assert flow.worker.is_running
@@ -254,8 +258,8 @@ def test_a_worker_on_the_source_stores_its_offsets_there_and_copies_once(
         flow.await_the_rest()
         assert props["offset.storage.topic"] in topics_of(kafka_a)
         assert props["offset.storage.topic"] not in topics_of(kafka_b)
-        wait_until(lambda: flow.offsets() == dict.fromkeys(range(PARTITIONS), RECORDS - 1), 30, why=worker.tail)
+        wait_until(lambda: flow.offsets() == dict.fromkeys(range(PARTITIONS), RECORDS - 1), 30, detail=worker.tail)
         worker.kill9()
-        flow.write("while nobody copied")
+        flow.write("while no worker copied")
         worker.start(_PATIENCE_S)
         flow.await_copied()

@@ -1,4 +1,4 @@
-"""Naming: policies and filters of the user's own, separators, and that nothing goes round (behaviour 7)."""
+"""Topic naming: custom policies and filters, separators, and no replication loops (behaviour 7)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def props(
 
 
 def assigned(connector: MirrorSourceConnector) -> str | None:
-    """None while it is not known."""
+    """The value; None while it is unknown."""
     try:
         return ",".join(config["task.assigned.partitions"] for config in connector.task_configs(1))
     except RetriableError:
@@ -97,24 +97,24 @@ def test_07_under_identity_the_flow_that_would_return_a_topic_rejects_it_and_the
                 30,
                 what="the assignment of the second, without what came from A",
             )
-            said: list[str] = []
+            printed: list[str] = []
 
             def refused() -> bool:
-                said.extend(capfd.readouterr())
-                return f"Topic {unique} of cluster {back[0]} has come from cluster {back[1]}" in "".join(said)
+                printed.extend(capfd.readouterr())
+                return f"Topic {unique} of cluster {back[0]} has come from cluster {back[1]}" in "".join(printed)
 
             wait_until(refused, 30, what="a word about it")
             context.reconfigured.clear()
             create(kafka_a, f"{unique}-later")
             wait_until(lambda: f"{unique}-later-0" in (assigned(forth) or ""), 30, what="a later topic")
             wait_until(
-                lambda: f"Topic {unique}-later of" in "".join([*said, *capfd.readouterr()]),
+                lambda: f"Topic {unique}-later of" in "".join([*printed, *capfd.readouterr()]),
                 30,
                 what="a word about that, too",
             )
             assert assigned(forth) == f"{unique}-0,{unique}-later-0", "nor does the first send the second's back"
             assert assigned(returning) == f"{unique}-b-0"
-    # Who had it first has it again after a restart.
+    # The flow that claimed it first keeps it after a restart.
     with running(MirrorSourceConnector(), second), running(MirrorSourceConnector(), first) as (forth, _):
         wait_until(lambda: assigned(forth) == f"{unique}-0,{unique}-later-0", 30, what="the assignment after a restart")
 
@@ -141,11 +141,11 @@ def test_07_of_two_identity_flows_started_at_once_one_rejects_the_topic(
 def test_07_under_identity_a_ring_of_three_clusters_has_no_loop(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    said: list[str] = []
+    printed: list[str] = []
 
-    def told(sentence: str) -> bool:
-        said.extend(capfd.readouterr())
-        return sentence in "".join(said)
+    def is_printed(sentence: str) -> bool:
+        printed.extend(capfd.readouterr())
+        return sentence in "".join(printed)
 
     create(kafka_a, unique)
     with LocalKafka("third", tmp_path / "third") as kafka_c, ExitStack() as stack:
@@ -158,7 +158,7 @@ def test_07_under_identity_a_ring_of_three_clusters_has_no_loop(
                 wait_until(lambda target=target: partitions_of(target, unique) == 1, 30, what="a copy")  # type: ignore[misc]
         wait_until(lambda: assigned(flows[-1]) is not None, 30, what="a decision")
         assert [assigned(flow) for flow in flows] == [f"{unique}-0", f"{unique}-0", ""]
-        # What is born on the way goes as far as it can, too, and the flow before it refuses.
+        # Topics created on an intermediate cluster are copied further, too, and the flow before it rejects them.
         create(kafka_c, f"{unique}-c")
         wait_until(
             lambda: assigned(flows[1]) == f"{unique}-0" and assigned(flows[2]) == f"{unique}-c-0",
@@ -167,7 +167,7 @@ def test_07_under_identity_a_ring_of_three_clusters_has_no_loop(
         )
         wait_until(lambda: assigned(flows[0]) == f"{unique}-0,{unique}-c-0", 30, what="the assignment of the first")
         refusal = f"Topic {unique}-c of cluster 2{unique} has come from cluster 3{unique}"
-        wait_until(lambda: told(refusal), 30, what="a word of the flow that would close the ring")
+        wait_until(lambda: is_printed(refusal), 30, what="a log message of the flow that would close the ring")
         assert assigned(flows[1]) == f"{unique}-0"
 
 
@@ -191,7 +191,7 @@ def test_07_under_identity_a_cluster_does_not_copy_to_itself(kafka_a: LocalKafka
 
 
 def claims_left_s(target: LocalKafka, source_alias: str) -> float:
-    """How long the claims of a flow still count, by its ledger on the target."""
+    """How long the claims of a flow remain valid, from its ledger on the target."""
     rows = dict(read_all(target, f"mm2-ledger.{source_alias}.internal"))
     (lease,) = (value for key, value in rows.items() if json.loads(key or b"{}").get("note") == ["provenance"])
     return float(json.loads(lease or b"")["until.ms"] / 1000 - time.time())
@@ -204,7 +204,7 @@ def test_07_claims_hold_while_the_source_is_unreachable_and_end_with_their_flow(
     monkeypatch.setattr(provenance, "LEASE_MS", int(1000 * lease_s))
     monkeypatch.setattr(source_connector, "RENEW_S", 0.5)
 
-    with LocalKafka("away", tmp_path / "away") as source:
+    with LocalKafka("stopped", tmp_path / "stopped") as source:
         create(source, unique)
         seldom = {
             f"{job}.interval.seconds": "600" for job in ("refresh.topics", "sync.topic.configs", "sync.topic.acls")
@@ -250,14 +250,14 @@ def test_an_unreadable_ledger_of_the_source_blocks_only_new_topics(
         wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
         monkeypatch.setattr(BlindAdmin, "blind", True)
         create(kafka_a, f"{unique}-later")
-        said: list[str] = []
+        printed: list[str] = []
 
-        def told() -> bool:
-            said.extend(capfd.readouterr())
-            return "Refreshing topics failed and is tried again: " in "".join(said)
+        def is_printed() -> bool:
+            printed.extend(capfd.readouterr())
+            return "Refreshing topics failed and is tried again: " in "".join(printed)
 
-        wait_until(told, 30, what="the reason")
-        assert f"mm2-ledger.0{unique}.internal" in "".join(said)
+        wait_until(is_printed, 30, what="the reason")
+        assert f"mm2-ledger.0{unique}.internal" in "".join(printed)
         assert assigned(connector) == f"{unique}-0"
         assert partitions_of(kafka_b, f"{unique}-later") == 0
         monkeypatch.setattr(BlindAdmin, "blind", False)
@@ -268,7 +268,7 @@ def test_without_a_ledger_an_identity_flow_copies_and_reports_the_reduced_guaran
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     create(kafka_a, unique)
-    none = IDENTITY | {"ledger.topic.replication.factor": "3"}  # one broker cannot hold that
+    none = IDENTITY | {"ledger.topic.replication.factor": "3"}  # more replicas than brokers
     aliases = (f"1{unique}", f"2{unique}")
     with running(MirrorSourceConnector(), props(kafka_a, kafka_b, unique, aliases, none)) as (connector, _):
         wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")

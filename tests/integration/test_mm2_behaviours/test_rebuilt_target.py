@@ -15,9 +15,9 @@ from tests.integration.mirror_process import MirrorProcess, checkpoint_of, check
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SOURCE, TARGET, TOPIC, GROUP = "lasting", "rebuilt", "rebuilt-orders", "rebuilt-group"
-PLACE = (GROUP, f"{SOURCE}.{TOPIC}", 0)
+GROUP_OFFSET = (GROUP, f"{SOURCE}.{TOPIC}", 0)
 RECORDS, GONE, AT = 3_000, 2_000, 2_500
-"""Of the source: records; how many of them retention deletes before the target is rebuilt; where the group is."""
+"""The source: its number of records, how many retention deletes before the rebuild, and the group's offset."""
 
 
 def run(source: LocalKafka, target: LocalKafka, folder: Path, name: str) -> MirrorProcess:
@@ -45,16 +45,16 @@ def fill(source: LocalKafka, numbers: range) -> None:
 
 
 def test_groups_of_a_rebuilt_target_never_skip_unread_records(kafka_a: LocalKafka, tmp_path: Path) -> None:
-    remote, told = f"{SOURCE}.{TOPIC}", f"{SOURCE}.checkpoints.internal"
+    remote, checkpoints_topic = f"{SOURCE}.{TOPIC}", f"{SOURCE}.checkpoints.internal"
     create(kafka_a, TOPIC)
-    # In batches, so that there is an offset sync shortly before the group.
+    # In batches, so that an offset sync exists shortly before the group's offset.
     for first in range(0, RECORDS, 100):
         fill(kafka_a, range(first, first + 100))
     commit(kafka_a, GROUP, {(TOPIC, 0): AT})
     with LocalKafka("old", tmp_path / "old") as old:
         process = run(kafka_a, old, tmp_path, "old")
         try:
-            process.eventually(lambda: checkpoints(old, told).get(PLACE, ())[:2] == (AT, AT), 150)
+            process.eventually(lambda: checkpoints(old, checkpoints_topic).get(GROUP_OFFSET, ())[:2] == (AT, AT), 150)
             process.eventually(lambda: end_offset(old, remote) == RECORDS)
             assert process.stop()[0] == 0
         finally:
@@ -65,10 +65,12 @@ def test_groups_of_a_rebuilt_target_never_skip_unread_records(kafka_a: LocalKafk
     with LocalKafka("new", tmp_path / "new") as new:
         process = run(kafka_a, new, tmp_path, "new")
         try:
-            process.eventually(lambda: checkpoints(new, told).get(PLACE, ())[:2] == (AT, AT - GONE), 150)
+            process.eventually(
+                lambda: checkpoints(new, checkpoints_topic).get(GROUP_OFFSET, ())[:2] == (AT, AT - GONE), 150
+            )
             process.eventually(lambda: committed(new, GROUP, remote) == AT - GONE)
-            history = [checkpoint_of(row.key or b"", row.value or b"") for row in read(new, told)]
-            assert [place for place, _ in history] == [PLACE] * len(history)
+            history = [checkpoint_of(row.key or b"", row.value or b"") for row in read(new, checkpoints_topic)]
+            assert [group_offset for group_offset, _ in history] == [GROUP_OFFSET] * len(history)
             assert max(downstream for _, (_, downstream, _) in history) == AT - GONE, history
         finally:
             process.clean_up()

@@ -1,10 +1,10 @@
 """A worker of Java's MirrorMaker 2 and one of ours in the group of one flow, on one file, replaced in turns under load.
 
 Given both, with internal REST, and a topic that gets records all the time. When the older one leaves, the other one leads and
-runs everything; then one more of the kind that left joins, and so on, so that each kind has led while the other followed.
-Validates that no record is lost, none comes twice but what a worker that was killed had not committed, and none at all with
+runs all tasks; then a new worker of the kind that left joins, and so on, so that each kind has led while the other followed.
+Validates that no record is lost, that only records that a killed worker had not committed are duplicated, and none with
 exactly-once; that no task runs on both at once, by the statuses in their order; that no config is written again; that no group
-skips a record. `MM2_ROLLING_MINUTES` is how long the long ones last.
+skips a record. `MM2_ROLLING_MINUTES` is the duration of the slow tests.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_java_and_python_workers_replace_each_other_with_either_as_leader(
     kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, unique: str, minutes: float, exactly_once: bool
 ) -> None:
     name = f"roll{unique[-6:]}"
-    # By default Java leaves the work of who has gone undone for five minutes.
+    # By default Java reassigns the tasks of a lost worker after five minutes.
     more = {**TOGETHER, f"{name}west.scheduled.rebalance.max.delay.ms": "0"}
     killed: set[str] = set()
     repeated = turns = 0
@@ -74,7 +74,7 @@ def test_java_and_python_workers_replace_each_other_with_either_as_leader(
                         held = partitions_of(flow, older_id)
                         older.kill9(whole_family=True)
                         killed.add(older_id)
-                        time.sleep(1)  # what was on its way is in, or never will be
+                        time.sleep(1)  # batches in flight are appended or lost by now
                         behind = flow.uncommitted()
                         repeated += sum(behind[partition] for partition in held)
                     newer.eventually(lambda: flow.workers() == {newer_id}, 60)  # noqa: B023
@@ -99,19 +99,19 @@ def test_java_and_python_workers_replace_each_other_with_either_as_leader(
 
 
 def partitions_of(flow: SharedFlow, worker: str) -> list[int]:
-    """What a worker's source tasks have been copying."""
+    """The partitions of a worker's source tasks."""
     configs = table(flow.west, flow.internal("configs"))
     found = []
     for name, row in flow.rows().items():
         if name.startswith(SOURCE_TASKS) and row["worker_id"] == worker:
             value, _ = configs[name.encode()]
             assigned = json.loads(value or b"{}")["properties"]["task.assigned.partitions"]
-            found += [int(place.rpartition("-")[2]) for place in assigned.split(",")]
+            found += [int(one.rpartition("-")[2]) for one in assigned.split(",")]
     return found
 
 
 def check_that_no_task_ran_twice(flow: SharedFlow, killed: Collection[str]) -> None:
-    """Whoever has a task has said that it gives it up before another one says that it runs, unless it was killed."""
+    """Assert that a worker that was not killed wrote UNASSIGNED before another one wrote RUNNING for the task."""
     holders: dict[bytes, str] = {}
     moves = 0
     for rows in records(flow.west, flow.internal("status")):

@@ -1,6 +1,6 @@
-"""Remote topics: how they come to be, grow and get their configs (behaviours 3 to 5, 14, 17, 19, 23 to 25, 29 to 31, 34).
+"""Remote topics: creation, new partitions and config sync (behaviours 3 to 5, 14, 17, 19, 23 to 25, 29 to 31, 34).
 
-The connector is driven directly, between the two shared brokers; that records follow is shown elsewhere.
+The connector is driven directly, between the two shared brokers; other tests copy records.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_03_remote_topics_and_offset_syncs_are_created_automatically(
         wait_until(lambda: assigned(connector) == f"{unique}-0,{unique}-1", 30, what="the assignment")
         assert partitions_of(kafka_b, f"A.{unique}") == 2
         wait_until(lambda: partitions_of(kafka_a, "mm2-offset-syncs.B.internal") == 1, 30, what="the offset syncs")
-        # 17: what came from the target does not go back to it.
+        # 17: topics that were copied from the target are not copied back.
         assert partitions_of(kafka_b, f"A.B.{unique}") == 0
 
 
@@ -183,20 +183,20 @@ def test_a_target_that_refuses_properties_gets_the_topic_without_them(
 ) -> None:
     create(kafka_a, unique, config={"cleanup.policy": "compact"})
     newer = {"forwarding.admin.class": f"{HERE}.NewerSourceAdmin"}
-    said: list[str] = []
+    printed: list[str] = []
 
-    def told(sentence: str) -> bool:
-        said.extend(capfd.readouterr())
-        return sentence in "".join(said)
+    def is_printed(sentence: str) -> bool:
+        printed.extend(capfd.readouterr())
+        return sentence in "".join(printed)
 
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, newer)) as (connector, _):
         wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
         assert config_of(kafka_b, f"A.{unique}", "cleanup.policy") == "compact"
-        assert told("Cluster B rejects future.property=1, so remote topics are created without it")
-        assert told("Cluster B rejects segment.bytes=5, so remote topics are created without it")
-        # The sync leaves the unknown one out, and one that is refused takes no other with it.
+        assert is_printed("Cluster B rejects future.property=1, so remote topics are created without it")
+        assert is_printed("Cluster B rejects segment.bytes=5, so remote topics are created without it")
+        # The sync skips the unknown one, and a rejected one does not prevent the others.
         wait_until(
-            lambda: told("Cluster B does not support the topic property future.property"),
+            lambda: is_printed("Cluster B does not support the topic property future.property"),
             30,
             what="a word on that, too",
         )
@@ -205,11 +205,11 @@ def test_a_target_that_refuses_properties_gets_the_topic_without_them(
             lambda: config_of(kafka_b, f"A.{unique}", "retention.bytes") == "1000", 30, what="the sync of the others"
         )
         wait_until(
-            lambda: told(f"Of topic A.{unique} on cluster B cannot be altered: segment.bytes=5."),
+            lambda: is_printed(f"Of topic A.{unique} on cluster B cannot be altered: segment.bytes=5."),
             30,
             what="a word on it",
         )
-    assert "future.property" not in "".join(said).split("cannot be altered", 1)[1].partition("\n")[0]
+    assert "future.property" not in "".join(printed).split("cannot be altered", 1)[1].partition("\n")[0]
 
 
 def test_an_invalid_default_replication_factor_is_replaced_by_the_brokers_default(
@@ -223,6 +223,6 @@ def test_an_invalid_default_replication_factor_is_replaced_by_the_brokers_defaul
         wait_until(
             lambda: partitions_of(kafka_a, f"mm2-offset-syncs.{unique}.internal") == 1, 30, what="the offset syncs"
         )
-    said = "".join(capfd.readouterr())
-    assert f"replication.factor is 2 by default, more than cluster {unique} has brokers" in said
-    assert "offset-syncs.topic.replication.factor is 3 by default, more than cluster A has brokers" in said
+    printed = "".join(capfd.readouterr())
+    assert f"replication.factor is 2 by default, more than cluster {unique} has brokers" in printed
+    assert "offset-syncs.topic.replication.factor is 3 by default, more than cluster A has brokers" in printed

@@ -1,6 +1,6 @@
 """The variants in which Kafka's own integration tests run its behaviours, each as one process between two clusters.
 
-A variant has names of its own for everything, so all can use the same brokers. `p` and `b` are Kafka's primary and backup; `q` -> `c`
+A variant has unique names, so that all can use the same brokers. `p` and `b` are Kafka's primary and backup; `q` -> `c`
 and `r` -> `d` are flows between the same clusters with other settings (`FURTHER`).
 """
 
@@ -33,7 +33,7 @@ SOURCE, CHECKPOINT, HEARTBEAT = (f"Mirror{kind}Connector" for kind in ("Source",
 
 @dataclass(frozen=True)
 class Variant:
-    """`short` begins all names of it."""
+    """A variant; `short` is the prefix of all its names."""
 
     name: str
     short: str
@@ -56,18 +56,18 @@ VARIANTS = (DEFAULT, IDENTITY, EXACTLY_ONCE, TLS, TRANSACTIONAL)
 ALL_AT_ONCE = Variant(
     "all-at-once", "va", both_ways=False, identity=True, exactly_once=True, tls=True, transactional=True
 )
-"""What differs from the default, by one process."""
+"""The settings of one process that differ from the defaults."""
 
 
 @dataclass
-class Stage:
-    """`a` is the cluster of `p`, `q` and `r`, `b` that of `b`, `c` and `d`."""
+class Environment:
+    """A running variant. `a` is the cluster of `p`, `q` and `r`, `b` that of `b`, `c` and `d`."""
 
     variant: Variant
     a: LocalKafka
     b: LocalKafka
     folder: Path
-    #: What the process needs to reach `b`.
+    #: Client settings of the process for `b`.
     client: Mapping[str, str]
     port: int
     process: MirrorProcess = field(init=False)
@@ -80,7 +80,7 @@ class Stage:
         return f"{self.variant.short}-{name}"
 
     def remote(self, topic: str, letter: str = "p") -> str:
-        """What a topic of the cluster of `letter` is called on the other one."""
+        """The remote topic of a topic of the cluster of `letter`."""
         return topic if self.variant.identity else f"{self.alias(letter)}.{topic}"
 
     def flow(self, there: str = "p", here: str = "b") -> str:
@@ -88,10 +88,10 @@ class Stage:
 
     @functools.cached_property
     def rest(self) -> Rest:
-        """Of the main flow."""
+        """The main flow's value."""
         return Rest(f"http://127.0.0.1:{self.port}/{self.alias('p')}/{self.alias('b')}")
 
-    # -- what is written and read
+    # -- records
 
     def fill(
         self,
@@ -101,7 +101,7 @@ class Stage:
         *,
         at_b: bool = False,
     ) -> None:
-        """So many records into each partition, none like another; in one transaction where the variant is about them."""
+        """Write `count` unique records to each partition; in one transaction in the variant of transactions."""
         transactional = self.variant.transactional and not at_b
         settings = {"transactional__id": f"{topic}-{next(self._serial)}"} if transactional else {}
         producer = producer_of(self.b if at_b else self.a, **settings)
@@ -118,38 +118,42 @@ class Stage:
             assert producer.flush(30) == 0
 
     def create(self, name: str, partitions: int = PARTITIONS, **configs: str) -> str:
-        """A topic of `a`; its whole name."""
+        """Create a topic on `a`; returns its full name."""
         config = {key.replace("__", "."): value for key, value in configs.items()}
         create(self.a, self.topic(name), partitions, config)
         return self.topic(name)
 
     def contents(self, topic: str, letter: str = "p") -> list[list[tuple[Any, ...]]]:
-        """What its remote topic on `b` holds, by partition; nothing while it is not there or cannot be read yet."""
+        """The records of its remote topic on `b`, by partition; empty while the topic does not exist or has no leader."""
         remote = self.remote(topic, letter)
         return [] if -1 in ends(self.b, remote) else contents(self.b, remote)
 
     def is_copied(self, topic: str, letter: str = "p") -> bool:
-        """All its records are on `b`, each once and in order, and no others."""
+        """Whether `b` has exactly its records, each once and in order."""
         return self.contents(topic, letter) == contents(self.a, topic)
 
     def checkpoints(self, group: str, topic: str, letter: str = "p") -> dict[int, tuple[int, int]]:
-        """Offsets on the source and on the target, by partition."""
+        """Source and target offsets of the checkpoints, by partition."""
         found = checkpoints(self.b, f"{self.alias(letter)}.checkpoints.internal")
         remote = self.remote(topic, letter)
-        return {number: row[:2] for (one, place, number), row in found.items() if (one, place) == (group, remote)}
+        return {
+            number: row[:2] for (one, topic_name, number), row in found.items() if (one, topic_name) == (group, remote)
+        }
 
-    def goes_on_well(self, topic: str, places: Mapping[int, tuple[int, int]], letter: str = "p") -> bool:
-        """Who goes on at the second offset on `b` reads what he would have read on `a` from the first one: none is skipped, and
-        none comes again."""
-        here = read_all(self.a, topic, places, isolation="read_committed")
-        there = read_all(self.b, self.remote(topic, letter), places, isolation="read_committed")
+    def skips_and_repeats_nothing(
+        self, topic: str, group_offsets: Mapping[int, tuple[int, int]], letter: str = "p"
+    ) -> bool:
+        """Whether a consumer at the second offset on `b` reads the records that follow the first offset on `a`: none is skipped,
+        and none is repeated."""
+        here = read_all(self.a, topic, group_offsets, isolation="read_committed")
+        there = read_all(self.b, self.remote(topic, letter), group_offsets, isolation="read_committed")
         return all(
             _values(there[partition], at_b) == _values(here[partition], at_a)
-            for partition, (at_a, at_b) in places.items()
+            for partition, (at_a, at_b) in group_offsets.items()
         )
 
-    def places(self, broker: LocalKafka, group: str, topic: str, partitions: int = PARTITIONS) -> dict[int, int]:
-        """Committed offsets of a group, by partition; none where nothing is committed."""
+    def group_offsets(self, broker: LocalKafka, group: str, topic: str, partitions: int = PARTITIONS) -> dict[int, int]:
+        """Committed offsets of a group, by partition; without uncommitted ones."""
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 0})
         try:
             found = consumer.committed([Where(topic, number) for number in range(partitions)], timeout=20)
@@ -160,7 +164,7 @@ class Stage:
     # -- the process
 
     def start(self, further: Mapping[str, str] | None = None) -> None:
-        """Run the process, with further settings: `{letter}` in a key or value stands for an alias."""
+        """Run the process with further settings; `{letter}` in a key or value stands for an alias."""
         there, back = self.flow(), self.flow("b", "p")
         letters = "pbqcrd" if further else "pb"
         sources, targets = letters[::2], letters[1::2]
@@ -169,7 +173,7 @@ class Stage:
             **{f"{self.alias(letter)}.bootstrap.servers": self.a.bootstrap for letter in sources},
             "topics": f"{self.topic('main')}.*",
             "groups": f"{self.variant.short}-.*",
-            # Else each of all the pairs of clusters would have a flow for its heartbeats.
+            # Otherwise each pair of clusters would have a flow for heartbeats.
             "emit.heartbeats.enabled": "false",
             f"{there}.enabled": "true",
             f"{there}.emit.heartbeats.enabled": "true",
@@ -199,12 +203,12 @@ class Stage:
         for key, value in (further or {}).items():
             props[key.format(**aliases)] = value.format(short=variant.short, **aliases)
         file = write_config(self.folder / "mm2.properties", props)
-        # At the top it would be a key of the flow without offset syncs, too; the brokers' own factor is as good.
+        # Without a prefix it would also apply to the flow without offset syncs; the brokers' default factor is equal.
         file.write_text("".join(line for line in file.open() if not line.startswith("offset-syncs.")))
         self.process = MirrorProcess(file, self.folder / "process.log")
 
 
-#: 19, 24 and 26; 18. With a key that says how to emit offset syncs a connector that emits none is refused.
+#: 19, 24 and 26; 18. A connector without offset syncs is rejected when a key configures them.
 FURTHER = {
     **{
         f"{{q}}->{{c}}.{key}": value
@@ -235,26 +239,26 @@ def _values(records: list[Read], offset: int) -> list[bytes | None]:
 
 
 @contextmanager
-def staged(variant: Variant, pair: tuple[LocalKafka, LocalKafka], folder: Path) -> Iterator[Stage]:
-    """A stage whose process has not been started; with TLS its target is a broker of its own."""
+def staged(variant: Variant, pair: tuple[LocalKafka, LocalKafka], folder: Path) -> Iterator[Environment]:
+    """An environment whose process has not been started; with TLS its target is a separate broker."""
     with ExitStack() as stack:
         target, client = pair[1], {"bootstrap.servers": pair[1].bootstrap}
         if variant.tls:
             target, client = _with_tls(stack, folder)
         (port,) = free_ports(1)
-        stage = Stage(variant, pair[0], target, folder, client, port)
+        env = Environment(variant, pair[0], target, folder, client, port)
         try:
-            yield stage
+            yield env
         finally:
-            if hasattr(stage, "process"):
-                stage.process.clean_up()
+            if hasattr(env, "process"):
+                env.process.clean_up()
 
 
 def _with_tls(stack: ExitStack, folder: Path) -> tuple[LocalKafka, dict[str, str]]:
     client, own = certificates.encrypted(folder)
     broker = LocalKafka("tls", folder / "broker", listeners={"NEAR": "PLAINTEXT", "TLS": "SSL"}, overrides=own)
     stack.enter_context(broker)
-    # Until the first handshake of a JVM is through: on a busy machine that takes longer than a process waits for its target.
+    # Wait for the first TLS handshake of the JVM: on a busy machine it takes longer than the process waits for its target.
     AdminClient(
         {
             "bootstrap.servers": broker.address("TLS"),

@@ -1,4 +1,4 @@
-"""What threads allocate lies in one arena: a process must not grow with the threads that it had."""
+"""Threads allocate from one arena, so that the memory of a process does not grow with its past threads."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def _arenas(how: str, **environment: str) -> tuple[str, int]:
         timeout=60,
         check=True,
     )
-    said, info = ran.stdout.split("\n", 1)
-    return said, info.count("<heap nr=")
+    output, info = ran.stdout.split("\n", 1)
+    return output, info.count("<heap nr=")
 
 
 @pytest.mark.parametrize(
-    ("how", "said", "one"), [("one", "True", True), ("as it is", "None", False)], ids=["one", "as-glibc-does"]
+    ("how", "output", "one"), [("one", "True", True), ("as it is", "None", False)], ids=["one", "as-glibc-does"]
 )
-def test_threads_share_an_arena_only_when_configured(how: str, said: str, one: bool) -> None:
+def test_threads_share_an_arena_only_when_configured(how: str, output: str, one: bool) -> None:
     answer, arenas = _arenas(how)
-    assert answer == said
+    assert answer == output
     assert (arenas == 1) is one, arenas
 
 

@@ -1,4 +1,4 @@
-"""`mm2 config` on files of every sort."""
+"""`mm2 config` for valid and invalid files."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def test_a_part_of_a_flow_is_listed_with_the_origin_of_each_value(
 
 def test_json_contains_all_parts_of_all_flows(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = asked(capsys, "config", file, "--json")
-    told = json.loads(out)
-    assert (code, list(told["flows"]), told["unread"]) == (0, ["A->B", "B->A"], [])
-    assert list(told["flows"]["A->B"]) == [
+    document = json.loads(out)
+    assert (code, list(document["flows"]), document["unread"]) == (0, ["A->B", "B->A"], [])
+    assert list(document["flows"]["A->B"]) == [
         "worker",
         "MirrorSourceConnector",
         "MirrorHeartbeatConnector",
         "MirrorCheckpointConnector",
     ]
-    (topics,) = [one for one in told["flows"]["A->B"]["MirrorSourceConnector"] if one["key"] == "topics"]
+    (topics,) = [one for one in document["flows"]["A->B"]["MirrorSourceConnector"] if one["key"] == "topics"]
     assert topics == {
         "key": "topics",
         "value": "orders",
@@ -69,9 +69,9 @@ def test_json_contains_all_parts_of_all_flows(file: Path, capsys: pytest.Capture
         "line": 5,
         "overrides": ["topics"],
     }
-    (group,) = [one for one in told["flows"]["A->B"]["worker"] if one["key"] == "group.id"]
+    (group,) = [one for one in document["flows"]["A->B"]["worker"] if one["key"] == "group.id"]
     assert (group["value"], group["level"], group["origin"]) == ("A-mm2", "derived", "")
-    assert told["process"][0]["key"] == "clusters"
+    assert document["process"][0]["key"] == "clusters"
     assert "the secret" not in out
 
 

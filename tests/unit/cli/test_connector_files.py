@@ -35,7 +35,7 @@ def test_json_map_json_request_and_properties(tmp_path: Path, text: str, expecte
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("connector.class=X", "'name'"),
         ('{"connector.class":"X"}', "'name'"),
@@ -45,10 +45,10 @@ def test_json_map_json_request_and_properties(tmp_path: Path, text: str, expecte
         ('{"config":[]}', "config"),
     ],
 )
-def test_other_files_are_rejected_with_file_and_field(tmp_path: Path, text: str, said: str) -> None:
+def test_other_files_are_rejected_with_file_and_field(tmp_path: Path, text: str, output: str) -> None:
     file = tmp_path / "connector.json"
     file.write_text(text)
-    with pytest.raises(ConfigException, match=said) as raised:
+    with pytest.raises(ConfigException, match=output) as raised:
         read_connector_file(file)
     assert str(file) in str(raised.value)
     with pytest.raises(ConfigException, match="none"):

@@ -1,6 +1,6 @@
-"""mm2-health against a server of the standard library that answers as the process does: what the exit code is made of.
+"""Exit codes of mm2-health with a server of the standard library that responds like the process.
 
-Against the process itself: tests/integration/test_image.py.
+tests/integration/test_image.py uses the process itself.
 """
 
 import json
@@ -46,13 +46,13 @@ def test_only_the_liveness_check_accepts_a_starting_process(
 ) -> None:
     with answering(status, json.dumps({**flow, "flows": {"A->B": flow}}).encode()) as url:
         assert (main([url]), main([url, "--alive"])) == (code, alive)
-    said = capsys.readouterr().out.splitlines()
-    assert said == [flow["message"] if status == 200 else f"A->B: {flow['message']}"] * 2
+    output = capsys.readouterr().out.splitlines()
+    assert output == [flow["message"] if status == 200 else f"A->B: {flow['message']}"] * 2
 
 
 def test_an_invalid_response_is_unhealthy(capsys: pytest.CaptureFixture[str]) -> None:
-    nobody = f"http://127.0.0.1:{free_ports(1)[0]}/health"
-    assert (main([nobody]), main([nobody, "--alive"])) == (1, 1)
+    unused = f"http://127.0.0.1:{free_ports(1)[0]}/health"
+    assert (main([unused]), main([unused, "--alive"])) == (1, 1)
     assert "No response from" in capsys.readouterr().out
     with answering(401, b"<html>") as url:
         assert (main([url]), main([url, "--alive"])) == (1, 0)

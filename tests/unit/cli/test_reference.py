@@ -23,8 +23,8 @@ def test_the_page_is_generated_from_the_parsers() -> None:
 
 @pytest.mark.parametrize(("name", "verb"), LEAVES, ids=[name for name, _ in LEAVES])
 def test_every_verb_has_a_description_exit_codes_and_a_usage(name: str, verb: Any) -> None:
-    said = " ".join(verb.description.split())
-    assert "xit code" in said
+    output = " ".join(verb.description.split())
+    assert "xit code" in output
     shown = examples_of(verb.epilog)
     assert shown
     assert f"{name} " in verb.format_help(), "examples are not wrapped"

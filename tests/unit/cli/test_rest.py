@@ -1,4 +1,4 @@
-"""The verbs that ask a process, at doors that want a certificate, a login, or both: the real REST server, a flow without Kafka."""
+"""Verbs that send requests to a process with TLS client or password authentication, or both: the real REST server, no Kafka."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Capsys = pytest.CaptureFixture[str]
 
 
 class Door:
-    """A process that wants a certificate of its authority and a login. ``own`` is what its own file says of TLS."""
+    """A process that requires a client certificate and a password. ``own``: the TLS settings of its own file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        authority, stranger = issue("an authority"), issue("a stranger")
+        authority, untrusted = issue("an authority"), issue("an untrusted one")
         issue("worker", authority, address="127.0.0.1").pkcs12(folder / "worker.p12", authority)
         client = issue("ann", authority)
         for name, text in {
             "authority.pem": authority.certificate_pem,
-            "stranger.pem": stranger.certificate_pem,
+            "untrusted.pem": untrusted.certificate_pem,
             "ann.pem": client.key_pem(KEY_WORD) + client.certificate_pem,
             "credentials": f"ann={WORD}\n",
             "login": f'KafkaConnect {{ {AUTH}.PropertyFileLoginModule required file="{folder}/credentials"; }};',
@@ -85,7 +85,7 @@ def _passwords(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _logged_elsewhere() -> None:
-    """The server's thread logs a request after its answer, at times within the next test: no command has said that."""
+    """The server's thread logs a request after its response, possibly during the next test: that is not command output."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(io.StringIO()))
 
 
@@ -102,8 +102,10 @@ def test_a_flow_without_connectors_is_not_changed(door: Door, capsys: Capsys, mo
 
 
 def test_the_key_stores_of_the_process_file_are_used(door: Door, capsys: Capsys) -> None:
-    told = (door.folder / "mm2.properties").read_text()
-    (door.folder / "own.properties").write_text(told + "\n".join(f"{key} = {value}" for key, value in door.own.items()))
+    reported = (door.folder / "mm2.properties").read_text()
+    (door.folder / "own.properties").write_text(
+        reported + "\n".join(f"{key} = {value}" for key, value in door.own.items())
+    )
     assert door.ask(capsys, "--user", "ann", file="own.properties")[0] == 0
 
 
@@ -112,7 +114,7 @@ def test_the_key_stores_of_the_process_file_are_used(door: Door, capsys: Capsys)
     [
         ({}, "", "requires authentication; set --user, and the password in MM2_REST_PASSWORD."),
         ({}, "bob", "requires authentication; set --user, and the password in MM2_REST_PASSWORD."),
-        ({"authority": "stranger.pem"}, "ann", "check --cacert and --cert."),
+        ({"authority": "untrusted.pem"}, "ann", "check --cacert and --cert."),
         ({"authority": "none.pem"}, "ann", "none.pem"),
     ],
 )
@@ -129,7 +131,7 @@ def test_a_rejected_login_is_reported_with_its_reason_and_remedy(
 def test_a_missing_client_certificate_is_reported_with_the_option(door: Door, capsys: Capsys) -> None:
     code, out, err = door.ask(capsys, "--user", "ann", "--cacert", str(door.folder / "authority.pem"))
     assert (code, out, err.count("\n")) == (2, "", 1), err
-    # By an alert, when it comes before the connection's end.
+    # Reported by a TLS alert if it arrives before the connection is closed.
     assert (
         f"{door.url} closed the connection: it requires a client certificate" in err
         or f"The TLS handshake with {door.url} failed: " in err

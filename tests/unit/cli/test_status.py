@@ -100,13 +100,13 @@ def test_unhealthy_partitions_are_listed_with_their_reason_in_every_view() -> No
     [
         ([flow(), flow(FlowState.CATCHING_UP)], 0),
         ([flow(), flow(FlowState.PAUSED)], 1),
-        ([flow(FlowState.DEGRADED, source_error="away")], 1),
+        ([flow(FlowState.DEGRADED, source_error="unreachable")], 1),
         ([flow(FlowState.STOPPED)], 1),
-        ([flow(), flow(losses=(LOST,))], 1),  # it runs, and has lost something today
+        ([flow(), flow(losses=(LOST,))], 1),  # it is running, and lost records today
         ([flow(lost_ranges=3)], 0),  # and this was longer ago
-        ([flow(target_error="away", losses=(LOST,))], 2),
+        ([flow(target_error="unreachable", losses=(LOST,))], 2),
         ([flow(), flow(FlowState.UNKNOWN)], 2),
-        ([flow(FlowState.DEGRADED, target_error="away"), flow()], 2),
+        ([flow(FlowState.DEGRADED, target_error="unreachable"), flow()], 2),
     ],
 )
 def test_the_exit_code_is_that_of_the_worst_flow(flows: list[FlowView], code: int) -> None:
@@ -116,9 +116,9 @@ def test_the_exit_code_is_that_of_the_worst_flow(flows: list[FlowView], code: in
 def test_json_has_every_field_of_the_snapshot() -> None:
     out = io.StringIO()
     print_json(document(snapshot(flow(states={PartitionState.RUNNING: 1}, losses=(LOST,)))), out)
-    told = json.loads(out.getvalue())
-    (one,) = told["flows"]
-    assert (told["at_ms"], one["name"], one["state"], one["states"]) == (
+    reported = json.loads(out.getvalue())
+    (one,) = reported["flows"]
+    assert (reported["at_ms"], one["name"], one["state"], one["states"]) == (
         1_700_000_000_000,
         "A->B",
         "RUNNING",

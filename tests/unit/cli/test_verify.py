@@ -149,7 +149,7 @@ def test_nothing_after_a_difference_counts_as_verified() -> None:
     (torn,) = report_of(error="no answer").partitions
     assert torn.verified(9) is None
     guessed = replace(clean, certainty=Certainty.CONTENT)
-    assert guessed.verified(9) is None, "what content tells has no certain end"
+    assert guessed.verified(9) is None, "a comparison by content has no certain end"
 
 
 def test_the_verified_offset_follows_a_rewound_flow_and_never_passes_a_difference() -> None:

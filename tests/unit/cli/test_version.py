@@ -19,15 +19,15 @@ ROOT = Path(mm2.__file__).parents[1]
 
 def test_version_lists_its_dependencies(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = asked(capsys, "version", "--json")
-    told = json.loads(out)
-    assert (code, told["mm2"], told["kafka"]) == (0, mm2.__version__, "4.3.0")
-    assert told["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert told["spark"] == told["dependencies"]["pyspark"]
-    assert None not in told["dependencies"].values()
-    assert "pytest" not in told["dependencies"], "what tests need is not needed"
+    document = json.loads(out)
+    assert (code, document["mm2"], document["kafka"]) == (0, mm2.__version__, "4.3.0")
+    assert document["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert document["spark"] == document["dependencies"]["pyspark"]
+    assert None not in document["dependencies"].values()
+    assert "pytest" not in document["dependencies"], "what tests need is not needed"
     code, out, _ = asked(capsys, "version")
     assert (code, out.startswith(f"mm2 {mm2.__version__}, compatible with Kafka 4.3.0; Spark ")) == (0, True)
-    assert f"  pyspark {told['spark']}\n" in out
+    assert f"  pyspark {document['spark']}\n" in out
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,4 +1,4 @@
-"""promtool, of Debian's package prometheus: the parser that counts."""
+"""Runs promtool of Debian's package prometheus, the reference parser."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ CONF = Path(__file__).parents[3] / "conf"
 PROMETHEUS = CONF / "prometheus"
 ALERTS = PROMETHEUS / "alerts.yml"
 
-#: Series that are not ours: Prometheus's own, and those of alerts.
+#: Series of Prometheus itself and of alerts.
 _FOREIGN = {"up", "ALERTS"}
 _NAME = re.compile(r"\b(?:mm2|kafka|process|python|flow)[a-z0-9]*[_:][a-zA-Z0-9_:]*\b|\bup\b|\bALERTS\b")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def promtool(*arguments: str | Path) -> str:
-    """What it says; fails when it is not content."""
+    """The output of promtool; fails when it reports an error."""
     found = shutil.which("promtool")
     assert found, "promtool is missing; tests/tools/debian-packages prometheus installs it"
     done = subprocess.run([found, *map(str, arguments)], capture_output=True, text=True, check=False)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    return said
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    return output
 
 
 def rules() -> list[dict[str, Any]]:
@@ -36,7 +36,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def alerts() -> dict[str, list[dict[str, Any]]]:
-    """Its alerts by name; one name may have several severities."""
+    """The alerts of alerts.yml by name; one name may have several severities."""
     found: dict[str, list[dict[str, Any]]] = {}
     for rule in rules():
         if "alert" in rule:
@@ -45,5 +45,5 @@ def alerts() -> dict[str, list[dict[str, Any]]]:
 
 
 def metrics_in(expression: str) -> set[str]:
-    """Names of the series that a PromQL expression asks for."""
+    """Names of the series in a PromQL expression."""
     return set(_NAME.findall(_QUOTED.sub('""', expression))) - _FOREIGN

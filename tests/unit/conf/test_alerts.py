@@ -1,4 +1,4 @@
-"""conf/prometheus: the rules are right, and each of them fires in time and is silent when all is well."""
+"""conf/prometheus: the rules are valid, and each alert fires in time, and not for a healthy flow."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def test_every_alert_has_a_test_case() -> None:
         for case in group["alert_rule_test"]
     ]
     fired = {case["alertname"] for case in cases if case.get("exp_alerts")}
-    silent = {case["alertname"] for case in cases if not case.get("exp_alerts")}
-    # promtool takes a name that no rule has for an alert that is silent.
-    assert fired == silent == set(alerts())
+    inactive = {case["alertname"] for case in cases if not case.get("exp_alerts")}
+    # promtool treats an unknown alert name as an alert that does not fire.
+    assert fired == inactive == set(alerts())
 
 
 def test_every_alert_has_a_severity_and_a_runbook() -> None:
     for name, variants in alerts().items():
         for rule in variants:
             assert rule["labels"]["severity"] in {"critical", "warning"}, name
-            told = rule["annotations"]
-            assert told.keys() == {"summary", "description", "runbook_url"}, name
-            assert told["runbook_url"].endswith(f"/{name}.md"), name
+            reported = rule["annotations"]
+            assert reported.keys() == {"summary", "description", "runbook_url"}, name
+            assert reported["runbook_url"].endswith(f"/{name}.md"), name
 
 
 def test_every_unhealthy_partition_state_has_an_alert() -> None:
-    told = "".join(rule["expr"] for variants in alerts().values() for rule in variants)
+    reported = "".join(rule["expr"] for variants in alerts().values() for rule in variants)
     assert [
-        state for state in PartitionState if state not in HEALTHY and not re.search(rf'[|"]{state}[|"]', told)
+        state for state in PartitionState if state not in HEALTHY and not re.search(rf'[|"]{state}[|"]', reported)
     ] == []

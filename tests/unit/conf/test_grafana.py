@@ -28,7 +28,7 @@ def board(file: Path) -> dict[str, Any]:
 
 
 def queries(file: Path) -> Iterator[tuple[str, str]]:
-    """Where it stands, and the PromQL, of everything that a dashboard asks of Prometheus."""
+    """Location and PromQL of every query of a dashboard."""
     made = board(file)
     for panel in made["panels"]:
         for target in panel.get("targets", []):
@@ -43,7 +43,7 @@ def queries(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def resolved(expression: str) -> str:
-    """As Grafana sends it: variables that stand for a time are times, all others patterns."""
+    """The expression with Grafana's variables replaced: durations by a time, all others by a pattern."""
     return _VARIABLE.sub(lambda found: "1m" if found[1].startswith("__") else ".*", expression)
 
 
@@ -67,7 +67,7 @@ def test_every_query_parses(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", BOARDS, ids=lambda file: file.stem)
 def test_a_dashboard_is_complete(file: Path) -> None:
     made = board(file)
-    assert "id" not in made, "numbers of somebody's own Grafana do not belong into a file"
+    assert "id" not in made, "the file contains the id of a Grafana installation"
     variables = {variable["name"] for variable in made["templating"]["list"]}
     assert {"datasource", "source", "target"} <= variables
     used = {name for _, expression in queries(file) for name in _VARIABLE.findall(expression)}

@@ -15,7 +15,7 @@ from mm2.metrics.mirror import MIRROR_METRICS
 from tests.unit.conf.promtool import metrics_in, rules
 from tests.unit.conf.test_grafana import BOARDS, queries
 
-#: What Prometheus puts on whatever it scrapes.
+#: Labels that Prometheus adds to scraped series.
 _SCRAPED = {"job", "instance"}
 _ALERT = {"alertname", "alertstate", "severity"}
 _SELECTOR = re.compile(r"\b([a-zA-Z_][a-zA-Z0-9_:]*)\{([^}]*)\}")
@@ -46,7 +46,7 @@ def known() -> dict[str, set[str]]:
 
 
 def asked() -> Iterator[tuple[str, str]]:
-    """Every expression, and where it stands."""
+    """Every expression and its location."""
     for rule in rules():
         yield rule.get("alert") or rule["record"], rule["expr"]
         for text in rule.get("annotations", {}).values():
@@ -63,7 +63,7 @@ def test_every_queried_series_is_exported() -> None:
     for place, expression in expressions:
         names = metrics_in(expression)
         assert names or "ALERTS" in expression or re.search(r"\bup\b", expression), place
-        assert names <= series.keys(), f"{place}: nobody writes {names - series.keys()}"
+        assert names <= series.keys(), f"{place}: {names - series.keys()} are not exported"
 
 
 def test_every_queried_label_exists_on_its_series() -> None:

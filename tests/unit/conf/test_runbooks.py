@@ -41,10 +41,10 @@ def test_links_between_the_pages_resolve() -> None:
 def test_the_commands_of_a_page_parse(page: Path) -> None:
     text = re.sub(r"\s+", " ", page.read_text())
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL))
-    said = [line.split(" #")[0] for line in blocks.splitlines()] + re.findall(
+    output = [line.split(" #")[0] for line in blocks.splitlines()] + re.findall(
         r"`(mm2 [a-z-]+ mm2\.properties[^`]*)`", text
     )
-    found = [shlex.split(command) for command in said if command.startswith("mm2 ")]
+    found = [shlex.split(command) for command in output if command.startswith("mm2 ")]
     assert found or page.stem == "Mm2MicroBatchesLost"
     for _, *arguments in found:
         parser().parse_args(arguments)  # ends the test when it cannot

@@ -1,4 +1,4 @@
-"""A ConfigDef's keys as the tables that were written by Kafka show them: a row a key."""
+"""The keys of a ConfigDef in the format of the tables written by Kafka: one row per key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def rows(file: Path) -> list[dict[str, str]]:
 
 
 def columns(key: ConfigKey) -> dict[str, str]:
-    """All but its documentation and its recommender."""
+    """All columns of a key except its documentation and its recommender."""
     default = shown(key.default, key.type)
     return {
         "key": key.name,

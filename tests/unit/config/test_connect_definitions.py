@@ -1,7 +1,7 @@
-"""The worker's and the connectors' keys against those of Kafka 4.3.0, column by column, and what both say of bad values.
+"""The worker's and the connectors' keys equal those of Kafka 4.3.0, column by column, and so do errors of invalid values.
 
 ``connect_definitions.tsv`` and ``connect_judgements.tsv`` were written by a small program that walks the ConfigDefs of
-connect-runtime 4.3.0; the second holds each of TRIES that ``ConfigDef.validateAll`` has something to say against.
+connect-runtime 4.3.0; the second contains each of TRIES for which ``ConfigDef.validateAll`` returns an error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEFINITIONS = {
 }
 # Ours, and the key that Kafka's policy Allowlist declares itself.
 OURS = {"connector.client.config.override.allowlist", ISOLATION_KEY}
-#: What stands for an answer where Java's validator dies of the null that an unreadable value leaves.
+#: The result where Java's validator fails on the null of an unparsable value.
 CRASH = "crash"
 TRIES = [None, "", "x", "-1", "0", "2147483648", "0.7", "a,a", "a,,b"]
 
@@ -52,8 +52,8 @@ KAFKA_S = rows(HERE / "connect_definitions.tsv")
 @pytest.mark.parametrize("row", KAFKA_S, ids=lambda row: f"{row['definition']}-{row['key']}")
 def test_every_column_equals_kafka_s(row: dict[str, str]) -> None:
     key = DEFINITIONS[row["definition"]].keys[row["key"]]
-    told = columns(key)
-    assert told == {column: row[column] for column in told}
+    defined = columns(key)
+    assert defined == {column: row[column] for column in defined}
     assert key.documentation
 
 

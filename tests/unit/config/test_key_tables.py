@@ -1,4 +1,4 @@
-"""Our tables against those of Kafka 4.3.0.
+"""Our tables equal those of Kafka 4.3.0.
 
 ``kafka_keys.tsv`` was written by a small program that walks the ConfigDefs of kafka-clients, connect-runtime and
 connect-mirror 4.3.0; TLS and SASL keys stand only under DistributedConfig, where all of them are.

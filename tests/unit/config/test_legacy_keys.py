@@ -10,9 +10,9 @@ JSON = "org.apache.kafka.connect.json.JsonConverter"
 
 def test_internal_converters_are_ignored_with_a_warning() -> None:
     old = {"internal.key.converter": JSON, "internal.value.converter.schemas.enable": "false", "key.converter": JSON}
-    props, told = without_legacy_keys(old)
+    props, warnings = without_legacy_keys(old)
     assert props == {"key.converter": JSON}
-    assert [sentence.split(" has no effect")[0] for sentence in told] == [
+    assert [sentence.split(" has no effect")[0] for sentence in warnings] == [
         "Configuration internal.key.converter",
         "Configuration internal.value.converter.schemas.enable",
     ]
@@ -28,17 +28,17 @@ def test_internal_converters_are_ignored_with_a_warning() -> None:
     ],
 )
 def test_host_and_port_are_converted_to_a_listener(old: dict[str, str], listeners: str) -> None:
-    props, told = without_legacy_keys(old)
+    props, warnings = without_legacy_keys(old)
     assert props == {"listeners": listeners}
-    assert len(told) == 1
-    assert all(key in told[0] for key in old)
-    assert f"listeners={listeners}" in told[0]
+    assert len(warnings) == 1
+    assert all(key in warnings[0] for key in old)
+    assert f"listeners={listeners}" in warnings[0]
 
 
 def test_listeners_take_precedence() -> None:
-    props, told = without_legacy_keys({"rest.port": "8084", "listeners": "http://:1"})
+    props, warnings = without_legacy_keys({"rest.port": "8084", "listeners": "http://:1"})
     assert props == {"listeners": "http://:1"}
-    assert told == ["Configuration rest.port has no effect: listeners is given (it was removed in Kafka 3.0)."]
+    assert warnings == ["Configuration rest.port has no effect: listeners is given (it was removed in Kafka 3.0)."]
 
 
 def test_a_new_file_is_unchanged() -> None:

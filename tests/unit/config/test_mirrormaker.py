@@ -28,7 +28,7 @@ def mirror_maker(clusters: str = "A,B", **props: str) -> MirrorMakerConfig:
 
 
 def of(lines: str, clusters: str = "A,B") -> MirrorMakerConfig:
-    """A configuration from ``key=value`` words."""
+    """A configuration from space-separated ``key=value`` pairs."""
     return mirror_maker(clusters, **dict(word.split("=", 1) for word in lines.split()))
 
 

@@ -110,7 +110,7 @@ def test_secrets_and_possible_secrets_are_hidden_but_references_are_shown() -> N
     source = parts["MirrorSourceConnector"]
     assert source["of.a.plugin"].value == "[hidden]"
     assert source["target.cluster.sasl.jaas.config"].value == "[hidden]"
-    assert source["source.consumer.sasl.jaas.config"].value == "${file:/nowhere:key}", "nobody has asked the provider"
+    assert source["source.consumer.sasl.jaas.config"].value == "${file:/nowhere:key}", "the provider was called"
     assert source["source.admin.sasl.jaas.config"].value == "[hidden]", "what stands beside a reference may be secret"
     assert parts[PROCESS]["spark.hadoop.fs.password"].value == "[hidden]"
     assert parts[PROCESS]["config.providers.file.class"].value == "FileConfigProvider"
@@ -122,10 +122,10 @@ def test_secrets_and_possible_secrets_are_hidden_but_references_are_shown() -> N
 def test_every_key_of_the_derived_maps_is_listed_with_its_effective_value() -> None:
     config = MirrorMakerConfig(parse_properties(FILE))
     for java_class in CONNECTOR_CLASSES:
-        told = read()[java_class.rpartition(".")[2]]
+        defined = read()[java_class.rpartition(".")[2]]
         for key, value in config.connector_config(A_TO_B, java_class).items():
-            assert told[key].value in {value, "[hidden]"}
-            assert told[key].level is not Level.DEFAULT
+            assert defined[key].value in {value, "[hidden]"}
+            assert defined[key].level is not Level.DEFAULT
 
 
 def test_unknown_keys_are_reported_with_line_and_closest_known_key() -> None:

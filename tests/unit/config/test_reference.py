@@ -39,9 +39,9 @@ def test_every_key_of_every_definition_is_in_it() -> None:
 
 
 def test_our_keys_are_marked_and_kafkas_are_not() -> None:
-    told = rows()
+    documented = rows()
     assert {THROTTLE_KEY, "rest.unauthenticated.access", *OWN_CONFIG.names} <= OURS
-    for name, lines in told.items():
+    for name, lines in documented.items():
         assert all(("*This project only.*" in line) == (name in OURS) for line in lines), name
 
 
@@ -49,6 +49,6 @@ def test_every_row_has_a_description_and_every_table_has_rows() -> None:
     for section in sections():
         assert section.keys, section.title
         assert not [key.name for key in section.keys if not key.documentation]
-    # A cell more or less, and the table would not be one.
+    # Each row must have the same number of cells.
     for lines in rows().values():
         assert all(line.replace("\\|", "").count("|") == 7 for line in lines), lines

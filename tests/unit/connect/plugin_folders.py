@@ -24,7 +24,7 @@ class {name}(Converter):
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> Path:
-    """The files below ``folder``, by relative path; returns the folder."""
+    """Write the files below ``folder``, by relative path; returns the folder."""
     for name, text in files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def write_archive(file: Path, files: Mapping[str, str]) -> Path:
 
 
 def dependency(version: str) -> dict[str, str]:
-    """A pure-Python package ``dep`` that tells its version, also from a module that is imported late, and its metadata."""
+    """A pure-Python package ``dep`` that returns its version, also from a module that is imported late, and its metadata."""
     return {
         "dep/__init__.py": "from dep.told import VERSION\n\ndef tell():\n    return 'dep ' + VERSION\n",
         "dep/told.py": f"VERSION = {version!r}\n",
@@ -52,7 +52,7 @@ def dependency(version: str) -> dict[str, str]:
 
 
 def entry_points(*paths: str) -> dict[str, str]:
-    """The metadata of a distribution that names plugins."""
+    """The metadata of a distribution with plugin entry points."""
     lines = "".join(f"p{number} = {path}\n" for number, path in enumerate(paths))
     return {
         "acme-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n",

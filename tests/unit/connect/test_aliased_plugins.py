@@ -1,6 +1,6 @@
-"""What transformations and predicates add to a connector's keys, against Kafka's.
+"""The keys that transformations and predicates add to a connector equal Kafka's.
 
-``enriched_keys.tsv`` was written by a small program that has connect-runtime 4.3.0 (``ConnectorConfig.enrich``) do the same for all
+``enriched_keys.tsv`` was written by a small program that calls connect-runtime 4.3.0 (``ConnectorConfig.enrich``) for all
 that ship with it, each under an alias made of its name.
 """
 

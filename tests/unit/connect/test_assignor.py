@@ -24,7 +24,7 @@ class Configs:
 
 @dataclass
 class Group:
-    """Members that obey every assignment, as cooperative workers do."""
+    """Members that apply every assignment, as cooperative workers do."""
 
     configs: Configs
     max_delay_ms: int = 300_000
@@ -51,11 +51,11 @@ class Group:
             version=2,
         )
         self.generation += 1
-        for member, told in outcome.assignments.items():
+        for member, assigned in outcome.assignments.items():
             connectors, tasks = self.held[member]
             self.held[member] = (
-                [c for c in connectors if c not in told.revoked_connectors] + list(told.connectors),
-                [t for t in tasks if t not in told.revoked_tasks] + list(told.tasks),
+                [c for c in connectors if c not in assigned.revoked_connectors] + list(assigned.connectors),
+                [t for t in tasks if t not in assigned.revoked_tasks] + list(assigned.tasks),
             )
         return outcome
 
@@ -176,7 +176,7 @@ def test_duplicated_work_is_revoked_from_all_owners() -> None:
         if twice not in tasks:
             tasks.append(twice)
     outcome = group.round("w1", "w2")
-    assert all(twice in told.revoked_tasks for told in outcome.assignments.values())
+    assert all(twice in assigned.revoked_tasks for assigned in outcome.assignments.values())
     group.round("w1", "w2")
     assert group.unique()
     assert sum(tasks for _, tasks in group.loads().values()) == 2
@@ -229,7 +229,7 @@ def test_eager_leader_without_rest_urls_keeps_the_connectors() -> None:
     states = {m: WorkerState(URL_NOT_USED, 7) for m in ("w2", "w1")}
     outcome = assign_eagerly(states, "w2", Configs({"b": 2, "a": 1}))
     assert outcome.assignments["w2"].connectors == ("a", "b")
-    assert {len(told.tasks) for told in outcome.assignments.values()} == {1, 2}
+    assert {len(assigned.tasks) for assigned in outcome.assignments.values()} == {1, 2}
 
 
 def test_mismatch_sends_every_member_the_offset_to_read_to() -> None:

@@ -11,7 +11,7 @@ from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores.config_state import ConfigFold, ConnectorTaskId, RestartRequest, TargetState
 
 
-class Heard:
+class RecordingListener:
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
 
@@ -42,7 +42,7 @@ class Topic:
 
     def __init__(self) -> None:
         self.fold = ConfigFold()
-        self.heard = Heard()
+        self.listener = RecordingListener()
         self.next = 0
 
     def write(self, key: str, value: Any) -> None:
@@ -60,7 +60,7 @@ class Topic:
         self.write(f"commit-{name}", {"tasks": tasks})
 
     def listen(self) -> None:
-        self.fold.start_listening(self.heard)
+        self.fold.start_listening(self.listener)
 
 
 def ids(*numbers: int, name: str = "c") -> list[ConnectorTaskId]:
@@ -95,7 +95,7 @@ def test_task_configs_appear_with_the_commit_record(topic: Topic) -> None:
     assert state.applied_connector_configs["c"] == {"a": "1"}
     assert state.task_config_generations["c"] == 0
     assert state.pending_fencing == {"c"}
-    assert topic.heard.events == [("tasks", *ids(0, 1))]
+    assert topic.listener.events == [("tasks", *ids(0, 1))]
 
 
 def test_an_incomplete_set_makes_the_connector_inconsistent_until_a_complete_one(topic: Topic) -> None:
@@ -105,7 +105,7 @@ def test_an_incomplete_set_makes_the_connector_inconsistent_until_a_complete_one
     topic.commit(2)
     assert topic.fold.snapshot().inconsistent == {"c"}
     assert topic.fold.snapshot().tasks("c") == []
-    assert topic.heard.events == [("tasks",)]
+    assert topic.listener.events == [("tasks",)]
     topic.task(0)
     topic.commit(2)  # the deferred task 1 was discarded with the bad commit
     assert topic.fold.snapshot().inconsistent == {"c"}
@@ -148,7 +148,7 @@ def test_a_tombstone_deletes_tasks_and_deferred_configs(topic: Topic) -> None:
     state = topic.fold.snapshot()
     assert (state.connectors(), state.tasks("c"), dict(state.task_configs)) == (frozenset(), [], {})
     assert dict(state.target_states) == {}
-    assert topic.heard.events == [("remove", "c")]
+    assert topic.listener.events == [("remove", "c")]
     topic.connector()
     topic.commit(1)
     assert topic.fold.snapshot().tasks("c") == []  # never the old ones
@@ -159,7 +159,7 @@ def test_left_over_tasks_of_an_unknown_connector_are_ignored(topic: Topic) -> No
     topic.listen()
     topic.commit(1)
     assert topic.fold.snapshot().task_counts == {}
-    assert topic.heard.events == []
+    assert topic.listener.events == []
 
 
 def test_names_may_contain_dashes(topic: Topic) -> None:
@@ -194,7 +194,7 @@ def test_only_real_changes_of_known_connectors_are_announced(topic: Topic) -> No
     topic.write("target-state-c", {"state": "STARTED", "state.v2": "STARTED"})
     topic.write("target-state-unknown", {"state": "PAUSED", "state.v2": "PAUSED"})
     topic.write("target-state-c", {"state": "PAUSED", "state.v2": "PAUSED"})
-    assert topic.heard.events == [("target", "c")]
+    assert topic.listener.events == [("target", "c")]
 
 
 def test_a_state_written_before_its_connector_counts_from_the_start(topic: Topic) -> None:
@@ -209,7 +209,7 @@ def test_old_restarts_and_log_levels_are_ignored(topic: Topic) -> None:
     topic.listen()
     topic.write("restart-connector-c", {"include-tasks": True, "only-failed": "x"})
     topic.write("logger-cluster-a.b", {"level": "DEBUG"})
-    assert topic.heard.events == [
+    assert topic.listener.events == [
         ("restart", RestartRequest("c", only_failed=False, include_tasks=True)),
         ("level", "a.b", "DEBUG"),
     ]

@@ -95,15 +95,15 @@ def test_json_null_and_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ('a"b\\/\x00\x1f\n\t', '"a\\"b\\\\/\\u0000\\u001F\\n\\t"'),
         ("ä€", '"ä€"'),
         ("😀", '"\\uD83D\\uDE00"'),
     ],
 )
-def test_json_strings_are_escaped_as_jackson_does(text: str, said: str) -> None:
-    assert json_converter(schemas_enable="false").from_connect_data("t", (), STRING_SCHEMA, text) == said.encode()
+def test_json_strings_are_escaped_as_jackson_does(text: str, output: str) -> None:
+    assert json_converter(schemas_enable="false").from_connect_data("t", (), STRING_SCHEMA, text) == output.encode()
 
 
 @pytest.mark.parametrize(

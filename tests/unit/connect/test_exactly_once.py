@@ -73,7 +73,7 @@ class Plain(SourceConnector):
 
 
 class Answering(Plain):
-    """Says the same to both questions: an answer, or an error."""
+    """Returns the same result, or raises the same error, for both methods."""
 
     def __init__(self, answer: bool | Exception) -> None:
         self.answer = answer
@@ -140,7 +140,7 @@ REQUIRED = {"exactly.once.support": "Required"}
 
 
 @pytest.mark.parametrize(
-    ("connector", "said"),
+    ("connector", "output"),
     [
         (Plain(), "does not report whether"),
         (Answering(False), "does not support exactly-once with this configuration"),
@@ -148,10 +148,12 @@ REQUIRED = {"exactly.once.support": "Required"}
         (Answering(ValueError()), "ValueError, see the log"),
     ],
 )
-def test_a_connector_without_exactly_once_support_is_one_error_only_when_required(connector: Plain, said: str) -> None:
+def test_a_connector_without_exactly_once_support_is_one_error_only_when_required(
+    connector: Plain, output: str
+) -> None:
     ((key, message),) = preflight(connector, REQUIRED, ENABLED)
     assert key == "exactly.once.support"
-    assert said in message
+    assert output in message
     assert preflight(connector, {"exactly.once.support": "requested"}, ENABLED) == []
     assert preflight(connector, {}, ENABLED) == []
 
@@ -165,16 +167,16 @@ def test_a_connector_with_exactly_once_support_is_valid_when_the_worker_enables_
 
 
 @pytest.mark.parametrize(
-    ("connector", "said"),
+    ("connector", "output"),
     [
         (Plain(), "cannot define transaction boundaries"),
         (Answering(ValueError("no idea")), "can define transaction boundaries: no idea"),
     ],
 )
-def test_a_connector_that_cannot_define_boundaries_is_one_error(connector: Plain, said: str) -> None:
+def test_a_connector_that_cannot_define_boundaries_is_one_error(connector: Plain, output: str) -> None:
     ((key, message),) = preflight(connector, {"transaction.boundary": "connector"}, ENABLED)
     assert key == "transaction.boundary"
-    assert said in message
+    assert output in message
 
 
 def test_a_connector_can_define_boundaries_if_it_supports_them() -> None:

@@ -1,4 +1,4 @@
-"""Rounds of zombie fencing: when one is due, and that an incomplete one is never reported as complete."""
+"""Rounds of zombie fencing: when one is needed, and that an incomplete one is never reported as complete."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_completed_round_is_not_due() -> None:
 
 
 class Leader:
-    """A herder whose thread is the test's."""
+    """A herder that runs in the test's thread."""
 
     def __init__(self, state: ClusterConfigState) -> None:
         self.state = state
@@ -73,7 +73,7 @@ class Leader:
 
 
 class Brokers:
-    """Fences when it is let."""
+    """Fences when the test allows it."""
 
     def __init__(self) -> None:
         self.fenced: list[tuple[str, int]] = []

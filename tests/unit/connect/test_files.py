@@ -122,7 +122,7 @@ def test_a_position_that_is_not_a_number_fails_the_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "said"),
+    ("offset", "output"),
     [
         ({"at": 1}, "contain the key 'position'"),
         ({"position": "1"}, "expected to be a Long"),
@@ -130,9 +130,9 @@ def test_a_position_that_is_not_a_number_fails_the_task(tmp_path: Path) -> None:
         ({"position": -1}, "non-negative"),
     ],
 )
-def test_impossible_offsets_are_rejected(offset: dict[str, Any], said: str) -> None:
+def test_impossible_offsets_are_rejected(offset: dict[str, Any], output: str) -> None:
     connector, props = FileStreamSourceConnector(), {"file": "f", "topic": "t"}
-    with pytest.raises(ConnectError, match=said):
+    with pytest.raises(ConnectError, match=output):
         connector.alter_offsets(props, [({"filename": "f"}, offset)])
     with pytest.raises(ConnectError, match="should contain the key 'filename'"):
         connector.alter_offsets(props, [({"file": "f"}, {"position": 1})])

@@ -51,12 +51,12 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_requests(instance: DistributedHerder) -> float:
-    """What a tick does with its requests; the time of the next one."""
+    """Run the due requests as a tick does; returns the time of the next one."""
     return instance._requests.run_due(lambda: instance._privileges.fenced)
 
 
 def hold(instance: DistributedHerder) -> None:
-    """Let it have a task, as after a rebalance."""
+    """Assign a task to it, as after a rebalance."""
     held = WorkerAssignment(NO_ERROR, "m", URL_NOT_USED, 1, (), (TASK,), version=2)
     instance._member._allocation = held
     instance._work.tasks = {TASK}
@@ -103,7 +103,7 @@ def test_a_stop_ends_a_write_that_waits_for_a_broker() -> None:
     instance._ready.set()
     request = RestartRequest("c", only_failed=False, include_tasks=False)
     with ThreadPoolExecutor(1) as pool:
-        # Nothing listens there, so this would be tried for half a minute.
+        # No process listens there, so this would be retried for half a minute.
         writing = pool.submit(instance._config_store.put_restart_request, request)
         time.sleep(0.1)
         instance.stop()
@@ -210,11 +210,11 @@ def test_without_rest_a_task_waits_for_the_record_until_a_timeout(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("generation", "tasks", "said"),
+    ("generation", "tasks", "output"),
     [(3, (TASK,), None), (2, (TASK,), "newer task configs"), (3, (), "no longer assigned")],
 )
 def test_a_task_is_owned_while_assigned_with_the_newest_configs(
-    generation: int, tasks: tuple[ConnectorTaskId, ...], said: str | None, monkeypatch: pytest.MonkeyPatch
+    generation: int, tasks: tuple[ConnectorTaskId, ...], output: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = herder()
     state = ClusterConfigState(task_config_generations={"c": 3})
@@ -225,10 +225,10 @@ def test_a_task_is_owned_while_assigned_with_the_newest_configs(
         asking = pool.submit(instance._ownership.confirm, TASK, generation, never)
         while not asking.done():
             run_requests(instance)
-        if said is None:
+        if output is None:
             asking.result()
         else:
-            with pytest.raises(ConnectError, match=said):
+            with pytest.raises(ConnectError, match=output):
                 asking.result()
 
 
@@ -271,8 +271,8 @@ def test_a_waiting_request_reports_its_stage() -> None:
     instance = herder()
     waiting = instance.connector_info("c")
     with instance._stages.during("stopping connector d"):
-        said = str(timed_out(waiting))
-    assert said.startswith("Request timed out. The worker is currently stopping connector d, which began at ")
+        output = str(timed_out(waiting))
+    assert output.startswith("Request timed out. The worker is currently stopping connector d, which began at ")
 
 
 def test_a_follower_reports_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:

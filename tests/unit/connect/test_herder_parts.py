@@ -1,4 +1,4 @@
-"""The rooms of the herder, each by itself."""
+"""The parts of the herder, each separately."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_stages_in_progress_and_completed_ones_are_distinguished() -> None:
         with stages.during("stopping connector c"):
             assert stages.current.summary().startswith("The worker is currently stopping connector c, which began at 2")
         assert stages.current.description == "polling the group"
-    said = stages.current.summary()
-    assert said.startswith("The last operation the worker completed was polling the group, which began at 2")
-    assert " and completed at 2" in said
+    output = stages.current.summary()
+    assert output.startswith("The last operation the worker completed was polling the group, which began at 2")
+    assert " and completed at 2" in output
 
 
 def test_a_stage_can_report_its_progress() -> None:
@@ -213,7 +213,7 @@ def test_internal_requests_are_verified_like_java() -> None:
     session_keys(KEY, signs=False).verify(None)
     with pytest.raises(BadRequest, match="missing required signature"):
         keys.verify(None)
-    # The name counts as it is written, though Java's Mac, and we, would find the algorithm.
+    # The name is compared as written, although Java's Mac, and ours, would find the algorithm.
     for algorithm in ("HmacSHA1", "hmacsha256"):
         wrong = rf"does not support the '{algorithm}' key signing algorithm .* to use: \[HmacSHA256\]\. Check"
         with pytest.raises(BadRequest, match=wrong):
@@ -228,7 +228,7 @@ def test_internal_requests_are_verified_like_java() -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "said"),
+    ("headers", "output"),
     [
         (
             {request_signing.SIGNATURE_HEADER: "AAA=", request_signing.ALGORITHM_HEADER: "Nonsense"},
@@ -237,8 +237,8 @@ def test_internal_requests_are_verified_like_java() -> None:
         ({request_signing.SIGNATURE_HEADER: "=A=", request_signing.ALGORITHM_HEADER: "HmacSHA256"}, "is not base64"),
     ],
 )
-def test_a_signature_that_cannot_be_read_is_a_bad_request(headers: dict[str, str], said: str) -> None:
-    with pytest.raises(BadRequest, match=said):
+def test_a_signature_that_cannot_be_read_is_a_bad_request(headers: dict[str, str], output: str) -> None:
+    with pytest.raises(BadRequest, match=output):
         RequestSignature.from_headers(b"", headers)
 
 
@@ -267,7 +267,7 @@ class Connectors:
 
 
 class Herd:
-    """A herder whose thread is the test's."""
+    """A herder that runs in the test's thread."""
 
     def __init__(self) -> None:
         self.state = ClusterConfigState(connector_configs={"c": {"a": "1"}}, target_states={"c": TargetState.STARTED})
@@ -311,10 +311,10 @@ def test_task_configs_are_published_and_a_failure_is_tried_again_until_it_works(
     herd, made = Herd(), [{"n": "0"}]
     worker = Connectors(ValueError("not yet"), made, made)
     herd.refusals.append(ConnectError("the leader is busy"))
-    told: list[None] = []
-    reconfiguration(worker, herd).request("c", then=lambda: told.append(None))
+    reported: list[None] = []
+    reconfiguration(worker, herd).request("c", then=lambda: reported.append(None))
     herd.run_until(lambda: herd.published == [made])
-    assert told == [None], "who waits hears of the first failure already"
+    assert reported == [None], "the waiting caller must get the first failure"
 
 
 def test_too_many_tasks_are_not_requested_again() -> None:
@@ -396,7 +396,7 @@ def test_sink_offsets_can_be_numbers_or_strings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("partition", "offset", "said"),
+    ("partition", "offset", "output"),
     [
         (None, None, "cannot be null or missing"),
         ({"kafka_topic": "t"}, None, "must contain the keys 'kafka_topic' and 'kafka_partition'"),
@@ -413,8 +413,8 @@ def test_sink_offsets_can_be_numbers_or_strings() -> None:
         ({"kafka_topic": "t", "kafka_partition": 1}, {"kafka_offset": None}, "offset value in the provided offsets"),
     ],
 )
-def test_bad_sink_offsets_are_bad_requests(partition: Any, offset: Any, said: str) -> None:
-    with pytest.raises(BadRequest, match=said):
+def test_bad_sink_offsets_are_bad_requests(partition: Any, offset: Any, output: str) -> None:
+    with pytest.raises(BadRequest, match=output):
         parse_sink_offsets(offsets(partition, offset))
 
 

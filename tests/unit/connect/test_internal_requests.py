@@ -1,4 +1,4 @@
-"""What a worker asks the leader for, as the leader's side of the wire sees it."""
+"""Requests of a worker to the leader, as the leader receives them."""
 
 from __future__ import annotations
 

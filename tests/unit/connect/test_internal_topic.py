@@ -1,4 +1,4 @@
-"""What an internal topic is asked to be like, as the worker's settings and a connector's have it."""
+"""Configs of new internal topics, from the settings of the worker and of connectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_settings_of_a_topic_come_from_its_prefix() -> None:
     config = WorkerConfig(PROPS)
     offsets = InternalTopic.from_config(config, "offset.storage.")
     assert (offsets.name, offsets.partitions, offsets.replication_factor) == ("offsets", 7, 2)
-    assert offsets.configs == {"min.insync.replicas": "2"}  # the policy is not the user's to choose
+    assert offsets.configs == {"min.insync.replicas": "2"}  # users cannot change the cleanup policy
     assert offsets.key == "offset.storage.topic"
     assert InternalTopic.from_config(config, "config.storage.").partitions == 1
     assert InternalTopic.from_config(config, "status.storage.").partitions == 5

@@ -1,4 +1,4 @@
-"""When a worker may still believe that its work is its own. Times in seconds, the session is 10."""
+"""How long a worker may assume that it owns its tasks. Times in seconds, the session timeout is 10."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mm2.connect.group.lease import GroupLease
 
 
 class Clock:
-    """A clock that stands until it is set."""
+    """A manual clock."""
 
     def __init__(self) -> None:
         self.now = 1000.0

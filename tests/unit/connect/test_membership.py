@@ -21,7 +21,7 @@ MISMATCH = WorkerAssignment(CONFIG_MISMATCH, "m", URL_NOT_USED, 2, version=2)
 
 
 class Revoked:
-    """A listener that notes what it has to stop."""
+    """A listener that records the revoked connectors and tasks."""
 
     def __init__(self) -> None:
         self.connectors: list[str] = []
@@ -72,13 +72,13 @@ def test_after_an_unnoticed_session_timeout_everything_stops_before_rejoining() 
     with frozen._changed:
         frozen._lose()
     assert not frozen.is_ours()
-    # An answer that was under way, and what it says, is void.
+    # A response that was in flight is ignored.
     frozen._event = _Rebalanced(HELD, 7, "sessioned")
     frozen._handle_event()
     assert (listener.connectors, listener.tasks) == (["c"], [TASK])
     assert frozen._allocation is None
     assert frozen._rejoin
-    assert frozen.is_ours(), "there is nothing left that could be somebody else's"
+    assert frozen.is_ours(), "no task remains that another worker could own"
 
 
 def test_an_expired_lease_revokes_the_tasks_at_the_next_poll(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,28 +21,28 @@ TASK = ConnectorTaskId("c", 0)
 
 class Listener:
     def __init__(self) -> None:
-        self.heard: list[tuple[str, Any]] = []
+        self.events: list[tuple[str, Any]] = []
 
     def on_connector_config_update(self, connector: str) -> None:
-        self.heard.append(("updated", connector))
+        self.events.append(("updated", connector))
 
     def on_connector_config_remove(self, connector: str) -> None:
-        self.heard.append(("removed", connector))
+        self.events.append(("removed", connector))
 
     def on_task_config_update(self, tasks: list[ConnectorTaskId]) -> None:
-        self.heard.append(("tasks", tasks))
+        self.events.append(("tasks", tasks))
 
     def on_target_state_change(self, connector: str) -> None:
-        self.heard.append(("state", connector))
+        self.events.append(("state", connector))
 
     def on_session_key_update(self, key: SessionKey) -> None:
-        self.heard.append(("key", key))
+        self.events.append(("key", key))
 
     def on_restart_request(self, request: RestartRequest) -> None:
-        self.heard.append(("restart", request))
+        self.events.append(("restart", request))
 
     def on_logging_level_update(self, namespace: str, level: str) -> None:
-        self.heard.append(("level", (namespace, level)))
+        self.events.append(("level", (namespace, level)))
 
 
 def test_connector_configs_in_memory_are_created_changed_and_deleted() -> None:
@@ -60,7 +60,7 @@ def test_connector_configs_in_memory_are_created_changed_and_deleted() -> None:
     store.remove_connector_config("c")
     assert store.snapshot().connectors() == frozenset()
     assert store.snapshot().tasks("c") == []
-    assert listener.heard == [
+    assert listener.events == [
         ("updated", "c"),
         ("tasks", [TASK, ConnectorTaskId("c", 1)]),
         ("tasks", [TASK]),
@@ -82,7 +82,7 @@ def test_statuses_in_memory() -> None:
     store = MemoryStatusStore()
     store.put(Status("c", State.RUNNING, "w", 0))
     store.put(Status(TASK, State.RUNNING, "w", 0))
-    # On Kafka a farewell behind a start of the same generation is an overtaken one; here it is the truth.
+    # On Kafka an UNASSIGNED after a start of the same generation is out of date; here it is current.
     store.put_safe(Status(TASK, State.UNASSIGNED, "w", 0))
     (task,) = store.tasks("c")
     assert task.state is State.UNASSIGNED

@@ -1,4 +1,4 @@
-"""What a task's offset reader does while the offsets topic cannot be read."""
+"""A task's offset reader while the offsets topic cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every name that ships with Kafka 4.3.0 means a class here; names and counts were read from the jars' service files."""
+"""Every class name that ships with Kafka 4.3.0 has a class here; names and counts are from the jars' service files."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Plugin:
 
 @pytest.fixture(autouse=True)
 def _no_dependency(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another test has imported under these names is not there."""
+    """Remove modules that other tests have imported under these names."""
     for name in [name for name in sys.modules if name.partition(".")[0] in ("dep", "acme")]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -167,7 +167,7 @@ def test_the_worker_s_imports_are_untouched_by_a_swap(two: tuple[PluginLoader, P
 
 
 def compiled_copy(folder: Path, name: str) -> PluginLoader:
-    """A location that brings a copy of a compiled module of the environment."""
+    """A location with a copy of a compiled module of the environment."""
     origin = importlib.import_module(name).__file__
     assert origin is not None
     folder.mkdir()

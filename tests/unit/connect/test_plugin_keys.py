@@ -1,4 +1,4 @@
-"""What the registry adds to a connector's keys; texts and lists were observed on connect-runtime 4.3.0 (``enrichedConfigDef``)."""
+"""Keys that the registry adds to a connector; texts and lists were observed on connect-runtime 4.3.0 (``enrichedConfigDef``)."""
 
 from __future__ import annotations
 

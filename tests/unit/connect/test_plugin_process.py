@@ -1,4 +1,4 @@
-"""Connectors and tasks in processes of their own: real processes, real death; the runtime's side is played here."""
+"""Connectors and tasks in separate processes that really run and crash; the runtime is simulated."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def source_context(reports: list[dict[str, Any]], transactions: Transactions | N
 
 
 def on_a_thread(body: Callable[[], Any]) -> Any:
-    """As the runtime does: a task lives on a thread of its own."""
+    """Run a task in its own thread, as the runtime does."""
     outcome: Future[Any] = Future()
 
     def run() -> None:
@@ -325,22 +325,22 @@ def test_an_error_in_the_process_fails_only_its_task(
 
 class SinkContext:
     def __init__(self) -> None:
-        self.said: list[Any] = []
+        self.output: list[Any] = []
 
     def configs(self) -> Mapping[str, str]:
         return {}
 
     def offset(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self.said.append(dict(offsets))
+        self.output.append(dict(offsets))
 
     def request_commit(self) -> None:
-        self.said.append("commit")
+        self.output.append("commit")
 
     def errant_record_reporter(self) -> Any:
         return self
 
     def report(self, record: SinkRecord, error: BaseException) -> Future[None]:
-        self.said.append((record.kafka_offset, str(error), type(error)))
+        self.output.append((record.kafka_offset, str(error), type(error)))
         future: Future[None] = Future()
         threading.Timer(0.1, future.set_result, [None]).start()
         return future
@@ -361,7 +361,7 @@ def test_a_sink_task_receives_records_and_uses_its_context(plugins: Plugins) -> 
         return committed
 
     assert on_a_thread(life) == {partition: OffsetAndMetadata(8)}
-    assert context.said == [{partition: 7}, (8, "empty", DataError), "commit"]
+    assert context.output == [{partition: 7}, (8, "empty", DataError), "commit"]
 
 
 def test_a_plugin_whose_compiled_module_is_loaded_elsewhere_needs_the_option(tmp_path: Path) -> None:
@@ -425,8 +425,8 @@ def test_values_are_transferred_unchanged() -> None:
     ]
     encoding, decoding = Encoding(), Decoding()
     for value in values + values:
-        heard = decoding.decode(encoding.encode(value))
-        assert (heard, type(heard)) == (value, type(value))
+        decoded = decoding.decode(encoding.encode(value))
+        assert (decoded, type(decoded)) == (value, type(value))
     again = decoding.decode(encoding.encode([SCHEMA, SCHEMA]))
     assert again[0] is again[1]
 
@@ -435,8 +435,8 @@ def test_a_definition_is_transferred_without_its_code() -> None:
     definition = ConfigDef().define(
         "a", Type.PASSWORD, doc="Secret.", group="g", order=3, width=Width.LONG, display_name="A", dependents=["b"]
     )
-    heard = Decoding().decode(Encoding().encode(definition))
-    assert dict(heard.keys) == dict(definition.keys)
+    decoded = Decoding().decode(Encoding().encode(definition))
+    assert dict(decoded.keys) == dict(definition.keys)
 
 
 def test_values_that_cannot_be_transferred_are_reported_and_harmless() -> None:

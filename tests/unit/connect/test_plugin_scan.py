@@ -22,7 +22,7 @@ def converter(version: str, name: str = "AcmeConverter") -> dict[str, str]:
 
 
 def found(props: dict[str, str]) -> tuple[Plugins, list[dict[str, str]]]:
-    """The registry, and what in it is not built in."""
+    """The registry, and its plugins that are not built in."""
     plugins = Plugins(props)
     listing = [entry for entry in plugins.listing(connectors_only=False) if not entry["class"].startswith("org.")]
     return plugins, listing
@@ -102,7 +102,7 @@ def test_a_missing_entry_is_logged_and_skipped(tmp_path: Path) -> None:
 def test_discovery_scans_or_reads_manifests_or_both(tmp_path: Path, discovery: str, seen: list[str]) -> None:
     files = {
         "one.py": CONVERTER.format(name="Scanned", version="1") + CONVERTER.format(name="Both", version="1"),
-        # No import of mm2 that scanning could see.
+        # No import of mm2 that the scan could find.
         "two.py": "import importlib\nListed = importlib.import_module('one_hidden').Hidden\n",
         "one_hidden.py": "exec('''" + CONVERTER.format(name="Hidden", version="1") + "''')\n",
         **entry_points("one:Both", "two:Listed"),

@@ -19,7 +19,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "PLUGINS.md"
 
 
 def printed_files() -> dict[str, str]:
-    """The files of the document: a path in backquotes on a line of its own, and the block behind it."""
+    """The files of the document: a path in backquotes on a separate line, and the following block."""
     text = DOCUMENT.read_text(encoding="utf-8")
     return dict(re.findall(r"^`([^`\n]+)`\n\n```[a-z]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
 

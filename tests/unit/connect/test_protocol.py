@@ -84,8 +84,8 @@ work = st.lists(
 
 @given(work, work, st.integers(0, 2**31 - 1))
 def test_round_trip(tasks: list[ConnectorTaskId], gone: list[ConnectorTaskId], delay: int) -> None:
-    told = WorkerAssignment(0, "m", "ü", 2**40, (), tuple(sorted(tasks)), ("x",), tuple(sorted(gone)), delay)
-    back = decode_assignment(encode_assignment(told, 2))
+    assignment = WorkerAssignment(0, "m", "ü", 2**40, (), tuple(sorted(tasks)), ("x",), tuple(sorted(gone)), delay)
+    back = decode_assignment(encode_assignment(assignment, 2))
     assert (set(back.tasks), set(back.revoked_tasks), back.delay_ms) == (set(tasks), set(gone), delay)
 
 

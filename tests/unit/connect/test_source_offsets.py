@@ -9,7 +9,7 @@ P1, P2 = {"p": 1}, {"p": 2}
 
 
 class Behind(MemoryOffsetStore):
-    """Others have written to it what it has not read yet, in a way of their own."""
+    """Other processes have written records to it that it has not read yet, with other key bytes."""
 
     def refresh(self, timeout_s: float) -> None:
         self._table.update({b'["c", {"p": 1}]': b'{"o":7}'})

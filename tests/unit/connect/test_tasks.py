@@ -1,4 +1,4 @@
-"""Life of a source task as far as it needs no Kafka."""
+"""The life cycle of a source task, without Kafka."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class SlowStart(SourceTask):
         self.context_of_stop = structlog.contextvars.get_contextvars()
 
 
-class Heard:
-    """A listener that notes what it hears."""
+class RecordingListener:
+    """A listener that records its calls."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -75,7 +75,7 @@ class Heard:
         self.events.append("failure")
 
 
-def worker_task(task: SourceTask, heard: Heard, guard: OwnershipGuard | None = None) -> WorkerSourceTask:
+def worker_task(task: SourceTask, listener: RecordingListener, guard: OwnershipGuard | None = None) -> WorkerSourceTask:
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T")
     store = KafkaOffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
     reader = ConnectorOffsetReader(store, "c")
@@ -94,7 +94,7 @@ def worker_task(task: SourceTask, heard: Heard, guard: OwnershipGuard | None = N
         operator,
         counters,
         stopping,
-        heard,
+        listener,
         TargetState.STARTED,
         on_topic=lambda _topic: None,
         log_context={"flow": "A->B"},
@@ -107,8 +107,8 @@ def worker_task(task: SourceTask, heard: Heard, guard: OwnershipGuard | None = N
 
 
 def run_and_stop(*, cancel: bool) -> list[str]:
-    task, heard = SlowStart(), Heard()
-    running = worker_task(task, heard)
+    task, listener = SlowStart(), RecordingListener()
+    running = worker_task(task, listener)
     running.start()
     assert task.starting.wait(10)
     running.stop()
@@ -116,7 +116,7 @@ def run_and_stop(*, cancel: bool) -> list[str]:
         running.cancel()
     task.go_on.set()
     assert running.await_stop(10)
-    return heard.events
+    return listener.events
 
 
 def test_a_task_stopped_during_its_start_reports_its_status() -> None:
@@ -129,14 +129,14 @@ def test_a_cancelled_task_reports_no_status() -> None:
 
 def test_log_lines_of_a_stop_contain_the_flow_on_every_thread() -> None:
     task = SlowStart()
-    running = worker_task(task, Heard())
+    running = worker_task(task, RecordingListener())
     running._plugin_stop.call()
     assert task.context_of_stop == {"flow": "A->B", "connector": "c", "task": 0}
     assert "flow" not in structlog.contextvars.get_contextvars()
 
 
 class Guard:
-    """Answers of the group, and what was asked."""
+    """Responses of the group, and the requests."""
 
     def __init__(self, refuse: str | None = None) -> None:
         self.asked: list[str] = []
@@ -165,8 +165,8 @@ class Returning(SlowStart):
 
 
 def test_a_task_with_its_own_producer_starts_after_fencing_if_it_is_still_assigned() -> None:
-    task, heard, guard = SlowStart(), Heard(), Guard()
-    running = worker_task(task, heard, guard.as_guard())
+    task, listener, guard = SlowStart(), RecordingListener(), Guard()
+    running = worker_task(task, listener, guard.as_guard())
     task.go_on.set()
     running.start()
     assert task.starting.wait(10)
@@ -175,38 +175,38 @@ def test_a_task_with_its_own_producer_starts_after_fencing_if_it_is_still_assign
     assert guard.asked == ["fence", "confirm", "confirm"]
     running.stop()
     assert running.await_stop(10)
-    assert heard.events == ["startup", "shutdown"]
+    assert listener.events == ["startup", "shutdown"]
     with pytest.raises(ConnectError, match="is being stopped"):
         task.context.confirm_ownership()
 
 
 @pytest.mark.parametrize("what", ["fence", "confirm"])
 def test_a_task_that_is_no_longer_assigned_fails_before_it_starts(what: str) -> None:
-    task, heard = SlowStart(), Heard()
-    running = worker_task(task, heard, Guard(refuse=what).as_guard())
+    task, listener = SlowStart(), RecordingListener()
+    running = worker_task(task, listener, Guard(refuse=what).as_guard())
     running.start()
     assert running.await_stop(10)
-    assert heard.events == ["failure"]
+    assert listener.events == ["failure"]
     assert not task.starting.is_set()
     assert str(running.failure) == f"{what} refused"
 
 
 def test_a_task_stopped_while_it_waits_for_fencing_ends() -> None:
-    task, heard, guard = SlowStart(), Heard(), Guard(refuse="fence")
+    task, listener, guard = SlowStart(), RecordingListener(), Guard(refuse="fence")
     guard.wait = True
-    running = worker_task(task, heard, guard.as_guard())
+    running = worker_task(task, listener, guard.as_guard())
     running.start()
     assert guard.asking.wait(10)
     running.stop()
     assert running.await_stop(10)
-    assert heard.events == ["shutdown"]
+    assert listener.events == ["shutdown"]
     assert guard.asked == ["fence"]
 
 
 def test_records_of_a_task_with_its_own_producer_are_rejected() -> None:
-    task, heard = Returning(), Heard()
+    task, listener = Returning(), RecordingListener()
     task.go_on.set()
-    running = worker_task(task, heard, Guard().as_guard())
+    running = worker_task(task, listener, Guard().as_guard())
     running.start()
     assert running.await_stop(10)
     assert "produces records itself" in str(running.failure)

@@ -1,4 +1,4 @@
-"""Repeating, tolerating and reporting failed steps."""
+"""Retrying, tolerating and reporting failed steps."""
 
 from __future__ import annotations
 
@@ -130,10 +130,12 @@ def test_an_external_failure_is_reported_and_finished_with_its_report() -> None:
     bench = Bench(tolerates_all=True)
     under_way: Future[None] = Future()
     bench.noted.outcome = under_way
-    told = bench.operator.execute_failed(ProcessingContext("r"), ProcessingStage.TASK_PUT, "SinkTask", ValueError("no"))
-    assert not told.done()
+    reported = bench.operator.execute_failed(
+        ProcessingContext("r"), ProcessingStage.TASK_PUT, "SinkTask", ValueError("no")
+    )
+    assert not reported.done()
     under_way.set_result(None)
-    assert told.done()
+    assert reported.done()
     with pytest.raises(ConnectError):
         Bench().operator.execute_failed(ProcessingContext("r"), ProcessingStage.TASK_PUT, "SinkTask", ValueError("no"))
 

@@ -223,7 +223,7 @@ def test_schemas_are_renamed() -> None:
     named = made("SetSchemaMetadataValue", schema_name="new", schema_version="9")
     struct = value_of(named, STRUCT, OUTER)
     assert (struct.schema.name, struct.schema.version) == ("new", 9)
-    # Java fails here: it asks every schema for its fields.
+    # Java fails here: it reads the fields of every schema.
     record = named.apply(sink("x", STRING_SCHEMA))
     assert record is not None
     assert record.value_schema == Schema(Type.STRING, name="new", version=9)

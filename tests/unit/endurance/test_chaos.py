@@ -16,20 +16,20 @@ def test_victims_are_sorted_and_deduplicated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [("broker,disk,brain", "unknown victims: brain, disk (choose from broker, follower, "), (" , ", "no victims")],
 )
 def test_an_unknown_victim_is_reported_with_exit_code_2(
-    text: str, said: str, capsys: pytest.CaptureFixture[str]
+    text: str, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--victims", text])
     assert ended.value.code == 2
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert output in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (["--brokers", "2", "--replicas", "3"], "--replicas 3 needs as many --brokers"),
         (["--brokers", "4"], "invalid choice: 4"),
@@ -38,12 +38,12 @@ def test_an_unknown_victim_is_reported_with_exit_code_2(
     ],
 )
 def test_impossible_clusters_are_rejected_with_exit_code_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert output in " ".join(capsys.readouterr().err.split())
 
 
 def test_targets_of_three_brokers_need_two_in_sync_and_targets_expire_producers_early() -> None:

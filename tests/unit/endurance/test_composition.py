@@ -12,7 +12,7 @@ from tests.endurance.sides import Side
 
 
 class _Named:
-    """Stands where a process, a broker or a proxy would: nothing is done to it here, it is only drawn."""
+    """Placeholder for a process, a broker or a proxy: faults are only drawn, not injected."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -21,7 +21,7 @@ class _Named:
         return self
 
     def __call__(self, *_: object) -> None:
-        raise AssertionError("drawing does nothing to anybody")
+        raise AssertionError("drawing a fault must not call its target")
 
 
 def side(name: str, brokers: int) -> Side:
@@ -85,9 +85,9 @@ def test_only_the_chosen_victim_is_drawn(victim: Victim, words: set[str]) -> Non
 
 
 def test_all_victims_are_drawn_on_three_brokers() -> None:
-    told = [str(fault) for faults in draw(4, brokers=3, count=600) for fault in faults]
+    reported = [str(fault) for faults in draw(4, brokers=3, count=600) for fault in faults]
     for word in ("followers frozen", "controller of A killed", "controller of B frozen", "disk of broker", "network"):
-        assert any(word in each for each in told), word
+        assert any(word in each for each in reported), word
 
 
 def test_not_all_followers_freeze_at_once_and_brokers_restart_within_45_seconds() -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints that skip records or go back are detected."""
+"""Checkpoints that skip records or move backwards are detected."""
 
 import struct
 

@@ -15,7 +15,7 @@ import pytest
 from tests.endurance.stall import DiskStall, Script, resume_threads, stop_threads, writers
 from tests.support.waiting import wait_until
 
-#: Named as a broker names them: one that appends to logs, one that waits for its network, one of another kind.
+#: Thread names of a broker: one that appends to logs, one that waits for its network, one of another kind.
 _BROKER = """
 import select, threading, time
 def name(text):

@@ -9,7 +9,7 @@ from tests.faults.oracle import Judgment, Rows, absent, compare, compare_reasons
 
 
 def rows(text: str, first: int = 0) -> Rows:
-    """One record a letter; equal letters are equal records."""
+    """One record per letter; equal letters are equal records."""
     return Rows((first + index, ord(letter)) for index, letter in enumerate(text))
 
 
@@ -92,7 +92,7 @@ def test_offsets_without_any_record_need_a_reason() -> None:
 
 
 def test_an_empty_run_is_not_a_success() -> None:
-    with pytest.raises(AssertionError, match="nothing was written"):
+    with pytest.raises(AssertionError, match="no record was written"):
         Judgment().assert_exactly_once()
 
 

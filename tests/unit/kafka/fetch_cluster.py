@@ -1,4 +1,4 @@
-"""A cluster that only answers Fetch requests, over socket pairs and on the caller's thread."""
+"""A cluster that only responds to Fetch requests, over socket pairs and in the caller's thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETTINGS = {
 
 
 class BrokerConnection(Connection):
-    """A connection whose other end is answered when a request is sent."""
+    """A connection that responds as soon as a request is sent."""
 
     def __init__(self, cluster: FetchCluster, node: int) -> None:
         ours, self._theirs = socket.socketpair()
@@ -41,7 +41,7 @@ class BrokerConnection(Connection):
     def send_buffers(self, buffers: Sequence[Buffer]) -> None:
         super().send_buffers(buffers)
         (frame,) = buffers
-        if self.node in self._cluster.silent:
+        if self.node in self._cluster.unresponsive:
             return
         answer = self._cluster.answer(self.node, bytes(frame)[4:])
         if answer is None:
@@ -55,7 +55,7 @@ class BrokerConnection(Connection):
 
 
 class FetchCluster:
-    """``batches`` are the logs. ``errors`` are answered once each."""
+    """``batches``: the logs. ``errors``: each is returned once."""
 
     def __init__(self, leaders: dict[TopicPartition, int], **settings: str) -> None:
         self.name = "B"
@@ -70,7 +70,7 @@ class FetchCluster:
         self.diverging: dict[TopicPartition, tuple[int, int]] = {}
         self.hanging_up: set[int] = set()
         self.refusing: set[int] = set()
-        self.silent: set[int] = set()
+        self.unresponsive: set[int] = set()
         self.requests: list[tuple[int, dict[TopicPartition, int]]] = []
         self.calls: list[FetchCall] = []
         self.invalidated: list[str] = []

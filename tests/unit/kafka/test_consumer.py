@@ -50,7 +50,7 @@ def test_offsets_are_reset_as_configured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "output"),
     [
         ("group__id", " ", "needs one"),
         ("group__protocol", "consumer", "only classic"),
@@ -63,13 +63,13 @@ def test_offsets_are_reset_as_configured() -> None:
         ("heartbeat__interval__ms", "45000", r"less than session\.timeout\.ms"),
     ],
 )
-def test_impossible_settings_are_reported_in_one_sentence(key: str, value: str, said: str) -> None:
-    with pytest.raises(ConfigException, match=said) as raised:
+def test_impossible_settings_are_reported_in_one_sentence(key: str, value: str, output: str) -> None:
+    with pytest.raises(ConfigException, match=output) as raised:
         settings(**{key: value})
     assert key.replace("__", ".") in str(raised.value)
 
 
-#: Version 3 of ConsumerProtocolSubscription.json of Kafka 4.3.0 by hand: topics t and u, no user data, t-0 and t-1 owned.
+#: Hand-written version 3 of ConsumerProtocolSubscription.json of Kafka 4.3.0: topics t and u, no user data, t-0 and t-1 owned.
 SUBSCRIPTION = "000300000002000174000175ffffffff00000001000174000000020000000000000001"
 
 
@@ -88,12 +88,12 @@ def test_every_partition_is_assigned_once(assignor: type[RangeAssignor]) -> None
         Member("a", None, assignor.metadata(Subscription(one))),
         Member("c", None, assignor.metadata(Subscription(both | {"missing"}))),
     ]
-    dealt = {member: partitions_of(data) for member, data in assignor.assign(members, {"t": 7, "u": 2}).items()}
-    everything = [tp for partitions in dealt.values() for tp in partitions]
+    assigned = {member: partitions_of(data) for member, data in assignor.assign(members, {"t": 7, "u": 2}).items()}
+    everything = [tp for partitions in assigned.values() for tp in partitions]
     assert sorted(everything) == sorted(
         [*(TopicPartition("t", n) for n in range(7)), *(TopicPartition("u", n) for n in (0, 1))]
     )
-    assert all(tp.topic == "t" for tp in dealt["a"])
+    assert all(tp.topic == "t" for tp in assigned["a"])
 
 
 def test_a_cooperative_leader_assigns_no_partition_that_is_still_owned() -> None:
@@ -114,10 +114,10 @@ def test_a_cooperative_leader_assigns_no_partition_that_is_still_owned() -> None
 def test_sticky_members_keep_the_partitions_they_revoked() -> None:
     topics, had = frozenset({"t"}), frozenset({TopicPartition("t", 3)})
     remembering = Sticky.metadata(Subscription(topics, frozenset(), had, 2))
-    dealt = Sticky.assign(
+    assigned = Sticky.assign(
         [Member("a", None, Sticky.metadata(Subscription(topics))), Member("b", None, remembering)], {"t": 4}
     )
-    assert TopicPartition("t", 3) in partitions_of(dealt["b"])
+    assert TopicPartition("t", 3) in partitions_of(assigned["b"])
     assert RoundRobin.metadata(Subscription(topics)).hex().endswith("ffff")
 
 

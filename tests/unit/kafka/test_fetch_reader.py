@@ -172,7 +172,7 @@ def test_a_lost_connection_fails_its_partitions_and_is_opened_again() -> None:
 def test_a_leader_that_does_not_answer_is_disconnected() -> None:
     cluster, client = cluster_of({T0: 1, T1: 2})
     cluster.batches[T1] = [batch(0, b"v")]
-    cluster.silent = {1}
+    cluster.unresponsive = {1}
     reader = FetchReader(client, timeout_s=0.05)
     reader.send({T0: 0, T1: 0}, LIMITS)
     results = receive_all(reader)
@@ -196,7 +196,7 @@ def test_a_changed_leader_is_found() -> None:
 
 def test_a_wake_up_ends_the_wait() -> None:
     cluster, client = cluster_of({T0: 1})
-    cluster.silent = {1}
+    cluster.unresponsive = {1}
     reader = FetchReader(client)
     reader.send({T0: 0}, LIMITS)
     ours, theirs = socket.socketpair()
@@ -209,7 +209,7 @@ def test_a_wake_up_ends_the_wait() -> None:
 
 def test_abort_ends_a_wait_of_another_thread_and_later_requests() -> None:
     cluster, client = cluster_of({T0: 1})
-    cluster.silent = {1}
+    cluster.unresponsive = {1}
     reader = FetchReader(client)
     reader.send({T0: 0}, LIMITS)
     timer = threading.Timer(0.05, reader.abort)
@@ -267,7 +267,7 @@ def test_a_partition_is_read_from_a_start_to_an_end() -> None:
 
 
 class ScriptedLog:
-    """A log whose rounds are run by the test."""
+    """A log whose poll loop is run by the test."""
 
     def __init__(self, cluster: Cluster, *partitions: TopicPartition, read_committed: bool = False) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -389,7 +389,7 @@ def test_a_permanent_failure_ends_a_range_at_once() -> None:
 
 def test_a_range_without_data_ends_with_the_patience() -> None:
     cluster, client = cluster_of({T0: 1})
-    cluster.silent = {1}
+    cluster.unresponsive = {1}
     with pytest.raises(TimeoutFailure):
         offsets_of(ranged(client, 0, 1, patience_s=0.01))
 
@@ -434,7 +434,7 @@ def test_an_unreachable_leader_fails_the_reading_of_timestamps() -> None:
 
 
 class Consumer:
-    """A fetcher whose rounds are run by the test."""
+    """A fetcher whose poll loop is run by the test."""
 
     def __init__(self, cluster: Cluster, **props: str) -> None:
         given = {"bootstrap.servers": "localhost:1", "group.id": "g", "fetch.max.wait.ms": "1"}

@@ -1,4 +1,4 @@
-"""The tail of a shared log outlives its failures. What is read is played by the test."""
+"""Reading a shared log continues after failures. The test simulates the reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens; the endpoint is a small web server of our own."""
+"""OAuth tokens, with a small web server as the endpoint."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def endpoint() -> Iterator[Endpoint]:
             self.wfile.write(answer.encode())
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name the base class gave it
-            """Says nothing: the tests look at what was asked."""
+            """Do not log: the tests check the recorded requests."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     place = Endpoint(f"http://127.0.0.1:{server.server_port}/token")
@@ -120,7 +120,7 @@ def test_a_valid_token_is_used_while_the_endpoint_fails(endpoint: Endpoint, monk
     source = TokenSource(replace(sasl_for(endpoint), login_refresh_window_factor=0.5))
     endpoint.answers = [(200, json.dumps({"access_token": token_for(20)})), (503, "")]
     first = source.token(timeout_s=5)
-    source._refresh_at = 0.0  # half of its life is over
+    source._refresh_at = 0.0  # half of its lifetime has passed
     for _ in range(3):
         assert source.token(timeout_s=5) == first
     asked = len(endpoint.requests)
@@ -169,5 +169,5 @@ def test_user_and_password_in_the_url_are_neither_used_nor_printed(endpoint: End
     with pytest.raises(TokenError, match="HTTP 401") as raised:
         TokenSource(own).token(timeout_s=5)
     assert "hunter3" not in str(raised.value)
-    # The client's, whatever the URL says.
+    # The client's credentials, not those in the URL.
     assert endpoint.requests[0] == endpoint.requests[1]

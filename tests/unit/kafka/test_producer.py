@@ -13,7 +13,7 @@ from mm2.kafka.settings import ClientSettings
 
 
 class TwoBrokers:
-    """Broker 1 is gone; that broker 2 leads is known once the old knowledge is given up."""
+    """Broker 1 is dead; broker 2 is found as the leader after the metadata is refreshed."""
 
     settings = ClientSettings.from_props({"bootstrap.servers": "localhost:1", "retry.backoff.ms": "1"}, client_id="c")
     name = "B"

@@ -1,4 +1,4 @@
-"""Sums that are derived are those that summing up would give."""
+"""Derived checksums equal computed ones."""
 
 from __future__ import annotations
 

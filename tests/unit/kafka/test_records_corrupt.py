@@ -1,4 +1,4 @@
-"""Bytes that contradict each other end in CorruptBatch, whatever they are; nothing else may come out."""
+"""Inconsistent bytes raise CorruptBatch, and no other exception."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLE = [Record(b"key%d" % i, b"value" * i, (("h", b"x"), ("h", None)), 1000 + 
 
 
 def read_all(data: bytes | bytearray, *, check: bool = True) -> int:
-    """Everything that reads fetched bytes; how many records came out."""
+    """Run all parsers of fetched bytes; returns the number of records."""
     count = 0
     aborted = AbortedTransactions([(1, 0)])
     for view in iter_batches(memoryview(data)):
@@ -46,7 +46,7 @@ def test_mutated_batches_raise_only_documented_errors(
     codec: int, edits: list[tuple[int, int]], cut: int, crc: bool
 ) -> None:
     data = encode_batch(SAMPLE, codec=codec)
-    # Too many announced records only cost time (each is looked for until the bytes end): keep the test quick.
+    # Too high record counts only take time (parsing continues to the end of the bytes): keep the test fast.
     for place, value in edits:
         if place % len(data) not in (57, 58):
             data[place % len(data)] = value

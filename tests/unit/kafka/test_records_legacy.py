@@ -1,4 +1,4 @@
-"""Message sets of magic 0 and 1 against bytes made by Java's client, all codecs, and what may be wrong with them."""
+"""Message sets of magic 0 and 1, compared with bytes of Java's client, in all codecs, and corrupt ones."""
 
 from __future__ import annotations
 
@@ -117,10 +117,10 @@ def test_old_lz4_frames_of_other_writers_are_corrected(linked: bool) -> None:
 
 def test_a_descriptor_with_content_size_has_its_checksum_further_on() -> None:
     frame = bytearray(bytes.fromhex("04224d18") + b"\x68\x40" + struct.pack("<Q", 5) + b"?" + b"rest")
-    mended = with_right_head(bytes(frame))
-    assert mended[:14] == frame[:14]
-    assert mended[15:] == b"rest"
-    assert bytes(cramjam.lz4.decompress(mended[:15] + b"\x05\0\0\x80hello" + bytes(4))) == b"hello"
+    fixed = with_right_head(bytes(frame))
+    assert fixed[:14] == frame[:14]
+    assert fixed[15:] == b"rest"
+    assert bytes(cramjam.lz4.decompress(fixed[:15] + b"\x05\0\0\x80hello" + bytes(4))) == b"hello"
 
 
 def test_an_unnumbered_wrapper_begins_at_zero() -> None:

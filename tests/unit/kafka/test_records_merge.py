@@ -45,14 +45,14 @@ def records(draw: st.DrawFn) -> Record:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Record]:
-    """Records whose timestamps are no further apart than a batch can hold."""
+    """Records whose timestamps fit into one batch."""
     group = draw(st.lists(records(), min_size=1, max_size=4))
     stamp = group[0].timestamp or 0
     return [r for r in group if abs((r.timestamp or 0) - stamp) < 1 << 63]
 
 
 def chain(groups: Iterable[list[Record]], codec: int | str = 0, base: int = 0) -> bytearray:
-    """Neighbouring batches, one after the other as a broker sends them."""
+    """Adjacent batches, as a broker sends them."""
     data = bytearray()
     for group in groups:
         data += encode_batch(group, codec=codec, base_offset=base)
@@ -61,7 +61,7 @@ def chain(groups: Iterable[list[Record]], codec: int | str = 0, base: int = 0) -
 
 
 def lone(count: int, codec: int | str = 0, base: int = 0) -> bytearray:
-    """Batches of one record each, of which no two are alike."""
+    """Batches of one unique record each."""
     return chain(([Record(b"k%d" % i, b"v" * (i % 90), (), NOON + i * 3)] for i in range(count)), codec, base)
 
 
@@ -74,7 +74,7 @@ def plain(view: BatchView, base: int = 0) -> list[tuple[Any, ...]]:
 
 
 def content(items: Iterable[BatchView | Merged]) -> list[tuple[Any, ...]]:
-    """All records with their source offsets; what was merged is held to a broker's rules on the way."""
+    """All records with their source offsets; also checks merged batches against a broker's rules."""
     found = []
     for item in items:
         if isinstance(item, Merged):
@@ -218,7 +218,7 @@ def test_batches_of_different_leader_epochs_are_not_merged() -> None:
 
 
 def shape(items: Iterable[BatchView | Merged]) -> list[int]:
-    """How many source batches each item stands for; 0 = as it was."""
+    """The number of source batches of each item; 0 = unchanged."""
     return [item.batches if isinstance(item, Merged) else 0 for item in items]
 
 
@@ -247,7 +247,7 @@ def test_views_are_views_into_the_buffer() -> None:
 def test_batches_before_the_offset_are_returned_unchanged() -> None:
     data = lone(6)
     assert shape(coalesce(memoryview(data), 2)) == [0, 0, 4]
-    # A batch that begins before the offset has to lose its head first.
+    # The records before the offset must be cut from a batch first.
     pair = chain([[Record(b"a", b"", (), NOON)] * 3, [Record(b"b", b"", (), NOON)], [Record(b"c", b"", (), NOON)]])
     assert shape(coalesce(memoryview(pair), 1)) == [0, 2]
 

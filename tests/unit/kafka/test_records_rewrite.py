@@ -1,4 +1,4 @@
-"""Surgery on batches: header patches, re-encoding, cutting."""
+"""Rewriting batches: header patches, re-encoding, cutting."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def header_of(view: BatchView) -> BatchHeader:
 
 
 def edited(data: bytes | bytearray, **fields: int) -> BatchView:
-    """The batch with other header fields and a right CRC."""
+    """The batch with other header fields and a valid CRC."""
     out = bytearray(data)
     HEADER.pack_into(out, 0, *read_header(out)._replace(**fields))
     struct.pack_into(">I", out, 17, crc32c(memoryview(out)[21:]))
@@ -52,7 +52,7 @@ def edited(data: bytes | bytearray, **fields: int) -> BatchView:
 
 
 def with_holes(offsets: Sequence[int], *, base: int = 100, last: int | None = None, codec: int = 0) -> BatchView:
-    """A batch as the log cleaner leaves it: the given offset deltas are still there, the range is as it was."""
+    """A batch after log compaction: only the given offset deltas remain, the offset range is unchanged."""
     builder = MemoryRecordsBuilder(2, codec, 1 << 20)
     for delta in offsets:
         builder.skip(delta - builder._next_offset)

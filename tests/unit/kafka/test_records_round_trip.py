@@ -1,6 +1,6 @@
-"""Record batches against kafka-python's own encoder and decoder, in both directions.
+"""Record batches compared with kafka-python's own encoder and decoder, in both directions.
 
-Its codecs other than gzip need packages that we do not have; those three are held against independent clients on real
+Its codecs other than gzip need packages that we do not have; those three are compared with independent clients on real
 brokers (tests/integration/test_copy_engine.py) and here against their own reference bytes.
 """
 
@@ -24,7 +24,7 @@ from mm2.kafka.records.record import Record, decode_batch, encode_batch, read_va
 from mm2.kafka.varint import varint
 
 payloads = st.none() | st.binary(max_size=80)
-# kafka-python refuses what Java's client refuses: negative timestamps.
+# kafka-python rejects negative timestamps, like Java's client.
 timestamps = st.integers(0, 1 << 42)
 records = st.builds(
     Record,

@@ -1,4 +1,4 @@
-"""Which batches read_committed hides, in the interleavings of Kafka's own consumer tests (FetcherTest)."""
+"""Batches that read_committed filters, in the interleavings of Kafka's own consumer tests (FetcherTest)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mm2.kafka.records.transactions import AbortedTransactions, control_type
 
 
 class Log:
-    """A partition's bytes, written as producers and the coordinator write them."""
+    """The bytes of a partition, like those of producers and the transaction coordinator."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -43,7 +43,7 @@ class Log:
 
 
 def visible(log: Log, aborted: Iterable[tuple[int, int]]) -> str:
-    """Keys of the records a read_committed consumer sees; ``aborted`` as (producer id, first offset)."""
+    """Keys of the records that a read_committed consumer returns; ``aborted`` as (producer id, first offset)."""
     filtered = AbortedTransactions(aborted)
     seen = []
     for view in iter_batches(memoryview(log.data)):
@@ -77,7 +77,7 @@ def test_committed_and_aborted_interleaved() -> None:
 
 
 def test_several_abort_markers_in_a_row() -> None:
-    # testMultipleAbortMarkers: the second marker of the same producer ends nothing and hurts nothing
+    # testMultipleAbortMarkers: the second marker of the same producer has no effect
     log = Log()
     log.send(1, "abort1-1", "abort1-2")
     log.abort(1)

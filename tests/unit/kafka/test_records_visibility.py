@@ -1,4 +1,4 @@
-"""Which batches of a Fetch answer are visible, against a reference that knows the outcome of every transaction."""
+"""Visible batches of a Fetch response, compared with a reference that knows the result of every transaction."""
 
 from __future__ import annotations
 

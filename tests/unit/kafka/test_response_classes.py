@@ -1,4 +1,4 @@
-"""The classes that kafka-python makes for answers, and keeps by weak references."""
+"""The classes that kafka-python creates for responses and caches by weak references."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_threads_that_first_request_a_version_concurrently_share_one_class(
 
     def slowly(response_class: Any) -> None:
         register(response_class)
-        time.sleep(naps_s.pop())  # who comes first is done last
+        time.sleep(naps_s.pop())  # the first one finishes last
 
     def ask() -> Any:
         request = FindCoordinatorRequest(version=2)

@@ -1,4 +1,4 @@
-"""SCRAM against the other half of RFC 5802, worked out here; what brokers make of it is tested against a real one."""
+"""SCRAM with a server implementation of RFC 5802 in this test; integration tests use real brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contexts from PEM and PKCS12; JKS, and all of them on the wire, are tested against a real broker."""
+"""TLS contexts from PEM and PKCS12; integration tests use JKS and connections to a real broker."""
 
 from __future__ import annotations
 

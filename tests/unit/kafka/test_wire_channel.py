@@ -28,7 +28,7 @@ def answer(correlation_id: int, body: bytes) -> bytes:
 
 
 def ask(channel: Channel, far: socket.socket, *correlation_ids: int) -> None:
-    """Have requests under way; the peer has read them."""
+    """Send requests that the peer reads and does not answer."""
     for correlation_id in correlation_ids:
         channel.send([b"?"], correlation_id)
         assert far.recv(1) == b"?"
@@ -137,7 +137,7 @@ def test_a_disconnect_within_a_frame_is_reported_once() -> None:
 
 
 class Peer:
-    """The far end of a TLS connection, which sees the records as they travel."""
+    """The peer of a TLS connection, which records the TLS records."""
 
     def __init__(self, far: socket.socket, folder: Path) -> None:
         authority = certificates.issue("authority")
@@ -182,7 +182,7 @@ class Peer:
                 return done
 
     def records(self) -> list[int]:
-        """Sizes of the TLS records that have come since the handshake."""
+        """Sizes of the TLS records received since the handshake."""
         sizes, at = [], 0
         while at < len(self.raw):
             sizes.append(int.from_bytes(self.raw[at + 3 : at + 5], "big"))

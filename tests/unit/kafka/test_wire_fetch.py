@@ -1,4 +1,4 @@
-"""The hand-written Fetch against kafka-python's schemas, byte for byte, and incremental sessions (KIP-227)."""
+"""The hand-written Fetch compared with kafka-python's schemas, byte for byte, and incremental sessions (KIP-227)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def theirs(
     session_id: int,
     epoch: int,
 ) -> bytes:
-    """What kafka-python's schema makes of the same content."""
+    """The same content encoded by kafka-python's schema."""
 
     def name(topic: str) -> dict[str, Any]:
         return {"topic": topic} if version < TOPIC_IDS_FROM else {"topic_id": IDS[topic]}
@@ -96,7 +96,7 @@ def answer(
     session_id: int = 99,
     error_code: int = 0,
 ) -> memoryview:
-    """A response frame without size prefix, as the channel hands it over."""
+    """A response frame without size prefix, as the channel returns it."""
     topic_class = FetchResponse.FetchableTopicResponse
     part = topic_class.PartitionData
     topics: dict[str, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""The hand-written Produce against kafka-python's schemas, byte for byte."""
+"""The hand-written Produce compared with kafka-python's schemas, byte for byte."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SIZE = Metric("size_bytes", MetricType.GAUGE, "Size.", ("kind",))
 TIME = Metric("time_seconds", MetricType.HISTOGRAM, "Time.", ("kind",))
 
 
-def told(write: object, accept: str = "") -> str:
+def reported(write: object, accept: str = "") -> str:
     body, _ = Exposition(write).answer(accept)  # type: ignore[arg-type]
     return body.decode()
 
@@ -38,7 +38,7 @@ def example(sheet: Sheet) -> None:
     ("accept", "parser"), [("", parse), ("application/openmetrics-text; version=1.0.0", parse_openmetrics)]
 )
 def test_both_formats_have_the_same_content(accept: str, parser: object) -> None:
-    families = {one.name: one for one in parser(told(example, accept))}  # type: ignore[operator]
+    families = {one.name: one for one in parser(reported(example, accept))}  # type: ignore[operator]
     assert families["things"].type == "counter"
     (three,) = (sample for sample in families["things"].samples if sample.name == "things_total")
     assert (three.labels, three.value) == ({"kind": "a"}, 3)
@@ -60,7 +60,7 @@ def told_by_two() -> str:
 
 
 def test_the_process_has_metrics() -> None:
-    assert "process_resident_memory_bytes" in told(example)
+    assert "process_resident_memory_bytes" in reported(example)
 
 
 def test_a_wrong_number_of_labels_is_refused() -> None:

@@ -15,7 +15,7 @@ TOPICS = ("t", "team-a", "team-b", "other")
 
 
 class Suffix(DefaultReplicationPolicy):
-    """A policy that keeps no prefixes."""
+    """A policy that does not preserve prefixes."""
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
         return f"{topic}@{source_alias}"

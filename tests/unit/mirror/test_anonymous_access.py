@@ -97,7 +97,7 @@ def start() -> Iterator[Callable[..., Process]]:
         yield make
 
 
-#: A name that is not this machine's: what comes by it counts as from elsewhere.
+#: A host name that is not this machine's: requests to it count as remote.
 ELSEWHERE = "mm2.example"
 
 
@@ -120,7 +120,7 @@ def test_remote_clients_can_read_only_what_has_no_secrets(start: Callable[..., P
     assert process.herder.calls == []
     assert process.ask("GET", "/", host=ELSEWHERE)[0] == 200
     assert process.ask("GET", "/health", host=ELSEWHERE)[0] == 200
-    # Signed, which this is not.
+    # These requests must be signed, and this one is not.
     assert process.ask("PUT", "/a/b/connectors/c/fence", host=ELSEWHERE)[0] == 400
     # The same port from this machine.
     assert process.ask("GET", "/a/b/connectors") == (200, ["c"])
@@ -164,12 +164,12 @@ def test_clients_with_a_certificate_may_do_everything_and_others_are_rejected(
         "ssl.truststore.type": "PEM",
     }
     process = start(listeners="https://0.0.0.0:0", **{f"listeners.https.{key}": value for key, value in https.items()})
-    stranger = ssl.create_default_context(cafile=str(tmp_path / "trusted.pem"))
+    untrusted = ssl.create_default_context(cafile=str(tmp_path / "trusted.pem"))
     known = ssl.create_default_context(cafile=str(tmp_path / "trusted.pem"))
     known.load_cert_chain(tmp_path / "ada.pem")
     assert process.ask("GET", "/a/b/connectors", host=ELSEWHERE, tls=known) == (200, ["c"])
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        process.ask("GET", "/health", tls=stranger)
+        process.ask("GET", "/health", tls=untrusted)
 
 
 def test_configurations_are_shown_without_secrets(start: Callable[..., Process]) -> None:

@@ -1,4 +1,4 @@
-"""How long checkpoints took, as metrics."""
+"""Metrics of the checkpoint latency."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def latencies() -> CheckpointLatencies:
     return made
 
 
-def told(latencies: CheckpointLatencies, cardinality: Cardinality, name: str) -> dict[tuple[str, ...], float]:
-    """By the values of all labels but source and target."""
+def exported(latencies: CheckpointLatencies, cardinality: Cardinality, name: str) -> dict[tuple[str, ...], float]:
+    """Values by the labels except source and target."""
     sheet = Sheet()
     latencies.write(sheet, cardinality)
     return {
@@ -35,11 +35,11 @@ def told(latencies: CheckpointLatencies, cardinality: Cardinality, name: str) ->
 
 def test_each_partition_of_a_group_has_last_min_max_and_average(latencies: CheckpointLatencies) -> None:
     found = {
-        suffix: told(latencies, Cardinality.FULL, LEGACY + suffix)[("g", "A.t", "0")]
+        suffix: exported(latencies, Cardinality.FULL, LEGACY + suffix)[("g", "A.t", "0")]
         for suffix in ("", "_min", "_max", "_avg")
     }
     assert found == {"": 10, "_min": 10, "_max": 30, "_avg": 20}
-    assert sorted(told(latencies, Cardinality.FULL, LEGACY)) == [
+    assert sorted(exported(latencies, Cardinality.FULL, LEGACY)) == [
         ("g", "A.t", "0"),
         ("g", "A.t", "1"),
         ("g", "A.u", "0"),
@@ -57,9 +57,9 @@ def test_each_partition_of_a_group_has_last_min_max_and_average(latencies: Check
 def test_sums_are_of_all_checkpoints(
     latencies: CheckpointLatencies, cardinality: Cardinality, average: dict[tuple[str, ...], float]
 ) -> None:
-    assert told(latencies, cardinality, f"{LEGACY}_avg") == average
-    # Of the last ones the worst.
-    assert max(told(latencies, cardinality, LEGACY).values()) == 80
+    assert exported(latencies, cardinality, f"{LEGACY}_avg") == average
+    # The maximum of the last ones.
+    assert max(exported(latencies, cardinality, LEGACY).values()) == 80
 
 
 def test_the_new_format_has_connector_and_task_labels_and_ends_with_the_task() -> None:
@@ -69,11 +69,11 @@ def test_the_new_format_has_connector_and_task_labels_and_ends_with_the_task() -
     first.add("g", T0, 1)
     second.add("h", T0, 2)
     new = "kafka_connect_plugins_checkpoint_latency_ms"
-    assert told(made, Cardinality.FULL, new) == {
+    assert exported(made, Cardinality.FULL, new) == {
         ("MirrorCheckpointConnector", "0", "g", "A.t", "0"): 1,
         ("MirrorCheckpointConnector", "1", "h", "A.t", "0"): 2,
     }
-    assert told(made, Cardinality.FULL, LEGACY) == {("h", "A.t", "0"): 2}
+    assert exported(made, Cardinality.FULL, LEGACY) == {("h", "A.t", "0"): 2}
     made.end(first)
     made.end(first)
-    assert list(told(made, Cardinality.FULL, new).values()) == [2]
+    assert list(exported(made, Cardinality.FULL, new).values()) == [2]

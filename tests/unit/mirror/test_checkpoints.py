@@ -21,7 +21,7 @@ def test_a_checkpoint_is_emitted_when_it_advances_or_the_group_went_back() -> No
     assert store.is_news(checkpoint(250, 201))
     store.put(checkpoint(250, 201))
     assert not store.is_news(checkpoint(250, 201))
-    # after a restart with less exact syncs the same position translates lower: no reason to go back
+    # after a restart with less exact syncs the same position translates lower: the checkpoint must not move backwards
     assert not store.is_news(checkpoint(250, 176))
     assert not store.is_news(checkpoint(370, 176))
     assert store.is_news(checkpoint(400, 376))

@@ -1,4 +1,4 @@
-"""Which path leads to which flow."""
+"""The flow of each REST path."""
 
 from __future__ import annotations
 

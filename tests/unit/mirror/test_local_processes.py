@@ -20,7 +20,7 @@ def test_a_running_process_is_found_and_a_dead_one_is_not(tmp_path: Path, monkey
 
     folder = tmp_path / "mm2" / "processes"
     mine = json.loads((folder / f"{os.getpid()}.json").read_text())
-    (folder / "1.json").write_text(json.dumps(mine | {"pid": 1}))  # lives, and was born at another time
+    (folder / "1.json").write_text(json.dumps(mine | {"pid": 1}))  # is running, and was started at another time
     (folder / "99999999.json").write_text(json.dumps(mine | {"pid": 99999999}))
     (folder / "2.json").write_text("half a fi")
     assert local_processes.processes() == [found]

@@ -1,4 +1,4 @@
-"""How a new leader brings the connectors of its flow up to its file."""
+"""How a new leader updates the connectors of its flow from its file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WANTED = {"one": {"name": "one"}, "two": {"name": "two"}}
 
 
 class Configs:
-    """The part of a herder that is asked here; ``failures`` are raised by the first writes."""
+    """The part of a herder that is used here; the first writes raise ``failures``."""
 
     def __init__(self, *failures: Exception, stored: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self.failures = list(failures)

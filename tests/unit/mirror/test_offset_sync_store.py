@@ -107,7 +107,7 @@ def test_offsets_near_the_end_of_the_number_range() -> None:
     for offset in (0, 1, 2**62, 2**63 - 2, 2**63 - 1):
         made.update(sync(offset))
     assert made.translate("t", 0, 2**63 - 1) == 2**63 - 1
-    # Only here the oldest sync gets lost: a history cannot span more than 2^62 offsets. Conservative, as in Java.
+    # The oldest sync is only lost here: a history cannot span more than 2^62 offsets. Conservative, as in Java.
     assert made.translate("t", 0, 0) == -1
 
 

@@ -1,4 +1,4 @@
-"""What has to happen when the file changes."""
+"""The changes that a new version of the file requires."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_flows_are_added_and_removed() -> None:
 def test_worker_keys_restart_only_their_flow() -> None:
     changes = Changes.between(plans(), plans(B__offset__flush__interval__ms="5000"))
     assert changes.restarted == (AB,)
-    # The other flow's connectors are given it as a setting of their cluster that they do not read.
+    # The other flow's connectors get it as a setting of their cluster that they do not read.
     assert BA not in changes.restarted
 
 

@@ -15,7 +15,7 @@ def test_what_comes_from_the_target_closes_a_loop_over_the_clusters_between() ->
     before, loop = ("x", 1), (("a", 5), ("b", 7))
     assert loops([(before, *loop)], "a") == [loop]
     assert loops([(before, *loop)], "c") == []
-    # It is not led on: that would make paths without end.
+    # It is not extended: that would make endless paths.
     assert extended([(before, *loop)], "c", "a", 9) == ((("c", 9),),)
 
 

@@ -33,7 +33,7 @@ def found(
     replicates: bool = True,
     **worker: str,
 ) -> set[tuple[str, str, str, str]]:
-    """(side, operation, kind, names) of each need."""
+    """(side, operation, kind, names) of each required ACL."""
     config = WorkerConfig({**WORKER, **{key.replace("__", "."): value for key, value in worker.items()}})
     some = required_acls(source or {}, checkpoints or {}, config, NAMES, replicates=replicates)
     return {(one.side.value, one.operation.name, one.kind.name, " ".join(one.names)) for one in some}
@@ -80,5 +80,5 @@ def test_enabled_features_need_their_acls() -> None:
 
 def test_a_permission_has_the_state_of_its_worst_resource() -> None:
     need = RequiredAcl(Side.SOURCE, ResourceType.TOPIC, ("a", "b"), AclOperation.READ, "copying")
-    told = [AclStatus(need), AclStatus(need, unknown=("a",)), AclStatus(need, missing=("b",), unknown=("a",))]
-    assert [one.allowed for one in told] == [AclState.YES, AclState.UNKNOWN, AclState.NO]
+    reported = [AclStatus(need), AclStatus(need, unknown=("a",)), AclStatus(need, missing=("b",), unknown=("a",))]
+    assert [one.allowed for one in reported] == [AclState.YES, AclState.UNKNOWN, AclState.NO]

@@ -71,7 +71,7 @@ def errors(**props: str) -> list[str]:
 
 
 class Held(DefaultTopicFilter):
-    """A filter that holds something until it is closed."""
+    """A filter with a resource that it releases when it is closed."""
 
     held: ClassVar[list[object]] = []
 
@@ -138,7 +138,7 @@ def test_internal_topics_have_java_s_names() -> None:
     assert new.configs["segment.bytes"] == "16777216"
     assert new.configs["min.cleanable.dirty.ratio"] == "0.1"
     asked_for = {"dead.letter.topic": "dlq", DEAD_LETTER_FACTOR_KEY: "-1"}
-    assert not kept_dead_letters({**PROPS, **asked_for}).or_broker_default, "somebody wants this very factor"
+    assert not kept_dead_letters({**PROPS, **asked_for}).or_broker_default, "the factor was configured"
     letters = kept_dead_letters({**PROPS, **asked_for}).new
     assert (letters.name, letters.partitions, letters.replication_factor) == ("dlq", 1, -1)
     assert (letters.configs["cleanup.policy"], letters.configs["retention.ms"]) == ("delete", "-1")

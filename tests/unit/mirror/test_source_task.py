@@ -34,7 +34,7 @@ class Positions:
         self.held: dict[TopicPartition, Any] = {}
         self.failure: Exception | None = None
         self.asked: list[Mapping[str, Any]] = []
-        self.later: list[dict[TopicPartition, Any]] = []  # what comes in between two readings
+        self.later: list[dict[TopicPartition, Any]] = []  # records appended between two reads
 
     def offsets(self, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
         if self.failure is not None:
@@ -47,7 +47,7 @@ class Positions:
 
 
 class Log:
-    """A ledger topic that is there, or not."""
+    """A ledger topic that may not exist."""
 
     def __init__(self, ledger: Ledger, failures: list[KafkaFailure]) -> None:
         self.ledger = ledger
@@ -65,8 +65,8 @@ class Log:
         self.stops += 1
 
 
-class Scene:
-    """A task as it is after its start, without Spark."""
+class Environment:
+    """A started task, without Spark."""
 
     def __init__(
         self, *entries: LedgerEntry, failures: list[KafkaFailure] | None = None, exactly_once: bool = False
@@ -122,18 +122,18 @@ def test_pauses_in_the_ledger_are_applied_once_per_change() -> None:
         def follow_pauses(self) -> None:
             self.followed += 1
 
-    scene, job = Scene(), Job()
-    follow = partial(scene.task._follow_pauses, cast(Any, job))
+    env, job = Environment(), Job()
+    follow = partial(env.task._follow_pauses, cast(Any, job))
     follow()
-    assert (scene.task._pauses(), job.followed) == ({}, 0), "the ledger has not been read"
-    scene.starts()
+    assert (env.task._pauses(), job.followed) == ({}, 0), "the ledger has not been read"
+    env.starts()
     for pause, times in ((None, 0), (Pause("ann", 5), 1), (Pause("ann", 5), 1), (None, 2)):
         row = pause_record("t", 0, pause)
-        scene.ledger.apply(row.key, row.value)
+        env.ledger.apply(row.key, row.value)
         follow()
         follow()
         assert job.followed == times
-    assert scene.task._pauses() == {}
+    assert env.task._pauses() == {}
 
 
 def test_a_promoted_topic_is_not_copied_and_its_positions_are_read_again_when_withdrawn() -> None:
@@ -142,7 +142,7 @@ def test_a_promoted_topic_is_not_copied_and_its_positions_are_read_again_when_wi
 
         def stop(self, _timeout_s: float) -> bool:
             self.stopped += 1
-            assert paused(scene.task._pauses(), T0), "held until nobody copies any more"
+            assert paused(env.task._pauses(), T0), "paused until no task copies it any more"
             return True
 
         def follow_pauses(self) -> None:
@@ -155,41 +155,41 @@ def test_a_promoted_topic_is_not_copied_and_its_positions_are_read_again_when_wi
             self.opened += 1
             return second
 
-    scene, first, second, engine = Scene(ENTRY), Job(), Job(), Engine()
-    scene.task._engine, scene.task._spec = cast(Any, engine), cast(Any, None)
-    follow = cast(Any, scene.task._follow_pauses)
-    scene.starts()
+    env, first, second, engine = Environment(ENTRY), Job(), Job(), Engine()
+    env.task._engine, env.task._spec = cast(Any, engine), cast(Any, None)
+    follow = cast(Any, env.task._follow_pauses)
+    env.starts()
     promotion = Promotion("t", "A.t", "failover", 1_700_000_000_000)
     row = promotion.record()
-    scene.ledger.apply(row.key, row.value)
-    assert str(paused(scene.task._pauses(), T0)) == (
+    env.ledger.apply(row.key, row.value)
+    assert str(paused(env.task._pauses(), T0)) == (
         "paused by mm2 failover at 2023-11-14 22:13:20 UTC: promoted, until mm2 failback"
     )
     assert (follow(first), first.stopped, first.followed) == (first, 0, 1)
     row = dataclasses.replace(promotion, turned=True).record()
-    scene.ledger.apply(row.key, row.value)
+    env.ledger.apply(row.key, row.value)
     assert (follow(first), first.stopped, engine.opened) == (first, 0, 0), "still handed over"
     row = withdrawn("t")
-    scene.ledger.apply(row.key, row.value)
-    assert paused(scene.task._pauses(), T0) is not None
+    env.ledger.apply(row.key, row.value)
+    assert paused(env.task._pauses(), T0) is not None
     assert (follow(first), first.stopped, engine.opened) == (second, 1, 1)
-    assert scene.task._pauses() == {}
+    assert env.task._pauses() == {}
 
 
 @pytest.mark.parametrize("committed", [40, 50])
 def test_a_session_continues_at_its_mark(committed: int) -> None:
-    scene = Scene(ENTRY)
-    scene.positions.held = {T0: committed - 1}
-    start = scene.starts()[T0]
+    env = Environment(ENTRY)
+    env.positions.held = {T0: committed - 1}
+    start = env.starts()[T0]
     assert (start.position, start.committed, start.entry, start.moved) == (50, committed, ENTRY, False)
-    assert scene.positions.asked == [{"cluster": "A", "partition": 0, "topic": "t"}]
+    assert env.positions.asked == [{"cluster": "A", "partition": 0, "topic": "t"}]
 
 
 def test_positions_of_java_are_used_and_reported() -> None:
-    scene = Scene(ENTRY)
-    scene.positions.held = {T0: 99}
+    env = Environment(ENTRY)
+    env.positions.held = {T0: 99}
     with capture_logs() as logs:
-        start = scene.starts()[T0]
+        start = env.starts()[T0]
     assert (start.position, start.moved) == (100, True)
     assert start.entry == ENTRY.replace(session=None)
     (warning,) = [line for line in logs if line["log_level"] == "warning"]
@@ -197,42 +197,42 @@ def test_positions_of_java_are_used_and_reported() -> None:
 
 
 def test_a_late_position_of_a_predecessor_is_not_used() -> None:
-    scene = Scene(ENTRY.replace(lease=Lease(2_000, 1), seen=5))
-    scene.positions.held = {T0: 19}
-    scene.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), 3)}
-    scene.read = {T0: [20]}
+    env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=5))
+    env.positions.held = {T0: 19}
+    env.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), 3)}
+    env.read = {T0: [20]}
     with capture_logs() as logs:
-        start = scene.starts()[T0]
+        start = env.starts()[T0]
     assert (start.position, start.committed, start.moved) == (50, 20, False)
     assert [line for line in logs if line["log_level"] == "warning"] == []
 
 
 def test_a_late_position_is_not_used_after_switching_to_exactly_once() -> None:
-    scene = Scene(ENTRY.replace(lease=Lease(2_000, 1), seen=5), exactly_once=True)
-    scene.positions.held = {T0: 19}
-    scene.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), 3)}
-    scene.read = {T0: [20]}
-    start = scene.starts()[T0]
+    env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=5), exactly_once=True)
+    env.positions.held = {T0: 19}
+    env.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), 3)}
+    env.read = {T0: [20]}
+    start = env.starts()[T0]
     assert (start.position, start.moved, start.entry and start.entry.session) == (50, False, ENTRY.session)
 
 
 def test_a_reset_is_used_also_by_the_successor_of_a_holder_that_has_written_no_position() -> None:
-    """A late position lies behind the user's, and before `seen` of the entry of the holder that used the reset."""
+    """A late position is after the user's, and before `seen` of the entry of the holder that used the reset."""
     own = PositionHeader(Lease(2_000, 2), ENTRY.session, Mark(50, 60, 50), 5)
-    scene = Scene(ENTRY.replace(lease=Lease(2_000, 2), seen=5))
-    scene.positions.held = {T0: 49}
-    scene.headers, scene.read, scene.reset = {T0: own}, {T0: [10, 50]}, (10, 38)
-    first = scene.starts()[T0]
+    env = Environment(ENTRY.replace(lease=Lease(2_000, 2), seen=5))
+    env.positions.held = {T0: 49}
+    env.headers, env.read, env.reset = {T0: own}, {T0: [10, 50]}, (10, 38)
+    first = env.starts()[T0]
     assert (first.position, first.moved) == (10, True)
 
     session = Session(ProducerIdentity(8, 0), Mark(10, 60, 0))
-    scene = Scene(
+    env = Environment(
         ENTRY.replace(
             session=session, mark=session.start, previous=first.committed, lease=Lease(3_000, 1), seen=first.seen
         )
     )
-    scene.positions.held = {T0: 49}
-    second = scene.starts()[T0]
+    env.positions.held = {T0: 49}
+    second = env.starts()[T0]
     assert (second.position, second.moved) == (10, False)
 
 
@@ -240,60 +240,60 @@ AFTER_TRANSACTIONS = ENTRY.replace(session=None, before=PreviousCommit(Mark(20, 
 
 
 def test_an_open_transaction_is_aborted_once_before_positions_are_read_without_exactly_once() -> None:
-    scene = Scene(AFTER_TRANSACTIONS)
-    scene.positions.held = {T0: 49}
+    env = Environment(AFTER_TRANSACTIONS)
+    env.positions.held = {T0: 49}
     read: list[int] = []
 
     def take(name: str) -> None:
-        read.append(len(scene.positions.asked))
-        scene.taken.append(name)
+        read.append(len(env.positions.asked))
+        env.taken.append(name)
 
-    task: Any = scene.task
+    task: Any = env.task
     task._take_transactional_id = take
-    assert scene.starts()[T0].position == 50
-    assert (scene.taken, read) == (["A-mm2-C-0"], [0])
-    scene.starts()
-    assert len(scene.taken) == 1
+    assert env.starts()[T0].position == 50
+    assert (env.taken, read) == (["A-mm2-C-0"], [0])
+    env.starts()
+    assert len(env.taken) == 1
 
 
 @pytest.mark.parametrize(("entry", "exactly_once"), [(ENTRY, False), (AFTER_TRANSACTIONS, True)])
 def test_without_earlier_transactions_no_transactional_id_is_fenced(entry: LedgerEntry, exactly_once: bool) -> None:
-    scene = Scene(entry, exactly_once=exactly_once)
-    scene.starts()
-    assert scene.taken == []
+    env = Environment(entry, exactly_once=exactly_once)
+    env.starts()
+    assert env.taken == []
 
 
 def test_without_permission_to_fence_open_transactions_are_awaited() -> None:
-    scene = Scene(AFTER_TRANSACTIONS)
-    scene.positions.held = {T0: 49}
-    failures = [DisconnectedFailure("away"), BrokerFailure.of(53)]
+    env = Environment(AFTER_TRANSACTIONS)
+    env.positions.held = {T0: 49}
+    failures = [DisconnectedFailure("unreachable"), BrokerFailure.of(53)]
 
     def take(_name: str) -> None:
         raise failures.pop(0)
 
-    task: Any = scene.task
+    task: Any = env.task
     task._take_transactional_id = take
     with pytest.raises(DisconnectedFailure):
-        scene.starts()
+        env.starts()
     with capture_logs() as logs:
-        scene.starts()
+        env.starts()
     (warning,) = [line for line in logs if line["log_level"] == "warning"]
     assert warning["transactional_id"] == "A-mm2-C-0"
 
 
 def test_a_position_missing_in_the_second_read_is_used() -> None:
-    """A deposed leader may answer with what the offsets topic held before."""
-    scene = Scene(ENTRY.replace(lease=Lease(2_000, 1), seen=5))
-    scene.positions.held = {T0: 19}
-    assert scene.starts()[T0].position == 20
+    """A deposed leader may return older contents of the offsets topic."""
+    env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=5))
+    env.positions.held = {T0: 19}
+    assert env.starts()[T0].position == 20
 
 
 def test_positions_without_a_ledger_entry_are_used_and_the_consequence_is_logged_once() -> None:
-    scene = Scene(ENTRY)
+    env = Environment(ENTRY)
     others = [TopicPartition("t", 1), TopicPartition("t", 2)]
-    scene.positions.held = {T0: 49, **dict.fromkeys(others, 7)}
+    env.positions.held = {T0: 49, **dict.fromkeys(others, 7)}
     with capture_logs() as logs:
-        starts = scene.starts(T0, *others)
+        starts = env.starts(T0, *others)
     assert [starts[tp].position for tp in (T0, *others)] == [50, 8, 8]
     (warning,) = [line for line in logs if line["log_level"] == "warning"]
     assert "have no ledger entry" in warning["event"]
@@ -301,87 +301,87 @@ def test_positions_without_a_ledger_entry_are_used_and_the_consequence_is_logged
 
 
 def test_a_predecessor_that_commits_between_the_two_readings_is_read_again() -> None:
-    scene = Scene(ENTRY)
-    scene.positions.held = {T0: 59}
+    env = Environment(ENTRY)
+    env.positions.held = {T0: 59}
     row = entry_record(ENTRY.replace(previous=50, mark=Mark(60, 70, 60)))
-    reads = scene.log.read_to_end
+    reads = env.log.read_to_end
 
     def read_to_end(_timeout_s: float) -> None:
         reads(_timeout_s)
-        scene.ledger.apply(row.key, row.value)
+        env.ledger.apply(row.key, row.value)
 
-    scene.log.read_to_end = read_to_end  # type: ignore[method-assign]
+    env.log.read_to_end = read_to_end  # type: ignore[method-assign]
     with capture_logs() as logs:
-        start = scene.starts()[T0]
+        start = env.starts()[T0]
     assert (start.position, start.moved) == (60, False)
     assert [line for line in logs if line["log_level"] == "warning"] == []
 
 
 def test_partitions_without_a_position_start_where_configured() -> None:
-    scene = Scene()
-    scene.task._start_from = StartFrom(offsets=MappingProxyType({T0: 17, T1: 18}))
-    scene.positions.held = {T1: 4}
-    assert {tp: start.position for tp, start in scene.starts(T0, T1).items()} == {T0: 17, T1: 5}
+    env = Environment()
+    env.task._start_from = StartFrom(offsets=MappingProxyType({T0: 17, T1: 18}))
+    env.positions.held = {T1: 4}
+    assert {tp: start.position for tp, start in env.starts(T0, T1).items()} == {T0: 17, T1: 5}
 
 
 def test_unreadable_positions_are_retriable_and_invalid_ones_are_an_error() -> None:
-    scene = Scene()
+    env = Environment()
     cause = DisconnectedFailure("gone")
-    scene.positions.failure = ConnectError("no offsets")
-    scene.positions.failure.__cause__ = cause
+    env.positions.failure = ConnectError("no offsets")
+    env.positions.failure.__cause__ = cause
     with pytest.raises(DisconnectedFailure):
-        scene.starts()
-    scene.positions.failure = ConnectError("no offsets")
+        env.starts()
+    env.positions.failure = ConnectError("no offsets")
     with pytest.raises(ValueError, match="no offsets"):
-        scene.starts()
-    scene.positions.failure = None
+        env.starts()
+    env.positions.failure = None
     for nonsense in ("5", True, 1.5):
-        scene.positions.held = {T0: nonsense}
+        env.positions.held = {T0: nonsense}
         with pytest.raises(ValueError, match="which is not an offset"):
-            scene.starts()
+            env.starts()
 
 
 def test_a_missing_ledger_is_created_once_and_then_followed() -> None:
     missing = BrokerFailure.of(3)
-    scene = Scene(ENTRY, failures=[missing, missing])
-    scene.positions.held = {T0: 49}
-    assert scene.starts()[T0].entry == ENTRY
-    assert (scene.log.stops, scene.log.reads, scene.creations) == (2, 0, 1)
-    scene.starts()
-    assert (scene.log.reads, scene.creations) == (1, 1)
+    env = Environment(ENTRY, failures=[missing, missing])
+    env.positions.held = {T0: 49}
+    assert env.starts()[T0].entry == ENTRY
+    assert (env.log.stops, env.log.reads, env.creations) == (2, 0, 1)
+    env.starts()
+    assert (env.log.reads, env.creations) == (1, 1)
 
 
 def test_a_deleted_ledger_is_recreated_and_entries_that_match_the_positions_stay_valid() -> None:
-    scene = Scene(ENTRY)
-    scene.positions.held = {T0: 49}
-    scene.starts()
+    env = Environment(ENTRY)
+    env.positions.held = {T0: 49}
+    env.starts()
 
     def read_to_end(_timeout_s: float) -> None:
         raise BrokerFailure.of(3)
 
-    scene.log.read_to_end = read_to_end  # type: ignore[method-assign]
+    env.log.read_to_end = read_to_end  # type: ignore[method-assign]
     with capture_logs() as logs:
-        assert scene.starts()[T0].entry == ENTRY
-    assert scene.creations == 2
+        assert env.starts()[T0].entry == ENTRY
+    assert env.creations == 2
     assert [line["event"][:29] for line in logs if line["log_level"] == "warning"] == ["The ledger was deleted and is"]
-    scene.positions.held = {T0: 79}
-    start = scene.starts()[T0]
+    env.positions.held = {T0: 79}
+    start = env.starts()[T0]
     assert (start.position, start.entry) == (80, ENTRY.replace(session=None))
 
 
 @pytest.mark.parametrize("code", [3, 29])
 def test_without_a_ledger_delivery_is_at_least_once(code: int) -> None:
-    scene = Scene(ENTRY, failures=[BrokerFailure.of(code)] * 100_000)
-    scene.positions.held = {T0: 49}
+    env = Environment(ENTRY, failures=[BrokerFailure.of(code)] * 100_000)
+    env.positions.held = {T0: 49}
     with capture_logs() as logs:
-        assert scene.starts()[T0] == Start(50, 50, seen=scene.ends)
+        assert env.starts()[T0] == Start(50, 50, seen=env.ends)
     assert logs[0]["event"] == "There is no ledger: delivery is at-least-once."
 
 
 @pytest.mark.parametrize("failure", [DisconnectedFailure("gone"), TlsFailure("expired"), AuthenticationFailure("no")])
 def test_an_unreadable_ledger_is_a_retriable_failure(failure: KafkaFailure) -> None:
     with pytest.raises(type(failure)):
-        Scene(failures=[failure]).starts()
+        Environment(failures=[failure]).starts()
 
 
 def test_positions_are_stored_in_the_worker_s_cluster() -> None:
@@ -412,20 +412,20 @@ def test_limits_are_divided_by_the_number_of_tasks_also_with_java_s_configs() ->
 
 
 def test_written_configs_are_read_back_unchanged() -> None:
-    scene = Scene()
-    scene.positions.held = {T0: json.loads(offset_value(42))["offset"]}
-    assert scene.starts()[T0].position == 42
+    env = Environment()
+    env.positions.held = {T0: json.loads(offset_value(42))["offset"]}
+    assert env.starts()[T0].position == 42
 
 
 def test_an_error_and_its_resolution_are_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene, now = Scene(), [100.0]
+    env, now = Environment(), [100.0]
     monkeypatch.setattr("mm2.mirror.source_task.time.monotonic", lambda: now[0])
     with capture_logs() as logs:
-        for step, troubles in enumerate((["a"], ["a", "b"], ["b"], [], [], [])):
+        for step, errors in enumerate((["a"], ["a", "b"], ["b"], [], [], [])):
             now[0] = 100.0 + 2 * step
-            scene.task._log_errors(troubles)
+            env.task._log_errors(errors)
         now[0] += 10
-        scene.task._log_errors([])
+        env.task._log_errors([])
     logged = [(line["event"], line.get("reason")) for line in logs]
     assert logged == [("Copying is blocked.", "a"), ("Copying is blocked.", "b"), ("Copying continues.", None)]
 
@@ -435,8 +435,8 @@ def test_a_task_that_was_never_started_can_be_stopped() -> None:
 
 
 def test_stopping_releases_the_ledger() -> None:
-    scene = Scene()
-    scene.starts()
-    scene.task.stop()
-    assert cast(LedgerLog, scene.log) is scene.task._ledger
-    assert scene.log.stops == 1
+    env = Environment()
+    env.starts()
+    env.task.stop()
+    assert cast(LedgerLog, env.log) is env.task._ledger
+    assert env.log.stops == 1

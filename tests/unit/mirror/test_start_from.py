@@ -75,7 +75,7 @@ def test_times_before_1970_are_rejected() -> None:
 
 def test_lines_of_a_table(tmp_path: Path) -> None:
     plain = "orders,0,41\norders,1,0\na.b-c_d,12,1099511627776\n"
-    # With quotes: what kafka-consumer-groups --reset-offsets --export writes.
+    # With quotes, like the output of kafka-consumer-groups --reset-offsets --export.
     exported = '"orders",0,41\n"orders",1,0\n"a.b-c_d",12,1099511627776\n'
     dressed = (
         "# offsets of the old cluster\r\n\r\nTopic, Partition, Offset\r\n"
@@ -91,7 +91,7 @@ def flat() -> list[dict[str, object]]:
 
 
 def connect() -> list[dict[str, object]]:
-    """As GET /connectors/MirrorSourceConnector/offsets shows it: the last offset copied."""
+    """In the format of GET /connectors/MirrorSourceConnector/offsets: the last copied offset."""
     return [
         {"partition": {"cluster": "A", "partition": tp.partition, "topic": tp.topic}, "offset": {"offset": offset - 1}}
         for tp, offset in WANTED.items()
@@ -137,14 +137,14 @@ def test_copying_starts_after_the_offsets_in_connect_s_response(tmp_path: Path, 
     ],
 )
 def test_a_bad_line_is_reported_in_one_sentence(tmp_path: Path, content: str, reason: str) -> None:
-    said = complaint(tmp_path, content)
-    assert said.startswith(reason)
-    assert "\n" not in said
+    output = complaint(tmp_path, content)
+    assert output.startswith(reason)
+    assert "\n" not in output
 
 
 def test_positions_of_another_cluster_are_rejected(tmp_path: Path) -> None:
-    said = complaint(tmp_path, json.dumps({"offsets": connect()}), "C")
-    assert said == "line 1: orders-0 is of cluster 'A', but the flow copies from C"
+    output = complaint(tmp_path, json.dumps({"offsets": connect()}), "C")
+    assert output == "line 1: orders-0 is of cluster 'A', but the flow copies from C"
 
 
 def test_an_unreadable_positions_file_is_named(tmp_path: Path) -> None:
@@ -169,6 +169,6 @@ def test_any_text_returns_offsets_or_one_sentence(tmp_path_factory: pytest.TempP
 
 def test_a_long_list_is_read_in_reasonable_time(tmp_path: Path) -> None:
     many = [{"topic": "t", "partition": p, "offset": p} for p in range(20_000)]
-    begun = time.process_time()  # of this process: others may keep the machine busy
+    begun = time.process_time()  # CPU time of this process: the machine may be busy
     assert len(from_file(tmp_path, json.dumps(many, indent=1)).offsets) == len(many)
     assert time.process_time() - begun < 5

@@ -11,7 +11,7 @@ from mm2.mirror.task_assignment import WORTH_BYTES_PER_S, WORTH_RATIO, Shares, T
 ALL = tuple(TopicPartition(topic, partition) for topic in ("a", "b", "c") for partition in range(8))
 SOME = st.sets(st.sampled_from(ALL)).map(lambda some: tuple(sorted(some)))
 RATES = st.dictionaries(st.sampled_from(ALL), st.floats(0, 5e8))
-FLOORS = 0.1  # what partitions cost for being there, which is in the weights and not in these loads
+FLOORS = 0.1  # the fixed cost of a partition, which is in the weights and not in these loads
 TASKS = st.integers(1, 6)
 
 
@@ -21,7 +21,7 @@ def loads(shares: Shares, rates: dict[TopicPartition, float]) -> list[float]:
 
 
 def moved(before: Shares, after: Shares) -> set[TopicPartition]:
-    """Partitions that had a task and have another one now."""
+    """Partitions that moved to another task."""
     task = {tp: index for index, share in enumerate(before) for tp in share}
     return {tp for index, share in enumerate(after) for tp in share if task.get(tp, index) != index}
 

@@ -89,7 +89,7 @@ def test_recreated_topics_are_not_translated() -> None:
 
 
 def test_a_group_that_consumed_a_copy_fails_back() -> None:
-    # The flow B->A, seen from A: its ledger lies on B, its source is our target.
+    # The flow B->A, from A: its ledger is on B, its source is our target.
     gaps = (Gap(100, 102, "control"),)
     segments = [Segment(0, 0, 100), Segment(102, 100, 50)]
     home = ledger(segments, Mark(152, 150, 0), remote="B.t", gaps=gaps)
@@ -114,7 +114,7 @@ def test_under_identity_naming_failback_uses_the_ledgers() -> None:
 
 
 def test_under_identity_naming_records_of_the_other_flow_are_translated_by_its_ledger() -> None:
-    """B->A has copied 100 records of A's that lie on B from 7 on; then applications wrote on B, and this flow took over at 107."""
+    """B->A has copied 100 records, at B's offsets from 7 on; then applications wrote on B, and this flow started at 107."""
     policy = IdentityReplicationPolicy()
     policy.configure({"source.cluster.alias": "A"})
     home = ledger([Segment(0, 7, 100)], Mark(100, 107, 0), remote="t")

@@ -1,4 +1,4 @@
-"""Until when certificates hold, as the observer finds out."""
+"""Expiry of certificates, as the observer reports it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_certificates_of_listeners_are_monitored_like_those_of_clusters(tmp_path
         )
     assert listener_certificates({"listeners": "http://127.0.0.1:8083", **own}) == ()
     assert listener_certificates({}) == ()
-    # What cannot be read, the listener says itself.
+    # The listener itself reports unreadable certificates.
     assert (
         listener_certificates(
             {"listeners": "https://0.0.0.0:8443", **own, "listeners.https.ssl.keystore.location": "/no"}
@@ -57,12 +57,12 @@ def test_certificates_are_read_once_a_minute_and_unresolvable_settings_change_no
     seen = [(CertificateView("A", "B", "A", "old.p12", 1),), None, (CertificateView("A", "B", "A", "new.p12", 2),)]
     left = iter(seen)
 
-    def look() -> tuple[CertificateView, ...]:
+    def read() -> tuple[CertificateView, ...]:
         if (found := next(left)) is None:
-            raise ConfigException("nobody knows ${file:/gone:password}")
+            raise ConfigException("unknown ${file:/gone:password}")
         return found
 
-    own = Certificates(look)
+    own = Certificates(read)
     for at_s, wanted in ((0, seen[0]), (59, seen[0]), (60, seen[0]), (119, seen[0]), (120, seen[2]), (121, seen[2])):
         now_s[0] = 1000.0 + at_s
         assert own.now() == wanted

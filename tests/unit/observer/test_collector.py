@@ -219,10 +219,15 @@ def test_an_empty_process_reports_its_version() -> None:
 
 
 def test_the_json_of_a_flow_has_counts_instead_of_lists() -> None:
-    told = json.loads(json.dumps(flow_json(FLOW)))
-    assert (told["name"], told["state"], told["partitions"], told["groups"]) == ("A->B", "DEGRADED", 3, 2)
-    assert told["states"] == {"RUNNING": 2, "CORRUPT": 1}
-    assert told["risk"] == {"seconds": 4.0, "records": 30, "bytes": None}
+    document = json.loads(json.dumps(flow_json(FLOW)))
+    assert (document["name"], document["state"], document["partitions"], document["groups"]) == (
+        "A->B",
+        "DEGRADED",
+        3,
+        2,
+    )
+    assert document["states"] == {"RUNNING": 2, "CORRUPT": 1}
+    assert document["risk"] == {"seconds": 4.0, "records": 30, "bytes": None}
 
 
 def test_partitions_are_filtered_sorted_and_paged() -> None:

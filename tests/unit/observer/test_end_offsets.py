@@ -1,4 +1,4 @@
-"""When a partition's end passed which offset."""
+"""The times at which a partition's end passed an offset."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def test_an_age_is_never_overstated_and_memory_is_bounded(gains: list[int], data
     else:
         assert passed is not None
         assert passed >= written[position]
-        # A few looks later at most, as only every second one is kept of many.
+        # At most a few polls later, because only every second sample of many is kept.
         assert made.passed(end) is None
     assert len(made._ends) <= 65

@@ -1,4 +1,4 @@
-"""One word and one sentence about a flow."""
+"""The state and the sentence of a flow."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_worst_state_is_reported(inputs: FlowInputs, state: FlowState) -> No
 
 
 @pytest.mark.parametrize(
-    ("losses", "said"),
+    ("losses", "output"),
     [
         (
             (RETENTION,),
@@ -137,16 +137,16 @@ def test_the_worst_state_is_reported(inputs: FlowInputs, state: FlowState) -> No
     ],
 )
 def test_permanent_losses_are_reported_last_and_do_not_degrade_the_flow(
-    losses: tuple[LossView, ...], said: str
+    losses: tuple[LossView, ...], output: str
 ) -> None:
     inputs = like(BEHIND, losses=losses)
-    lost = f"Permanently lost within the last day: {said} (found 2023-11-14 22:13 UTC); see mm2 gaps."
+    lost = f"Permanently lost within the last day: {output} (found 2023-11-14 22:13 UTC); see mm2 gaps."
     assert summary_of(inputs) == f"{summary_of(BEHIND)} {lost}"
     assert state_of(inputs) is FlowState.RUNNING
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "output"),
     [
         (0, "0.0 seconds"),
         (9.94, "9.9 seconds"),
@@ -156,5 +156,5 @@ def test_permanent_losses_are_reported_last_and_do_not_degrade_the_flow(
         (1e6, "12 days"),
     ],
 )
-def test_durations_are_readable(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+def test_durations_are_readable(seconds: float, output: str) -> None:
+    assert duration(seconds) == output

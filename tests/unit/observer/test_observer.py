@@ -1,4 +1,4 @@
-"""When the observer of a process works, and for whom."""
+"""When the observer of a process polls, and for which requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 PAIR = SourceAndTarget("A", "B")
 
 
-def away() -> WatchedFlow:
+def unreachable_flow() -> WatchedFlow:
     """A flow with unreachable clusters."""
     ports = free_ports(2)
     props = {
@@ -41,14 +41,14 @@ def engine() -> CopyEngine:
 
 @pytest.fixture
 def observer(engine: CopyEngine) -> Iterator[Observer]:
-    flow = away()
+    flow = unreachable_flow()
     made = Observer(lambda: [flow], lambda: engine, reloads=lambda: {"applied": 2}, idle_s=1.0)
     yield made
     made.stop()
 
 
 def threads() -> set[str]:
-    """Of this flow: other tests in the same process look at others."""
+    """The threads of this flow: other tests in the same process observe others."""
     return {thread.name for thread in threading.enumerate() if thread.name.startswith(("observer", "watch-A->B"))}
 
 

@@ -25,7 +25,7 @@ T1 = TopicPartition("t", 1)
 NOW_MS = 1_700_000_000_000
 
 
-class Scene:
+class Environment:
     """A partition book with its inputs and a manual clock."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Scene:
         self.ledger = Ledger()
         self.at_s = 100.0
         self.ends: dict[TopicPartition, int] = {}
-        self.sights: dict[TopicPartition, PartitionStatus] = {}
+        self.statuses: dict[TopicPartition, PartitionStatus] = {}
         self.more: dict[str, Any] = {"tasks": {T0: 0, T1: 1}}
 
     def entry(self, tp: TopicPartition, position: int, records: int = 0, **more: Any) -> None:
@@ -63,9 +63,9 @@ class Scene:
             foreign=0,
             **fields,
         )
-        self.sights[tp] = PartitionStatus(row, 0, f"A.{tp.topic}", fresh, row.records, row.bytes)
+        self.statuses[tp] = PartitionStatus(row, 0, f"A.{tp.topic}", fresh, row.records, row.bytes)
 
-    def look(self, after_s: float = 1.0, **more: Any) -> Partitions:
+    def refresh(self, after_s: float = 1.0, **more: Any) -> Partitions:
         self.at_s += after_s
         now_ms = NOW_MS + int((self.at_s - 100) * 1000)
         fields: dict[str, Any] = {
@@ -85,99 +85,99 @@ class Scene:
                 now_ms=now_ms,
                 ledger=self.ledger,
                 ends=dict(self.ends),
-                statuses=dict(self.sights),
+                statuses=dict(self.statuses),
                 **fields,
             )
         )
 
 
 @pytest.fixture
-def scene() -> Scene:
-    made = Scene()
+def env() -> Environment:
+    made = Environment()
     made.entry(T0, 10, 10)
     made.entry(T1, 20, 20)
     made.ends = {T0: 10, T1: 20}
     return made
 
 
-def test_no_lag_means_nothing_at_risk(scene: Scene) -> None:
-    seen = scene.look()
+def test_no_lag_means_nothing_at_risk(env: Environment) -> None:
+    seen = env.refresh()
     assert (seen.risk.seconds, seen.risk.records, seen.risk.bytes) == (0.0, 0, 0)
     assert seen.states == {PartitionState.RUNNING: 2}
 
 
-def test_a_backlog_ages_from_the_poll_that_first_saw_it(scene: Scene) -> None:
-    scene.look()
-    scene.ends[T1] = 25
-    scene.look()
-    seen = scene.look(5)
+def test_a_backlog_ages_from_the_poll_that_first_saw_it(env: Environment) -> None:
+    env.refresh()
+    env.ends[T1] = 25
+    env.refresh()
+    seen = env.refresh(5)
     assert (seen.risk.seconds, seen.risk.records) == (5.0, 5)
     assert seen.wanted == ()
-    scene.entry(T1, 25, 25)
-    assert scene.look().risk.seconds == 0.0
+    env.entry(T1, 25, 25)
+    assert env.refresh().risk.seconds == 0.0
 
 
-def test_a_backlog_older_than_the_history_has_the_age_of_its_record(scene: Scene) -> None:
-    scene.ends[T1] = 50
-    seen = scene.look()
+def test_a_backlog_older_than_the_history_has_the_age_of_its_record(env: Environment) -> None:
+    env.ends[T1] = 50
+    seen = env.refresh()
     assert seen.wanted == ((T1, 20),)
     assert (seen.risk.seconds, seen.risk.records) == (None, 30)
-    seen = scene.look(0, stamps={T1: BatchTimestamp(20, 30, NOW_MS - 59_000)})
+    seen = env.refresh(0, stamps={T1: BatchTimestamp(20, 30, NOW_MS - 59_000)})
     assert seen.risk.seconds == 60.0
     assert seen.wanted == ()
 
 
-def test_verified_offsets_of_replaced_topics_are_not_reported(scene: Scene) -> None:
-    scene.entry(T0, 90, source_id="s", target_id="r")
-    scene.entry(T1, 90, source_id="s", target_id="r")
-    scene.more["verified"] = {
+def test_verified_offsets_of_replaced_topics_are_not_reported(env: Environment) -> None:
+    env.entry(T0, 90, source_id="s", target_id="r")
+    env.entry(T1, 90, source_id="s", target_id="r")
+    env.more["verified"] = {
         T0: Verified(0, 80, 80, NOW_MS, source_id="s", target_id="r"),
         T1: Verified(0, 80, 80, NOW_MS, source_id="s", target_id="another"),
     }
-    assert [view.verified_offset for view in scene.look().views] == [80, None]
+    assert [view.verified_offset for view in env.refresh().views] == [80, None]
 
 
-def test_without_a_timestamp_the_age_is_the_time_since_the_first_poll(scene: Scene) -> None:
-    scene.ends[T1] = 50
-    scene.look()
-    assert scene.look(4, stamps={T1: BatchTimestamp(20, 30, None)}).risk.seconds == 4.0
+def test_without_a_timestamp_the_age_is_the_time_since_the_first_poll(env: Environment) -> None:
+    env.ends[T1] = 50
+    env.refresh()
+    assert env.refresh(4, stamps={T1: BatchTimestamp(20, 30, None)}).risk.seconds == 4.0
 
 
-def test_records_do_not_age_while_the_source_is_unreachable(scene: Scene) -> None:
-    scene.look()
-    scene.ends[T1] = 25
-    silent_s = scene.at_s + 1
-    scene.look()
-    seen = scene.look(60, as_of_s=silent_s + 2, ends_at_s=silent_s)
+def test_records_do_not_age_while_the_source_is_unreachable(env: Environment) -> None:
+    env.refresh()
+    env.ends[T1] = 25
+    silent_s = env.at_s + 1
+    env.refresh()
+    seen = env.refresh(60, as_of_s=silent_s + 2, ends_at_s=silent_s)
     assert (seen.risk.seconds, seen.risk.records) == (2.0, 5)
     assert seen.stalled == ()
 
 
-def test_without_the_source_the_ledgers_end_offset_counts(scene: Scene) -> None:
-    scene.ends = {}
-    scene.entry(T0, 10, 10, end=15)
-    assert scene.look(ends_at_s=0.0).risk.records == 5
+def test_without_the_source_the_ledgers_end_offset_counts(env: Environment) -> None:
+    env.ends = {}
+    env.entry(T0, 10, 10, end=15)
+    assert env.refresh(ends_at_s=0.0).risk.records == 5
 
 
-def test_the_copier_of_this_process_is_newer_than_the_ledger(scene: Scene) -> None:
-    scene.row(T0, 14, 16)
-    view = scene.look().views[0]
+def test_the_copier_of_this_process_is_newer_than_the_ledger(env: Environment) -> None:
+    env.row(T0, 14, 16)
+    view = env.refresh().views[0]
     assert (view.position, view.source_end, view.lag_records, view.lag_bytes) == (14, 16, 2, 200)
-    scene.row(T0, 14, 16, fresh=False)
-    scene.entry(T0, 15, 15)
-    assert scene.look().views[0].position == 15
+    env.row(T0, 14, 16, fresh=False)
+    env.entry(T0, 15, 15)
+    assert env.refresh().views[0].position == 15
 
 
-def test_a_truncated_log_has_its_new_end(scene: Scene) -> None:
-    scene.look()
-    scene.ends[T0] = 7
-    assert scene.look().views[0].source_end == 7
+def test_a_truncated_log_has_its_new_end(env: Environment) -> None:
+    env.refresh()
+    env.ends[T0] = 7
+    assert env.refresh().views[0].source_end == 7
 
 
-def test_an_older_response_does_not_override_the_copier(scene: Scene) -> None:
-    asked_s = scene.at_s
-    scene.row(T0, 12, 12)
-    assert scene.look(ends_at_s=asked_s).views[0].source_end == 12
+def test_an_older_response_does_not_override_the_copier(env: Environment) -> None:
+    asked_s = env.at_s
+    env.row(T0, 12, 12)
+    assert env.refresh(ends_at_s=asked_s).views[0].source_end == 12
 
 
 @pytest.mark.parametrize(
@@ -193,127 +193,127 @@ def test_an_older_response_does_not_override_the_copier(scene: Scene) -> None:
         ),
     ],
 )
-def test_a_state_has_its_reason(scene: Scene, more: dict[str, Any], state: PartitionState, reason: str) -> None:
-    view = scene.look(**more).views[1]
+def test_a_state_has_its_reason(env: Environment, more: dict[str, Any], state: PartitionState, reason: str) -> None:
+    view = env.refresh(**more).views[1]
     assert (view.state, view.reason) == (state, reason)
 
 
-def test_errors_pauses_and_lag_of_other_processes_are_reported(scene: Scene) -> None:
-    scene.entry(T0, 10, 10, condition=PartitionCondition("CORRUPT", "bad bytes", 10, 77))
-    scene.ends[T1] = 20 + BEHIND_OFFSETS + 1
-    first, second = scene.look().views
+def test_errors_pauses_and_lag_of_other_processes_are_reported(env: Environment) -> None:
+    env.entry(T0, 10, 10, condition=PartitionCondition("CORRUPT", "bad bytes", 10, 77))
+    env.ends[T1] = 20 + BEHIND_OFFSETS + 1
+    first, second = env.refresh().views
     assert (first.state, first.reason, first.since_ms) == (PartitionState.CORRUPT, "bad bytes", 77)
     assert second.state is PartitionState.CATCHING_UP
     pauses = {("t", None): Pause("ann", 5)}
-    assert {view.state for view in scene.look(pauses=pauses).views} == {PartitionState.PAUSED}
+    assert {view.state for view in env.refresh(pauses=pauses).views} == {PartitionState.PAUSED}
 
 
-def test_partitions_without_a_task_count_in_no_figure(scene: Scene) -> None:
-    scene.ends[T1] = 99
-    seen = scene.look(tasks={T0: 0})
+def test_partitions_without_a_task_count_in_no_figure(env: Environment) -> None:
+    env.ends[T1] = 99
+    seen = env.refresh(tasks={T0: 0})
     assert (seen.risk.records, len(seen.views), seen.states) == (0, 2, {PartitionState.RUNNING: 1})
 
 
-def test_a_partition_with_lag_and_no_progress_is_stalled(scene: Scene) -> None:
-    scene.look()
-    scene.ends[T0] = 30
-    scene.look()
-    assert scene.look(STALLED_S - 1).stalled == ()
-    assert scene.look(5).stalled == (T0,)
-    scene.entry(T0, 29, 29)
-    assert scene.look().stalled == ()
+def test_a_partition_with_lag_and_no_progress_is_stalled(env: Environment) -> None:
+    env.refresh()
+    env.ends[T0] = 30
+    env.refresh()
+    assert env.refresh(STALLED_S - 1).stalled == ()
+    assert env.refresh(5).stalled == (T0,)
+    env.entry(T0, 29, 29)
+    assert env.refresh().stalled == ()
 
 
-def test_losses_are_listed_for_a_day_newest_first_and_counted_permanently(scene: Scene) -> None:
+def test_losses_are_listed_for_a_day_newest_first_and_counted_permanently(env: Environment) -> None:
     at_ms = NOW_MS - LOSSES_REPORTED_MS + 60_000  # listed for another minute
-    scene.entry(
+    env.entry(
         T0, 900, lost=(Lost(0, 5, "retention", at_ms - 120_000), Lost(300, 900, "retention", at_ms)), lost_before=4
     )
-    scene.entry(T1, 20, lost=(Lost(3, 4, "recreated", at_ms + 1_000),))
-    seen = scene.look()
+    env.entry(T1, 20, lost=(Lost(3, 4, "recreated", at_ms + 1_000),))
+    seen = env.refresh()
     assert seen.losses == (
         LossView("t", 1, 3, 3, "recreated", at_ms + 1_000),
         LossView("t", 0, 300, 899, "retention", at_ms),
     )
-    assert [one.topic for one in scene.look(after_s=59).losses] == ["t"]
-    seen = scene.look()
+    assert [one.topic for one in env.refresh(after_s=59).losses] == ["t"]
+    seen = env.refresh()
     assert (seen.losses, seen.lost_ranges) == ((), 7)
-    # No task is to copy it any more: it is no news of this flow.
-    scene.entry(T1, 20, lost=(Lost(3, 4, "recreated", NOW_MS),))
-    assert scene.look().losses
-    assert not scene.look(tasks={T0: 0}).losses
+    # It is not assigned to a task any more, so this flow does not report it.
+    env.entry(T1, 20, lost=(Lost(3, 4, "recreated", NOW_MS),))
+    assert env.refresh().losses
+    assert not env.refresh(tasks={T0: 0}).losses
 
 
-def test_new_losses_of_the_copier_are_looked_up_immediately(scene: Scene) -> None:
-    scene.row(T0, 10, 10)
-    scene.look()
-    scene.entry(T0, 900, lost=(Lost(300, 900, "retention", NOW_MS),))
-    assert not scene.look().losses  # an entry of what is copied here is taken apart now and then
-    scene.row(T0, 900, 900, lost=1)
-    assert [one.last for one in scene.look().losses] == [899]
+def test_new_losses_of_the_copier_are_looked_up_immediately(env: Environment) -> None:
+    env.row(T0, 10, 10)
+    env.refresh()
+    env.entry(T0, 900, lost=(Lost(300, 900, "retention", NOW_MS),))
+    assert not env.refresh().losses  # entries of partitions that are copied here are only parsed occasionally
+    env.row(T0, 900, 900, lost=1)
+    assert [one.last for one in env.refresh().losses] == [899]
 
 
-def test_no_traffic_is_no_stall(scene: Scene) -> None:
-    scene.look()
-    assert scene.look(10 * STALLED_S).stalled == ()
+def test_no_traffic_is_no_stall(env: Environment) -> None:
+    env.refresh()
+    assert env.refresh(10 * STALLED_S).stalled == ()
 
 
-def test_partitions_that_have_not_started_are_distinguished(scene: Scene) -> None:
+def test_partitions_that_have_not_started_are_distinguished(env: Environment) -> None:
     tp = TopicPartition("new", 0)
-    scene.more["tasks"][tp] = 0
-    scene.ends[tp] = 1000
-    seen = scene.look()
+    env.more["tasks"][tp] = 0
+    env.ends[tp] = 1000
+    seen = env.refresh()
     assert (seen.unbegun, seen.risk.records, seen.risk.seconds) == (1, 0, None)
-    scene.ends[tp] = 0
-    assert scene.look().unbegun == 0
+    env.ends[tp] = 0
+    assert env.refresh().unbegun == 0
 
 
-def test_rates_follow_the_records(scene: Scene) -> None:
-    scene.row(T0, 100, 100)
-    scene.look()
+def test_rates_follow_the_records(env: Environment) -> None:
+    env.row(T0, 100, 100)
+    env.refresh()
     for step in range(1, 40):
-        scene.row(T0, 100 + step * 50, 100 + step * 50)
-        seen = scene.look()
+        env.row(T0, 100 + step * 50, 100 + step * 50)
+        seen = env.refresh()
     assert seen.records_per_s == pytest.approx(50, rel=0.05)
     assert seen.bytes_per_s == pytest.approx(5000, rel=0.05)
     for _ in range(200):
-        seen = scene.look()
+        seen = env.refresh()
     assert (seen.records_per_s, seen.bytes_per_s) == (0, 0)
 
 
-def test_counts_are_kept_when_their_task_has_ended(scene: Scene) -> None:
-    scene.row(T0, 100, 100)
-    scene.look()
-    scene.sights.clear()
-    view = scene.look(left={T0: (100, 10_000)}).views[0]
+def test_counts_are_kept_when_their_task_has_ended(env: Environment) -> None:
+    env.row(T0, 100, 100)
+    env.refresh()
+    env.statuses.clear()
+    view = env.refresh(left={T0: (100, 10_000)}).views[0]
     assert (view.records, view.bytes) == (100, 10_000)
-    # What counts now is the ledger's, which is no gain.
-    assert scene.look(left={T0: (100, 10_000)}).records_per_s == 0
+    # The ledger's count is valid now, which is not a new loss.
+    assert env.refresh(left={T0: (100, 10_000)}).records_per_s == 0
 
 
-def test_unchanged_partitions_are_the_same_object(scene: Scene) -> None:
-    scene.row(T0, 14, 16)
-    scene.look()
-    before = scene.look().views
-    scene.entry(T1, 20, 20, foreign=1)
-    after = scene.look().views
+def test_unchanged_partitions_are_the_same_object(env: Environment) -> None:
+    env.row(T0, 14, 16)
+    env.refresh()
+    before = env.refresh().views
+    env.entry(T1, 20, 20, foreign=1)
+    after = env.refresh().views
     assert after[0] is before[0]
     assert after[1] is not before[1]
     assert after[1].foreign_records == 1
 
 
-def test_a_partition_deleted_everywhere_is_removed(scene: Scene) -> None:
-    assert len(scene.look().views) == 2
-    scene.ledger.apply(b'{"partition":1,"topic":"t"}', None)
-    assert len(scene.look(tasks={T0: 0}).views) == 1
+def test_a_partition_deleted_everywhere_is_removed(env: Environment) -> None:
+    assert len(env.refresh().views) == 2
+    env.ledger.apply(b'{"partition":1,"topic":"t"}', None)
+    assert len(env.refresh(tasks={T0: 0}).views) == 1
 
 
-def test_a_note_of_the_copier_is_reported(scene: Scene) -> None:
-    scene.entry(T0, 10, 10, note="at least once: no ledger")
-    assert scene.look().views[0].note == "at least once: no ledger"
-    # The ledger may be what is missing: then it is only the copier's report that has it, as a reason that stops nothing.
-    scene.row(T1, 5, 5, reason="at least once: it is gone")
-    views = scene.look().views
+def test_a_note_of_the_copier_is_reported(env: Environment) -> None:
+    env.entry(T0, 10, 10, note="at least once: no ledger")
+    assert env.refresh().views[0].note == "at least once: no ledger"
+    # The ledger itself may be missing: then only the copier's report has the note, as a reason without a stop.
+    env.row(T1, 5, 5, reason="at least once: it is gone")
+    views = env.refresh().views
     assert [(view.reason, view.note) for view in views] == [
         ("", "at least once: no ledger"),
         ("", "at least once: it is gone"),

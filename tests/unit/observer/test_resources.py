@@ -1,4 +1,4 @@
-"""/overview and /metrics, as a process serves them."""
+"""The resources /overview and /metrics of a process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mm2.observer.resources import flow_url, overview_app
 
 @pytest.fixture(scope="module")
 def observer() -> Iterator[Observer]:
-    """Of a process without flows."""
+    """The observer of a process without flows."""
     engine = CopyEngine({})
     made = Observer(list, lambda: engine)
     yield made
@@ -39,8 +39,8 @@ def get(app: ASGIApp, path: str, **headers: str) -> httpx.Response:
 def test_a_process_without_flows_reports_it(observer: Observer) -> None:
     answer = get(overview_app(observer), "/overview")
     assert answer.status_code == 200
-    told = answer.json()
-    assert (told["flows"], told["spark"]["up"], told["reloads"]) == ([], False, {})
+    document = answer.json()
+    assert (document["flows"], document["spark"]["up"], document["reloads"]) == ([], False, {})
 
 
 @pytest.mark.parametrize("path", ["/overview/A/B", "/overview/A/B/partitions", "/overview/A/B/groups"])

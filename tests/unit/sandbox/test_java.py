@@ -7,7 +7,7 @@ from mm2.sandbox.java import java_executable, java_version
 
 
 @pytest.mark.parametrize(
-    ("told", "version"),
+    ("printed", "version"),
     [
         ('openjdk version "17.0.15" 2025-04-15', 17),
         ('java version "1.8.0_392"', 8),
@@ -15,8 +15,8 @@ from mm2.sandbox.java import java_executable, java_version
         ("no java here", None),
     ],
 )
-def test_major_version(told: str, version: int | None) -> None:
-    assert java_version(told) == version
+def test_major_version(printed: str, version: int | None) -> None:
+    assert java_version(printed) == version
 
 
 def test_an_old_java_version_is_rejected_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

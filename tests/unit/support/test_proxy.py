@@ -18,7 +18,7 @@ _PATIENCE_S = 10.0
 
 
 class Echo:
-    """Answers each frame of Kafka's shape with itself."""
+    """Returns each frame of Kafka's protocol unchanged."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -44,7 +44,7 @@ class Echo:
 
 
 def receive(sock: socket.socket) -> bytes:
-    """One frame, size included. Raises ConnectionError when the connection ends before."""
+    """One frame, size included. Raises ConnectionError when the connection ends earlier."""
     data = b""
     while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
         part = sock.recv(1 << 16)
@@ -92,9 +92,9 @@ def proxy(running: Proxy) -> Iterator[Proxy]:
 
 
 def test_an_unlimited_network_passes_and_counts_all_bytes(proxy: Proxy) -> None:
-    before = proxy.look()
+    before = proxy.counters()
     assert ask(proxy, frame(1_000_000)) == frame(1_000_000)
-    after = proxy.look()
+    after = proxy.counters()
     assert after["accepted"] == before["accepted"] + 1
     assert [after[name] - before[name] for name in ("bytes_up", "bytes_down")] == [1_000_004, 1_000_004]
 
@@ -115,7 +115,7 @@ def test_latency_applies_to_round_trips_and_to_new_connections(proxy: Proxy) -> 
 def test_at_most_one_window_is_in_flight_in_a_round_trip(proxy: Proxy) -> None:
     proxy.delay(round_trip_ms=100, window_bytes=50_000)
     began_s = time.monotonic()
-    ask(proxy, frame(250_000))  # five windows there, and the answer back at the same time
+    ask(proxy, frame(250_000))  # five windows one way, and the response in parallel
     assert time.monotonic() - began_s > 0.45
 
 
@@ -200,7 +200,7 @@ def test_small_fragments_arrive_completely(proxy: Proxy) -> None:
 
 
 def test_the_rate_of_flipped_bits_is_about_the_configured_one(proxy: Proxy) -> None:
-    before = proxy.look()["flipped"]
+    before = proxy.counters()["flipped"]
     with connect(proxy) as sock:
         sock.sendall(frame(100))
         receive(sock)
@@ -209,7 +209,7 @@ def test_the_rate_of_flipped_bits_is_about_the_configured_one(proxy: Proxy) -> N
         got = b""
         while len(got) < 500_004:
             got += sock.recv(1 << 16)
-    flipped = proxy.look()["flipped"] - before
+    flipped = proxy.counters()["flipped"] - before
     assert 20 < flipped < 120
     assert sum(byte.bit_count() for byte in got[4:]) in range(flipped - 8, flipped + 1)
 

@@ -1,4 +1,4 @@
-"""docs/SYSTEMS.md names every system once, a module that does it, and a test that proves it."""
+"""docs/SYSTEMS.md lists every system once, with its module and its test."""
 
 from __future__ import annotations
 

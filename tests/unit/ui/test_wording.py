@@ -4,7 +4,7 @@ from mm2.ui import wording
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "text"),
     [
         (None, "–"),  # noqa: RUF001
         (0, "0 s"),
@@ -17,16 +17,16 @@ from mm2.ui import wording
         (273_600, "3 d 4 h"),
     ],
 )
-def test_seconds(value: float | None, words: str) -> None:
-    assert wording.seconds(value) == words
+def test_seconds(value: float | None, text: str) -> None:
+    assert wording.seconds(value) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "text"),
     [(None, "–"), (0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (2_340_000_000, "2.3 GB")],  # noqa: RUF001
 )
-def test_sizes(value: int | None, words: str) -> None:
-    assert wording.size(value) == words
+def test_sizes(value: int | None, text: str) -> None:
+    assert wording.size(value) == text
 
 
 def test_counts_and_rates() -> None:

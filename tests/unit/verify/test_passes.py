@@ -18,7 +18,7 @@ from tests.unit.verify.test_comparison import ListFeed, compare, record
 
 @dataclass
 class Flow:
-    """A source with holes, a target that also has markers and foreign records, and the segments that the flow stores."""
+    """A source with gaps, a target that also has markers and records of other producers, and the segments that the flow stores."""
 
     holes: set[int]
     length: int

@@ -1,4 +1,4 @@
-"""What a REST server answered."""
+"""Responses of a REST server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; names of `headers` in lower case. `json` is None when the body is none."""
+    """A response; names of `headers` in lower case. `json` is None when the body is not JSON."""
 
     status: int
     headers: Mapping[str, str]
@@ -27,7 +27,7 @@ class Answer:
 
     @property
     def message(self) -> Any:
-        """Of a refusal, which has the shape of all refusals."""
+        """The message of an error response, after checking its format."""
         assert self.headers["content-type"] == "application/json", self
         assert set(self.json) == {"error_code", "message"}, self
         assert self.json["error_code"] == self.status

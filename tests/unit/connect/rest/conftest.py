@@ -35,7 +35,7 @@ class Running:
     def ask(
         self, method: str, path: str, body: bytes | str | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """One request on a connection of its own; the path goes out as it is. A body is JSON unless `headers` say more."""
+        """Send one request on its own connection with an unchanged path. A body is JSON unless `headers` set another type."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
             sent = {} if headers is None else dict(headers)
@@ -74,7 +74,7 @@ def starting() -> Iterator[Start]:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a server with these worker settings and extensions."""
+    """Start servers with the given worker settings and extensions."""
     with starting() as make:
         yield make
 
@@ -87,6 +87,6 @@ def with_defaults() -> Iterator[Running]:
 
 @pytest.fixture
 def rest(with_defaults: Running) -> Running:
-    """One with default settings, its herder as new. Shared: putting one together takes longer than most tests."""
+    """A shared server with default settings and a reset herder; starting one takes longer than most tests."""
     with_defaults.herder.forget()
     return with_defaults

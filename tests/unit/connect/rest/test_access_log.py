@@ -1,4 +1,4 @@
-"""Which requests are worth a line at INFO."""
+"""The log level of each request."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def test_successful_probes_are_logged_at_debug_and_everything_else_at_info(start
             rest.ask(method, path)
         rest.herder.hang, rest.herder.ready = True, False
         rest.ask("GET", "/health")
-        wait_until(lambda: len(lines) >= 5, 20)  # a line comes when its answer is through
-    told = sorted((*line["event"].split('"')[1:3], line["log_level"]) for line in lines)
-    assert [(request, int(rest.split()[0]), level) for request, rest, level in told] == [
+        wait_until(lambda: len(lines) >= 5, 20)  # a line is logged when its response is complete
+    logged = sorted((*line["event"].split('"')[1:3], line["log_level"]) for line in lines)
+    assert [(request, int(rest.split()[0]), level) for request, rest, level in logged] == [
         ("GET /connectors HTTP/1.1", 200, "info"),
         ("GET /health HTTP/1.1", 200, "debug"),
         ("GET /health HTTP/1.1", 503, "info"),

@@ -1,4 +1,4 @@
-"""What a browser must not be made to do, asked of a real server by requests as browsers send them."""
+"""Protection against cross-site requests: a real server gets requests like those of browsers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOPBACK, EVERYWHERE = "http://127.0.0.1:0", "http://0.0.0.0:0"
 
 
 async def resources(scope: Scope, receive: Receive, send: Send) -> None:
-    """Says who asks; a WebSocket is taken and closed; like some libraries it lets every origin read."""
+    """Returns the caller; accepts and closes a WebSocket; like some libraries it allows every origin."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.accept"})
@@ -49,7 +49,7 @@ def serving(listener: str = LOOPBACK, **props: str) -> Iterator[Binding]:
 def ask(
     binding: Binding, method: str = "GET", path: str = "/", host: str | None = None, **headers: str
 ) -> http.client.HTTPResponse:
-    """``{port}`` in a header is that of the server."""
+    """Send a request; ``{port}`` in a header stands for that of the server."""
     port = binding.main[0].number
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     connection.putrequest(method, path, skip_host=True)
@@ -116,7 +116,7 @@ OWN: dict[str, dict[str, str]] = {
 def test_pages_of_other_origins_change_nothing_and_open_no_socket(local: Binding, who: str) -> None:
     for method in CHANGING:
         assert status(local, method, **FOREIGN[who]) == 403, method
-    # A form or a script can send these without asking first.
+    # A form or a script can send these without a preflight request.
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
         assert status(local, "POST", Content_Type=kind, **FOREIGN[who]) == 403
     assert shake_hands(local, **FOREIGN[who]) == 403
@@ -141,7 +141,7 @@ def test_a_foreign_host_name_is_rejected(local: Binding) -> None:
         "[::2]",
     ):
         assert status(local, host=host) == 421, host
-        # This is what a browser sends that believes it.
+        # The request of a browser that accepts the preflight response.
         assert status(local, "POST", host=host, Origin=f"http://{host}", Sec_Fetch_Site="same-origin") == 421
     assert shake_hands(local, Host="evil.example", Origin="http://evil.example") == 421
     for host in (
@@ -181,7 +181,7 @@ def test_websockets_need_the_same_password_as_other_requests() -> None:
     try:
         assert [shake_hands(binding, **auth) for auth in ({}, {"Authorization": wrong})] == [401, 401]
         assert shake_hands(binding, Authorization=right) == 101
-        # Browsers send a password that they know with whatever a page asks.
+        # Browsers send a stored password with every request of a page.
         assert shake_hands(binding, Authorization=right, Origin="http://bad.example") == 403
         assert status(binding, "POST", Authorization=right, Origin="http://bad.example") == 403
     finally:

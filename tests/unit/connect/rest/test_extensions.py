@@ -1,4 +1,4 @@
-"""Extensions, and the one that asks for user and password."""
+"""Extensions, and the one for HTTP basic authentication."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def login_file(folder: Path, credentials: str = "admin=a:b\nüser=p\n", entry: s
 
 
 class Nested(ConnectRestExtension):
-    """Its router has a router within, and it closes loudly."""
+    """An extension with a nested router, whose close fails."""
 
     closed = False
 
@@ -90,7 +90,7 @@ def test_kafka_opts_can_name_the_file(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "output"),
     [
         ("Other { a.B required; };", "KafkaConnect"),
         ("KafkaConnect { a.LdapLoginModule required; };", "PropertyFileLoginModule"),
@@ -99,8 +99,8 @@ def test_kafka_opts_can_name_the_file(tmp_path: Path, monkeypatch: pytest.Monkey
         (f'KafkaConnect {{ {LOGIN_MODULE} file="s3cret"; }};', "control flag"),
     ],
 )
-def test_an_invalid_login_configuration_stops_the_start(tmp_path: Path, entry: str, said: str) -> None:
-    with pytest.raises(ConfigException, match=said) as raised:
+def test_an_invalid_login_configuration_stops_the_start(tmp_path: Path, entry: str, output: str) -> None:
+    with pytest.raises(ConfigException, match=output) as raised:
         load_credentials(login_file(tmp_path, entry=entry))
     assert "s3cret" not in str(raised.value)
     with pytest.raises(ConfigException, match=r"java\.security\.auth\.login\.config"):

@@ -1,5 +1,5 @@
-"""What Jetty, Jersey and Jackson do before a resource is reached. Statuses and sentences are those of Kafka 4.3.0's worker on
-the same requests, recorded; where Jetty answers with a page of HTML, ours is JSON."""
+"""Errors of Jetty, Jersey and Jackson before a resource is reached. Statuses and messages were recorded from Kafka 4.3.0's worker
+with the same requests; where Jetty returns an HTML page, ours is JSON."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_only_json_bodies_are_accepted(rest: Running, content_type: str, status:
 
 def test_a_body_without_a_content_type_is_rejected(rest: Running) -> None:
     assert rest.ask("POST", "/connectors", '{"name":"x","config":{}}', {}).status == 415
-    # who reads no body does not care
+    # resources without a body ignore it
     rest.herder.configs["c"] = {}
     assert rest.ask("PUT", "/connectors/c/pause", "{}", {}).status == 202
     assert rest.ask("PUT", "/connectors/c/pause", "x", {"Content-Type": "text/plain"}).status == 415
@@ -183,7 +183,7 @@ def test_a_body_that_is_too_large_returns_413(start: Start) -> None:
     assert answer.status == 413
     assert "rest.request.max.bytes = 1000" in answer.message
 
-    # and so is one that does not say how long it is
+    # and so is one without a length
     with socket.create_connection(("127.0.0.1", rest.port)) as sock:
         sock.sendall(
             b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -224,7 +224,7 @@ def test_a_response_on_a_kept_connection_is_not_delayed_by_an_acknowledgement(re
         connection.getresponse().read()
         took_s.append(time.monotonic() - began_s)
     connection.close()
-    # Linux acknowledges the first answers of a connection at once, later ones after 40 ms.
+    # Linux acknowledges the first responses of a connection immediately, later ones after 40 ms.
     assert min(took_s[30:]) < 0.03
 
 

@@ -31,13 +31,13 @@ T = TypeVar("T")
 
 
 class ToyHerder(Herder):
-    """``refuse`` makes the next mutating calls fail with that; ``hang`` lets them wait for ever."""
+    """``refuse`` makes the next mutating calls fail with that error; ``hang`` makes them wait forever."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Be as new."""
+        """Reset to the initial state."""
         self.configs: dict[str, dict[str, str | None]] = {}
         self.states: dict[str, str] = {}
         self.refuse: Exception | None = None

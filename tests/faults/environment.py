@@ -1,6 +1,6 @@
-"""Environment of the fault tests: two brokers behind fault-injecting proxies, the product, and records with their identity.
+"""Environment of the fault tests: two brokers behind fault-injecting proxies, connect-mirror-maker, and test traffic.
 
-Clients of the tests talk to the brokers directly; only the product goes through the proxies.
+Clients of the tests connect to the brokers directly; only connect-mirror-maker connects through the proxies.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.endurance.footprint import role_of
 from tests.endurance.growth import Growth
 from tests.endurance.traffic import Pace, Traffic
-from tests.faults.oracle import Judgment, Ledger, Place, Snapshot, judge
+from tests.faults.oracle import ClusterTopic, Judgment, Ledger, Snapshot, judge
 from tests.integration.mirror_process import MirrorProcess, write_config
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 LISTENERS = {"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}
-HELD_UP, GOES_ON = "Copying is blocked.", "Copying continues."
-NOTED = "Copying continues with a note."
+COPYING_BLOCKED, COPYING_CONTINUES = "Copying is blocked.", "Copying continues."
+COPYING_CONTINUES_WITH_NOTE = "Copying continues with a note."
 _ARRIVAL_PATIENCE_S = 90.0
 
 
 class Addressed(Protocol):
-    """A broker or a cluster of them."""
+    """A broker or a cluster with bootstrap servers."""
 
     @property
     def bootstrap(self) -> str: ...
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Source A and target B, each with a proxy that is a good network between tests."""
+class Environment:
+    """Source broker A and target broker B, each behind a proxy that injects no fault between tests."""
 
     folder: Path
     a: LocalKafka
@@ -56,7 +56,7 @@ class Stage:
     network_b: Proxy
 
     def heal(self) -> None:
-        """As it was before the test: nothing frozen, nothing dead, a good network."""
+        """Resume or start the brokers and remove all network faults."""
         for broker in (self.a, self.b):
             if broker.is_running:
                 broker.resume()
@@ -67,21 +67,22 @@ class Stage:
 
 
 @contextmanager
-def stage(folder: Path, **options: Any) -> Iterator[Stage]:
-    """`options` go to both brokers."""
+def running_environment(folder: Path, **options: Any) -> Iterator[Environment]:
+    """Start both brokers with `options`, and their proxies; stop them at the end of the `with` block."""
     with (
         start_pair(folder, listeners=LISTENERS, proxied=["PROXIED"], **options) as (a, b),
         Proxy.before(a) as network_a,
         Proxy.before(b) as network_b,
     ):
-        yield Stage(folder, a, b, network_a, network_b)
+        yield Environment(folder, a, b, network_a, network_b)
 
 
-class Mirror:
-    """connect-mirror-maker for one flow, started, killed and started again.
+class MirrorMaker:
+    """connect-mirror-maker for one replication flow; its process can be stopped, killed and started again.
 
-    The source's alias is in the names of all internal topics and of the group, so flows under other ones know nothing of
-    it. `topics` have been made for the rows; each takes one. `variables` are added to its environment.
+    The names of the internal topics and of the worker group contain the source's alias, so flows with different aliases
+    are independent. `unused` holds the topics that no test has taken yet. `variables` are added to the environment of
+    the process.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Mirror:
 
     @property
     def process(self) -> MirrorProcess:
-        """The newest."""
+        """The process that was started last."""
         return self._processes[-1]
 
     def tail(self) -> str:
@@ -126,19 +127,19 @@ class Mirror:
         return self._processes[-1].tail() if self._processes else ""
 
     def start(self) -> MirrorProcess:
-        """Another one; those before it may still live."""
+        """Start another process; earlier ones may still be running."""
         self._starts += 1
         log = self._folder / f"{self._starts}.log"
         process = MirrorProcess(self.file, log, "B", variables=self._variables)
         self._processes.append(process)
         return process
 
-    def start_again(self) -> None:
-        """`start` for those who do not want to know."""
+    def restart(self) -> None:
+        """Start another process, as a callback without a result."""
         self.start()
 
     def stop(self) -> None:
-        """A clean end of the newest. Fails when it is none."""
+        """Stop the process that was started last; fails unless it exits with code 0."""
         code, _ = self.process.stop()
         assert code == 0, f"exit code {code}: {self.process.tail()}"
 
@@ -153,12 +154,12 @@ class Mirror:
         return f"{self.alias}.{topic}"
 
     def lines(self, event: str, **wanted: object) -> list[dict[str, Any]]:
-        """What all starts so far have said."""
+        """Log lines of all processes started so far."""
         return [line for process in self._processes for line in process.lines(event=event, **wanted)]
 
 
 @contextmanager
-def mirror(
+def running_mirror_maker(
     folder: Path,
     alias: str,
     *,
@@ -170,20 +171,23 @@ def mirror(
     replicas: int = 1,
     settings: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
-) -> Iterator[Mirror]:
-    """A running product with `topics` topics on both clusters. `through`: the bootstrap servers of the product."""
+) -> Iterator[MirrorMaker]:
+    """Run connect-mirror-maker for `topics` new topics. `through`: its bootstrap servers, by default the clusters'."""
     names = [f"{alias}-{number}" for number in range(topics)]
     Topics(source).create(*names, partitions=partitions, replicas=replicas)
     addresses = through or (source.bootstrap, target.bootstrap)
-    flow = Mirror(folder, alias, *addresses, names, settings or {}, variables)
+    flow = MirrorMaker(folder, alias, *addresses, names, settings or {}, variables)
     try:
         flow.start()
         there = Topics(target)
         remote = [flow.remote(name) for name in names]
         wait_until(
-            lambda: all(there.partitions(name) for name in remote), 60, what="creation of remote topics", why=flow.tail
+            lambda: all(there.partitions(name) for name in remote),
+            60,
+            what="creation of remote topics",
+            detail=flow.tail,
         )
-        flow.process.says("Copying starts.")
+        flow.process.await_log("Copying starts.")
         yield flow
         flow.stop()
     finally:
@@ -191,7 +195,7 @@ def mirror(
 
 
 def members(process: MirrorProcess, role: str) -> list[psutil.Process]:
-    """The processes of the product that play that role, the longest-lived first."""
+    """The processes of connect-mirror-maker with that role, the oldest first."""
     found = []
     for member in process.family():
         with suppress(psutil.Error):
@@ -202,7 +206,7 @@ def members(process: MirrorProcess, role: str) -> list[psutil.Process]:
 
 @contextmanager
 def stopped(*processes: psutil.Process) -> Iterator[None]:
-    """SIGSTOP, and SIGCONT at the end for those that still live."""
+    """SIGSTOP, and SIGCONT at the end for those that are still running."""
     for process in processes:
         process.send_signal(signal.SIGSTOP)
     try:
@@ -214,7 +218,7 @@ def stopped(*processes: psutil.Process) -> Iterator[None]:
 
 
 def kill(processes: Iterable[psutil.Process]) -> int:
-    """SIGKILL; how many of them still lived."""
+    """SIGKILL; returns how many of them were running."""
     killed = 0
     for process in processes:
         with suppress(psutil.Error):
@@ -224,7 +228,7 @@ def kill(processes: Iterable[psutil.Process]) -> int:
 
 
 class Topics:
-    """Makes topics on a cluster."""
+    """Creates, changes and describes topics of one cluster."""
 
     def __init__(self, broker: Addressed) -> None:
         self._admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
@@ -237,9 +241,9 @@ class Topics:
         assignment: list[list[int]] | None = None,
         **configs: str,
     ) -> None:
-        """Returns when the broker shows them; those that exist stay. `__` in a config's name stands for `.`.
+        """Create the topics that do not exist; return when metadata lists all. `__` in a config name stands for `.`.
 
-        `assignment`: the brokers of each partition, the preferred leader first.
+        `assignment`: the replicas of each partition, the preferred leader first.
         """
         settings = {name.replace("__", "."): value for name, value in configs.items()}
         partitions = len(assignment) if assignment else partitions
@@ -250,7 +254,7 @@ class Topics:
         wait_until(lambda: all(self.partitions(name) == partitions for name in names), 30, what=f"creation of {names}")
 
     def delete(self, name: str) -> None:
-        """Returns when the broker does not show it any more."""
+        """Delete the topic; return when metadata does not list it any more."""
         for done in self._admin.delete_topics([name]).values():
             done.result(30)
         wait_until(lambda: self.partitions(name) == 0, 30, what=f"deletion of {name}")
@@ -261,40 +265,42 @@ class Topics:
         wait_until(lambda: self.partitions(name) == partitions, 30, what=f"growth of {name}")
 
     def delete_before(self, name: str, offsets: Mapping[int, int]) -> None:
-        """Take the records before an offset away, by partition."""
+        """Delete the records before an offset of each partition (DeleteRecords)."""
         wanted = [TopicPartition(name, partition, offset) for partition, offset in offsets.items()]
         for done in self._admin.delete_records(wanted).values():
             done.result(30)
 
     def leader(self, name: str, partition: int = 0) -> tuple[int, set[int]]:
-        """Leader (-1: none) and brokers in sync."""
+        """Leader (-1: none) and in-sync replicas."""
         found = self._admin.list_topics(timeout=10).topics[name].partitions[partition]
         return int(found.leader), {int(node) for node in found.isrs}
 
     def partitions(self, name: str) -> int:
-        """0 when there is no such topic."""
+        """The number of partitions; 0 when the topic does not exist."""
         found = self._admin.list_topics(timeout=10).topics.get(name)
         return 0 if found is None or found.error else len(found.partitions)
 
 
-class Play:
-    """One topic of one row: traffic into it, and the judgment of its replica."""
+class ReplicatedTopic:
+    """One source topic of a test: writes traffic to it and compares its remote topic with it."""
 
-    def __init__(self, source: Addressed, target: Addressed, mirror: Mirror, topic: str, partitions: int) -> None:
+    def __init__(
+        self, source: Addressed, target: Addressed, mirror_maker: MirrorMaker, topic: str, partitions: int
+    ) -> None:
         self.topic = topic
         self.partitions = partitions
         self.target = target
-        self._mirror = mirror
+        self._mirror_maker = mirror_maker
         self._source = source
         self._traffic: Traffic | None = None
-        # Only for looking how far it is: what arrived is judged by the oracle, with another client.
-        looking = {"bootstrap.servers": target.bootstrap, "request.timeout.ms": "3000"}
-        self._arrivals = Arrivals(Cluster(ClientSettings.from_props(looking), name="B"), self.remote, partitions)
+        # Only to follow the progress: the oracle compares the records, with a different client.
+        props = {"bootstrap.servers": target.bootstrap, "request.timeout.ms": "3000"}
+        self._arrivals = Arrivals(Cluster(ClientSettings.from_props(props), name="B"), self.remote, partitions)
         self._ends: dict[int, int] = {}
 
     @property
     def remote(self) -> str:
-        return self._mirror.remote(self.topic)
+        return self._mirror_maker.remote(self.topic)
 
     @property
     def written(self) -> int:
@@ -307,7 +313,7 @@ class Play:
 
     @contextmanager
     def load(self, rate: float = 400.0, *, size_bytes: int = 300, producers: int = 1) -> Iterator[Traffic]:
-        """Records flow inside the `with` block and end with sentinels."""
+        """Write records inside the `with` block, and sentinels at its end."""
         traffic = self._traffic = Traffic(
             self._source.bootstrap,
             self.topic,
@@ -326,18 +332,18 @@ class Play:
         traffic.finish()
 
     def ends(self) -> dict[int, int]:
-        """Last known end offset of each partition of the remote topic."""
+        """Last known log end offset of each partition of the remote topic."""
         with suppress(KafkaFailure):
             self._ends.update(self._arrivals.ends())
         return dict(self._ends)
 
     def arrived(self) -> int:
-        """How far the replica reaches, all partitions together."""
+        """The sum of the log end offsets of the remote topic."""
         return sum(self.ends().values())
 
     @contextmanager
-    def watched(self, interval_s: float = 0.05) -> Iterator[Growth]:
-        """Looks at the replica's ends inside the `with` block."""
+    def measured(self, interval_s: float = 0.05) -> Iterator[Growth]:
+        """Sample the log end offsets of the remote topic inside the `with` block."""
         cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": self.target.bootstrap}), name="B")
         growth = Growth(Arrivals(cluster, self.remote, self.partitions), interval_s)
         growth.start()
@@ -347,20 +353,23 @@ class Play:
             growth.stop()
             cluster.close()
 
-    def await_flow(self, patience_s: float = _ARRIVAL_PATIENCE_S, *, records: int = 100) -> float:
-        """Waits until so many more records have arrived; after how many seconds."""
+    def await_copied(self, patience_s: float = _ARRIVAL_PATIENCE_S, *, records: int = 100) -> float:
+        """Wait until that many more records have been copied; returns the seconds it took."""
         began_s, before = time.monotonic(), self.arrived()
         wait_until(
             lambda: self.arrived() >= before + records,
             patience_s,
             what=f"copying of {self.topic}",
-            why=self._mirror.tail,
+            detail=self._mirror_maker.tail,
         )
         return time.monotonic() - began_s
 
     def judge_so_far(self) -> Judgment:
-        """Of what is on the target by now; what has not arrived yet is not called lost."""
-        source, target = Place(self._source.bootstrap, self.topic), Place(self.target.bootstrap, self.remote)
+        """Compare what is on the target now; records that have not been copied yet do not count as lost."""
+        source, target = (
+            ClusterTopic(self._source.bootstrap, self.topic),
+            ClusterTopic(self.target.bootstrap, self.remote),
+        )
         judgment = judge(source, target)
         judgment.lost.clear()
         return judgment
@@ -374,28 +383,29 @@ class Play:
         settle_s: float = 0.0,
         source: Snapshot | None = None,
     ) -> Judgment:
-        """Waits until everything has arrived, then judges. `settle_s`: how long to wait for late duplicates.
+        """Wait until everything has been copied, then compare. `settle_s`: how long to wait for late duplicates.
 
-        `source`: what was there, if it is not any more. With `ledger` what is missing may have a reason.
+        `source`: the earlier contents of the source topic, if they have been deleted since. With `ledger`, records may
+        be missing if the ledger has a reason.
         """
-        target = Place(self.target.bootstrap, self.remote)
-        wanted = source or Place(self._source.bootstrap, self.topic)
+        target = ClusterTopic(self.target.bootstrap, self.remote)
+        wanted = source or ClusterTopic(self._source.bootstrap, self.topic)
 
-        def look() -> Judgment:
-            found = Ledger.read(self.target.bootstrap, self._mirror.alias) if ledger else None
+        def compare_now() -> Judgment:
+            found = Ledger.read(self.target.bootstrap, self._mirror_maker.alias) if ledger else None
             return judge(wanted, target, isolation=isolation, ledger=found)
 
         deadline = time.monotonic() + patience_s
-        if self._traffic is not None and not ledger:  # reading is dear: only when there is about enough
+        if self._traffic is not None and not ledger:  # a full read takes long: wait until enough has been copied
             while self.arrived() < self._traffic.records and time.monotonic() < deadline:
                 time.sleep(0.1)
-        judgment = look()
+        judgment = compare_now()
         while (judgment.lost or judgment.unexplained) and time.monotonic() < deadline:
             time.sleep(1.0)
-            judgment = look()
+            judgment = compare_now()
         if settle_s:
             time.sleep(settle_s)
-            judgment = look()
+            judgment = compare_now()
         if self._traffic is not None and source is None:
             assert judgment.source_records >= self._traffic.records, "the source does not have what it acknowledged"
         return judgment
