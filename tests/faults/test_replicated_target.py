@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.environment import LISTENERS, Addressed, MirrorMaker, Topics, kill, members, stopped
 from tests.faults.replicated import Replica, lead
+from tests.faults.test_rights import set_quota
 from tests.faults.wire import Choice, Hold, Request, Wire, produces_to
 from tests.support.cluster import LocalCluster, frozen
 from tests.support.waiting import wait_until
@@ -48,6 +49,9 @@ TOPICS = {
     "late-batch-restarted": (1, [1, 2]),
 }
 FROZEN = {"frozen": (1, [1, 2])}
+QUEUED = {"queued": (PARTITIONS, [1])}
+#: A connection that exceeds it is throttled for several seconds.
+_QUOTA_BYTES_S = 200.0
 REQUEST_TIMEOUT_S = 4.0
 _INTERNAL = ("offset-syncs", "checkpoints", "heartbeats", "ledger")
 _STORES = ("offset", "status", "config")
@@ -460,6 +464,32 @@ def test_a_batch_that_arrives_late_from_a_forgotten_producer_stops_its_partition
             what="a typed state",
             detail=flow.tail,
         )
+
+
+def test_a_batch_that_waits_behind_a_quota_is_not_appended_after_its_connection_was_closed(
+    source: LocalKafka, target: LocalCluster, wires: list[Wire], tmp_path: Path
+) -> None:
+    """A broker responds to a request that exceeds a quota and reads nothing from its connection for a while (KIP-219).
+    Then it also handles requests whose client has closed the connection meanwhile (`Selector`). Until then they are not in
+    the log: the look-up of such a batch finds nothing, and a leader that has forgotten the producer appends it twice."""
+    with running(tmp_path, "Q", source, target, wires, QUEUED, REQUEST_TIMEOUT_S) as flow:
+        replica = Replica(source, target, flow, "queued", QUEUED["queued"][0])
+        with replica.sampler:
+            replica.records.write(1)
+            replica.await_committed(_COMMIT_S)
+            set_quota(target.broker(1).bootstrap, "producer_byte_rate", _QUOTA_BYTES_S)
+            try:
+                # The first requests exceed the quota for longer than the request timeout, the next ones wait behind them.
+                for _ in range(5):
+                    replica.records.write(4)
+                    time.sleep(REQUEST_TIMEOUT_S / 2)
+                time.sleep(2 * REQUEST_TIMEOUT_S)
+            finally:
+                set_quota(target.broker(1).bootstrap, "producer_byte_rate", None)
+            replica.await_committed(_COMMIT_S)
+            replica.records.write(1)
+            replica.await_committed(_COMMIT_S)
+        replica.assert_whole(settle_s=12.0)
 
 
 def test_a_frozen_executor_that_resumes_writes_no_stale_position(

@@ -47,6 +47,8 @@ from mm2.kafka.wire.channel import BufferPool, Channel
 
 MAX_REQUEST_BYTES: Final = 4 << 20
 _SETTLE_RETRY_S: Final = 0.25
+#: The broker may resume reading from a throttled connection a little later than announced.
+_THROTTLE_MARGIN_S: Final = 0.1
 #: Assumed `producer.id.expiration.ms` where it is unknown: 15 minutes. A known value is reduced by a tenth.
 UNKNOWN_EXPIRATION_MS: Final = 15 * 60_000
 _LEAST_MARGIN_MS: Final = 2 * 60_000
@@ -67,6 +69,7 @@ class _TargetBroker(Link):
     ready: deque[Outbox] = field(default_factory=deque)
     under_way: deque[_UnderWay] = field(default_factory=deque)
     scheduled: bool = False
+    throttled_until_s: float = 0.0  # the broker reads nothing from the connection before (KIP-219)
 
 
 class Sink(Brokers[_TargetBroker]):
@@ -244,6 +247,8 @@ class Sink(Brokers[_TargetBroker]):
         if broker.channel is None:
             self._open(broker)
             return
+        if time.monotonic() < broker.throttled_until_s:
+            return  # it would wait in the broker's socket, and could be read after a look-up (rule S8)
         channel = broker.channel
         # The lease is checked where requests are handed to the socket: a process that was frozen resumes with the callbacks of its
         # sockets, before any timer.
@@ -322,6 +327,10 @@ class Sink(Brokers[_TargetBroker]):
             return
         broker.under_way.popleft()
         self._responded(broker)
+        if answer.throttle_ms > 0 and request.version >= produce.MUTED_FROM:
+            throttle_s = answer.throttle_ms / 1000 + _THROTTLE_MARGIN_S
+            broker.throttled_until_s = time.monotonic() + throttle_s
+            self._loop.call_later(throttle_s + 0.001, self._schedule, broker)
         results = {result.topic_partition: result for result in answer}
         for outbox, outgoing in request.outgoing_batches:
             self._outcomes.answered(outbox, outgoing, results.get(outbox.partition))
@@ -337,6 +346,7 @@ class Sink(Brokers[_TargetBroker]):
         self._pump(broker)
 
     def _dropped(self, broker: _TargetBroker) -> None:
+        broker.throttled_until_s = 0.0
         unanswered = list(broker.under_way)
         broker.under_way.clear()
         for outbox in self._outboxes.values():
@@ -436,7 +446,7 @@ class Sink(Brokers[_TargetBroker]):
             channel = broker.channel
             if channel is None:
                 continue
-            waiting_s = now - broker.under_way[0].sent_s if broker.under_way else 0.0
+            waiting_s = now - max(broker.under_way[0].sent_s, broker.throttled_until_s) if broker.under_way else 0.0
             if waiting_s > self._request_timeout_s:
                 seconds = self._request_timeout_s
                 channel.fail(

@@ -22,6 +22,8 @@ MAX_VERSION: Final = 13
 #: (KIP-516).
 TOPIC_IDS_FROM: Final = 13
 FLEXIBLE_FROM: Final = 9
+#: From this version on a broker responds before it throttles a connection (KIP-219).
+MUTED_FROM: Final = 6
 
 _PARTITION: Final = struct.Struct(">ihqq")  # index, error, base offset, log append time
 # The same and the log start offset, for a success: no rejected records, no message, no tagged fields.
