@@ -30,7 +30,8 @@ class Conditions:
     content_error: CorruptBatch | None = None  # of the batch that the target rejects
     _wait: PartitionCondition | None = None
     _blocked_since_s: float = 0.0
-    _throttled_s: float = 0.0
+    _throttled_until_s: float = 0.0
+    _throttled_by: str = ""
 
     def set_read(self, state: PartitionState, reason: str, offset: int) -> None:
         """The source rejects reads at the moment."""
@@ -43,9 +44,10 @@ class Conditions:
             state, reason = PartitionState.CORRUPT, f"{partition}: {self.content_error}, and {reason}"
         self.write = _continued(self.write, state, reason, offset)
 
-    def throttled(self) -> None:
-        """A configured limit prevented reading."""
-        self._throttled_s = time.monotonic()
+    def throttled(self, by: str, for_s: float) -> None:
+        """A limit or a quota prevents reading or writing for so many seconds; ``by`` says which."""
+        self._throttled_until_s = time.monotonic() + max(for_s, _THROTTLED_FOR_S)
+        self._throttled_by = by
 
     def waiting(self, offset: int, end: int, last_stable: int | None) -> PartitionCondition | None:
         """What reading at ``offset`` waits for although there is no error; ``end`` is the high watermark, and
@@ -60,8 +62,8 @@ class Conditions:
                 "and read_committed does not read past it"
             )
             self._set_wait(PartitionState.BLOCKED_BY_OPEN_TXN, reason, last_stable or 0)
-        elif now - self._throttled_s < _THROTTLED_FOR_S and end > offset:
-            self._set_wait(PartitionState.THROTTLED, "limited by copy.throttle.bytes.per.sec", offset)
+        elif now < self._throttled_until_s and end > offset:
+            self._set_wait(PartitionState.THROTTLED, self._throttled_by, offset)
         else:
             self._wait = None
         return self._wait

@@ -273,9 +273,9 @@ class Cursor:
         if self.predecessor.fingerprints is None:
             self.predecessor.compare()
 
-    def throttled(self) -> None:
-        """A configured limit prevented reading."""
-        self.conditions.throttled()
+    def throttled(self, by: str, for_s: float = 0.0) -> None:
+        """A limit or a quota prevents reading or writing for so many seconds."""
+        self.conditions.throttled(by, for_s)
 
     # -- state changes -------------------------------------------------------------------------------------------
 

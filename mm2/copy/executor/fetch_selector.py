@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mm2.copy.executor.intakes import SourceBroker
 from mm2.copy.executor.throttle import Throttle
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.fetch import Position
+
+_BY_LIMIT: Final = "limited by copy.throttle.bytes.per.sec"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class FetchSelector:
                 if throttled:
                     room, wait_s = throttle.room(tp.topic, now, behind=receiver.behind)
                     if not room:
-                        receiver.throttled()
+                        receiver.throttled(_BY_LIMIT)
                         throttled_s = min(throttled_s or wait_s, wait_s)
                         continue
                     size = int(min(size, room))

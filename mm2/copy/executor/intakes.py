@@ -72,8 +72,8 @@ class PartitionReceiver(Protocol):
         Called repeatedly, and nothing is read, until `Source.validated`.
         """
 
-    def throttled(self) -> None:
-        """A configured limit currently prevents reading."""
+    def throttled(self, by: str, for_s: float = 0.0) -> None:
+        """A limit or a quota (``by``) currently prevents reading, for so many seconds if that is known."""
 
 
 @dataclass(slots=True, eq=False)

@@ -85,6 +85,7 @@ class Outbox:
     on_recreated: Callable[[], None] | None = None  # its topic was recreated
     on_inconsistent: Callable[[str], None] | None = None
     on_uncertain: Callable[[str], None] | None = None  # a batch is resent that may be on the target
+    on_throttled: Callable[[str, float], None] | None = None  # by what, and for how many seconds
     looked_up: bool = False
     waits_for_commit: bool = False
     enrolled: bool = True  # part of the open transaction, or of none

@@ -57,6 +57,7 @@ class PartitionEvents:
         """Receive the events of this cursor's outbox."""
         outbox = cursor.outbox
         outbox.on_refused = cursor.refused
+        outbox.on_throttled = cursor.throttled
         outbox.on_recreated = lambda: self._losses.target_recreated(cursor)
         outbox.on_truncated = functools.partial(self.target_truncated, cursor)
         outbox.on_inconsistent = functools.partial(cursor.fail, PartitionState.INCONSISTENT)

@@ -331,6 +331,9 @@ class Sink(Brokers[_TargetBroker]):
             throttle_s = answer.throttle_ms / 1000 + _THROTTLE_MARGIN_S
             broker.throttled_until_s = time.monotonic() + throttle_s
             self._loop.call_later(throttle_s + 0.001, self._schedule, broker)
+            for outbox, _ in request.outgoing_batches:
+                if outbox.on_throttled is not None:
+                    outbox.on_throttled(f"limited by a quota of cluster {self._cluster.name}", throttle_s)
         results = {result.topic_partition: result for result in answer}
         for outbox, outgoing in request.outgoing_batches:
             self._outcomes.answered(outbox, outgoing, results.get(outbox.partition))

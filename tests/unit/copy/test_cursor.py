@@ -350,19 +350,23 @@ def test_only_a_reader_of_what_is_committed_is_blocked() -> None:
     assert not bench.cursor.conditions._blocked_since_s
 
 
-def test_a_configured_limit_is_reported_while_it_blocks_reading() -> None:
+@pytest.mark.parametrize("by", ["limited by copy.throttle.bytes.per.sec", "limited by a quota of cluster A"])
+def test_a_limit_or_a_quota_is_reported_while_it_blocks_reading(by: str) -> None:
     bench = Bench(90)
     bench.fetch(end=100)
-    bench.cursor.throttled()
+    bench.cursor.throttled(by)
     assert bench.state == PartitionState.THROTTLED
     shown = progress_of(bench.cursor)
-    assert (shown.reason, shown.offset) == ("limited by copy.throttle.bytes.per.sec", 90)
+    assert (shown.reason, shown.offset) == (by, 90)
     assert shown.since_ms > 0
     bench.fetch(batch(90, 10), end=100)
     assert bench.state == PartitionState.RUNNING, "there is nothing left to read"
     bench.fetch(end=200)
-    bench.cursor.conditions._throttled_s -= 5
+    bench.cursor.conditions._throttled_until_s -= 5
     assert bench.state == PartitionState.RUNNING
+    bench.cursor.throttled(by, 60.0)
+    bench.cursor.conditions._throttled_until_s -= 5
+    assert bench.state == PartitionState.THROTTLED
 
 
 def test_far_behind_is_catching_up() -> None:

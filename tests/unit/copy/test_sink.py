@@ -22,6 +22,7 @@ from mm2.kafka.records.batch import read_header
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import Broker, Metadata, PartitionInfo, ProducerIdentity, TopicInfo, TopicPartition
+from mm2.kafka.wire import produce
 from mm2.kafka.wire.channel import BufferPool
 from tests.support.waiting import wait_until_async
 
@@ -53,13 +54,13 @@ class Line:
         self.requests.append([(header.base_sequence, header.records_count) for header in headers])
         self.transactional.append([header.is_transactional for header in headers])
 
-    def answer(self, *results: tuple[TopicPartition, int, int]) -> None:
+    def answer(self, *results: tuple[TopicPartition, int, int], throttle_ms: int = 0) -> None:
         """One answer, with (partition, error code, base offset) for each batch."""
         out = struct.pack(">ii", 1, len(results))
         for tp, code, base in results:
             name = tp.topic.encode()
             out += struct.pack(">h", len(name)) + name + struct.pack(">iihqq", 1, tp.partition, code, base, -1)
-        self._sink._answered(self.broker, memoryview(out + struct.pack(">i", 0)))
+        self._sink._answered(self.broker, memoryview(out + struct.pack(">i", throttle_ms)))
 
     def fail(self, error: Any) -> None:
         self.lost = True
@@ -244,6 +245,29 @@ def test_a_batch_missing_in_the_response_is_sent_again(monkeypatch: pytest.Monke
         await wait_until_async(lambda: len(line.requests) == 2)
         line.answer((TP, 0, 10))
         assert (scene.acked, scene.words[-1]) == ([("a", 10)], None)
+
+    play(scenario)
+
+
+def test_nothing_is_sent_while_a_quota_throttles_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker would read it later, perhaps after the connection was closed (KIP-219)."""
+    monkeypatch.setattr(produce, "MUTED_FROM", VERSION)
+
+    async def scenario(scene: Scene) -> None:
+        line = Line(scene.sink, 1)
+        box = scene.outbox(known=True)
+        throttled: list[str] = []
+        box.on_throttled = lambda by, _for_s: throttled.append(by)
+        scene.put(box, "first")
+        await turn()
+        began_s = time.monotonic()
+        line.answer((TP, 0, 0), throttle_ms=200)
+        scene.put(box, "second")
+        await turn()
+        assert len(line.requests) == 1
+        await wait_until_async(lambda: len(line.requests) == 2, 10)
+        assert time.monotonic() - began_s >= 0.2
+        assert throttled == ["limited by a quota of cluster B"]
 
     play(scenario)
 

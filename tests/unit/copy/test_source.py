@@ -63,7 +63,7 @@ class Feed:
     def unvalidated(self) -> None:
         self.suspicions += 1
 
-    def throttled(self) -> None:
+    def throttled(self, _by: str, _for_s: float = 0.0) -> None:
         self.limited += 1
 
 
@@ -80,7 +80,7 @@ class Line:
         self.waits_ms: list[int] = []
         self.answers: list[list[Fetched]] = []
         self.connection = SimpleNamespace(next_correlation_id=lambda: 1, client_id="c", session_is_over=False)
-        session = SimpleNamespace(request=self._request, response=lambda *_: self.answers.pop(0))
+        session = SimpleNamespace(request=self._request, response=lambda *_: self.answers.pop(0), throttle_ms=0)
         self.broker = source._brokers[BrokerAddress(node, 0)] = SourceBroker(node, 0, session=cast(Any, session))
         self.broker.channel = cast(Any, self)
         self.broker.version = version
