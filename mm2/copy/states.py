@@ -24,7 +24,7 @@ class PartitionState(StrEnum):
     UNAUTHORIZED = "UNAUTHORIZED"
     CORRUPT = "CORRUPT"
     TOO_LARGE = "TOO_LARGE"
-    LOST_RANGE = "LOST_RANGE"  # the source deleted records before they were copied; source.data.loss=stop
+    LOST_RANGE = "LOST_RANGE"  # records are missing on the source or on the target, and which they are, or what to do, is not known
     DELETED = "DELETED"
     RECREATED = "RECREATED"
     INCONSISTENT = "INCONSISTENT"  # the target log contradicts the number of records copied to it

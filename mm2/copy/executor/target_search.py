@@ -52,7 +52,7 @@ class TargetSearch:
     # -- by content ------------------------------------------------------------------------------------------------------
 
     def match(self, cursor: Cursor) -> None:
-        """Find out by content which records of a partition are on the target (`Cursor.uncertain`)."""
+        """Find out by content which records of a partition are on the target (`Owner.uncertain`)."""
         self._tasks.spawn(self._match(cursor))
 
     async def _match(self, cursor: Cursor) -> None:
@@ -127,7 +127,7 @@ class TargetSearch:
 
     def search_gap(self, cursor: Cursor, first: int, end: int, own: int) -> bool:
         """Count the session's records at target offsets ``first .. end-1``. More than ``own`` are duplicates, and the
-        partition is stopped. `Cursor.gap_searched` is called in any other case. False: there is no session to search for.
+        partition is stopped. `Window.gap_searched` is called in any other case. False: there is no session to search for.
         """
         session = self._sessions.current.get(cursor.partition)
         if session is None or not self._spec.with_sessions:
