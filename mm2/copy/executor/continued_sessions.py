@@ -36,7 +36,7 @@ _RETRY_S: Final = 0.25
 
 
 class ContinuedSessions:
-    """For all cursors of a micro-batch. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
+    """Continues sessions of all cursors of a micro-batch. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
 
     def __init__(
         self,
@@ -106,10 +106,10 @@ class ContinuedSessions:
             self._commit(cursor, begin)
         self._source.add([cursor])
 
-    # -- sessions whose holder died ------------------------------------------------------------------------------------
+    # -- sessions that were not handed off cleanly ---------------------------------------------------------------------
 
     async def take_over(self, asking: list[tuple[Cursor, LedgerEntry]]) -> None:
-        """Look up the progress of sessions whose holder died until it is known, then continue each or open a new one."""
+        """Look up the progress of sessions that were not handed off cleanly, then continue each or open a new one."""
         waiting = {entry.target: (cursor, entry) for cursor, entry in asking}
         refused_since: dict[TopicPartition, float] = {}
         while waiting and not self._link.stop.is_set():

@@ -28,7 +28,7 @@ _FRESH_RETRY_S: Final = 0.5
 
 
 class NewSessions:
-    """For all cursors of a micro-batch. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
+    """Opens sessions for cursors of a micro-batch. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 ==== what is known ======================== what is done =============================================================
   a session, handed off cleanly              continue
-  a session, its last holder died            look up its progress on the target, skip those records
+  a session, not handed off cleanly          look up its progress on the target, skip those records
   a session, but its target was recreated    stop: RECREATED
   a session with other rules                 skip its records under its rules, then a new session
   a session, but now in transactions         the same, then transactions

@@ -19,11 +19,14 @@ MAX_IN_FLIGHT: Final = 5
 
 
 class OutboxState(Enum):
-    """What a failure of a partition has led to. `Outbox.paused` and `Outbox.stopped` are independent of it."""
+    """Whether batches are sent, and if not, what an error has led to. `Outbox.paused` and `Outbox.stopped` are independent
+    of it.
+    """
 
     OPEN = auto()
     DRAINING = auto()
-    """A batch in flight has failed, or the leader has changed: all requests in flight are answered first."""
+    """A batch in flight has failed, or the leader has changed: nothing is sent until all requests in flight are
+    answered or their connection is closed."""
     REFUSED = auto()
     """The target rejects the first batch for a reason that does not change by itself. It is resent every 5 s."""
     QUARANTINING = auto()

@@ -1,8 +1,8 @@
 """The records that a predecessor has put on the target after the mark: they are *skipped*, read and not sent.
 
 Counting them is exact while the source is unchanged. Where it has a hole now, records that are on the target may have
-been removed from the source; then the target's records are compared by content. The same holds from the first batch
-on whose leader epoch is higher than the one in the predecessor's ledger entry: an unclean election may have replaced
+been removed from the source; then the target's records are compared by content. The same holds after the first
+batch with a higher leader epoch than the one in the predecessor's ledger entry: an unclean election may have replaced
 records that were copied (KIP-101).
 """
 
@@ -34,7 +34,7 @@ class PredecessorRecords:
     target_base: int = -1
     fingerprints: deque[int] | None = None
     with_time: bool = True  # the fingerprints contain timestamps
-    finishing: bool = False  # the session has other rules: its records are skipped, then another session begins
+    finishing: bool = False  # the session ends with its last record: it has other rules, or transactions follow
     has_holes: bool = False  # the source has holes where the records were
     _deleted: list[SourceRange] = field(default_factory=list)  # by retention; it is not known yet how much was copied
 
@@ -165,7 +165,7 @@ class PredecessorRecords:
         self.cursor.window.done(entry)
 
     def _finish(self, after: int) -> None:
-        """A session with other rules ends before this offset."""
+        """A session that is to end ends before this offset."""
         if self.finishing and not self.remaining:
             self.cursor.offset = after
             self.cursor.suspended = True

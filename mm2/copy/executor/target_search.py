@@ -27,7 +27,7 @@ _RETRY_S: Final = 0.25
 
 
 class TargetSearch:
-    """For all cursors of a micro-batch."""
+    """Searches for all cursors of a micro-batch."""
 
     def __init__(
         self,

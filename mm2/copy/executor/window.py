@@ -57,12 +57,14 @@ class SourceRange:
 
 @dataclass(slots=True, eq=False)
 class Window:
-    """``records`` of the session are on the target and acknowledged. ``position`` is the source offset after them,
-    ``target`` the target offset, -1 while unknown.
+    """The position of a partition, and the source offsets after it that have been read.
+
+    ``records`` of the session are on the target and acknowledged, ``copied`` of them by this micro-batch. ``position`` is
+    the source offset after them, ``target`` the target offset, -1 while unknown.
 
     ``on_acked(entry, last)``: source offsets ``entry.first .. last`` are on the target. ``on_target_went_back(base)``:
     the target assigned an offset below earlier ones. ``search_gap(first, end, own)`` starts a search (see
-    `Owner.target_gap`); False when none is needed.
+    `cursor.Owner.target_gap`); False when none is needed.
     """
 
     remote: TopicPartition
