@@ -60,9 +60,8 @@ class NewSessions:
         """
         for tp in positions:
             cursor = self._cursors[tp]
-            cursor.predecessor.finishing = (
-                False  # a session with other rules, whose records were skipped under them, ends here
-            )
+            # A session with other rules, whose records were skipped under them, ends here.
+            cursor.predecessor.finishing = False
             cursor.read_committed = self._spec.read_committed
             self._source.isolate(tp, committed=False)
         self._tasks.spawn(self._open(positions))
