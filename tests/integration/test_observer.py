@@ -199,13 +199,13 @@ def test_a_scrape_is_valid_and_every_metric_is_described(env: Environment) -> No
 
 def test_latency_is_measured_for_new_records_and_not_for_old_ones(env: Environment) -> None:
     def visible() -> float:
-        return env.value("mm2_copy_latency_seconds_count", env="visible") or 0.0
+        return env.value("mm2_copy_latency_seconds_count", stage="visible") or 0.0
 
     before = visible()
     env.write("orders", 10)
     wait_until(lambda: visible() > before, 20, detail=env.process.tail)
     # None of the hundred that were an hour old when the first copy started.
-    assert (env.value("mm2_copy_latency_seconds_sum", env="visible") or HOUR_S) < HOUR_S / 2
+    assert (env.value("mm2_copy_latency_seconds_sum", stage="visible") or HOUR_S) < HOUR_S / 2
     place = {"topic": "A.orders", "partition": "0"}
     legacy, new = "kafka_connect_mirror_mirrorsourceconnector_", "kafka_connect_plugins_"
     latencies = [f"{prefix}replication_latency_ms" for prefix in (legacy, new)]

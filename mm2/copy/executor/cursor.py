@@ -168,7 +168,13 @@ class Cursor:
 
     def __post_init__(self) -> None:
         self.partition = self.spec.source
-        self.predecessor = PredecessorRecords(self)
+        self.predecessor = PredecessorRecords(
+            self,
+            functools.partial(self.owner.uncertain, self),
+            functools.partial(self.owner.finished, self),
+            functools.partial(self.owner.replaced, self),
+            functools.partial(self.owner.deleted, self),
+        )
         self.window = Window(
             self.spec.target,
             functools.partial(self.owner.acked, self),

@@ -9,16 +9,37 @@ records that were copied (KIP-101).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mm2.copy.executor.target_progress import fingerprint
-from mm2.copy.executor.window import SourceRange
+from mm2.copy.executor.window import SourceRange, Window
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.record import decode_batch
 
-if TYPE_CHECKING:
-    from mm2.copy.executor.cursor import Cursor
+
+class Reader(Protocol):
+    """What is known of the source (`Cursor`)."""
+
+    window: Window
+    offset: int  # next source offset to fetch
+    suspended: bool  # it must not be read
+    known_epoch: int  # of the newest batch that the predecessor is known to have read
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it has stopped in this micro-batch."""
+
+    def drop(self, first: int, after: int, reason: str) -> None:
+        """Source offsets ``first .. after-1`` have no record for the target."""
+
+
+class ReplacedRecords(Protocol):
+    """Called with the first source offset that has other records, and the number of records that were replaced."""
+
+    def __call__(self, first: int, records: int, *, exact: bool) -> None:
+        """``exact``: they had the source offsets from ``first`` on."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,10 +47,16 @@ class PredecessorRecords:
     """``remaining`` records are still to be skipped. Those on the target begin at ``target_base`` if they are
     contiguous, otherwise it is -1.
 
-    ``fingerprints`` of them are set while they are compared by content.
+    ``fingerprints`` of them are set while they are compared by content. ``on_uncertain`` asks for them, ``on_finished``
+    reports the last record of a session that is to end, ``on_replaced`` and ``on_deleted(first, after)`` what is no
+    longer on the source.
     """
 
-    cursor: Cursor
+    reader: Reader
+    on_uncertain: Callable[[], None]
+    on_finished: Callable[[], None]
+    on_replaced: ReplacedRecords
+    on_deleted: Callable[[int, int], None]
     remaining: int = 0
     target_base: int = -1
     fingerprints: deque[int] | None = None
@@ -51,8 +78,8 @@ class PredecessorRecords:
 
     def compare(self) -> None:
         """Counting is not possible: records have to be compared by content."""
-        self.cursor.suspended = True
-        self.cursor.owner.uncertain(self.cursor)
+        self.reader.suspended = True
+        self.on_uncertain()
 
     def skip(self, view: BatchView, after: int) -> int:
         """Skip records of a batch that ends before source offset ``after``; returns the offset of the first new one.
@@ -61,26 +88,26 @@ class PredecessorRecords:
         """
         if self.fingerprints is not None:
             return self._skip_matching(view, after)
-        cursor, header = self.cursor, view.header
+        reader, header = self.reader, view.header
         if header is None or not header.is_dense:
             self.has_holes = self.has_holes or header is not None
             self.compare()
-            return cursor.offset
-        count = min(self.remaining, after - cursor.offset)
-        fresh = cursor.offset + count
-        self._add(cursor.offset, fresh, count)
+            return reader.offset
+        count = min(self.remaining, after - reader.offset)
+        fresh = reader.offset + count
+        self._add(reader.offset, fresh, count)
         self._finish(fresh)
         return fresh
 
     def drop_deleted(self, first: int, after: int, reason: str) -> None:
         """The source has deleted these offsets, and some of their records may be on the target."""
-        self.cursor.drop(first, after, reason)
+        self.reader.drop(first, after, reason)
         if self.fingerprints is not None:
-            self._deleted.append(self.cursor.window.entries[-1])
+            self._deleted.append(self.reader.window.entries[-1])
 
     def conclude(self) -> None:
         """The rest of the records will not be found on the source any more."""
-        window = self.cursor.window
+        window = self.reader.window
         if self.remaining:
             window.target = self.target_base + self.remaining if self.target_base >= 0 else -1
         window.records += self.remaining
@@ -90,8 +117,8 @@ class PredecessorRecords:
 
     def _skip_matching(self, view: BatchView, after: int) -> int:
         """Find each record among the target's records, in order, until one is new."""
-        cursor, match = self.cursor, self.fingerprints
-        first = fresh = cursor.offset
+        reader, match = self.reader, self.fingerprints
+        first = fresh = reader.offset
         offsets = []
         for record in decode_batch(view):
             if record.offset < first or match is None:
@@ -106,8 +133,8 @@ class PredecessorRecords:
             offsets.append(record.offset)
             # Records were copied in order, so deleted records before it were copied, too.
             self._settle_deleted(record.offset)
-            cursor.window.drop_done()
-            cursor.window.records += index  # on the target, and no longer on the source
+            reader.window.drop_done()
+            reader.window.records += index  # on the target, and no longer on the source
             self.remaining -= index
             if not match:
                 match = None
@@ -116,34 +143,34 @@ class PredecessorRecords:
             self._add(first, there, len(offsets), offsets)
         if match is not None:
             if there < after:
-                cursor.drop(there, after, cursor.window.hole_reason)
+                reader.drop(there, after, reader.window.hole_reason)
             return after
         self._end_matching(view, fresh)
-        if cursor.stopped:
+        if reader.stopped:
             return there
         if there < fresh:
-            cursor.drop(there, fresh, cursor.window.hole_reason)
+            reader.drop(there, fresh, reader.window.hole_reason)
             there = fresh
         self._finish(there)
         return there
 
     def _end_matching(self, view: BatchView, fresh: int) -> None:
         """The source has a new record at ``fresh``: those that were not found are no longer there."""
-        cursor, header = self.cursor, view.header
+        reader, header = self.reader, view.header
         if self._deleted:
             # The remaining records were copied from the deleted range, unless there were holes before it.
             first = self._deleted[0].first
-            is_known = not any(entry.reason == cursor.window.hole_reason for entry in cursor.window.entries)
+            is_known = not any(entry.reason == reader.window.hole_reason for entry in reader.window.entries)
             self._settle_deleted(first + self.remaining if is_known else first)
-        elif self.remaining and header is not None and header.leader_epoch > cursor.known_epoch:
-            cursor.owner.replaced(cursor, fresh, self.remaining, exact=not self.has_holes)
-        if not cursor.stopped:
+        elif self.remaining and header is not None and header.leader_epoch > reader.known_epoch:
+            self.on_replaced(fresh, self.remaining, exact=not self.has_holes)
+        if not reader.stopped:
             self.conclude()
 
     def _settle_deleted(self, copied_to: int) -> None:
         """Of the deleted source offsets a predecessor had copied those before this offset; the rest is lost."""
         deleted, self._deleted = self._deleted, []
-        entries = self.cursor.window.entries
+        entries = self.reader.window.entries
         for entry in deleted:
             after = entry.next_offset
             entry.already_copied = entry.first < copied_to
@@ -153,7 +180,7 @@ class PredecessorRecords:
             if entry.already_copied:
                 entry.next_offset = first
                 entries.insert(entries.index(entry) + 1, SourceRange(first, after, reason=entry.reason))
-            self.cursor.owner.deleted(self.cursor, first, after)
+            self.on_deleted(first, after)
 
     def _add(self, first: int, after: int, count: int, offsets: list[int] | None = None) -> None:
         """So many records are on the target already."""
@@ -161,12 +188,12 @@ class PredecessorRecords:
         self.remaining -= count
         if self.target_base >= 0:
             self.target_base += count
-        self.cursor.window.append(entry)
-        self.cursor.window.done(entry)
+        self.reader.window.append(entry)
+        self.reader.window.done(entry)
 
     def _finish(self, after: int) -> None:
         """A session that is to end ends before this offset."""
         if self.finishing and not self.remaining:
-            self.cursor.offset = after
-            self.cursor.suspended = True
-            self.cursor.owner.finished(self.cursor)
+            self.reader.offset = after
+            self.reader.suspended = True
+            self.on_finished()
