@@ -19,7 +19,7 @@ from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.record import decode_batch
 
 
-class Reader(Protocol):
+class SkippingReader(Protocol):
     """What is known of the source (`Cursor`)."""
 
     window: Window
@@ -52,7 +52,7 @@ class PredecessorRecords:
     longer on the source.
     """
 
-    reader: Reader
+    reader: SkippingReader
     on_uncertain: Callable[[], None]
     on_finished: Callable[[], None]
     on_replaced: ReplacedRecords
