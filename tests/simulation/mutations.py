@@ -323,6 +323,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ((NewSessions, "_open_one", _at_once(_open_one)),),
         ("crash", "stall", "reset"),
         _short,
+        first_seed=24,
     ),
     Mutation(
         "C7",
@@ -373,6 +374,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         ("replication", "errors", "move"),
         _forgetful,
+        first_seed=24,
         alarm=True,
     ),
 )
