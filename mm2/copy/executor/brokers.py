@@ -98,6 +98,11 @@ class Brokers(ABC, Generic[L]):
         self._connect_backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
         self._log = structlog.get_logger(type(self).__module__).bind(cluster=cluster.name)
 
+    @property
+    def _quota(self) -> str:
+        """What limits a partition whose connection a broker throttles (KIP-219)."""
+        return f"limited by a quota of cluster {self._cluster.name}"
+
     def close(self) -> None:
         """Close all connections. Requests in flight stay unanswered."""
         self._closed = True

@@ -155,7 +155,7 @@ class Copier:
         self._commits = commits = self._make_commits(offsets_partitions)
         new_sessions = NewSessions(spec, link, tasks, endpoints, cursors, sessions, commits.then)
         source_admin = Admin(endpoints.source_cluster)
-        losses = Losses(spec, source, source_admin, sessions, new_sessions, self._call, commits.then)
+        losses = Losses(spec, tasks, source, source_admin, sessions, new_sessions, self._call, commits.then)
         self._continued = ContinuedSessions(
             spec, link, tasks, endpoints, cursors, sessions, new_sessions, losses, commits.then
         )

@@ -6,13 +6,13 @@ Records that the target lost are copied again where the source still has them.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import structlog
 
+from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.history import HistoryVerdict, examine
 from mm2.copy.executor.new_sessions import NewSessions
@@ -37,6 +37,7 @@ class Losses:
     def __init__(
         self,
         spec: CopySpec,
+        tasks: BackgroundTasks,
         source: Source,
         source_admin: Admin,
         sessions: SessionTable,
@@ -45,6 +46,7 @@ class Losses:
         commit: Callable[[Cursor, Callable[[], None]], None],
     ) -> None:
         self._spec = spec
+        self._tasks = tasks
         self._source = source
         self._admin = source_admin
         self._sessions = sessions
@@ -54,7 +56,6 @@ class Losses:
         self._looked_up: set[TopicPartition] = set()  # partitions whose source log is being examined
         self._contradictions: dict[TopicPartition, tuple[float, float]] = {}  # first and last time (monotonic)
         self._cannot_validate = False
-        self._tasks: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger(__name__)
 
     @property
@@ -83,7 +84,7 @@ class Losses:
 
         if cursor.partition not in self._looked_up:
             self._looked_up.add(cursor.partition)
-            self._spawn(run())
+            self._tasks.spawn(run())
 
     def source_recreated(self, cursor: Cursor, topic_id: str) -> None:
         """The source topic was recreated: copy it from its start, or its records before the current offset would be
@@ -322,9 +323,8 @@ class Losses:
     def _cut_off(self, cursor: Cursor, end_offset: int, epoch: int = -1) -> None:
         if cursor.suspended:
             return  # its position is being changed; if not to this one, this is called again
-        read = (
-            cursor.offset + cursor.predecessor.remaining
-        )  # records that a predecessor copied after the mark came from the same log
+        # Records that a predecessor copied after the mark came from the same log.
+        read = cursor.offset + cursor.predecessor.remaining
         what = (
             f"{cursor.partition} of {self._spec.source_alias} was truncated at offset {end_offset}; the records "
             f"that were read from offsets {end_offset}..{read - 1} are lost or replaced"
@@ -337,11 +337,6 @@ class Losses:
         if end_offset < cursor.offset:
             cursor.add_lost_range(end_offset, read, "truncated")
         self.rebase(cursor, end_offset, cursor.topic_id, epoch)
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def recreated(target: TopicPartition, alias: str, records: int) -> str:

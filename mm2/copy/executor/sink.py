@@ -333,7 +333,7 @@ class Sink(Brokers[_TargetBroker]):
             self._loop.call_later(throttle_s + 0.001, self._schedule, broker)
             for outbox, _ in request.outgoing_batches:
                 if outbox.on_throttled is not None:
-                    outbox.on_throttled(f"limited by a quota of cluster {self._cluster.name}", throttle_s)
+                    outbox.on_throttled(self._quota, throttle_s)
         results = {result.topic_partition: result for result in answer}
         for outbox, outgoing in request.outgoing_batches:
             self._outcomes.answered(outbox, outgoing, results.get(outbox.partition))

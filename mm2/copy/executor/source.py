@@ -253,7 +253,8 @@ class Source(Brokers[SourceBroker]):
             return
         broker.count_quiet(is_empty=not answer)
         if broker.session.throttle_ms > 0:
-            self._report_quota(broker)
+            for throttled in broker.intakes.values():
+                throttled.receiver.throttled(self._quota, broker.session.throttle_ms / 1000)
         for fetched in answer:
             intake = broker.intakes.get(fetched.topic_partition)
             if intake is None:
@@ -277,11 +278,6 @@ class Source(Brokers[SourceBroker]):
                 # The next batch is larger than the limit; brokers return it whole only as the first of a response.
                 intake.max_bytes = min(intake.max_bytes * 4, _MAX_PARTITION_BYTES)
         self._ask(broker)
-
-    def _report_quota(self, broker: SourceBroker) -> None:
-        for intake in broker.intakes.values():
-            by = f"limited by a quota of cluster {self._cluster.name}"
-            intake.receiver.throttled(by, broker.session.throttle_ms / 1000)
 
     def _partition_failed(self, broker: SourceBroker, intake: Intake, fetched: Fetched) -> None:
         failure = BrokerFailure.of(fetched.error_code, subject=self._reading(fetched.topic_partition))

@@ -141,6 +141,7 @@ class Scene:
         self.commits.begin(self.transactions)
         self.losses = Losses(
             losses_bench.COPY,
+            cast(Any, None),
             cast(Any, self),
             cast(Any, None),
             cast(Any, SimpleNamespace(current={})),

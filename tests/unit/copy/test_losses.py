@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.executor import history
+from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.history import HistoryVerdict, examine
 from mm2.copy.executor.intakes import Intake
@@ -53,6 +54,7 @@ class Scene:
         self.current: dict[TopicPartition, Session] = {}
         self.losses = Losses(
             dataclasses.replace(COPY, **changes),
+            BackgroundTasks(cast(Any, None)),
             cast(Any, self),
             cast(Any, self),
             cast(Any, self),
@@ -114,7 +116,7 @@ class Scene:
         async def run() -> None:
             for _ in range(times):
                 action()
-            await asyncio.gather(*self.losses._tasks)
+            await asyncio.gather(*self.losses._tasks._running)
 
         asyncio.run(run())
 
