@@ -23,8 +23,6 @@ _STORES = ("offset", "status", "config")
 _BALANCED = {"auto.leader.rebalance.enable": "true", "leader.imbalance.check.interval.seconds": "20"}
 #: Eight JVMs on few CPUs: with 3 s brokers lose their sessions without a fault, and with 60 s some do not start.
 _BUSY = {"broker.session.timeout.ms": "6000", "initial.broker.registration.timeout.ms": "600000"}
-#: The C2 compiler costs more than it saves at a few hundred records per second.
-_JVM = ("-XX:TieredStopAtLevel=1",)
 _SAFE = {"min.insync.replicas": "2", "transaction.state.log.min.isr": "2"}
 
 
@@ -78,8 +76,7 @@ def start_side(stack: ExitStack, folder: Path, name: str, brokers: int, replicas
     cluster = None
     if brokers > 1:
         heap = "256m" if brokers >= _REPLICATED else "384m"
-        options = _JVM if brokers >= _REPLICATED else ()
-        cluster = LocalCluster(name, folder / name.lower(), size=brokers, heap=heap, jvm_options=options, **how)
+        cluster = LocalCluster(name, folder / name.lower(), size=brokers, heap=heap, **how)
         stack.callback(cluster.stop)
         nodes = cluster.start(_START_S).brokers
     else:

@@ -21,9 +21,8 @@ _CONTROLLER_ID = 100
 class LocalCluster:
     """`brokers[0]` has node id 1, and so on. All nodes start and stop together; each can also be controlled alone.
 
-    `listeners` and `proxied` apply to every broker, `jvm_options` to every node. By default, topics have as many
-    replicas as there are brokers. A stalled follower is removed from the ISR after 1.5 s, and a dead broker is fenced
-    after 3 s.
+    `listeners` and `proxied` apply to every broker. By default, topics have as many replicas as there are brokers. A
+    stalled follower is removed from the ISR after 1.5 s, and a dead broker is fenced after 3 s.
     """
 
     def __init__(
@@ -36,7 +35,6 @@ class LocalCluster:
         heap: str = "384m",
         listeners: Mapping[str, str] | None = None,
         proxied: Collection[str] = (),
-        jvm_options: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.cluster_id = new_id()
@@ -44,7 +42,6 @@ class LocalCluster:
             f"{name}-controller",
             data_dir / "controller",
             heap="192m",
-            jvm_options=jvm_options,
             place=NodeRole(_CONTROLLER_ID, is_broker=False, cluster_id=self.cluster_id),
             overrides=overrides,
         )
@@ -62,7 +59,6 @@ class LocalCluster:
                 f"{name}-{number}",
                 data_dir / str(number),
                 heap=heap,
-                jvm_options=jvm_options,
                 listeners=listeners,
                 proxied=proxied,
                 place=NodeRole(number, is_controller=False, cluster_id=self.cluster_id, voters=voters),
