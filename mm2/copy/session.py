@@ -92,15 +92,38 @@ class PartitionCondition(NamedTuple):
     since_ms: int
 
 
+class EndedSession(NamedTuple):
+    """A session that has ended at ``mark`` because the rules have changed. ``known_epoch`` is that of the `LedgerEntry`."""
+
+    producer: ProducerIdentity
+    start: Mark
+    rules: str
+    mark: Mark
+    known_epoch: int = -1
+
+    def to_json(self) -> list[Any]:
+        """As in the ledger."""
+        producer = [self.producer.producer_id, self.producer.producer_epoch]
+        return [producer, list(self.start), self.rules, list(self.mark), self.known_epoch]
+
+    @classmethod
+    def from_json(cls, row: list[Any]) -> Self:
+        """The inverse of `to_json`. TypeError or ValueError for anything else."""
+        producer, start, rules, mark, known_epoch = row
+        return cls(ProducerIdentity(*producer), Mark(*start), str(rules), Mark(*mark), int(known_epoch))
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """``start`` is the mark at which its count was 0. ``rules`` decide which records are counted, see `rules_of`; ""
-    in sessions of old versions.
+    in sessions of old versions. ``after`` are the sessions that ended before it, oldest first: until a record of this
+    session is acknowledged, records of theirs may still appear on the target (rule R3).
     """
 
     producer: ProducerIdentity
     start: Mark
     rules: str = ""
+    after: tuple[EndedSession, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As in the ledger."""
@@ -111,12 +134,19 @@ class Session:
         }
         if self.rules:
             data["rules"] = self.rules
+        if self.after:
+            data["after"] = [ended.to_json() for ended in self.after]
         return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`. KeyError or TypeError for anything else."""
-        return cls(ProducerIdentity(*data["producer"]), Mark(*data["start"]), str(data.get("rules", "")))
+        after = tuple(EndedSession.from_json(row) for row in data.get("after", ()))
+        return cls(ProducerIdentity(*data["producer"]), Mark(*data["start"]), str(data.get("rules", "")), after)
+
+    def at(self, mark: Mark) -> Session:
+        """The session as it is written with a mark: ``after`` only until a record is counted."""
+        return dataclasses.replace(self, after=()) if self.after and mark.records else self
 
 
 class PositionHeader(NamedTuple):
@@ -145,7 +175,7 @@ class PositionHeader(NamedTuple):
         if self.epochs is not None:
             data["epochs"] = list(self.epochs)
         if self.session is not None:
-            data["session"] = self.session.to_json()
+            data["session"] = self.session.at(self.mark).to_json()
         return json.dumps(data, separators=(",", ":")).encode()
 
     @classmethod
@@ -272,6 +302,11 @@ class LedgerEntry:
         """The target partition."""
         return TopicPartition(self.remote_topic, self.partition)
 
+    @property
+    def ended_sessions(self) -> tuple[EndedSession, ...]:
+        """Sessions before this one of which records may still appear on the target, oldest first."""
+        return () if self.session is None else self.session.at(self.mark).after
+
     def is_undone(self, committed: int | None) -> bool:
         """Whether the position in Connect's offsets topic shows that this entry's transaction was not committed."""
         return self.before is not None and committed == self.previous and committed != self.mark.source
@@ -331,7 +366,7 @@ class LedgerEntry:
             if state is not None:
                 data["before_state"] = state.to_json()  # separate: older versions read five values above
         if self.session is not None:
-            data["session"] = self.session.to_json()
+            data["session"] = self.session.at(self.mark).to_json()
         return data
 
     @classmethod

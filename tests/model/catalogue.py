@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.model import committing, reading, sending
+from tests.model import committing, ending, reading, sending
 from tests.model.checker import Model
 from tests.model.committing import Committing
+from tests.model.ending import Ending
 from tests.model.reading import Reading
 from tests.model.sending import Sending
 
@@ -108,6 +109,12 @@ NEEDED_BY_READING: dict[str, reading.Bounds] = {
     "r4_starts": reading.Bounds(3, 0, 2, fork=True),
 }
 
+NEEDED_BY_ENDING: dict[str, ending.Bounds] = {
+    "r3_after": ending.Bounds(),
+    "r3_inherit": ending.Bounds(2, 3, 3, 2),
+    "s6_first": ending.Bounds(),
+}
+
 #: Assumptions of reading, each with a bound in which the protocol fails without it.
 ASSUMED: dict[str, reading.Bounds] = {
     "stale": reading.Bounds(2, 1, 1, stale=True),
@@ -129,6 +136,7 @@ HOLDS: list[Model] = [
     Committing(committing.Bounds(2, 3, 1)),
     Committing(committing.Bounds(1, 4, 1, reopens=1, clean=True)),
     Committing(committing.Bounds(2, 3, 1, resets=1, clean=True)),
+    Ending(ending.Bounds(3, 3, 3, 2)),
 ]
 
 LARGE: list[Model] = [
@@ -141,6 +149,7 @@ LARGE: list[Model] = [
     Sending(sending.Bounds((OLD,), faults=0, moves=2, takeovers=1, there_and_back=True)),
     Committing(committing.Bounds(2, 3, 2, resets=1, reopens=1, clean=True)),
     Committing(committing.Bounds(2, 3, 3, strays=1, clean=True)),
+    Ending(ending.Bounds(4, 5, 4, 3)),
 ]
 
 #: C8 with one more rule: a position that equals the newest mark is taken for ours, whatever precedes it.
@@ -155,4 +164,7 @@ def without(rule: str) -> Model:
     if rule in NEEDED_BY_COMMITS:
         rules = replace(committing.Rules(), **off)
         return Committing(NEEDED_BY_COMMITS[rule], rules, label=f"commits without {rule.upper()}")
+    if rule in NEEDED_BY_ENDING:
+        rules_of_end = replace(ending.Rules(), **off)
+        return Ending(NEEDED_BY_ENDING[rule], rules_of_end, label=f"ending without {rule.upper()}")
     return Reading(NEEDED_BY_READING[rule], replace(reading.Rules(), **off), label=f"reading without {rule.upper()}")

@@ -9,6 +9,7 @@ from tests.model.catalogue import (
     LARGE,
     NEEDED,
     NEEDED_BY_COMMITS,
+    NEEDED_BY_ENDING,
     NEEDED_BY_READING,
     SHORTCUT,
     without,
@@ -34,7 +35,7 @@ def test_the_original_protocol_has_the_known_counterexample(finding: str) -> Non
     assert step in result.violation.labels
 
 
-@pytest.mark.parametrize("rule", [*NEEDED, *NEEDED_BY_COMMITS, *NEEDED_BY_READING])
+@pytest.mark.parametrize("rule", [*NEEDED, *NEEDED_BY_COMMITS, *NEEDED_BY_READING, *NEEDED_BY_ENDING])
 def test_each_rule_is_needed(rule: str) -> None:
     model = without(rule)
     result = check(model, progress=rule in NEEDED_BY_READING)

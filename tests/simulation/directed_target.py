@@ -286,6 +286,51 @@ def deposed_target_leader(scenario: Scenario) -> None:
     world.run(world.now + 6.0)
 
 
+def revived_session(scenario: Scenario) -> None:
+    """A holder dies with records in flight, which only the leader has. Other leaders lack them, so the look-up does not find
+    them, and the session ends because the isolation level has changed, once or twice. Then the former leader is elected again:
+    it is still in sync, and has not truncated its log."""
+    world, target = scenario.world, scenario.target
+    part = target.partitions[DATA]
+    former = part.state.leader
+    others = [node for node in part.replicas if node != former]
+
+    def is_in_flight() -> bool:
+        end = part.replicas[former].end
+        return all(part.replicas[node].end < end for node in others)
+
+    def is_quiet() -> bool:
+        return len({(replica.end, replica.high_watermark) for replica in part.replicas.values()}) == 1
+
+    world.run(4.0)
+    if not world.run(world.now + 20, is_quiet):
+        raise Violation("simulation", "the followers do not know the high watermark")
+    _slow(target, DATA)
+    if not world.run(world.now + 10, is_in_flight):
+        raise Violation("simulation", "no batch is in flight")
+    _crash(scenario)
+    world.run(world.now + 0.5)
+    target.decide(part, others[0], part.state.isr, new_epoch=True)
+    world.run(world.now + 0.5)
+    for _ in range(world.random.randrange(1, 4)):
+        _restart(scenario, read_committed=not scenario.driver.spec.read_committed)
+        world.run(world.now + 1.0 + world.random.random())
+    target.decide(part, former, part.state.isr, new_epoch=True)
+    world.run(world.now + world.random.random() * 2)
+    if world.random.random() < 0.5:
+        _restart(scenario, read_committed=not scenario.driver.spec.read_committed)
+    _well(target, DATA)
+    world.run(world.now + 6.0)
+
+
+def _in_sync(profile: Profile) -> None:
+    """Slow followers stay in sync, and records come one by one."""
+    _seldom(profile)
+    profile.target.lag_time_s = 120.0
+    profile.produce_every_s = 0.3
+    profile.burst = 1
+
+
 # -- a deposed leader of the ledger
 
 
@@ -577,6 +622,7 @@ def _seldom_old_and_slow(profile: Profile) -> None:
     profile.produce_every_s = 0.7
 
 
+REVIVED_SESSION = Schedule(revived_session, _in_sync)
 DEPOSED_TARGET_LEADER = Schedule(deposed_target_leader, _seldom_old_and_slow)
 
 
@@ -590,6 +636,7 @@ TARGET: tuple[Schedule, ...] = (
     Schedule(frozen_with_full_socket, _seldom_old),
     Schedule(frozen_with_full_socket_doubled, _seldom_old),
     DEPOSED_TARGET_LEADER,
+    REVIVED_SESSION,
     Schedule(stale_ledger_leader, _short_batches),
     Schedule(stale_seen, _seldom_short),
     Schedule(late_position_before_seen, _short_commits),

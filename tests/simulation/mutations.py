@@ -40,7 +40,7 @@ from tests.simulation.directed import (
     WRITTEN_PAST_THE_CUT,
     Schedule,
 )
-from tests.simulation.directed_target import DEPOSED_TARGET_LEADER
+from tests.simulation.directed_target import DEPOSED_TARGET_LEADER, REVIVED_SESSION
 from tests.simulation.scenario import Profile
 
 _OLD_MS = 30 * 86_400_000
@@ -230,6 +230,13 @@ def _validated(self: Losses, cursor: Cursor) -> None:
     self._source.validated(cursor.partition, self._source.leader_epoch(cursor.partition))
 
 
+_questions = LookUps._questions
+
+
+def _without_ended(self: LookUps, asked: Mapping[TopicPartition, Outbox]) -> dict[TopicPartition, ProgressQuestion]:
+    return {tp: question._replace(ended=()) for tp, question in _questions(self, asked).items()}
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "S1",
@@ -350,6 +357,18 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a session is continued under other rules",
         ((SessionTable, "has_other_rules", lambda *_: False),),
         ("rules", "crash"),
+    ),
+    Mutation(
+        "R3",
+        "records of a session that has ended are not looked for",
+        ((SessionTable, "end", lambda *_: None),),
+        schedule=REVIVED_SESSION,
+    ),
+    Mutation(
+        "R3, S6",
+        "they are looked for at the next take-over only",
+        ((LookUps, "_questions", _without_ended),),
+        schedule=REVIVED_SESSION,
     ),
     Mutation(
         "R4",

@@ -21,10 +21,11 @@ from mm2.copy.executor.target_progress import (
     LOOK_UP_REFUSED_S,
     InconsistentTarget,
     ProgressQuestion,
+    RevivedSession,
     TargetLookUp,
     TargetProgress,
 )
-from mm2.copy.session import RULES, LedgerEntry
+from mm2.copy.session import RULES, LedgerEntry, Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
@@ -80,12 +81,13 @@ class ContinuedSessions:
         self._sessions.current[cursor.partition] = session
         outbox.looked_up = True
         outbox.floor = session.start.target
+        outbox.ended_sessions = session.after
         base = -1
         if progress is not None and skip:
             base = progress.offset_of(mark.records, skip)
 
         def begin() -> None:
-            if self._sessions.current.get(cursor.partition) != session:
+            if not self._sessions.is_current(cursor.partition, session):
                 return  # another session has been opened meanwhile
             outbox.begin(session.producer, mark.records + skip, known=False)
             outbox.end_offset = mark.target
@@ -121,6 +123,7 @@ class ContinuedSessions:
                     entry.session.start.target,
                     max(entry.target_epoch, cursor.outbox.leader_epoch),
                     self._sink.topic_ids.get(tp.topic, ""),
+                    entry.ended_sessions,
                 )
                 for tp, (cursor, entry) in waiting.items()
                 if entry.session is not None
@@ -130,10 +133,15 @@ class ContinuedSessions:
                 cursor, entry = waiting[tp]
                 if isinstance(answer, TargetProgress):
                     del waiting[tp]
-                    if self._sessions.is_to_end(entry) and answer.records == entry.mark.records:
+                    entry, progress = self._newest(cursor, entry, answer)
+                    if cursor.stopped:
+                        continue
+                    if self._sessions.is_to_end(entry):
+                        self._sessions.end(cursor.partition, entry, progress.leader_epoch)
+                    if self._sessions.is_to_end(entry) and progress.records == entry.mark.records:
                         blind[cursor.partition] = entry.mark.source
                     else:
-                        self._continue_after_look_up(cursor, entry, answer)
+                        self._continue_after_look_up(cursor, entry, progress)
                 elif isinstance(answer, InconsistentTarget):
                     del waiting[tp]
                     cursor.fail(PartitionState.INCONSISTENT, str(answer))
@@ -154,6 +162,32 @@ class ContinuedSessions:
                 self._new_sessions.open(blind)
             if waiting:
                 await self._link.pause(_RETRY_S)
+
+    def _newest(
+        self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress
+    ) -> tuple[LedgerEntry, TargetProgress]:
+        """The session to continue, and its progress: the entry's, or the one before, if records of it have come back
+        and the entry's has none (rule R3).
+        """
+        if progress.revived is None:
+            return entry, progress
+        ended, there = progress.revived
+        if ended.rules not in RULES:
+            cursor.fail(PartitionState.INCONSISTENT, _unknown_rules(progress.revived))
+            return entry, progress
+        self._log.warning(
+            "a former leader of the target has brought back records of a session that had ended, it continues",
+            partition=str(cursor.partition),
+            records=there.records - ended.mark.records,
+            producer_id=ended.producer.producer_id,
+        )
+        before = entry.ended_sessions[: entry.ended_sessions.index(ended)]
+        session = Session(ended.producer, ended.start, ended.rules, before)
+        cursor.known_epoch = ended.known_epoch
+        self._sessions.marks[cursor.partition] = ended.mark
+        if entry.mark.source > ended.mark.source:
+            cursor.window.trail.cut(ended.mark.source)  # what was dropped since is read again, under other rules
+        return entry.replace(session=session, mark=ended.mark, known_epoch=ended.known_epoch), there
 
     def _continue_after_look_up(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         self._use_rules_of(cursor, entry)
@@ -246,3 +280,11 @@ class ContinuedSessions:
             for cursor in self._cursors.values():
                 if cursor.spec.remote_topic == target.topic:
                     cursor.conditions.note = note
+
+
+def _unknown_rules(revived: RevivedSession) -> str:
+    ended, progress = revived
+    return (
+        f"{progress.records - ended.mark.records} records of a copy session under unknown rules ({ended.rules}) have appeared "
+        "on the target after it had ended; reset the position of this partition to copy them again"
+    )

@@ -109,6 +109,7 @@ class LookUps:
                 outbox.floor,
                 max(outbox.leader_epoch, -1 if outbox.verified_epoch is None else outbox.verified_epoch),
                 self._topic_ids.get(tp.topic),
+                () if outbox.acked else outbox.ended_sessions,
             )
             for tp, outbox in asked.items()
             if outbox.identity is not None
@@ -174,8 +175,9 @@ class LookUps:
             outbox.queue.appendleft(rest)
             outbox.acked, outbox.end_offset = there, progress.target_end
             gained = True
-        if there > outbox.next:
-            # Another executor has copied more than this one has read: it has taken over the partition.
+        if there > outbox.next or progress.revived is not None:
+            # Another executor has copied more than this one has read: it has taken over the partition. Or the session before
+            # this one continues, in the next micro-batch.
             subject = subject_of(outbox, self._cluster)
             self._owner.lose(outbox, BrokerFailure.of(ErrorCode.PRODUCER_FENCED, subject=subject))
             return

@@ -185,6 +185,8 @@ class Losses:
 
     def _continue_at(self, cursor: Cursor, offset: int, topic_id: str, epoch: int) -> None:
         cursor.move(offset)
+        self._sessions.forget_ended(cursor.partition)
+        cursor.outbox.ended_sessions = ()
         if offset:  # to detect another truncation before anything is read
             cursor.leader_epoch = cursor.known_epoch = epoch
         if topic_id != cursor.topic_id or not offset:

@@ -72,6 +72,7 @@ class NewSessions:
 
     def open_again(self, cursor: Cursor, mark: Mark) -> None:
         """Open a new session at a mark, because the old one cannot continue."""
+        self._sessions.forget_ended(cursor.partition)
         self._sessions.current.pop(cursor.partition, None)
         self.open({cursor.partition: mark.source})
 
@@ -81,6 +82,7 @@ class NewSessions:
 
         The ledger names the old session until the new one is written, so another crash changes nothing.
         """
+        self._sessions.end_at(cursor.partition, cursor.window.mark)
         self.open({cursor.partition: cursor.window.position})
 
     async def _open(self, positions: dict[TopicPartition, int | None]) -> None:
@@ -209,18 +211,22 @@ class NewSessions:
             cursor.outbox.begin(identity, 0, known=False)
             self._source.add([cursor])
             return
-        session = self._sessions.current[cursor.partition] = Session(identity, mark, self._sessions.rules)
+        ended, verified_epoch = self._sessions.ending.pop(cursor.partition, ((), -1))
+        session = self._sessions.current[cursor.partition] = Session(identity, mark, self._sessions.rules, ended)
         cursor.outbox.looked_up = True
         cursor.outbox.floor = mark.target
+        cursor.outbox.ended_sessions = ended
         if cursor.known_epoch < 0:
             cursor.known_epoch = self._source.leader_epoch(cursor.partition)
         # Fetching starts now; records are sent when the ledger has the session.
         self._source.add([cursor])
 
         def known() -> None:
-            if self._sessions.current.get(cursor.partition) is not session:
+            if not self._sessions.is_current(cursor.partition, session):
                 return  # another session has been opened meanwhile
             cursor.outbox.begin(identity, 0, known=False)
+            # In another leader epoch the sessions before it are looked up again (rule S6).
+            cursor.outbox.verified_epoch = verified_epoch if verified_epoch >= 0 else None
             cursor.outbox.end_offset = mark.target
             self._sink.end_pause(cursor.outbox)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from mm2.copy.session import sequence_of
+from mm2.copy.session import EndedSession, sequence_of
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.records.batch import BatchHeader, patch, read_header
 from mm2.kafka.records.record import Record, encode_batch
@@ -99,6 +99,7 @@ class Outbox:
     leader_epoch: int = -1  # of the partition, by the newest metadata
     verified_epoch: int | None = None  # of the last look-up, until the first acknowledgement that follows it
     floor: int = -1  # target offset where the session began; -1: unknown
+    ended_sessions: tuple[EndedSession, ...] = ()  # `Session.after`
     look_up_cause: KafkaFailure | None = None  # why the look-up is made; None when there was no response
     queue: deque[OutgoingBatch] = field(default_factory=deque)
     sent: deque[OutgoingBatch] = field(default_factory=deque)

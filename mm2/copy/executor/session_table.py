@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from mm2.copy.session import LedgerEntry, Mark, Session, rules_of
+import dataclasses
+from typing import Final
+
+from mm2.copy.session import EndedSession, LedgerEntry, Mark, Session, rules_of
 from mm2.copy.spec import CopySpec
 from mm2.kafka.structs import TopicPartition
+
+_ENDED_KEPT: Final = 8
 
 
 class SessionTable:
     """State that opening, continuing and committing share.
 
     ``rules`` are those of new sessions. ``current`` has the session of each partition; none while positions do not
-    depend on one. ``marks`` are those of the ledger, of partitions whose position was not moved since.
+    depend on one. ``marks`` are those of the ledger, of partitions whose position was not moved since. ``ending`` are
+    sessions that a new one replaces because the rules have changed, oldest first, with the leader epoch of the target in
+    which they were looked up.
     """
 
     def __init__(self, spec: CopySpec) -> None:
         self.rules = rules_of(read_committed=spec.read_committed)
         self.current: dict[TopicPartition, Session] = {}
         self.marks: dict[TopicPartition, Mark] = {}
+        self.ending: dict[TopicPartition, tuple[tuple[EndedSession, ...], int]] = {}
         self._with_sessions = spec.with_sessions
 
     def has_other_rules(self, entry: LedgerEntry) -> bool:
@@ -27,3 +35,27 @@ class SessionTable:
     def is_to_end(self, entry: LedgerEntry) -> bool:
         """Whether the records of a session are only skipped, and copying then continues differently."""
         return self.has_other_rules(entry) or not self._with_sessions
+
+    def is_current(self, partition: TopicPartition, session: Session) -> bool:
+        """Whether no other session of the partition has been opened since."""
+        current = self.current.get(partition)
+        return current is not None and (current.producer, current.start) == (session.producer, session.start)
+
+    def end(self, partition: TopicPartition, entry: LedgerEntry, leader_epoch: int) -> None:
+        """A session that was looked up in this leader epoch of the target ends at the entry's mark, or later (`end_at`)."""
+        session = entry.session
+        if session is not None:
+            ended = EndedSession(session.producer, session.start, session.rules, entry.mark, entry.known_epoch)
+            self.ending[partition] = (*entry.ended_sessions, ended)[-_ENDED_KEPT:], leader_epoch
+
+    def end_at(self, partition: TopicPartition, mark: Mark) -> None:
+        """The session that is to end does so at this mark."""
+        if partition in self.ending:
+            (*others, last), leader_epoch = self.ending[partition]
+            self.ending[partition] = (*others, last._replace(mark=mark)), leader_epoch
+
+    def forget_ended(self, partition: TopicPartition) -> None:
+        """The position has been moved: records of ended sessions are no longer those from there on."""
+        self.ending.pop(partition, None)
+        if (session := self.current.get(partition)) is not None and session.after:
+            self.current[partition] = dataclasses.replace(session, after=())

@@ -7,13 +7,15 @@ log are read. All calls block and run on background threads.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mm2.copy.session import count_after
+from mm2.copy.session import EndedSession, count_after
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -40,7 +42,7 @@ class ProgressQuestion(NamedTuple):
     ``records`` of it are known to be on the target, which ended at offset ``behind`` (-1: unknown) after the last of
     them. ``floor`` is the target offset where the session began (-1: unknown), ``leader_epoch`` the highest known one
     of the target partition (-1: unknown): a response with a lower one is stale. So is a response about a topic with
-    another id than ``topic_id`` ("": unknown).
+    another id than ``topic_id`` ("": unknown). ``ended`` are sessions before it of which records may still appear.
     """
 
     producer: ProducerIdentity
@@ -49,6 +51,7 @@ class ProgressQuestion(NamedTuple):
     floor: int = -1
     leader_epoch: int = -1
     topic_id: str = ""
+    ended: tuple[EndedSession, ...] = ()
 
 
 class FoundBatch(NamedTuple):
@@ -64,13 +67,15 @@ class FoundBatch(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TargetProgress:
     """``records`` of the session are on the target, all below the high watermark. The log ended at offset ``end`` in
-    ``leader_epoch``. ``batches`` are those after the known ones.
+    ``leader_epoch``. ``batches`` are those after the known ones. ``revived`` is a session before this one of which
+    records have appeared since it ended.
     """
 
     records: int
     end: int
     leader_epoch: int = -1
     batches: tuple[FoundBatch, ...] = ()
+    revived: RevivedSession | None = None
 
     def offset_of(self, at: int, count: int) -> int:
         """The target offset of the session's record number ``at``; -1 when it and the next ``count - 1`` records are
@@ -86,6 +91,13 @@ class TargetProgress:
 
     def _offset_of(self, at: int) -> int:
         return next((b.offset + at - b.at for b in self.batches if b.at <= at < b.at + b.records), -1)
+
+
+class RevivedSession(NamedTuple):
+    """A session that has ended before a former leader, elected again, brought back records of it (rule R3)."""
+
+    session: EndedSession
+    progress: TargetProgress
 
 
 class InconsistentTarget(KafkaFailure):
@@ -131,7 +143,7 @@ class TargetLookUp:
             if end.leader_epoch != _leader_epoch(metadata, tp):
                 producers = {}  # this state may come from another leader
             try:
-                found[tp] = self._settle(tp, questions[tp], producers, end)
+                found[tp] = self._check_ended(tp, questions[tp], producers, end)
             except KafkaFailure as error:
                 found[tp] = error
         return found
@@ -186,6 +198,37 @@ class TargetLookUp:
         return settled
 
     # -- the session's records ---------------------------------------------------------------------------------------
+
+    def _check_ended(
+        self,
+        tp: TopicPartition,
+        question: ProgressQuestion,
+        described: dict[int, ProducerState] | KafkaFailure,
+        end: OffsetInfo,
+    ) -> TargetProgress:
+        """The progress of the session, and whether records of one before it have appeared."""
+        progress = self._settle(tp, question, described, end)
+        revived: list[RevivedSession] = []
+        for ended in question.ended:
+            mark = ended.mark
+            asked = ProgressQuestion(ended.producer, mark.records, mark.target, ended.start.target)
+            try:
+                there = self._settle(tp, asked, described, end)
+            except BrokerFailure as error:
+                if not error.is_final:
+                    raise
+                continue  # deleted by retention: nothing has appeared at the end of the log
+            if there.records > mark.records:
+                revived.append(RevivedSession(ended, there))
+        if not revived:
+            return progress
+        if len(revived) > 1 or progress.records:
+            message = (
+                f"{tp} of cluster {self._cluster.name} has {revived[0].progress.records - revived[0].session.mark.records} records "
+                "of a copy session that ended before they appeared, and records of a later session"
+            )
+            raise InconsistentTarget(message)
+        return dataclasses.replace(progress, revived=revived[0])
 
     def _settle(
         self,
@@ -244,7 +287,7 @@ class TargetLookUp:
         ``count``, or a later one where retention or DeleteRecords has removed the start of the log (``is_cut``).
         """
         found: list[FoundBatch] = []
-        for header in self._headers(tp, producer, first, end):
+        for header in self._headers(tp, {producer}, first, end):
             before = max(0, first - header.base_offset)  # known records of the batch
             at = count_after(header.base_sequence + before - 1, count)
             if at != count and not (is_cut and not found and at > count):
@@ -279,10 +322,12 @@ class TargetLookUp:
         policy = configs.get("cleanup.policy")
         return policy is not None and "compact" in (policy.value or "")
 
-    def _headers(self, tp: TopicPartition, producer: ProducerIdentity, first: int, end: int) -> Iterator[BatchHeader]:
+    def _headers(
+        self, tp: TopicPartition, producers: AbstractSet[ProducerIdentity], first: int, end: int
+    ) -> Iterator[BatchHeader]:
         for _, batch in self._batches({tp: (first, end)}):
             header = batch.view.header
-            if header is not None and ProducerIdentity(header.producer_id, header.producer_epoch) == producer:
+            if header is not None and ProducerIdentity(header.producer_id, header.producer_epoch) in producers:
                 yield header
 
     def end_of(self, partition: TopicPartition, first: int, end: int, producer: ProducerIdentity) -> int:
@@ -290,15 +335,17 @@ class TargetLookUp:
         Raises KafkaFailure.
         """
         behind = first
-        for header in self._headers(partition, producer, first, end):
+        for header in self._headers(partition, {producer}, first, end):
             behind = header.last_offset + 1
         return behind
 
-    def count_own(self, partition: TopicPartition, first: int, end: int, producer: ProducerIdentity) -> int:
-        """The number of records of the producer at target offsets ``first .. end-1``. Raises KafkaFailure."""
+    def count_own(
+        self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[ProducerIdentity]
+    ) -> int:
+        """The number of records of these producers at target offsets ``first .. end-1``. Raises KafkaFailure."""
         return sum(
             min(header.last_offset + 1, end) - max(header.base_offset, first)
-            for header in self._headers(partition, producer, first, end)
+            for header in self._headers(partition, producers, first, end)
         )
 
     def behind_markers(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -138,9 +138,10 @@ class TargetSearch:
     async def _search_gap(self, cursor: Cursor, first: int, end: int, own: int, session: Session) -> None:
         target = cursor.spec.target
         failure: KafkaFailure | None = None
+        producers = {session.producer, *(ended.producer for ended in session.after)}
         while True:
             try:
-                found = await self._call(self._look_up.count_own, target, first, end, session.producer)
+                found = await self._call(self._look_up.count_own, target, first, end, producers)
                 break
             except KafkaFailure as error:
                 self._log.info("gap on the target could not be searched", partition=str(target), error=str(error))

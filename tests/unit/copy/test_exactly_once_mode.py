@@ -144,7 +144,7 @@ class Scene:
             cast(Any, None),
             cast(Any, self),
             cast(Any, None),
-            cast(Any, SimpleNamespace(current={})),
+            cast(Any, SimpleNamespace(current={}, forget_ended=lambda _: None)),
             cast(Any, None),
             self._call,
             self.commits.then,

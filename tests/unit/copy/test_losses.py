@@ -52,6 +52,7 @@ class Scene:
         self.committed: list[tuple[Mark, bool]] = []  # (mark, held)
         self.waiting: list[Callable[[], None]] = []
         self.current: dict[TopicPartition, Session] = {}
+        self.forgotten: list[TopicPartition] = []  # whose ended sessions were
         self.losses = Losses(
             dataclasses.replace(COPY, **changes),
             BackgroundTasks(cast(Any, None)),
@@ -95,6 +96,9 @@ class Scene:
 
     def refresh_soon(self) -> None:
         """No leaders here."""
+
+    def forget_ended(self, partition: TopicPartition) -> None:
+        self.forgotten.append(partition)
 
     async def _call(self, call: Callable[..., Any], *args: Any) -> Any:
         await asyncio.sleep(0)

@@ -20,10 +20,17 @@ from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import Outbox
 from mm2.copy.executor.reports import progress_of
 from mm2.copy.executor.session_table import SessionTable
-from mm2.copy.executor.target_progress import FoundBatch, InconsistentTarget, Prints, TargetProgress, fingerprint
+from mm2.copy.executor.target_progress import (
+    FoundBatch,
+    InconsistentTarget,
+    Prints,
+    RevivedSession,
+    TargetProgress,
+    fingerprint,
+)
 from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.segments import Segment, SegmentChunk, UnwrittenChunks
-from mm2.copy.session import LedgerEntry, Lost, Mark, Session, Start, rules_of
+from mm2.copy.session import EndedSession, LedgerEntry, Lost, Mark, Session, Start, rules_of
 from mm2.copy.spec import Assignment, CopySpec, TransactionsSpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.cluster import Cluster
@@ -576,7 +583,8 @@ def test_a_crashed_session_without_new_copies_is_followed_by_one_under_the_curre
     scene = Scene(read_committed=True)
     scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
-    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
+    before = (ended(UNCOMMITTED, Mark(50, 150, 50)),)
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED, before)}
 
 
 @pytest.mark.parametrize("changes", [{}, {"transactions": TransactionsSpec("id")}], ids=["default", "exactly once"])
@@ -612,14 +620,92 @@ def test_a_crashed_session_is_read_past_under_its_own_rules(old: bool) -> None:
     assert (scene.bench.owner.calls, cursor.suspended, scene.bench.outgoing_batches) == ([("finished", 54)], True, [])
     assert (cursor.window.mark, scene.sessions.current[TP].producer) == (Mark(54, 154, 54), ProducerIdentity(7, 1))
     play(scene, lambda: scene.new_sessions.open_next(cursor))
-    rules = rules_of(read_committed=not old)
-    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(54, 70, 0), rules)}
+    rules, before = rules_of(read_committed=not old), (ended(rules_of(read_committed=old), Mark(54, 154, 54)),)
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(54, 70, 0), rules, before)}
     assert (cursor.predecessor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [old, False])
     assert (len(scene.committed), scene.outbox.needs_producer_id) == (2, True)
     scene.committed.pop(0)()
     assert scene.outbox.needs_producer_id, "the session before has ended"
     scene.bench.fetch(batch(52, 9))
     assert scene.bench.offsets() == list(range(54, 61))
+
+
+def ended(rules: str, mark: Mark, known_epoch: int = 9) -> EndedSession:
+    return EndedSession(ProducerIdentity(7, 1), Mark(0, 100, 0), rules, mark, known_epoch)
+
+
+def test_a_session_after_one_under_other_rules_is_looked_up_with_it_in_another_leader_epoch() -> None:
+    """Rule S6: the leader may be another one than the one that was asked about the old session."""
+    scene = Scene(read_committed=True)
+    scene.standings = [TargetProgress(50, 150, 4)]
+    play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
+    scene.written()
+    assert (scene.outbox.verified_epoch, scene.outbox.ended_sessions) == (4, (ended(UNCOMMITTED, Mark(50, 150, 50)),))
+
+
+def follower(known: EndedSession) -> LedgerEntry:
+    """A session under the current rules after another one, without records yet; three offsets have been dropped."""
+    session = Session(ProducerIdentity(9, 0), Mark(50, 150, 0), COMMITTED, (known,))
+    return ENTRY.replace(session=session, mark=Mark(53, 150, 0), known_epoch=11)
+
+
+def test_a_session_of_which_records_have_come_back_continues() -> None:
+    """A former leader of the target had records of it that the look-up before its end did not find."""
+    scene = Scene(read_committed=True)
+    before = ended(UNCOMMITTED, Mark(50, 150, 50), 3)
+    progress = TargetProgress(54, 154, 5, (FoundBatch(50, 150, 4),))
+    scene.standings = [TargetProgress(0, 154, 5, revived=RevivedSession(before, progress))]
+    play(scene, lambda: scene.begin(Start(53, 53, follower(before), SegmentChunk(6, [Segment(40, 140, 10)]))))
+    cursor = scene.cursor
+    assert (cursor.window.mark, cursor.predecessor.remaining, cursor.predecessor.finishing) == (
+        Mark(50, 150, 50),
+        4,
+        True,
+    )
+    assert (cursor.read_committed, cursor.known_epoch, scene.outbox.floor) == (False, 3, 100)
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(7, 1), Mark(0, 100, 0), UNCOMMITTED)}
+    scene.written()
+    scene.bench.fetch(batch(50, 9))
+    assert (scene.bench.owner.calls, cursor.window.mark) == ([("finished", 54)], Mark(54, 154, 54))
+    play(scene, lambda: scene.new_sessions.open_next(cursor))
+    again = before._replace(mark=Mark(54, 154, 54))
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(54, 70, 0), COMMITTED, (again,))}
+    scene.written()
+    assert (scene.outbox.verified_epoch, scene.outbox.ended_sessions) == (5, (again,))
+
+
+def test_all_sessions_without_records_in_between_are_kept_in_mind() -> None:
+    scene = Scene()  # the rules have been changed back
+    before = ended(UNCOMMITTED, Mark(50, 150, 50))
+    scene.standings = [TargetProgress(0, 150, 5)]
+    play(scene, lambda: scene.begin(Start(53, 53, follower(before))))
+    empty = EndedSession(ProducerIdentity(9, 0), Mark(50, 150, 0), COMMITTED, Mark(53, 150, 0), 11)
+    assert scene.sessions.current[TP].after == (before, empty)
+
+
+def test_records_of_a_session_under_unknown_rules_stop_the_partition() -> None:
+    scene = Scene(read_committed=True)
+    before = ended("isolation=snapshot", Mark(50, 150, 50))
+    progress = TargetProgress(54, 154, 5, (FoundBatch(50, 150, 4),))
+    scene.standings = [TargetProgress(0, 154, 5, revived=RevivedSession(before, progress))]
+    play(scene, lambda: scene.begin(Start(53, 53, follower(before))))
+    condition = scene.cursor.conditions.stop
+    assert condition is not None
+    assert (condition.state, condition.reason[:55]) == (
+        PartitionState.INCONSISTENT,
+        "4 records of a copy session under unknown rules (isolat",
+    )
+
+
+def test_a_moved_position_ends_the_sessions_before() -> None:
+    table = SessionTable(dataclasses.replace(COPY))
+    table.current[TP] = session = Session(
+        ProducerIdentity(9, 0), Mark(50, 150, 0), COMMITTED, (ended(UNCOMMITTED, Mark(1, 2, 1)),)
+    )
+    table.end(TP, ENTRY, 4)
+    table.forget_ended(TP)
+    assert (table.current[TP].after, table.ending) == ((), {})
+    assert table.is_current(TP, session)
 
 
 def test_compared_records_also_end_a_session_under_other_rules() -> None:
@@ -742,8 +828,14 @@ def test_a_session_under_other_rules_ends_where_its_records_cannot_be_compared(
         50,
         "at least once",
     )
-    expected = {} if changes else {TP: Session(ProducerIdentity(9, 0), cursor.window.mark, COMMITTED)}
-    assert scene.sessions.current == expected
+    assert (TP in scene.sessions.current) is not bool(changes)
+    if not changes:
+        session = scene.sessions.current[TP]
+        assert (session.producer, session.start, session.rules) == (
+            ProducerIdentity(9, 0),
+            cursor.window.mark,
+            COMMITTED,
+        )
 
 
 def test_transactions_that_begin_where_a_session_was_cut_off_use_the_current_rules() -> None:

@@ -8,10 +8,12 @@ from mm2.copy.ledger import Key, Ledger, chunk_record, chunk_tombstone, entry_re
 from mm2.copy.segments import CHUNK_SIZE, CHUNKS_KEPT, Gap, Segment, SegmentChunk, Trail, UnwrittenChunks
 from mm2.copy.session import (
     SEQUENCES,
+    EndedSession,
     EpochStart,
     LedgerEntry,
     Lost,
     Mark,
+    PositionHeader,
     Session,
     Start,
     count_after,
@@ -49,6 +51,21 @@ def test_entry_survives_the_ledger() -> None:
     assert LedgerEntry.from_json("orders", 0, ruled.to_json()) == ruled
     ahead = ENTRY.replace(known_epoch=5, retired=("src0", "dst0"), source_epochs=(EpochStart(2, 7), EpochStart(3, 40)))
     assert LedgerEntry.from_json("orders", 0, ahead.to_json()) == ahead
+
+
+def test_sessions_that_ended_before_are_named_until_a_record_is_counted() -> None:
+    ended = EndedSession(ProducerIdentity(6, 1), Mark(0, 100, 0), "isolation=read_committed", Mark(80, 190, 80), 2)
+    session = Session(ProducerIdentity(7, 0), Mark(80, 200, 0), "isolation=read_uncommitted", (ended,))
+    first = ENTRY.replace(session=session, mark=session.start)
+    assert first.ended_sessions == (ended,)
+    assert LedgerEntry.from_json("orders", 0, first.to_json()) == first
+    header = PositionHeader.of(first)
+    assert PositionHeader.from_bytes(header.to_bytes()) == header
+    later = first.replace(mark=Mark(90, 210, 10))
+    assert (later.ended_sessions, ENTRY.ended_sessions, ENTRY.replace(session=None).ended_sessions) == ((), (), ())
+    settled = Session(session.producer, session.start, session.rules)
+    assert LedgerEntry.from_json("orders", 0, later.to_json()).session == settled
+    assert PositionHeader.from_bytes(PositionHeader.of(later).to_bytes()).session == settled
 
 
 def test_an_older_entry_names_its_epoch_once() -> None:

@@ -15,7 +15,8 @@ import pytest
 from mm2.copy.executor.brokers import SLOW_RESPONSE_S, BrokerAddress
 from mm2.copy.executor.outbox import Outbox, OutboxState, OutgoingBatch
 from mm2.copy.executor.sink import Sink, _TargetBroker, _UnderWay
-from mm2.copy.executor.target_progress import FoundBatch, ProgressQuestion, TargetProgress
+from mm2.copy.executor.target_progress import FoundBatch, ProgressQuestion, RevivedSession, TargetProgress
+from mm2.copy.session import EndedSession, Mark
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.records.batch import read_header
@@ -80,6 +81,7 @@ class Scene:
         self.words: list[str | None] = []
         self.standing: TargetProgress | KafkaFailure = TargetProgress(0, 0)
         self.questions: list[dict[TopicPartition, tuple[int, int, int]]] = []
+        self.ended: list[tuple[EndedSession, ...]] = []  # of the questions
         self.lost: list[int] = []
         self.age_ms = 0
         self.inconsistent: list[str] = []
@@ -96,6 +98,7 @@ class Scene:
     async def _look_up(
         self, questions: Mapping[TopicPartition, ProgressQuestion]
     ) -> Mapping[TopicPartition, TargetProgress | KafkaFailure]:
+        self.ended += (question.ended for question in questions.values())
         self.questions.append({tp: (q.producer.producer_id, q.records, q.behind) for tp, q in questions.items()})
         return dict.fromkeys(questions, self.standing)
 
@@ -439,6 +442,24 @@ def test_a_fenced_executor_has_lost_the_partition() -> None:
         line.fail(GONE)
         await turn()
         assert (scene.acked, scene.lost, box.paused) == ([("a", -1)], [90], True)
+
+    play(scenario)
+
+
+def test_records_of_the_session_before_end_the_micro_batch() -> None:
+    """The next one continues that session (`ContinuedSessions`)."""
+
+    async def scenario(scene: Scene) -> None:
+        before = EndedSession(ProducerIdentity(3, 0), Mark(0, 0, 0), "", Mark(5, 5, 5))
+        line, box = Line(scene.sink, 1), scene.outbox(looked_up=True)
+        box.ended_sessions = (before,)
+        scene.put(box, "a", 2)
+        await turn()
+        scene.standing = TargetProgress(0, 9, revived=RevivedSession(before, TargetProgress(9, 9)))
+        line.fail(GONE)
+        await turn()
+        assert scene.ended == [(before,)]
+        assert (scene.acked, scene.lost, box.paused) == ([], [90], True)
 
     play(scenario)
 

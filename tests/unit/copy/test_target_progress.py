@@ -15,11 +15,12 @@ from mm2.copy.executor.target_progress import (
     InconsistentTarget,
     Prints,
     ProgressQuestion,
+    RevivedSession,
     TargetLookUp,
     TargetProgress,
     fingerprint,
 )
-from mm2.copy.session import SEQUENCES
+from mm2.copy.session import SEQUENCES, EndedSession, Mark
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.reader import Batch
@@ -362,3 +363,53 @@ def test_a_fingerprint_is_of_what_a_copy_keeps() -> None:
     ]
     assert fingerprint(base) == fingerprint(same)
     assert fingerprint(base) not in {fingerprint(other) for other in others}
+
+
+# -- sessions that ended before --------------------------------------------------------------------------------------------
+
+BEFORE = ProducerIdentity(5, 0)
+ENDED = EndedSession(BEFORE, Mark(0, 100, 0), "isolation=read_committed", Mark(50, 250, 150))
+
+
+def ask_ended(target: Target, *ended: EndedSession, start: int = 250) -> Any:
+    question = ProgressQuestion(OURS, 0, start, start, ended=ended)
+    return target.look_up.progress({T: question})[T]
+
+
+def test_records_that_a_former_leader_has_brought_back_are_found() -> None:
+    target = Target()
+    target.ends_at(253)
+    target.tails = [(T, batch(250, 3, producer=(5, 0, 150)))]
+    progress = TargetProgress(153, 253, 3, (FoundBatch(150, 250, 3),))
+    assert ask_ended(target, ENDED) == TargetProgress(0, 253, 3, revived=RevivedSession(ENDED, progress))
+    other = ENDED._replace(producer=ProducerIdentity(4, 0), mark=Mark(50, 250, 10))
+    assert ask_ended(target, other, ENDED).revived == RevivedSession(ENDED, progress)
+
+
+def test_without_such_records_the_session_before_has_ended() -> None:
+    target = Target()
+    target.ends_at(253)
+    target.tails = [(T, batch(250, 3, producer=(99, 0, 0)))]
+    assert ask_ended(target, ENDED) == TargetProgress(0, 253, 3)
+    target.log_start, target.tails = 252, []  # what was there is deleted
+    assert ask_ended(target, ENDED, start=253) == TargetProgress(0, 253, 3)
+
+
+def test_records_of_two_sessions_at_once_contradict_each_other() -> None:
+    target = Target()
+    target.ends_at(255)
+    target.tails = [(T, batch(250, 3, producer=(5, 0, 150))), (T, batch(253, 2, producer=(7, 2, 0)))]
+    found = ask_ended(target, ENDED)
+    assert isinstance(found, InconsistentTarget)
+    assert "has 3 records of a copy session that ended before they appeared" in str(found)
+
+
+def test_own_records_are_counted_by_producer() -> None:
+    target = Target()
+    target.tails = [
+        (T, batch(250, 3, producer=(5, 0, 150))),
+        (T, batch(253, 2, producer=(7, 2, 0))),
+        (T, batch(255, 4, producer=(9, 0, 0))),
+    ]
+    assert target.look_up.count_own(T, 250, 259, {OURS}) == 2
+    assert target.look_up.count_own(T, 250, 259, {OURS, BEFORE}) == 5
