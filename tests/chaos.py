@@ -27,6 +27,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # started with -P, which leaves our own folder out
 
+from bench.errors import BenchFailed
 from mm2.kafka.errors import KafkaFailure
 from mm2.sandbox.errors import SandboxError
 from tests.endurance.backlog import Death, backlog
@@ -60,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of random faults (default: %(default)g)")
     parser.add_argument("--kills", type=int, default=0, help="instead: number of kill -9 while a backlog is copied")
     parser.add_argument("--records", type=int, default=2_000_000, help="of the backlog (default: %(default)s)")
+    parser.add_argument(
+        "--beside", metavar="REVISION", help="with --kills: every second process runs this project at a Git revision"
+    )
     parser.add_argument("--age-days", type=float, default=0.0, help="age of the record timestamps (default: 0)")
     parser.add_argument(
         "--brokers",
@@ -89,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--replicas 1 cannot have two in sync, as the target of --brokers 3 needs")
     if options.brokers == 1 and options.victims and not ALONE.intersection(options.victims):
         parser.error(f"a single broker has none of these victims: {', '.join(options.victims)}")
+    if options.beside and not options.kills:
+        parser.error("--beside is for --kills")
     if options.rate is None:
         options.rate = 300.0 if options.brokers > 2 else 500.0
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
@@ -104,7 +110,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
-    except (ProductFailed, TrafficFailed, SandboxError, KafkaFailure, KafkaException, AssertionError) as exc:
+    except (
+        ProductFailed,
+        TrafficFailed,
+        BenchFailed,
+        SandboxError,
+        KafkaFailure,
+        KafkaException,
+        AssertionError,
+    ) as exc:
         console.print(f"[bold red]Chaos with seed {seed} failed:[/]")
         console.print(str(exc), markup=False)
         return 1
@@ -193,6 +207,7 @@ def _kills(console: Console, seed: int, options: Any) -> bool:
             age_days=options.age_days,
             brokers=options.brokers,
             replicas=options.replicas,
+            beside=options.beside,
             show=status.update,
         ) as made,
     ):
@@ -212,10 +227,12 @@ def _kills(console: Console, seed: int, options: Any) -> bool:
     )
     minutes = (time.monotonic() - began_s) / 60
     mode = "exactly-once" if options.exactly_once else "default"
+    turns = "" if options.beside is None else f", every second one at {options.beside}"
     _conclude(
         console,
         good=good,
-        text=f"{options.kills} kills in {mode} mode with seed {seed}, {minutes:.1f} minutes in total.",
+        text=f"{options.kills} kills in {mode} mode with seed {seed}, {made.starts} processes{turns}, "
+        f"{minutes:.1f} minutes in total.",
     )
     return good
 

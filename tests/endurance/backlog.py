@@ -18,6 +18,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from bench.arrivals import Arrivals
+from bench.contenders import at_revision
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 from tests.endurance.growth import Growth
@@ -29,6 +30,7 @@ from tests.faults.environment import MirrorMaker, Topics, kill, members
 from tests.faults.oracle import ClusterTopic, Judgment, Ledger, judge, judge_reasons
 from tests.support.relay import Conditions
 
+_REPOSITORY = Path(__file__).resolve().parents[2]
 TOPIC, PARTITIONS = "backlog", 4
 _VALUE_BYTES = 200
 _STORED_BYTES = _VALUE_BYTES + 30
@@ -89,6 +91,11 @@ class Backlog:
         for network in self._source.networks:
             network.heal()
         return deaths
+
+    @property
+    def starts(self) -> int:
+        """The number of processes that were started."""
+        return self._mirror.starts
 
     @property
     def sampled(self) -> int:
@@ -175,12 +182,13 @@ def backlog(
     age_days: float = 0.0,
     brokers: int = 1,
     replicas: int | None = None,
+    beside: str | None = None,
     show: Callable[[str], None],
 ) -> Iterator[Backlog]:
-    """Start the brokers and write the records. Raises TrafficFailed.
+    """Start the brokers and write the records. Raises TrafficFailed, and BenchFailed for an unknown revision.
 
     `age_days`: age of the record timestamps; the target expires the producer of old records within a second. `brokers` per cluster;
-    `replicas` of each topic, None: the number of brokers.
+    `replicas` of each topic, None: the number of brokers. `beside`: every second process runs this project at that Git revision.
     """
     folder = Path(tempfile.mkdtemp(prefix="mm2-backlog-"))
     replicas = replicas or brokers
@@ -191,7 +199,10 @@ def backlog(
         show(f"Writing {records:,} records to the source")
         _write(source.bootstrap, records, age_days)
         settings = {**SETTINGS, **replication_factors(replicas), **(EXACTLY_ONCE if exactly_once else {})}
-        mirror = MirrorMaker(folder / "mm2", "A", source.addresses, target.addresses, [TOPIC], settings)
+        earlier = None if beside is None else dict(at_revision(beside, _REPOSITORY, folder / "beside").environment)
+        mirror = MirrorMaker(
+            folder / "mm2", "A", source.addresses, target.addresses, [TOPIC], settings, every_second=earlier
+        )
         stack.callback(mirror.clean_up)
         cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": target.bootstrap}), name="B")
         stack.callback(cluster.close)

@@ -82,7 +82,7 @@ class MirrorMaker:
 
     The names of the internal topics and of the worker group contain the source's alias, so flows with different aliases
     are independent. `unused` holds the topics that no test has taken yet. `variables` are added to the environment of
-    the process.
+    the process, those of `every_second` to that of the second, fourth, ... process only.
     """
 
     def __init__(
@@ -94,9 +94,11 @@ class MirrorMaker:
         topics: Sequence[str],
         settings: Mapping[str, str],
         variables: Mapping[str, str] | None = None,
+        every_second: Mapping[str, str] | None = None,
     ) -> None:
         self.alias = alias
         self._variables = variables
+        self._every_second = every_second
         self.unused = list(topics)
         self._folder = folder
         self._starts = 0
@@ -130,9 +132,17 @@ class MirrorMaker:
         """Start another process; earlier ones may still be running."""
         self._starts += 1
         log = self._folder / f"{self._starts}.log"
-        process = MirrorProcess(self.file, log, "B", variables=self._variables)
+        variables = self._variables
+        if self._every_second is not None and self._starts % 2 == 0:
+            variables = {**(variables or {}), **self._every_second}
+        process = MirrorProcess(self.file, log, "B", variables=variables)
         self._processes.append(process)
         return process
+
+    @property
+    def starts(self) -> int:
+        """The number of processes that were started."""
+        return self._starts
 
     def restart(self) -> None:
         """Start another process, as a callback without a result."""
