@@ -148,7 +148,14 @@ CONSUMER_CONFIG: Final = (
     )
     .define("enable.auto.commit", Type.BOOLEAN, True, None, MEDIUM, "Commit offsets in the background.")
     .define("auto.commit.interval.ms", Type.INT, 5000, at_least(0), LOW, "Interval between these commits.")
-    .define("client.rack", Type.STRING, "", None, LOW, "Rack of the client, to fetch from the nearest replica.")
+    .define(
+        "client.rack",
+        Type.STRING,
+        "",
+        None,
+        LOW,
+        "Rack of the client: records are read from a replica in this rack if the brokers' replica.selector.class selects one.",
+    )
     .define("max.partition.fetch.bytes", Type.INT, 1048576, at_least(0), HIGH, "Maximum bytes per partition and fetch.")
     .define(
         "fetch.min.bytes", Type.INT, 1, at_least(0), HIGH, "Minimum bytes that the broker waits for before it answers."

@@ -411,6 +411,7 @@ def _topic_info(topic: Any) -> TopicInfo:
                 leader_epoch=partition.leader_epoch,
                 replicas=tuple(partition.replica_nodes),
                 isr=tuple(partition.isr_nodes),
+                offline=tuple(getattr(partition, "offline_replicas", None) or ()),
             )
             for partition in sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
         },

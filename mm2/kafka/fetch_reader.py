@@ -1,7 +1,11 @@
-"""Blocking Fetch requests to the leaders of partitions, with one request in flight for each leader.
+"""Blocking Fetch requests to the leaders of partitions, with one request in flight for each broker.
 
 `FetchReader` finds the leaders, connects to them and returns a result or a failure per partition. Its callers decide
 which offsets are requested next, what follows from an offset out of range, and which failures end their work.
+
+With a ``client.rack`` a leader may name a follower of that rack, which is then read from (KIP-392), until it fails, the
+leader or its epoch changes, or ``metadata.max.age.ms`` has passed. A failure of a follower is not a result: the leader is
+asked again.
 """
 
 from __future__ import annotations
@@ -19,13 +23,16 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
-from mm2.kafka.structs import Metadata, TopicInfo, TopicPartition, topic_id_bytes
+from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
 
 _BUFFER_BYTES: Final = 1 << 16
 _NO_SESSION: Final = -1  # the epoch of a request that neither begins a session nor belongs to one (KIP-227)
 _UNUSED_S: Final = 60.0
+#: How long a partition is read from its leader after an error of a follower, and after a follower that did not answer.
+_AFTER_ERROR_S: Final = 1.0
+_AFTER_LOSS_S: Final = 5.0
 _NO_EPOCHS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
 
@@ -34,7 +41,7 @@ class FetchReaderLimits:
     """Limits and isolation level of a Fetch request; ``partition_bytes`` is the limit for each partition.
 
     Without ``incremental`` no fetch session is used, which would take memory on the broker: for readers that request
-    other partitions each time. The rack of the client is never sent, so that only leaders are read from (KIP-392).
+    other partitions each time.
     """
 
     max_wait_ms: int
@@ -52,6 +59,7 @@ class LeaderConnection:
         self.connection = connection
         #: Partitions of the request in flight; empty without one.
         self.requested: tuple[TopicPartition, ...] = ()
+        self.has_rack = False
         self.sent_s = time.monotonic()
         self._session = FetchSession({})
         self._version = 0
@@ -67,8 +75,13 @@ class LeaderConnection:
         topics: Mapping[str, TopicInfo],
         limits: FetchReaderLimits,
         last_epochs: Mapping[TopicPartition, int] = _NO_EPOCHS,
+        *,
+        rack: str = "",
     ) -> None:
-        """Request these partitions from these offsets. ``last_epochs``: see `Position`. Raises KafkaFailure."""
+        """Request these partitions from these offsets. ``last_epochs``: see `Position`. Raises KafkaFailure.
+
+        Without ``rack`` the broker names no follower to read from.
+        """
         connection, session = self.connection, self._session
         connection.maybe_reauthenticate()
         names = {tp.topic for tp in offsets}
@@ -100,7 +113,9 @@ class LeaderConnection:
             min_bytes=limits.min_bytes,
             max_bytes=limits.max_bytes,
             read_committed=limits.read_committed,
+            rack=rack,
         )
+        self.has_rack = bool(rack)
         self.requested = tuple(offsets)
         self.sent_s = time.monotonic()
         connection.send_buffers([frame])
@@ -113,6 +128,21 @@ class LeaderConnection:
         frame = self.connection.receive_frame(buffer, timeout_s=timeout_s)
         self.requested = ()
         return self._session.response(self._version, frame), len(frame)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replica:
+    """The follower that a leader has named, and until when (monotonic) it is read from."""
+
+    node: int
+    leader: int
+    leader_epoch: int
+    until_s: float
+
+    def is_valid(self, partition: PartitionInfo, now_s: float) -> bool:
+        """Whether to read from it under this metadata."""
+        is_led = (partition.leader, partition.leader_epoch) == (self.leader, self.leader_epoch)
+        return is_led and self.until_s > now_s and partition.has_online(self.node)
 
 
 class FetchReader:
@@ -136,6 +166,13 @@ class FetchReader:
         #: Number of consecutive failures, and the time of the next attempt.
         self._retries: dict[TopicPartition, tuple[int, float]] = {}
         self._aborted = False
+        self._rack = cluster.settings.client_rack
+        self._replicas: dict[TopicPartition, _Replica] = {}
+        #: Partitions that only their leader is asked for, until then (monotonic).
+        self._held: dict[TopicPartition, float] = {}
+        #: The leader and leader epoch of the last request for a partition, and of the last position that was compared.
+        self._led: dict[TopicPartition, tuple[int, int]] = {}
+        self._compared: dict[TopicPartition, tuple[int, int]] = {}
 
     @property
     def in_flight(self) -> frozenset[TopicPartition]:
@@ -174,13 +211,14 @@ class FetchReader:
                 return
         for node in [n for n, one in self._leaders.items() if not one.requested and one.sent_s < now_s - _UNUSED_S]:
             self._release(node)  # the broker closes it after a while; the pool checks that
-        for node, partitions in self._by_leader(wanted, metadata).items():
+        for node, found in self._by_broker(wanted, metadata).items():
             leader = self._leaders.get(node)
             if leader is not None and leader.requested:
                 continue
+            partitions, rack = self._with_rack(found, last_epochs)
             try:
                 leader = leader or self._connect(node)
-                leader.send({tp: offsets[tp] for tp in partitions}, metadata.topics, limits, last_epochs)
+                leader.send({tp: offsets[tp] for tp in partitions}, metadata.topics, limits, last_epochs, rack=rack)
             except KafkaFailure as failure:
                 self._disconnect(node, partitions, failure)
 
@@ -207,21 +245,54 @@ class FetchReader:
         """Disconnect from the leaders, and forget failures and delays. The reader can be used again."""
         for node in list(self._leaders):
             self._release(node)
-        self._results.clear()
-        self._retries.clear()
+        for forgotten in (self._results, self._retries, self._replicas, self._held, self._led, self._compared):
+            forgotten.clear()
 
-    def _by_leader(self, wanted: Iterable[TopicPartition], metadata: Metadata) -> dict[int, list[TopicPartition]]:
-        by_leader: dict[int, list[TopicPartition]] = {}
+    def _by_broker(self, wanted: Iterable[TopicPartition], metadata: Metadata) -> dict[int, list[TopicPartition]]:
+        by_broker: dict[int, list[TopicPartition]] = {}
         for tp in wanted:
             topic = metadata.topics.get(tp.topic)
             partition = None if topic is None else topic.partitions.get(tp.partition)
             if partition is not None and partition.leader >= 0:
-                by_leader.setdefault(partition.leader, []).append(tp)
+                by_broker.setdefault(self._broker_of(tp, partition), []).append(tp)
                 continue
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else ErrorCode.LEADER_NOT_AVAILABLE
             subject = f"Partition {tp} of cluster {self._cluster.name}"
             self._fail([tp], metadata.errors.get(tp.topic) or BrokerFailure.of(code, subject=subject))
-        return by_leader
+        return by_broker
+
+    def _broker_of(self, tp: TopicPartition, partition: PartitionInfo) -> int:
+        """The broker to read a partition from."""
+        if self._rack:
+            self._led[tp] = partition.leader, partition.leader_epoch
+            replica = self._replicas.get(tp)
+            if replica is not None and replica.is_valid(partition, time.monotonic()):
+                return replica.node
+            self._replicas.pop(tp, None)
+        return partition.leader
+
+    def _with_rack(
+        self, partitions: list[TopicPartition], last_epochs: Mapping[TopicPartition, int]
+    ) -> tuple[list[TopicPartition], str]:
+        """The partitions to request from a broker now, and the rack of the request.
+
+        A leader that names a follower does not compare the position with its log. So it is asked without the rack first.
+        """
+        if not self._rack:
+            return partitions, ""
+        at_leader = [tp for tp in partitions if tp not in self._replicas]
+        new = [tp for tp in at_leader if last_epochs.get(tp, -1) >= 0 and self._compared.get(tp) != self._led[tp]]
+        if new:
+            return new, ""
+        now_s = time.monotonic()
+        is_held = any(self._held.get(tp, 0.0) > now_s for tp in at_leader)
+        return partitions, "" if is_held else self._rack
+
+    def _leave(self, tp: TopicPartition, held_s: float) -> None:
+        """Read a partition from its leader again, for at least so many seconds."""
+        del self._replicas[tp]
+        self._compared.pop(tp, None)
+        self._held[tp] = time.monotonic() + held_s
 
     def _connect(self, node: int) -> LeaderConnection:
         leader = LeaderConnection(self._cluster.lease_connection(node, timeout_s=self._timeout_s))
@@ -264,14 +335,35 @@ class FetchReader:
                 self._disconnect(node, requested, failure)
             return
         self.bytes_received += size
+        if not leader.has_rack:
+            self._compared.update((tp, self._led[tp]) for tp in requested if tp in self._led)
         for one in fetched:
             tp = one.topic_partition
+            if self._rack and self._is_about_replica(one, node):
+                continue
             if one.error_code:
                 where = f"Reading {tp} of cluster {self._cluster.name}"
                 self._fail([tp], BrokerFailure.of(one.error_code, subject=where))
             else:
                 self._results[tp] = one
                 self._retries.pop(tp, None)
+
+    def _is_about_replica(self, one: Fetched, node: int) -> bool:
+        """Whether this part of a response is no result, because another broker has to be asked."""
+        tp = one.topic_partition
+        if one.preferred_replica >= 0:
+            max_age_s = self._cluster.settings.metadata_max_age_ms / 1000
+            self._replicas[tp] = _Replica(one.preferred_replica, *self._led[tp], time.monotonic() + max_age_s)
+            return True
+        if tp not in self._replicas or self._replicas[tp].node != node:
+            return False
+        if one.error_code or one.diverging is not None:
+            # The follower may only lag behind the leader.
+            if one.error_code and one.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._cluster.invalidate(tp.topic)
+            self._leave(tp, _AFTER_ERROR_S)
+            return True
+        return not one.records  # its high watermark may be lower than that of the leader
 
     def _fail(self, partitions: Iterable[TopicPartition], failure: KafkaFailure) -> None:
         out_of_range = isinstance(failure, BrokerFailure) and failure.code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -288,7 +380,11 @@ class FetchReader:
         if node in self._leaders:
             self._leaders[node].connection.close()
             self._release(node)
-        self._fail(partitions, failure)
+        followed = [tp for tp in partitions if tp in self._replicas and self._replicas[tp].node == node]
+        for tp in followed:
+            self._leave(tp, _AFTER_LOSS_S)
+            self._cluster.invalidate(tp.topic)
+        self._fail([tp for tp in partitions if tp not in followed], failure)
 
     def _release(self, node: int) -> None:
         leader = self._leaders.pop(node)

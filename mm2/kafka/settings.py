@@ -94,6 +94,7 @@ class ClientSettings:
     metadata_max_age_ms: int = 300_000
     rebootstrap: bool = True
     canonical_bootstrap: bool = False
+    client_rack: str = ""
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     max_frame_bytes: int = 256 * _MIB
@@ -127,6 +128,7 @@ class ClientSettings:
                 "client.dns.lookup", "use_all_dns_ips", ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")
             )
             == "resolve_canonical_bootstrap_servers_only",
+            client_rack=keys.text("client.rack", ""),
             send_buffer_bytes=keys.integer("send.buffer.bytes", -1, low=-1),
             receive_buffer_bytes=keys.integer("receive.buffer.bytes", -1, low=-1),
             tls=_tls(keys) if security_protocol.endswith("SSL") else None,

@@ -38,12 +38,19 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """`leader` is -1 while there is none, `leader_epoch` -1 when the broker is too old to report it."""
+    """`leader` is -1 while there is none, `leader_epoch` -1 when the broker is too old to report it. `offline` are the
+    replicas on brokers or disks that have failed.
+    """
 
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    offline: tuple[int, ...] = ()
+
+    def has_online(self, node: int) -> bool:
+        """Whether this broker has a replica that has not failed."""
+        return node in self.replicas and node not in self.offline
 
 
 @dataclass(frozen=True, slots=True)

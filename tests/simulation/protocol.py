@@ -98,6 +98,7 @@ class FetchCall:
     max_bytes: int
     read_committed: bool
     reads: list[Read]
+    rack: str = ""
 
 
 @dataclass(slots=True)
@@ -113,6 +114,7 @@ class Share:
     aborted: Iterable[tuple[int, int]] = ()
     records: bytes = b""
     diverging: tuple[int, int] | None = None
+    preferred_replica: int = -1
 
 
 def head_of(frame: bytes) -> Head:
@@ -189,7 +191,14 @@ def fetch_call(head: Head, frame: bytes) -> FetchCall:
             reads.append(Read(topic, index, epoch, offset, fetched_epoch, size))
         if compact:
             read.tags()
-    return FetchCall(max_wait_ms, min_bytes, max_bytes, bool(isolation), reads)
+    for _ in range(read.length(compact=compact)):  # partitions to remove from the session
+        read.string(compact=compact) if version < 13 else read.bytes_view(16)
+        for _ in range(read.length(compact=compact)):
+            read.int32()
+        if compact:
+            read.tags()
+    rack = (read.string(compact=compact) or "") if version >= 11 else ""
+    return FetchCall(max_wait_ms, min_bytes, max_bytes, bool(isolation), reads, rack)
 
 
 def fetch_answer(head: Head, shares: list[Share]) -> bytes:
@@ -211,7 +220,7 @@ def fetch_answer(head: Head, shares: list[Share]) -> bytes:
                 if compact:
                     out += b"\x00"
             if version >= 11:
-                out += INT32.pack(-1)
+                out += INT32.pack(row.preferred_replica)
             out += uvarint(len(row.records) + 1) if compact else INT32.pack(len(row.records))
             out += row.records
             if compact:

@@ -21,8 +21,9 @@ _CONTROLLER_ID = 100
 class LocalCluster:
     """`brokers[0]` has node id 1, and so on. All nodes start and stop together; each can also be controlled alone.
 
-    `listeners` and `proxied` apply to every broker. By default, topics have as many replicas as there are brokers. A
-    stalled follower is removed from the ISR after 1.5 s, and a dead broker is fenced after 3 s.
+    `listeners` and `proxied` apply to every broker, `racks` are those of the brokers in order. By default, topics have
+    as many replicas as there are brokers. A stalled follower is removed from the ISR after 1.5 s, and a dead broker is
+    fenced after 3 s.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class LocalCluster:
         heap: str = "384m",
         listeners: Mapping[str, str] | None = None,
         proxied: Collection[str] = (),
+        racks: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.cluster_id = new_id()
@@ -62,7 +64,12 @@ class LocalCluster:
                 listeners=listeners,
                 proxied=proxied,
                 place=NodeRole(number, is_controller=False, cluster_id=self.cluster_id, voters=voters),
-                overrides={**replicas, "replica.lag.time.max.ms": "1500", **(overrides or {})},
+                overrides={
+                    **replicas,
+                    "replica.lag.time.max.ms": "1500",
+                    **({"broker.rack": racks[number - 1]} if racks else {}),
+                    **(overrides or {}),
+                },
             )
             for number in range(1, size + 1)
         ]

@@ -83,8 +83,11 @@ class Intake:
     receiver: PartitionReceiver
     max_bytes: int
     slot: int = 0
-    address: BrokerAddress | None = None
+    address: BrokerAddress | None = None  # of the leader, or of the replica that is read instead
+    leader: int = -1
     leader_epoch: int = -1
+    replica: int = -1  # the follower that is read from; -1: the leader
+    replica_until: float = 0.0  # monotonic seconds; the leader is asked again then
     paused_until: float = 0.0
     asked_for: int = -1  # the offset that the request under way names
     settled: bool = False  # requested, without new records since: include it again only when its offset changes
@@ -137,7 +140,7 @@ class Intake:
 
 @dataclass(slots=True, eq=False)
 class SourceBroker(Link):
-    """One connection to a broker: its fetch session and the partitions that the broker leads."""
+    """One connection to a broker: its fetch session and the partitions that are read from the broker."""
 
     session: FetchSession = field(default_factory=lambda: FetchSession({}))
     asked_at: float | None = None  # monotonic seconds; None while no answer is due
@@ -147,6 +150,7 @@ class SourceBroker(Link):
     wanted: dict[TopicPartition, Position] = field(default_factory=dict)  # all partitions of the last request
     left: dict[TopicPartition, None] = field(default_factory=dict)  # removed since the last request, in order
     throttle_pending: bool = False  # some partitions wait for the throttle
+    comparing: bool = False  # the request under way only compares positions, see `FetchMode`
 
     def leave(self, partition: TopicPartition) -> None:
         """Stop reading a partition from this broker."""

@@ -19,12 +19,13 @@ from mm2.copy.executor.brokers import SLOW_RESPONSE_S, WATCH_S, BrokerAddress, B
 from mm2.copy.executor.fetch_selector import FetchLimits, FetchSelector
 from mm2.copy.executor.intakes import Intake, PartitionReceiver, SourceBroker
 from mm2.copy.executor.leaders import agreed_leader, are_complete, newest_leaders, partition_of
+from mm2.copy.executor.read_replicas import AFTER_ERROR_S, AFTER_LOSS_S, ReadReplicas
 from mm2.copy.executor.throttle import Throttle
 from mm2.copy.executor.topic_ids import IdCheck
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, CorruptBatch, TimeoutFailure
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
 from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.channel import BufferPool
@@ -74,6 +75,7 @@ class Source(Brokers[SourceBroker]):
         self._resuming = False
         self._prepared: tuple[float, Metadata] | None = None  # time (monotonic) and metadata
         self._assigning = False
+        self._replicas = ReadReplicas(cluster.settings.client_rack, self._max_age_s)
         self._watch()
 
     def add(self, receivers: Iterable[PartitionReceiver]) -> None:
@@ -134,6 +136,7 @@ class Source(Brokers[SourceBroker]):
         """Stop fetching for a partition."""
         intake = self._intakes.pop(partition, None)
         self._committed.discard(partition)
+        self._replicas.forget(partition)
         if intake is not None and intake.address is not None:
             self._brokers[intake.address].leave(partition)
 
@@ -172,7 +175,7 @@ class Source(Brokers[SourceBroker]):
         intake = self._intakes.get(partition)
         if leader is None or intake is None or intake.address is None or not are_complete(answers):
             return False
-        return (leader.leader, leader.leader_epoch) == (intake.address.node, intake.leader_epoch)
+        return (leader.leader, leader.leader_epoch) == (intake.leader, intake.leader_epoch)
 
     def refresh_soon(self) -> None:
         """Refresh the leaders soon."""
@@ -210,6 +213,7 @@ class Source(Brokers[SourceBroker]):
             self._loop.call_later(selection.throttled_s, self._throttle_ended, broker)
         if not broker.wanted:
             return
+        rack, broker.comparing = self._replicas.mode(broker, now)
         connection = channel.connection
         correlation_id = connection.next_correlation_id()
         frame = broker.session.request(
@@ -217,11 +221,12 @@ class Source(Brokers[SourceBroker]):
             correlation_id,
             connection.client_id,
             broker.wanted,
-            max_wait_ms=broker.wait_ms,
+            max_wait_ms=0 if broker.comparing else broker.wait_ms,
             min_bytes=self._limits.min_bytes,
-            max_bytes=selection.max_bytes,
+            max_bytes=1 if broker.comparing else selection.max_bytes,
             read_committed=self._read_committed or bool(self._committed),
             touched=selection.touched,
+            rack=rack,
         )
         broker.asked_at = now
         channel.send([frame], correlation_id)
@@ -240,6 +245,7 @@ class Source(Brokers[SourceBroker]):
         except BrokerFailure as error:
             if error.code not in _SESSION_ERRORS:
                 self._log.info("fetch failed", node=broker.node, error=str(error))
+                self._leave_replicas(broker, AFTER_LOSS_S)
                 for tp, reader in list(broker.intakes.items()):
                     reader.receiver.failed(BrokerFailure.of(error.code, subject=self._reading(tp)))
                 self._refresh(0.1)
@@ -255,6 +261,8 @@ class Source(Brokers[SourceBroker]):
         if broker.session.throttle_ms > 0:
             for throttled in broker.intakes.values():
                 throttled.receiver.throttled(self._quota, broker.session.throttle_ms / 1000)
+        if broker.comparing:
+            self._replicas.compared(broker)
         for fetched in answer:
             intake = broker.intakes.get(fetched.topic_partition)
             if intake is None:
@@ -266,13 +274,22 @@ class Source(Brokers[SourceBroker]):
             before = intake.receiver.offset
             if before != intake.asked_for or intake.must_be_validated(broker.version):
                 continue  # its position changed meanwhile; the difference is not a hole
+            if fetched.preferred_replica >= 0:
+                self._follow(intake, fetched.preferred_replica)
+                continue
+            if fetched.diverging is not None and intake.replica >= 0:
+                self._leave_replica(intake, AFTER_ERROR_S, diverging=True)  # it may only lag behind the leader
+                continue
             if fetched.diverging is not None:
                 intake.paused_until = time.monotonic() + _DIVERGED_PAUSE_S
+                self._replicas.leader_changed(fetched.topic_partition)  # the next position has to be compared, too
                 intake.receiver.diverged(*fetched.diverging)
                 continue
             if self._throttle.active:
                 self._throttle.consume(fetched.topic_partition.topic, len(fetched.records))
-            intake.receiver.take(fetched)
+            # A follower learns the high watermark later than the leader.
+            end = max(fetched.high_watermark, before) if intake.replica >= 0 else fetched.high_watermark
+            intake.receiver.take(fetched._replace(high_watermark=end) if end > fetched.high_watermark else fetched)
             too_small = intake.receiver.offset == before and len(fetched.records) >= intake.max_bytes
             if fetched.records and too_small and not intake.receiver.full:
                 # The next batch is larger than the limit; brokers return it whole only as the first of a response.
@@ -281,6 +298,13 @@ class Source(Brokers[SourceBroker]):
 
     def _partition_failed(self, broker: SourceBroker, intake: Intake, fetched: Fetched) -> None:
         failure = BrokerFailure.of(fetched.error_code, subject=self._reading(fetched.topic_partition))
+        if intake.replica >= 0:
+            # An offset that is out of range on a follower may be in range on the leader, which is asked next (KIP-392).
+            self._log.info("replica not readable", node=broker.node, error=str(failure))
+            self._leave_replica(intake, AFTER_ERROR_S, diverging=failure.code == ErrorCode.OFFSET_OUT_OF_RANGE)
+            if failure.stale_metadata:
+                self._refresh(0.05)
+            return
         if failure.stale_metadata or failure.retriable:
             broker.leave(intake.receiver.partition)
             intake.address = None
@@ -401,25 +425,64 @@ class Source(Brokers[SourceBroker]):
     def _assign(
         self, tp: TopicPartition, intake: Intake, info: TopicInfo, partition: PartitionInfo
     ) -> BrokerAddress | None:
-        """Read a partition from this leader from now on; None if it is no longer read."""
+        """Read a partition from this leader from now on, or from the follower that it has named; None if it is no longer
+        read.
+        """
+        stays = self._replicas.may_stay(intake, info.topic_id, partition)
         if intake.topic_id != info.topic_id:
             intake.refuted = -1
         intake.topic_id = info.topic_id
         intake.check_topic()
         if tp not in self._intakes:
             return None
-        address = BrokerAddress(partition.leader, intake.slot % self._connections)
-        if intake.address != address or intake.leader_epoch != partition.leader_epoch:
-            intake.unvalidated = True
-            # Ignore a response under way: if the leader moved and came back, its log may have been truncated since.
-            intake.asked_for = -1
-        intake.leader_epoch = partition.leader_epoch
-        intake.settled = False
+        node = intake.replica if stays else partition.leader
+        address = BrokerAddress(node, intake.slot % self._connections)
+        if not stays:
+            intake.replica = -1
+            if intake.address != address or intake.leader_epoch != partition.leader_epoch:
+                intake.unvalidated = True
+                self._replicas.leader_changed(tp)
+                # Ignore a response under way: if the leader moved and came back, its log may have been truncated since.
+                intake.asked_for = -1
+        intake.leader, intake.leader_epoch = partition.leader, partition.leader_epoch
+        self._move(intake, address)
+        return address
+
+    def _move(self, intake: Intake, address: BrokerAddress) -> None:
+        """Read a partition over this connection from now on."""
+        tp = intake.receiver.partition
         if intake.address is not None and intake.address != address:
             self._brokers[intake.address].leave(tp)
+            intake.asked_for = -1  # a response of the same broker to an earlier request does not count
         intake.address = address
+        intake.settled = False
         self._broker_at(address).intakes[tp] = intake
-        return address
+
+    # -- followers ---------------------------------------------------------------------------------------------------
+
+    def _follow(self, intake: Intake, node: int) -> None:
+        """The leader names this broker, which has a replica in the client's rack."""
+        if self._replicas.follow(intake, node, time.monotonic()):
+            address = BrokerAddress(node, intake.slot % self._connections)
+            self._move(intake, address)
+            self._ask(self._brokers[address])
+
+    def _leave_replica(self, intake: Intake, held_s: float, *, diverging: bool = False) -> None:
+        """Read a partition from its leader again, for at least so many seconds."""
+        self._replicas.leave(intake, held_until=time.monotonic() + held_s, diverging=diverging)
+        address = BrokerAddress(intake.leader, intake.slot % self._connections)
+        self._move(intake, address)
+        self._ask(self._brokers[address])
+
+    def _leave_replicas(self, broker: SourceBroker, held_s: float, *, before: float = float("inf")) -> None:
+        """Leave a follower, for the partitions that its leader was asked for before this time (monotonic)."""
+        for intake in list(broker.intakes.values()) if self._replicas.allowed else ():
+            if intake.replica == broker.node and intake.replica_until <= before:
+                self._leave_replica(intake, held_s)
+
+    def _unreachable(self, broker: SourceBroker, error: KafkaFailure) -> None:
+        super()._unreachable(broker, error)
+        self._leave_replicas(broker, AFTER_LOSS_S)
 
     def _broker_at(self, address: BrokerAddress) -> SourceBroker:
         if address not in self._brokers:
@@ -431,7 +494,8 @@ class Source(Brokers[SourceBroker]):
             return
         self._refresh_old()
         now = time.monotonic()
-        for broker in self._brokers.values():
+        for broker in list(self._brokers.values()):
+            self._leave_replicas(broker, 0.0, before=now)
             limit = self._request_timeout_s + broker.wait_ms / 1000
             if broker.channel is not None and broker.asked_at is not None and now - broker.asked_at > limit:
                 broker.channel.fail(
@@ -443,4 +507,5 @@ class Source(Brokers[SourceBroker]):
                 self.failure = TimeoutFailure(
                     f"broker {broker.node} has not responded to a Fetch request for {SLOW_RESPONSE_S:.0f} s"
                 )
+                self._leave_replicas(broker, AFTER_LOSS_S)
         self._loop.call_later(WATCH_S, self._watch)

@@ -21,6 +21,7 @@ API_KEY: Final = 1
 REQUEST: Final = FetchRequest
 MIN_VERSION: Final = 7
 MAX_VERSION: Final = 17
+RACK_FROM: Final = 11
 FLEXIBLE_FROM: Final = 12
 TOPIC_IDS_FROM: Final = 13
 
@@ -51,7 +52,8 @@ class Fetched(NamedTuple):
 
     ``diverging`` is (epoch, end offset) when the log does not contain the records read before. Of these, it contains
     only those before that offset, and among them only those of that epoch or an older one. The answer has no records
-    then.
+    then. ``preferred_replica`` is the broker to read from instead of the leader (KIP-392), -1 for none. The answer has
+    no records then, and the leader has not compared ``last_fetched_epoch``.
     """
 
     topic_partition: TopicPartition
@@ -62,6 +64,7 @@ class Fetched(NamedTuple):
     aborted: tuple[tuple[int, int], ...]  # (producer id, first offset)
     records: memoryview
     diverging: tuple[int, int] | None = None
+    preferred_replica: int = -1
 
 
 @dataclass(slots=True)
@@ -91,8 +94,11 @@ class FetchSession:
         max_bytes: int,
         read_committed: bool,
         touched: Iterable[TopicPartition] | None = None,
+        rack: str = "",
     ) -> bytes:
         """The framed request that makes the broker's session equal to ``wanted``.
+
+        ``rack`` is that of the client, from v11 on. Without it a leader names no preferred replica.
 
         ``touched`` may list, each once, the partitions that changed in ``wanted`` or were removed from it since the
         last request. With thousands of partitions and no traffic, comparing all of them costs most.
@@ -120,8 +126,8 @@ class FetchSession:
         out += _LIMITS.pack(max_wait_ms, min_bytes, max_bytes, int(read_committed), self.session_id, self.epoch)
         self._write_topics(out, version, changed, wanted, flexible=flexible)
         self._write_forgotten(out, version, dropped, flexible=flexible)
-        if version >= 11:
-            out += string("", compact=flexible)  # rack id
+        if version >= RACK_FROM:
+            out += string(rack, compact=flexible)
         if flexible:
             out += b"\x00"
         INT32.pack_into(out, 0, len(out) - 4)
@@ -234,15 +240,16 @@ def _read_partition(read: Reader, version: int, topic: str, *, flexible: bool) -
         aborted.append((read.int64(), read.int64()))
         if flexible:
             read.tags()
-    if version >= 11:
-        read.int32()  # preferred read replica: never set, because the request has no rack id
+    preferred_replica = read.int32() if version >= RACK_FROM else -1
     size = read.length(compact=flexible)
     records = read.bytes_view(max(0, size))
     diverging: tuple[int, int] | None = None
     if flexible and (tags := read.tags()) and _DIVERGING_EPOCH in tags:
         diverging = Reader(tags[_DIVERGING_EPOCH]).fields(_EPOCH_AND_OFFSET)
     tp = TopicPartition(topic, index)
-    return Fetched(tp, error_code, high_watermark, last_stable, log_start, tuple(aborted), records, diverging)
+    return Fetched(
+        tp, error_code, high_watermark, last_stable, log_start, tuple(aborted), records, diverging, preferred_replica
+    )
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -78,6 +79,7 @@ class Line:
         self.touched: list[list[TopicPartition]] = []
         self.max_bytes: list[int] = []
         self.waits_ms: list[int] = []
+        self.racks: list[str] = []
         self.answers: list[list[Fetched]] = []
         self.connection = SimpleNamespace(next_correlation_id=lambda: 1, client_id="c", session_is_over=False)
         session = SimpleNamespace(request=self._request, response=lambda *_: self.answers.pop(0), throttle_ms=0)
@@ -93,6 +95,7 @@ class Line:
         self.touched.append(list(more["touched"]))
         self.max_bytes.append(more["max_bytes"])
         self.waits_ms.append(more["max_wait_ms"])
+        self.racks.append(more["rack"])
         return b""
 
     def ask(self) -> None:
@@ -117,8 +120,8 @@ def fetched(tp: TopicPartition, size: int = 0, **fields: Any) -> Fetched:
 class Scene:
     """A source whose cluster refuses every connection and has the leaders and topic ids that the test defines."""
 
-    def __init__(self, throttle: Throttle | None = None) -> None:
-        self.cluster = Cluster(SETTINGS, name="A")
+    def __init__(self, throttle: Throttle | None = None, rack: str = "") -> None:
+        self.cluster = Cluster(replace(SETTINGS, client_rack=rack), name="A")
         self.background = ThreadPoolExecutor(1)
         self.opened: list[int] = []
         self.of_leader: Metadata | None = None  # the leader's own metadata; None: the same as that of the others
@@ -152,11 +155,11 @@ class Scene:
         self.cluster.metadata_of = lambda *_args, **_kwargs: self.of_leader or found  # type: ignore[method-assign]
 
 
-def play(scenario: Callable[[Scene], Awaitable[None]], throttle: Throttle | None = None) -> None:
+def play(scenario: Callable[[Scene], Awaitable[None]], throttle: Throttle | None = None, rack: str = "") -> None:
     async def run() -> None:
         mishaps: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: mishaps.append(context))
-        scene = Scene(throttle)
+        scene = Scene(throttle, rack)
         try:
             await scenario(scene)
         finally:

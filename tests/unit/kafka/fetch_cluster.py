@@ -55,7 +55,10 @@ class BrokerConnection(Connection):
 
 
 class FetchCluster:
-    """``batches``: the logs. ``errors``: each is returned once."""
+    """``batches``: the logs. ``errors``: each is returned once.
+
+    ``followers``: the brokers that leaders name to clients with a rack. ``behind``: how many offsets less they have.
+    """
 
     def __init__(self, leaders: dict[TopicPartition, int], **settings: str) -> None:
         self.name = "B"
@@ -66,6 +69,9 @@ class FetchCluster:
         self.batches: dict[TopicPartition, list[bytes]] = {tp: [] for tp in leaders}
         self.aborted: dict[TopicPartition, list[tuple[int, int]]] = {}
         self.errors: dict[TopicPartition, list[int]] = {}
+        self.followers: dict[TopicPartition, int] = {}
+        self.behind = 0
+        self.epoch = 0
         self.topic_errors: dict[str, BrokerFailure] = {}
         self.diverging: dict[TopicPartition, tuple[int, int]] = {}
         self.hanging_up: set[int] = set()
@@ -82,7 +88,9 @@ class FetchCluster:
         infos = {}
         for name in topics:
             rows = {
-                tp.partition: PartitionInfo(node, 0, (), ()) for tp, node in self.leaders.items() if tp.topic == name
+                tp.partition: PartitionInfo(node, self.epoch, (node, self.followers.get(tp, node)), ())
+                for tp, node in self.leaders.items()
+                if tp.topic == name
             }
             if rows and name not in self.topic_errors:
                 infos[name] = TopicInfo(name, "", False, rows)
@@ -118,15 +126,20 @@ class FetchCluster:
         self.requests.append((node, {tp: read.offset for tp, read in wanted.items()}))
         if node in self.hanging_up:
             return None
-        return fetch_answer(head, [self._share(tp, read.offset, call) for tp, read in wanted.items()])
+        return fetch_answer(head, [self._share(node, tp, read.offset, call) for tp, read in wanted.items()])
 
-    def _share(self, tp: TopicPartition, offset: int, call: FetchCall) -> Share:
+    def _share(self, node: int, tp: TopicPartition, offset: int, call: FetchCall) -> Share:
+        if call.rack and tp in self.followers and node == self.leaders[tp]:
+            return Share(*tp, preferred_replica=self.followers[tp])
         if self.errors.get(tp):
             return Share(*tp, error=self.errors[tp].pop(0))
         if tp in self.diverging:
             return Share(*tp, diverging=self.diverging.pop(tp))
         views = [view for data in self.batches[tp] for view in iter_batches(memoryview(data))]
         start, end = (views[0].base_offset, last_offset(views[-1]) + 1) if views else (0, 0)
+        if node != self.leaders[tp]:
+            end -= self.behind
+            views = [view for view in views if last_offset(view) < end]
         if not start <= offset <= end:
             return Share(*tp, error=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=end)
         records = b"".join(view.data for view in views if last_offset(view) >= offset)
