@@ -267,6 +267,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         _frozen,
     ),
     Mutation(
+        "S7",
+        "with S1 reverted too: batches are sent after the final report",
+        ((Outbox, "has_room", _depth_always), (DriverLink, "release", DriverLink.send)),
+        ("replication", "errors", "move"),
+        _forgetful,
+        first_seed=26,
+    ),
+    Mutation(
         "S6, L4",
         "a look-up may be of any leader epoch",
         ((TargetLookUp, "progress", _progress_of_any_epoch),),

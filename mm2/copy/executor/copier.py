@@ -112,7 +112,7 @@ class Copier:
             final["partitions"] = [progress_of(cursor).to_row() for cursor in self._cursors.values()]
             final["starts"] = self._starts()
             final["tally"] = self._reports.tally.to_json()
-            link.send(final)
+            link.release(final)
             await link.flush(2)
         finally:
             endpoints.close()

@@ -31,6 +31,7 @@ class DriverLink:
         self.reason = ""
         self.stop_requested = False
         self.healthy = True
+        self._released = False
         self.drain_s = drain_s
         self.on_message: Callable[[dict[str, Any]], None] = lambda _message: None
         self._assignment = assignment
@@ -112,7 +113,12 @@ class DriverLink:
 
     def may_write(self) -> bool:
         """Whether the lease is valid (rule S5): after it has expired another executor may copy the same partitions."""
-        return self.unanswered_s <= channel.LEASE_TIMEOUT_S
+        return not self._released and self.unanswered_s <= channel.LEASE_TIMEOUT_S
+
+    def release(self, final: dict[str, Any]) -> None:
+        """Send the final report, with which the lease ends: the driver grants the next one as soon as it receives it."""
+        self._released = True
+        self.send(final)
 
     async def until_stop(self, other: asyncio.Future[Any]) -> bool:
         """Wait for ``other`` or the stop, whichever comes first; False for the stop."""

@@ -67,6 +67,23 @@ def test_a_lease_runs_out_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPat
     assert not link.may_write()
 
 
+def test_the_final_report_ends_the_lease() -> None:
+    """The driver grants the next one when it receives the report; the report may wait for the socket meanwhile."""
+
+    async def run() -> None:
+        link = DriverLink(ASSIGNMENT, 0, 8)
+        sent: list[bytes] = []
+        link._writer = cast(Any, SimpleNamespace(is_closing=lambda: False, write=sent.append))
+        link.ask({"type": "progress"})
+        link.release({"type": "final"})
+        assert [channel.decode(line)["type"] for line in sent] == ["progress", "final"]
+        assert not link.may_write()
+        link._hear({"type": "go"})
+        assert not link.may_write()
+
+    asyncio.run(run())
+
+
 def test_lease_and_start_come_once_and_everything_else_is_passed_on() -> None:
     link = DriverLink(ASSIGNMENT, 0, 8)
     words: list[dict[str, Any]] = []
