@@ -244,6 +244,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ((Outbox, "has_room", _depth_always),),
         ("replication", "errors", "move"),
         _forgetful,
+        first_seed=62,
     ),
     Mutation(
         "S1",
@@ -251,6 +252,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ((Outbox, "has_room", _depth_whatever_age),),
         ("replication", "errors"),
         _forgetful,
+        first_seed=144,
     ),
     Mutation(
         "S3",
