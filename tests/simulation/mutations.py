@@ -403,7 +403,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         ("replication", "errors", "move"),
         _forgetful,
-        first_seed=24,
+        first_seed=62,
         alarm=True,
     ),
 )
