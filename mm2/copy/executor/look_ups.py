@@ -130,6 +130,7 @@ class LookUps:
         elif answer.is_final and self._is_refused_for_long(tp):
             # Rely on the broker's producer state.
             del self._waiting[tp]
+            outbox.verified_epoch = None  # or the next batch would be looked up, too, and none would be sent
             note = f"at least once: an unanswered batch cannot be looked up on the target: {answer}"
             self._log.warning(note, partition=str(tp))
             if outbox.on_uncertain is not None:

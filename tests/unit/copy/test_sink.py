@@ -489,6 +489,24 @@ def test_a_lookup_that_stays_rejected_is_abandoned(monkeypatch: pytest.MonkeyPat
     play(scenario)
 
 
+def test_a_session_is_not_looked_up_without_end_where_that_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader has changed before the first batch (rule S6), and the READ right is missing now."""
+    monkeypatch.setattr("mm2.copy.executor.look_ups._RETRY_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.look_ups.LOOK_UP_REFUSED_S", 0.05)
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(looked_up=True)
+        notes: list[str] = []
+        box.on_uncertain = notes.append
+        box.verified_epoch, box.leader_epoch = 3, 4
+        scene.standing = BrokerFailure.of(29)
+        scene.put(box, "a")
+        await wait_until_async(lambda: line.requests)
+        assert [note.partition(":")[0] for note in notes] == ["at least once"]
+
+    play(scenario)
+
+
 # -- rules S1 to S6 of docs/design/copy-sessions.md -----------------------------------------------------------------------
 
 
