@@ -307,6 +307,12 @@ class LedgerEntry:
         """Sessions before this one of which records may still appear on the target, oldest first."""
         return () if self.session is None else self.session.at(self.mark).after
 
+    def revived(self, ended: EndedSession) -> Self:
+        """The entry of one of the `ended_sessions`, as it ended."""
+        before = self.ended_sessions[: self.ended_sessions.index(ended)]
+        session = Session(ended.producer, ended.start, ended.rules, before)
+        return self.replace(session=session, mark=ended.mark, known_epoch=ended.known_epoch)
+
     def is_undone(self, committed: int | None) -> bool:
         """Whether the position in Connect's offsets topic shows that this entry's transaction was not committed."""
         return self.before is not None and committed == self.previous and committed != self.mark.source

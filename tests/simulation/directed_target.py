@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -323,6 +324,32 @@ def revived_session(scenario: Scenario) -> None:
     world.run(world.now + 6.0)
 
 
+def rules_changed_beside_a_deposed_leader(scenario: Scenario) -> None:
+    """A clean election; the deposed leader still answers metadata and offset requests of clients. Holders crash, and each time the
+    isolation level changes. The source is slow, so the end of a session lies some seconds after its look-up."""
+    world, target, driver = scenario.world, scenario.target, scenario.driver
+    often = dataclasses.replace(driver.spec.target, metadata_max_age_ms=1_000)
+    driver.spec = dataclasses.replace(driver.spec, target=often)
+    world.run(3.0)
+    for place in (LEDGER, (OFFSETS, 0), (OFFSETS, 1)):
+        target.move_leader(place)  # the internal topics are on healthy brokers
+    world.run(4.0)
+    _cut_off(scenario, target, DATA, 60.0)
+    world.run(world.now + 3.0)
+    for _ in range(6):
+        for broker in scenario.source.brokers.values():
+            broker.stall(4.0)
+        _restart(scenario, 0.2, read_committed=not driver.spec.read_committed)
+        world.run(world.now + 7.0 + world.random.random())
+    world.run(world.now + 6.0)
+
+
+def _seldom_and_few(profile: Profile) -> None:
+    _seldom(profile)
+    profile.produce_every_s = 0.2
+    profile.burst = 2
+
+
 def _in_sync(profile: Profile) -> None:
     """Slow followers stay in sync, and records come one by one."""
     _seldom(profile)
@@ -637,6 +664,7 @@ TARGET: tuple[Schedule, ...] = (
     Schedule(frozen_with_full_socket_doubled, _seldom_old),
     DEPOSED_TARGET_LEADER,
     REVIVED_SESSION,
+    Schedule(rules_changed_beside_a_deposed_leader, _seldom_and_few),
     Schedule(stale_ledger_leader, _short_batches),
     Schedule(stale_seen, _seldom_short),
     Schedule(late_position_before_seen, _short_commits),

@@ -25,7 +25,7 @@ from mm2.copy.executor.target_progress import (
     TargetLookUp,
     TargetProgress,
 )
-from mm2.copy.session import RULES, LedgerEntry, Session
+from mm2.copy.session import RULES, LedgerEntry
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
@@ -137,7 +137,7 @@ class ContinuedSessions:
                     if cursor.stopped:
                         continue
                     if self._sessions.is_to_end(entry):
-                        self._sessions.end(cursor.partition, entry, progress.leader_epoch)
+                        self._sessions.end(cursor.partition, entry, progress.end, progress.leader_epoch)
                     if self._sessions.is_to_end(entry) and progress.records == entry.mark.records:
                         blind[cursor.partition] = entry.mark.source
                     else:
@@ -181,13 +181,11 @@ class ContinuedSessions:
             records=there.records - ended.mark.records,
             producer_id=ended.producer.producer_id,
         )
-        before = entry.ended_sessions[: entry.ended_sessions.index(ended)]
-        session = Session(ended.producer, ended.start, ended.rules, before)
         cursor.known_epoch = ended.known_epoch
         self._sessions.marks[cursor.partition] = ended.mark
         if entry.mark.source > ended.mark.source:
             cursor.window.trail.cut(ended.mark.source)  # what was dropped since is read again, under other rules
-        return entry.replace(session=session, mark=ended.mark, known_epoch=ended.known_epoch), there
+        return entry.revived(ended), there
 
     def _continue_after_look_up(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         self._use_rules_of(cursor, entry)

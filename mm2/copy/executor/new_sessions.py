@@ -13,7 +13,7 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.discovery import new_producer
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.session_table import SessionTable
+from mm2.copy.executor.session_table import Ending, SessionTable
 from mm2.copy.executor.target_progress import LOOK_UP_REFUSED_S
 from mm2.copy.session import Mark, Session
 from mm2.copy.spec import CopySpec
@@ -202,6 +202,11 @@ class NewSessions:
         self._source.add(self._cursors[tp] for tp in positions)
 
     def _open_one(self, cursor: Cursor, mark: Mark, identity: ProducerIdentity) -> None:
+        ending = self._sessions.ending.pop(cursor.partition, Ending())
+        if ending.sessions:
+            # Where the look-up of the sessions before ended: what they have after it has appeared since (rule R3). The end offset may
+            # come from a deposed leader, or from one that has brought back their records.
+            mark = mark._replace(target=ending.end)
         cursor.window.trail.settle()
         cursor.begin(mark)
         cursor.outbox.last_error = None
@@ -211,11 +216,11 @@ class NewSessions:
             cursor.outbox.begin(identity, 0, known=False)
             self._source.add([cursor])
             return
-        ended, verified_epoch = self._sessions.ending.pop(cursor.partition, ((), -1))
-        session = self._sessions.current[cursor.partition] = Session(identity, mark, self._sessions.rules, ended)
+        session = Session(identity, mark, self._sessions.rules, ending.sessions)
+        self._sessions.current[cursor.partition] = session
         cursor.outbox.looked_up = True
         cursor.outbox.floor = mark.target
-        cursor.outbox.ended_sessions = ended
+        cursor.outbox.ended_sessions = ending.sessions
         if cursor.known_epoch < 0:
             cursor.known_epoch = self._source.leader_epoch(cursor.partition)
         # Fetching starts now; records are sent when the ledger has the session.
@@ -226,7 +231,7 @@ class NewSessions:
                 return  # another session has been opened meanwhile
             cursor.outbox.begin(identity, 0, known=False)
             # In another leader epoch the sessions before it are looked up again (rule S6).
-            cursor.outbox.verified_epoch = verified_epoch if verified_epoch >= 0 else None
+            cursor.outbox.verified_epoch = ending.leader_epoch if ending.leader_epoch >= 0 else None
             cursor.outbox.end_offset = mark.target
             self._sink.end_pause(cursor.outbox)
 

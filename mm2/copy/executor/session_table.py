@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from typing import Final, NamedTuple
 
 from mm2.copy.session import EndedSession, LedgerEntry, Mark, Session, rules_of
 from mm2.copy.spec import CopySpec
@@ -12,20 +12,29 @@ from mm2.kafka.structs import TopicPartition
 _ENDED_KEPT: Final = 8
 
 
+class Ending(NamedTuple):
+    """Sessions that a new one replaces because the rules have changed, oldest first. ``end`` is the log end of the target
+    up to which they were counted, in this leader epoch.
+    """
+
+    sessions: tuple[EndedSession, ...] = ()
+    end: int = -1
+    leader_epoch: int = -1
+
+
 class SessionTable:
     """State that opening, continuing and committing share.
 
     ``rules`` are those of new sessions. ``current`` has the session of each partition; none while positions do not
     depend on one. ``marks`` are those of the ledger, of partitions whose position was not moved since. ``ending`` are
-    sessions that a new one replaces because the rules have changed, oldest first, with the leader epoch of the target in
-    which they were looked up.
+    those that are being replaced.
     """
 
     def __init__(self, spec: CopySpec) -> None:
         self.rules = rules_of(read_committed=spec.read_committed)
         self.current: dict[TopicPartition, Session] = {}
         self.marks: dict[TopicPartition, Mark] = {}
-        self.ending: dict[TopicPartition, tuple[tuple[EndedSession, ...], int]] = {}
+        self.ending: dict[TopicPartition, Ending] = {}
         self._with_sessions = spec.with_sessions
 
     def has_other_rules(self, entry: LedgerEntry) -> bool:
@@ -41,18 +50,18 @@ class SessionTable:
         current = self.current.get(partition)
         return current is not None and (current.producer, current.start) == (session.producer, session.start)
 
-    def end(self, partition: TopicPartition, entry: LedgerEntry, leader_epoch: int) -> None:
-        """A session that was looked up in this leader epoch of the target ends at the entry's mark, or later (`end_at`)."""
+    def end(self, partition: TopicPartition, entry: LedgerEntry, end: int, leader_epoch: int) -> None:
+        """A session that was counted up to this log end of the target ends at the entry's mark, or later (`end_at`)."""
         session = entry.session
         if session is not None:
             ended = EndedSession(session.producer, session.start, session.rules, entry.mark, entry.known_epoch)
-            self.ending[partition] = (*entry.ended_sessions, ended)[-_ENDED_KEPT:], leader_epoch
+            self.ending[partition] = Ending((*entry.ended_sessions, ended)[-_ENDED_KEPT:], end, leader_epoch)
 
     def end_at(self, partition: TopicPartition, mark: Mark) -> None:
         """The session that is to end does so at this mark."""
-        if partition in self.ending:
-            (*others, last), leader_epoch = self.ending[partition]
-            self.ending[partition] = (*others, last._replace(mark=mark)), leader_epoch
+        if (ending := self.ending.get(partition)) is not None:
+            *others, last = ending.sessions
+            self.ending[partition] = ending._replace(sessions=(*others, last._replace(mark=mark)))
 
     def forget_ended(self, partition: TopicPartition) -> None:
         """The position has been moved: records of ended sessions are no longer those from there on."""

@@ -211,7 +211,9 @@ class TargetLookUp:
         revived: list[RevivedSession] = []
         for ended in question.ended:
             mark = ended.mark
-            asked = ProgressQuestion(ended.producer, mark.records, mark.target, ended.start.target)
+            # They were counted up to the start of the session.
+            behind = max(mark.target, question.floor)
+            asked = ProgressQuestion(ended.producer, mark.records, behind, ended.start.target)
             try:
                 there = self._settle(tp, asked, described, end)
             except BrokerFailure as error:

@@ -584,7 +584,7 @@ def test_a_crashed_session_without_new_copies_is_followed_by_one_under_the_curre
     scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
     before = (ended(UNCOMMITTED, Mark(50, 150, 50)),)
-    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED, before)}
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(50, 150, 0), COMMITTED, before)}
 
 
 @pytest.mark.parametrize("changes", [{}, {"transactions": TransactionsSpec("id")}], ids=["default", "exactly once"])
@@ -621,13 +621,24 @@ def test_a_crashed_session_is_read_past_under_its_own_rules(old: bool) -> None:
     assert (cursor.window.mark, scene.sessions.current[TP].producer) == (Mark(54, 154, 54), ProducerIdentity(7, 1))
     play(scene, lambda: scene.new_sessions.open_next(cursor))
     rules, before = rules_of(read_committed=not old), (ended(rules_of(read_committed=old), Mark(54, 154, 54)),)
-    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(54, 70, 0), rules, before)}
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(54, 154, 0), rules, before)}
     assert (cursor.predecessor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [old, False])
     assert (len(scene.committed), scene.outbox.needs_producer_id) == (2, True)
     scene.committed.pop(0)()
     assert scene.outbox.needs_producer_id, "the session before has ended"
     scene.bench.fetch(batch(52, 9))
     assert scene.bench.offsets() == list(range(54, 61))
+
+
+@pytest.mark.parametrize("end", [130, 154], ids=["deposed leader", "former leader"])
+def test_a_session_after_another_one_begins_where_that_was_looked_up(end: int) -> None:
+    """The end offset is asked later, and another leader may answer."""
+    scene = Scene(read_committed=True)
+    scene.standings, scene.offsets[LATEST] = [TargetProgress(50, 151, 4)], [end]
+    play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
+    assert scene.sessions.current[TP].start == scene.cursor.window.mark == Mark(50, 151, 0)
+    scene.written()
+    assert (scene.outbox.end_offset, scene.outbox.floor) == (151, 151)
 
 
 def ended(rules: str, mark: Mark, known_epoch: int = 9) -> EndedSession:
@@ -669,7 +680,7 @@ def test_a_session_of_which_records_have_come_back_continues() -> None:
     assert (scene.bench.owner.calls, cursor.window.mark) == ([("finished", 54)], Mark(54, 154, 54))
     play(scene, lambda: scene.new_sessions.open_next(cursor))
     again = before._replace(mark=Mark(54, 154, 54))
-    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(54, 70, 0), COMMITTED, (again,))}
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(54, 154, 0), COMMITTED, (again,))}
     scene.written()
     assert (scene.outbox.verified_epoch, scene.outbox.ended_sessions) == (5, (again,))
 
@@ -702,7 +713,7 @@ def test_a_moved_position_ends_the_sessions_before() -> None:
     table.current[TP] = session = Session(
         ProducerIdentity(9, 0), Mark(50, 150, 0), COMMITTED, (ended(UNCOMMITTED, Mark(1, 2, 1)),)
     )
-    table.end(TP, ENTRY, 4)
+    table.end(TP, ENTRY, 150, 4)
     table.forget_ended(TP)
     assert (table.current[TP].after, table.ending) == ((), {})
     assert table.is_current(TP, session)

@@ -395,6 +395,18 @@ def test_without_such_records_the_session_before_has_ended() -> None:
     assert ask_ended(target, ENDED, start=253) == TargetProgress(0, 253, 3)
 
 
+@pytest.mark.parametrize("target_offset", [200, -1])
+def test_a_session_before_is_read_from_the_start_of_the_next_one(target_offset: int) -> None:
+    """It was counted up to there, possibly over terabytes."""
+    target = Target()
+    target.ends_at(253)
+    target.tails = [(T, batch(250, 3, producer=(5, 0, 150)))]
+    before = ENDED._replace(mark=Mark(50, target_offset, 150))
+    progress = TargetProgress(153, 253, 3, (FoundBatch(150, 250, 3),))
+    assert ask_ended(target, before) == TargetProgress(0, 253, 3, revived=RevivedSession(before, progress))
+    assert target.read == [{T: (250, 253)}] * 2
+
+
 def test_records_of_two_sessions_at_once_contradict_each_other() -> None:
     target = Target()
     target.ends_at(255)
