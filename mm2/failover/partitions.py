@@ -39,8 +39,9 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
         with suppress(KafkaFailure):  # without them, markers count as records of other producers
             markers = look_up.behind_markers(in_transactions)
         found = []
-        for entry in entries:
-            reached = _target_offset(entry, progress.get(entry.target), look_up)
+        for written in entries:
+            entry, there = _newest_session(written, progress.get(written.target))
+            reached = _target_offset(entry, there, look_up)
             if entry.target in markers:
                 reached = reached._replace(offset=markers[entry.target])
             answer = end_answers.get(entry.source)
@@ -62,7 +63,11 @@ def _progress_questions(
     """The partitions whose ledger entries may not be final, with what to look for on the target."""
     return {
         entry.target: ProgressQuestion(
-            entry.session.producer, entry.mark.records, entry.mark.target, entry.session.start.target
+            entry.session.producer,
+            entry.mark.records,
+            entry.mark.target,
+            entry.session.start.target,
+            ended=entry.ended_sessions,
         )
         for entry in entries
         if entry.session is not None and entry.target in target_ends and not is_paused(entry)
@@ -152,6 +157,15 @@ def _ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicParti
 
 def _known(ends: Mapping[TopicPartition, int | KafkaFailure]) -> dict[TopicPartition, int]:
     return {tp: end for tp, end in ends.items() if isinstance(end, int)}
+
+
+def _newest_session(
+    entry: LedgerEntry, progress: TargetProgress | KafkaFailure | None
+) -> tuple[LedgerEntry, TargetProgress | KafkaFailure | None]:
+    """The session that the target continues: the entry's, or the one before if records of that have appeared since it ended."""
+    if not isinstance(progress, TargetProgress) or progress.revived is None:
+        return entry, progress
+    return entry.revived(progress.revived.session), progress.revived.progress
 
 
 def _target_offset(

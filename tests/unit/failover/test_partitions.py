@@ -1,0 +1,52 @@
+"""How far a flow was copied, where the ledger is not final."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mm2.copy.executor.target_progress import FoundBatch, ProgressQuestion, RevivedSession, TargetProgress
+from mm2.copy.session import EndedSession, LedgerEntry, Mark, Session
+from mm2.failover.partitions import partitions_of
+from mm2.kafka.structs import OffsetInfo, ProducerIdentity, TopicPartition
+
+SOURCE, TARGET = TopicPartition("t", 0), TopicPartition("A.t", 0)
+BEFORE = EndedSession(ProducerIdentity(7, 1), Mark(0, 100, 0), "isolation=read_uncommitted", Mark(50, 150, 50))
+
+
+def test_records_of_the_session_before_count_as_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise `mm2 failback` would copy them to the source, where they came from."""
+    session = Session(ProducerIdentity(9, 0), Mark(50, 150, 0), "isolation=read_committed", (BEFORE,))
+    entry = LedgerEntry("t", 0, "A.t", Mark(53, 150, 0), session=session, end=60)
+    asked: list[ProgressQuestion] = []
+
+    class LookUp:
+        def __init__(self, _cluster: object) -> None:
+            pass
+
+        def progress(self, questions: Mapping[TopicPartition, ProgressQuestion]) -> Any:
+            asked.extend(questions.values())
+            there = TargetProgress(54, 154, 5, (FoundBatch(50, 150, 4),))
+            return {TARGET: TargetProgress(0, 154, 5, revived=RevivedSession(BEFORE, there))}
+
+        def behind_markers(self, _ends: object) -> dict[TopicPartition, int]:
+            return {}
+
+        def end_of(self, partition: TopicPartition, first: int, end: int, producer: ProducerIdentity) -> int:
+            assert (partition, first, producer) == (TARGET, 150, BEFORE.producer)
+            return end
+
+    monkeypatch.setattr("mm2.failover.partitions.TargetLookUp", LookUp)
+    sides: Any = SimpleNamespace(
+        ledger=SimpleNamespace(entry=lambda _: entry, written_ms=lambda _: 1),
+        source=None,
+        target=SimpleNamespace(list_offsets=lambda asked: dict.fromkeys(asked, OffsetInfo(154, -1, 5))),
+        client=lambda *_: nullcontext(),
+    )
+    (found,) = partitions_of(sides, [SOURCE])
+    assert [question.ended for question in asked] == [(BEFORE,)]
+    assert (found.copied, found.target_offset, found.unmarked, found.missing) == (50, 154, 4, 6)
