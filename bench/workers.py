@@ -25,7 +25,7 @@ _KAFKAS_OWN = (
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
 )
 #: The settings that tests use for a faster start.
-_OF_TESTS = ("-Xmx", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel")
+_OF_TESTS = ("-Xmx", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel", "-Xshare", "-XX:SharedArchiveFile")
 
 
 class JavaWorker(JavaDistributedWorker):

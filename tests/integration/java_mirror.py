@@ -7,19 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mm2.sandbox.jars import classpath
 from mm2.sandbox.java import java_executable
 from mm2.sandbox.process import spawn
 from tests.integration.java_source import run_source
 from tests.integration.mirror_process import MirrorProcess
-from tests.support.java import CONNECT_MIRROR, console_logging
+from tests.support.java import connect_java, console_logging
 
 _ORACLE = Path(__file__).parent / "java" / "MirrorOracle.java"
+_JAVA = (java_executable(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _LOGGING = console_logging("%d{ISO8601} %-5p %c{1}: %m%n")
-
-
-def _java(heap: str) -> list[str]:
-    return [java_executable(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
 
 
 class JavaMirrorProcess(MirrorProcess):
@@ -30,8 +26,8 @@ class JavaMirrorProcess(MirrorProcess):
         logging = file.parent / "log4j2.properties"
         logging.write_text(_LOGGING)
         command = [
-            *(*_java("512m"), f"-Dlog4j2.configurationFile={logging}", "-Djava.awt.headless=true"),
-            *("-cp", classpath(CONNECT_MIRROR), "org.apache.kafka.connect.mirror.MirrorMaker", str(file)),
+            *connect_java("512m", f"-Dlog4j2.configurationFile={logging}"),
+            *("org.apache.kafka.connect.mirror.MirrorMaker", str(file)),
             *(["--clusters", *clusters] if clusters else []),
         ]
         self._process = spawn(command, output=log, folder=file.parent)
@@ -40,4 +36,4 @@ class JavaMirrorProcess(MirrorProcess):
 def java_says(*questions: Sequence[str]) -> list[Any]:
     """Results of `MirrorOracle.java` for each request, from one JVM."""
     asked = "\n".join("\t".join(question) for question in questions)
-    return [json.loads(line) for line in run_source(_java("256m"), _ORACLE, text=asked).splitlines()]
+    return [json.loads(line) for line in run_source(_JAVA, _ORACLE, text=asked).splitlines()]

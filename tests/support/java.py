@@ -1,7 +1,8 @@
 """Jars and logging of Java programs: MirrorMaker 2 and Connect for comparisons, and old brokers."""
 
 from mm2.sandbox.errors import SandboxError
-from mm2.sandbox.jars import KAFKA, KAFKA_VERSION, JarSet
+from mm2.sandbox.jars import KAFKA, KAFKA_VERSION, JarSet, class_archive, classpath
+from mm2.sandbox.java import java_executable
 
 CONNECT_MIRROR = JarSet(
     f"connect-mirror-{KAFKA_VERSION}",
@@ -12,6 +13,20 @@ CONNECT_FILE = JarSet(f"connect-file-{KAFKA_VERSION}", (("org.apache.kafka", "co
 """The FileStream connectors, which a plain Connect worker does not include."""
 
 OLD_VERSIONS = ("2.1.1", "2.6.3")
+
+
+def connect_java(heap: str, *options: str) -> list[str]:
+    """Java with Connect's classes, to be followed by a main class: a start needs little processor time.
+
+    Its class archive, which halves the start of a worker, is created by `python -m tests.systems.archive`.
+    """
+    archive = class_archive(CONNECT_MIRROR)
+    shared = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
+    return [
+        *(java_executable(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", *shared),
+        # An archive is valid for class paths that begin with its own.
+        *("-Djava.awt.headless=true", *options, "-cp", f"{classpath(CONNECT_MIRROR)}:{classpath(CONNECT_FILE)}"),
+    ]
 
 
 def old_broker(version: str) -> JarSet:

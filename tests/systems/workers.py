@@ -14,11 +14,9 @@ from typing import Any, Final, Self
 
 import httpx
 
-from mm2.sandbox.jars import classpath
-from mm2.sandbox.java import java_executable
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
-from tests.support.java import CONNECT_FILE, CONNECT_MIRROR, console_logging
+from tests.support.java import connect_java, console_logging
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -271,15 +269,13 @@ class JavaDistributedWorker(WorkerProcess):
     """``connect-distributed.sh`` of Kafka 4.3.0."""
 
     main = "org.apache.kafka.connect.cli.ConnectDistributed"
+    jvm_options: Sequence[str] = ()
 
     def _command(self, file: Path) -> list[str]:
         logging = self.folder / "log4j2.properties"
         logging.write_text(_JAVA_LOGGING)
-        return [
-            *(java_executable(), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"),
-            *(f"-Dlog4j2.configurationFile={logging}", "-Djava.awt.headless=true"),
-            *("-cp", f"{classpath(CONNECT_MIRROR)}:{classpath(CONNECT_FILE)}", self.main, str(file)),
-        ]
+        options = (f"-Dlog4j2.configurationFile={logging}", *self.jvm_options)
+        return [*connect_java("384m", *options), self.main, str(file)]
 
     @staticmethod
     def _defaults() -> dict[str, str]:
