@@ -26,6 +26,7 @@ from bench.proctree import session_members
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.process import end, spawn
 from tests.integration.copy_flow import EARLIEST, Read, admin_of
+from tests.support import programs
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -33,14 +34,25 @@ Table = dict[bytes, tuple[bytes | None, int]]
 
 
 class MirrorProcess:
-    """One start of connect-mirror-maker. `log` gets its output, `variables` are added to its environment."""
+    """One start of connect-mirror-maker. `log` gets its output, `variables` are added to its environment.
 
-    def __init__(self, file: Path, log: Path, *clusters: str, variables: Mapping[str, str] | None = None) -> None:
+    `executed` is for tests of the command line or environment that the kernel reports.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        log: Path,
+        *clusters: str,
+        variables: Mapping[str, str] | None = None,
+        executed: bool = False,
+    ) -> None:
         self.log = log
         command = [sys.executable, "-P", "-m", "mm2.cli.connect_mirror_maker", str(file), "--log-format", "json"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **(variables or {})}
         chosen = ["--clusters", *clusters] if clusters else []
-        self._process: Popen[bytes] = spawn(
+        start = spawn if executed else programs.start
+        self._process: Popen[bytes] = start(
             [*command, *chosen], output=log, folder=file.parent, environment=environment
         )
 

@@ -197,7 +197,7 @@ class Site:
             "XDG_STATE_HOME": str(self.folder / "left"),
             "SPARK_LOCAL_DIRS": str(self.folder / "left"),
         }
-        self.process = MirrorProcess(self.write_file(), self.folder / "log", variables=variables)
+        self.process = MirrorProcess(self.write_file(), self.folder / "log", variables=variables, executed=True)
 
     def await_log(self, words: str) -> None:
         self.process.eventually(lambda: words in self.process.log.read_text(errors="replace"), 120)

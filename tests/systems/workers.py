@@ -15,7 +15,8 @@ from typing import Any, Final, Self
 import httpx
 
 from mm2.sandbox.ports import free_ports
-from mm2.sandbox.process import end, spawn
+from mm2.sandbox.process import end
+from tests.support import programs
 from tests.support.java import connect_java, console_logging
 from tests.support.waiting import wait_until
 
@@ -156,7 +157,9 @@ class WorkerProcess(ABC):
         file = self.folder / "worker.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in self.props.items()), encoding="latin-1")
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        self._process = spawn(self._command(file), output=self.log, folder=self.folder, environment=environment)
+        self._process = programs.start(
+            self._command(file), output=self.log, folder=self.folder, environment=environment
+        )
         return self
 
     def start(self, timeout_s: float = 90) -> Self:
