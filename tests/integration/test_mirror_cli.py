@@ -19,7 +19,8 @@ from mm2.mirror.formats import Heartbeat
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.mirror_flow import admin, commit, create, partitions_of, read_all, write
 from tests.integration.mirror_process import refused
-from tests.support.waiting import wait_until
+from tests.support import programs
+from tests.support.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-P", "-m", "mm2.cli.connect_mirror_maker")
@@ -28,10 +29,7 @@ NOBODY = "127.0.0.1:1"
 
 def run(*arguments: str | Path) -> tuple[int, str]:
     """Exit code and all output."""
-    command = [*COMMAND, *map(str, arguments)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=60, check=False
-    )
+    done = programs.run("connect_mirror_maker", *map(str, arguments), **_environment())
     return done.returncode, done.stdout + done.stderr
 
 
@@ -193,7 +191,7 @@ def test_a_wrong_password_is_reported_immediately(tmp_path: Path) -> None:
         assert "password" in output.lower()
         assert '"wrong"' not in output
         assert "wrong;" not in output
-        assert took_s < 6, "two seconds, and the start of Python on a busy machine"
+        assert took_s < 30 * PATIENCE, "it is not repeated for a minute, as an unreachable cluster is"
         assert not [topic for topic in admin(broker).list_topics(timeout=10).topics if topic.startswith("mm2")]
 
 
@@ -208,9 +206,8 @@ def test_an_unknown_key_is_reported_with_the_closest_known_key(tmp_path: Path) -
 @contextmanager
 def process(file: Path, log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A running connect-mirror-maker; remaining processes are killed at the end."""
-    with log.open("wb") as out:
-        command = [*COMMAND, str(file), *arguments]
-        started = subprocess.Popen(command, cwd=ROOT, env=_environment(), stdout=out, stderr=out)
+    command = [*COMMAND, str(file), *arguments]
+    started = programs.start(command, output=log, folder=ROOT, environment=_environment())
     try:
         yield started
     finally:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mm2.sandbox.process import spawn
+from tests.support.waiting import PATIENCE
 
 ROOT: Final = Path(__file__).parents[2]
 PYTHON: Final = (sys.executable, "-P", "-m")
@@ -81,10 +82,26 @@ def start(
     forks = "PYTEST_VERSION" in os.environ and environment.get("PYTHONPATH") == str(ROOT)
     if not forks or tuple(command[:3]) != PYTHON or command[3] not in _PROGRAMS:
         return spawn(command, output=output, folder=folder, environment=environment)
+    return _fork(command, output, output, folder, environment)
+
+
+def run(program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end as a fork, with these environment variables only; returns both of its outputs."""
+    command = [*PYTHON, f"mm2.cli.{program}", *arguments]
+    environment = {"PYTHONPATH": str(ROOT), **variables}
+    with tempfile.TemporaryDirectory() as folder:
+        output, errors = Path(folder) / "output", Path(folder) / "errors"
+        code = _fork(command, output, errors, ROOT, environment).wait(100 * PATIENCE)
+        return subprocess.CompletedProcess(command, code, output.read_text(), errors.read_text())
+
+
+def _fork(
+    command: Sequence[str], output: Path, errors: Path, folder: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     order = {
         "program": command[3],
-        "arguments": command[4:],
-        "output": str(output.absolute()),
+        "arguments": list(command[4:]),
+        "outputs": [str(output.absolute()), str(errors.absolute())],
         "folder": str(folder.absolute()),
         "environment": dict(environment),
         "parent": os.getpid(),
@@ -144,10 +161,10 @@ def _become(order: Mapping[str, Any]) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != order["parent"]:
         os._exit(1)
-    output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    for descriptor in (1, 2):
+    for descriptor, name in enumerate(order["outputs"], 1):
+        output = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.dup2(output, descriptor)
-    os.close(output)
+        os.close(output)
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,22 +20,15 @@ from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create, read
+from tests.support import programs
 from tests.support.waiting import wait_until
 from tests.systems.counting import counting
-from tests.systems.workers import ROOT, DistributedWorker, StandaloneWorker, distributed_props
+from tests.systems.workers import DistributedWorker, StandaloneWorker, distributed_props
 
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the program as the script in bin does, and wait for its end."""
-    return subprocess.run(
-        [sys.executable, "-P", "-m", f"mm2.cli.{program}", *arguments],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    """Run the program without a PATH, and wait for its end."""
+    return programs.run(program, *arguments, PATH="")
 
 
 @pytest.mark.parametrize("program", ["connect_distributed", "connect_standalone"])

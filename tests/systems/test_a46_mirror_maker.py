@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +9,8 @@ import pytest
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import create
 from tests.integration.mirror_process import MirrorProcess, heartbeats, is_running, topics_of, write_config
+from tests.support import programs
 from tests.support.waiting import wait_until
-from tests.systems.workers import ROOT
 
 
 @pytest.mark.timeout(240)
@@ -60,14 +58,7 @@ def test_a46_flows_are_selected_by_target_and_heartbeats_need_none_enabled(
     ],
 )
 def test_a48_arguments_are_a_file_and_a_list(program: str, arguments: list[str], code: int | None, output: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", f"mm2.cli.{program}", *arguments],
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = programs.run(program, *arguments, PATH="")
     assert output in done.stdout + done.stderr
     if code is None:
         assert done.returncode != 0
