@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mm2.sandbox.java import java_executable
 from mm2.sandbox.process import spawn
 from tests.integration.java_source import run_source
 from tests.integration.mirror_process import MirrorProcess
 from tests.support.java import connect_java, console_logging
 
 _ORACLE = Path(__file__).parent / "java" / "MirrorOracle.java"
-_JAVA = (java_executable(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _LOGGING = console_logging("%d{ISO8601} %-5p %c{1}: %m%n")
 
 
@@ -36,4 +34,4 @@ class JavaMirrorProcess(MirrorProcess):
 def java_says(*questions: Sequence[str]) -> list[Any]:
     """Results of `MirrorOracle.java` for each request, from one JVM."""
     asked = "\n".join("\t".join(question) for question in questions)
-    return [json.loads(line) for line in run_source(_JAVA, _ORACLE, text=asked).splitlines()]
+    return [json.loads(line) for line in run_source(_ORACLE, text=asked).splitlines()]

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mm2.sandbox.jars import classpath
-from tests.support.java import CONNECT_MIRROR
+from tests.support.java import connect_java
 
 
-def run_source(java: Sequence[str], source: Path, *arguments: str, text: str | None = None) -> str:
-    """Standard output of ``source`` under ``java`` (the executable and its options), with ``text`` as its input."""
+def run_source(source: Path, *arguments: str, options: Sequence[str] = (), text: str | None = None) -> str:
+    """Standard output of ``source`` in a JVM with these options, with ``text`` as its input."""
     ran = subprocess.run(
-        [*java, "-cp", classpath(CONNECT_MIRROR), str(source), *arguments],
+        [*connect_java("512m", *options), str(source), *arguments],
         input=text,
         capture_output=True,
         text=True,

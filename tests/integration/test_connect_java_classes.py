@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from mm2.connect.data.logical import ms_of
-from mm2.sandbox.java import java_executable
 from tests.integration.connect_cases import Case, all_cases
 from tests.integration.connect_values import settled
 from tests.integration.java_source import run_source
@@ -58,9 +57,8 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
     folder = tmp_path_factory.mktemp("oracle")
     cases = all_cases(SEED)
     (folder / "cases").write_text("".join(json.dumps(case.asked) + "\n" for case in cases))
-    command = [java_executable(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    command += ["-Duser.timezone=UTC", "-Duser.language=en", "-Duser.country=US"]
-    run_source(command, ORACLE, str(folder / "cases"), str(folder / "answers"))
+    place = ("-Duser.timezone=UTC", "-Duser.language=en", "-Duser.country=US")
+    run_source(ORACLE, str(folder / "cases"), str(folder / "answers"), options=place)
     answers = (folder / "answers").read_text().splitlines()
     groups: dict[str, list[tuple[Case, Any]]] = {}
     for case, answer in zip(cases, answers, strict=True):

@@ -22,7 +22,6 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
-from mm2.sandbox.java import java_executable
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
 from tests.integration.copy_flow import producer_of
@@ -39,14 +38,13 @@ REMOTE = f"{SOURCE}.{TOPIC}"
 RECORDS = 100
 CLASSIC, CONSUMER, SHARE, STREAMS = (f"types-{kind}, 1" for kind in ("classic", "consumer", "share", "streams"))
 GROUP_OFFSETS = {CLASSIC: 10, CONSUMER: 20, SHARE: 40, STREAMS: 30}
-_JAVA = [java_executable(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
 
 
 def run_java(*commands: tuple[object, ...]) -> list[Any]:
     """Results of one JVM for each request."""
     text = "\n".join("\t".join(map(str, command)) for command in commands)
     source = Path(__file__).parents[1] / "java" / "GroupTypes.java"
-    lines = run_source(_JAVA, source, text=text).splitlines()
+    lines = run_source(source, text=text).splitlines()
     return [json.loads(line.removeprefix("done: ")) for line in lines if line.startswith("done: ")]
 
 
