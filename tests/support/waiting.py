@@ -13,6 +13,8 @@ from typing import Final
 
 PATIENCE: Final = float(os.environ.get("MM2_TEST_PATIENCE", "1"))
 
+_LONGEST_INTERVAL_S: Final = 0.25
+
 
 def wait_until(
     condition: Callable[[], object],
@@ -22,15 +24,17 @@ def wait_until(
     detail: Callable[[], object] = str,
     interval_s: float = 0.05,
 ) -> None:
-    """Call `condition` until it returns something true.
+    """Call `condition` until it returns something true: at first every `interval_s`, then at longer intervals.
 
     Raises AssertionError after `timeout_s` seconds, with `what` and the result of `detail`, for example the end of a log.
     """
     timeout_s *= PATIENCE
-    deadline = time.monotonic() + timeout_s
+    began_s = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"{what or 'the condition'}: not within {timeout_s:.0f} s: {detail()}"
-        time.sleep(interval_s)
+        waited_s = time.monotonic() - began_s
+        assert waited_s < timeout_s, f"{what or 'the condition'}: not within {timeout_s:.0f} s: {detail()}"
+        # Many conditions read topics or send requests: polled at a constant rate, they delay what they wait for.
+        time.sleep(max(interval_s, min(waited_s / 20, _LONGEST_INTERVAL_S)))
 
 
 async def wait_until_async(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
