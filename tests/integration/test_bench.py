@@ -29,7 +29,7 @@ def target(kafka_b: LocalKafka) -> Iterator[Cluster]:
 
 
 def reported(*command: str) -> dict[str, dict[str, float]]:
-    done = subprocess.run([sys.executable, "-P", *command], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-P", *command], capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -51,9 +51,9 @@ def test_steady_traffic_is_timed_on_both_clusters(
     finally:
         assert end(producer) == 0, output.read_text()
     for side in seen.values():
-        # 4,000 in two seconds; on a busy machine fewer, or some more when delayed records arrive in that time.
-        assert 100 < side["records"] <= 4400
-        assert 0 < side["p50"] <= side["p99"] <= side["p999"] <= side["max"] < 5000
+        # 4,000 in two seconds; on a busy machine fewer, or more when delayed records arrive in that time.
+        assert 100 < side["records"] <= 3 * 4000
+        assert 0 < side["p50"] <= side["p99"] <= side["p999"] <= side["max"] < 60_000
     assert seen["source"]["records"] == seen["target"]["records"]
 
 

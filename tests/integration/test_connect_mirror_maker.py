@@ -424,7 +424,6 @@ def test_two_processes_share_the_tasks_and_the_survivor_takes_all_over(
         f"all processes of the first gone after {gone_s:.1f} s, taken over in {taken_over_s:.1f} s with a session timeout of "
         f"6 s; {twice} records came twice"
     )
-    assert taken_over_s < 30
     assert twice <= 2 * PER_SECOND
 
 

@@ -341,23 +341,27 @@ def test_a_limit_is_enforced_leaves_room_for_new_records_and_can_be_removed(flow
 
         wait_until(lambda: far in rows_of(job) and rows_of(job)[far].state == "THROTTLED", detail=job.progress)
         began, before = time.monotonic(), rows_of(job)[far].bytes
-        for number in range(10):  # each exists although the backlog takes 40 s
+        for number in range(5):  # each exists although the backlog takes 40 s
             write(flow.source, tail, numbered(number, 1))
-            wait_until(lambda: position(near) == number + 1, 15, detail=job.progress)  # noqa: B023
+            wait_until(lambda: position(near) == number + 1, detail=job.progress)  # noqa: B023
             time.sleep(0.2)
             assert rows_of(job)[near].state == "RUNNING"
         assert position(far) < count
         passed, copied = time.monotonic() - began, rows_of(job)[far].bytes - before
         assert 0 < copied <= limit * (passed + 2), "a report is a second old at most, and so much may be saved up"
         job.throttle(0, {backlog: limit / 10})
-        time.sleep(2)
-        began, before = time.monotonic(), rows_of(job)[far].bytes
-        time.sleep(4)
-        copied = rows_of(job)[far].bytes - before
-        assert copied <= limit / 10 * (time.monotonic() - began + 2)
+
+        def copied_in(seconds: float) -> int:
+            before = rows_of(job)[far].bytes
+            time.sleep(seconds)
+            return rows_of(job)[far].bytes - before
+
+        # On a busy machine, reports of what was copied before may be late.
+        wait_until(lambda: copied_in(2) < limit / 2, detail=job.progress)
+        assert copied_in(4) <= limit / 10 * (4 + 4)
         job.throttle(0, {})
-        wait_until(lambda: position(far) == count, 30, detail=job.progress)
-        wait_until(lambda: rows_of(job)[far].state == "RUNNING", 10, detail=job.progress)
+        wait_until(lambda: position(far) == count, detail=job.progress)
+        wait_until(lambda: rows_of(job)[far].state == "RUNNING", detail=job.progress)
     for topic in (backlog, tail):
         flow.assert_equal(topic)
 

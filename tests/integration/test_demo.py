@@ -4,16 +4,19 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 _REPOSITORY = Path(__file__).parents[2]
 
 
+@pytest.mark.timeout(400)
 def test_demo_ends_with_equal_clusters_and_leaves_nothing_running(tmp_path: Path) -> None:
     done = subprocess.run(
         [_REPOSITORY / "bin" / "demo", "--seconds", "5", "--rate", "1000"],
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=380,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
