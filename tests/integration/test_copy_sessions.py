@@ -52,14 +52,14 @@ def test_repeated_kills_cause_no_loss_or_duplicate(flow: Flow) -> None:
     spec = flow.spec(topic, partitions=3)
     random.seed(4)
     with Traffic(flow.source, topic, 3, per_second=3000) as traffic, flow.copying(spec) as job:
-        for _ in range(6):
+        for _ in range(3):
             before = job.status()["records"]
             wait_until(lambda: job.status()["records"] > before + 200, detail=job.status)  # noqa: B023
             time.sleep(random.random())
             kill_workers()
         traffic.finish()
         flow.wait_until_copied(job, spec)
-        assert job.status()["batches"] >= 6
+        assert job.status()["batches"] >= 3
     for partition in range(3):
         flow.assert_equal(topic, partition)
     producers = {header.producer_id for header, _ in batches(flow.target, flow.remote(topic))}

@@ -41,7 +41,7 @@ def test_after_repeated_kills_a_committed_reader_sees_every_record_once(flow: Fl
     spec = transactional(flow, topic, 3)
     random.seed(5)
     with Traffic(flow.source, topic, 3, per_second=3000) as traffic, flow.copying(spec) as job:
-        for _ in range(5):
+        for _ in range(3):
             before = job.status()
             wait_until(lambda: job.status()["records"] > before["records"] + 100, detail=job.status)  # noqa: B023
             time.sleep(random.random())

@@ -128,10 +128,10 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
         }
         with mirroring(folder, "two", other) as second:
             assert url_of(second) != url
-            wait_until(lambda: len(running(folder)) == 2, 90, detail=second.tail)
+            wait_until(lambda: len(running(folder)) == 2, 90, detail=second.tail, interval_s=1)
             assert {entry["url"].rstrip("/") for entry in running(folder)} == {url, url_of(second)}
             second.kill9()
-            wait_until(lambda: len(running(folder)) == 1, 30)
+            wait_until(lambda: len(running(folder)) == 1, 30, interval_s=1)
         assert process.stop()[0] == 0
     assert running(folder) == []
 

@@ -50,7 +50,7 @@ def try_out(strategy: Any, count: Callable[[], None]) -> None:
     """Some requests of an operation, equal in each run."""
 
     @hypothesis.settings(
-        max_examples=12,
+        max_examples=5,
         deadline=None,
         derandomize=True,
         database=None,

@@ -152,7 +152,7 @@ def test_12_with_aborted_transactions_no_record_is_skipped_or_read_again(env: En
     target = read(env.west, f"{EAST}.{HOLES}")
     end = source[-1].offset + 2
     dice = random.Random(6)
-    group_offsets = sorted({dice.randrange(end) for _ in range(25)} | {0, end})
+    group_offsets = sorted({dice.randrange(end) for _ in range(12)} | {0, end})
     for group_offset in group_offsets:
         commit(env.east, f"groups-hole-{group_offset}", {(HOLES, 0): group_offset})
     env.process.eventually(
