@@ -98,6 +98,8 @@ def run(program: str, *arguments: str, **variables: str) -> subprocess.Completed
 def _fork(
     command: Sequence[str], output: Path, errors: Path, folder: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
+    for file in (output, errors):
+        file.touch()  # as with `spawn`, they can be read when this returns
     order = {
         "program": command[3],
         "arguments": list(command[4:]),
