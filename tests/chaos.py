@@ -6,9 +6,11 @@
   --kills N --records R          R records on the source are copied by processes that are killed N times
   --moments N [--two]            a process is killed at N points of its life cycle (start-up, discovery, within a batch,
                                  around a commit, after SIGTERM); --two: one of two processes is killed each time
+  --pauses                       each fault of clusters of three brokers once, and how long it interrupts this project and Java's
+                                 MirrorMaker 2, which copies the same topic at the same time
 ========================================================================================================================
 
-With --exactly-once the first two run in that mode; with --age-days D their record timestamps are D days in the past, so that the
+With --exactly-once all but --moments run in that mode; with --age-days D their record timestamps are D days in the past, so that the
 target's brokers expire the producer that wrote them. The seed determines all random choices and is printed.
 """
 
@@ -37,6 +39,7 @@ from tests.endurance.fault_run import Outcome, compose, fault_run
 from tests.endurance.judge import Verdict
 from tests.endurance.kill_points import plan
 from tests.endurance.kill_runs import Kill, ProcessPair, SingleProcess
+from tests.endurance.pause_run import measure, pause_run, seconds
 from tests.endurance.product import ProductFailed
 from tests.endurance.traffic import TrafficFailed
 
@@ -79,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--moments", type=int, default=0, help="instead: number of kill -9 at points of a process's life cycle"
     )
+    parser.add_argument("--pauses", action="store_true", help="instead: the pause after each fault, beside Java")
     parser.add_argument("--two", action="store_true", help="two processes share the flow")
     parser.add_argument("--exactly-once", action="store_true", help="exactly.once.source.support=enabled")
     parser.add_argument(
@@ -103,6 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.kills:
             good = _kills(console, seed, options)
+        elif options.pauses:
+            good = _pauses(console, options)
         elif options.moments:
             good = _moments(console, seed, options)
         else:
@@ -242,6 +248,29 @@ def _show_deaths(console: Console, deaths: Sequence[Death]) -> None:
     for number, death in enumerate(deaths, 1):
         table.add_row(str(number), death.victims, death.moment, f"{death.records:,}", f"{death.recovery_s:.1f} s")
     console.print(table)
+
+
+# -- pauses ------------------------------------------------------------------------------------------------------------
+
+
+def _pauses(console: Console, options: Any) -> bool:
+    with (
+        console.status("Starting") as status,
+        pause_run(rate=options.rate, exactly_once=options.exactly_once) as made,
+    ):
+        pauses = measure(made, status.update, lambda line: console.print(line, markup=False))
+        status.update("Waiting for the last records and reading everything back")
+        judgments = made.finish()
+    table = Table("fault", "cluster", "longest pause", "Java's")
+    for pause in pauses:
+        table.add_row(pause.fault.name, pause.fault.cluster, *map(seconds, (pause.ours_s, pause.javas_s)))
+    console.print(table)
+    for name, judgment in judgments.items():
+        console.print(f"{name}: {judgment}", markup=False)
+    good = not made.problems
+    mode = "exactly-once" if options.exactly_once else "default"
+    _conclude(console, good=good, text=f"{len(pauses)} faults in {mode} mode, {made.ours.starts} process.")
+    return good
 
 
 # -- kill points --------------------------------------------------------------------------------------------------
