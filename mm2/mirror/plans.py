@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Self
 
-from mm2.config.configdef import ConfigException
+from mm2.config.configdef import AbstractConfig, ConfigException
 from mm2.config.mirror_keys import CONNECTOR_CLASSES, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
 from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter
 from mm2.connect.plugins import Plugins
 from mm2.mirror.connector import MirrorConnector
-
-CONVERTER_KEYS: Final = ("key.converter", "value.converter", "header.converter")
+from mm2.mirror.record_changes import CONVERTER_KEYS, check_unchanged
 
 
 @dataclass(frozen=True)
@@ -125,6 +124,8 @@ def plan_flow(config: MirrorMakerConfig, pair: SourceAndTarget, plugins: Plugins
             connector = plugins.new(props["connector.class"], Connector, key="connector.class")
             if isinstance(connector, MirrorConnector):
                 connector.rehearse(props)
+            if java_class == SOURCE_CONNECTOR and AbstractConfig(connector.config(), props).bool("enabled"):
+                check_unchanged(props, worker)
             for key in CONVERTER_KEYS:
                 kind = HeaderConverter if key == "header.converter" else Converter
                 plugins.find(props.get(key, worker[key]), kind, key=key)

@@ -98,6 +98,16 @@ BAD_CONFIGS: list[tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]] = [
     ),
     ({"A->B.topic.filter.class": "nope"}, ("--clusters", "B"), ("A->B", "nope", "topic.filter.class")),
     ({"A->B.key.converter": "nope"}, ("--clusters", "B"), ("A->B", "nope", "key.converter")),
+    (
+        {"value.converter": "org.apache.kafka.connect.json.JsonConverter"},
+        ("--clusters", "B"),
+        ("A->B", "JsonConverter", "value.converter", "only ByteArrayConverter"),
+    ),
+    (
+        {"A->B.transforms": "drop", "A->B.transforms.drop.type": "Filter"},
+        ("--clusters", "B"),
+        ("A->B", "transforms", "drop", "not applied"),
+    ),
     ({"A->B.topics": "*"}, ("--clusters", "B"), ("A->B", "topics", "nothing to repeat", "write .*")),
     ({"A->B.groups": "[a"}, ("--clusters", "B"), ("A->B", "groups", "[a")),
     (
