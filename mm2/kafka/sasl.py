@@ -6,13 +6,17 @@ All exceptions of the mechanisms become SaslError.
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from kafka.net.sasl import get_sasl_mechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from mm2.kafka.oauth import TokenError, token_source
 from mm2.kafka.settings import Sasl
+
+#: Of RFC 7677, and of Kafka's ScramMechanism: with fewer, a recorded login reveals weak passwords.
+_MIN_SCRAM_ITERATIONS: Final = 4096
 
 
 class SaslError(Exception):
@@ -37,6 +41,8 @@ class Login:
         if self._name == "OAUTHBEARER" and challenge:
             # The reason is JSON in a challenge, which must be answered before the broker reports the error itself.
             self._refusal = challenge.decode("utf-8", "replace")
+        if self._name.startswith("SCRAM"):
+            _check_iterations(challenge, self._name)
         try:
             self._mechanism.receive(challenge)
         except Exception as error:
@@ -81,6 +87,15 @@ def login(sasl: Sasl, host: str, *, timeout_s: float) -> Login:
         return Login(get_sasl_mechanism(sasl.mechanism)(**config), sasl.mechanism)
     except Exception as error:
         raise SaslError(f"the mechanism cannot be used here: {error}") from error
+
+
+def _check_iterations(challenge: bytes, mechanism: str) -> None:
+    """Refuse the first message of a SCRAM server that demands too few iterations, as Kafka's ScramSaslClient does."""
+    found = re.search(rb"(?:^|,)i=(\d+)(?:,|$)", challenge)
+    if found and int(found[1]) < _MIN_SCRAM_ITERATIONS:
+        raise SaslError(
+            f"the broker demands {int(found[1])} iterations, the minimum of {mechanism} is {_MIN_SCRAM_ITERATIONS}"
+        )
 
 
 def _scram_name(name: str) -> str:

@@ -60,6 +60,20 @@ def test_scram_rejects_a_forged_challenge(challenge: bytes) -> None:
     assert "hunter2" not in str(raised.value)
 
 
+@pytest.mark.parametrize(("rounds", "accepted"), [(1, False), (4095, False), (4096, True)])
+def test_scram_refuses_fewer_iterations_than_kafka_allows(rounds: int, accepted: bool) -> None:
+    """A server that demands one iteration gets a proof from which the password is easily guessed."""
+    run = scram()
+    nonce = run.auth_bytes().rpartition(b"r=")[2]
+    first = b"r=" + nonce + b"server,s=" + base64.b64encode(SALT) + b",i=%d" % rounds
+    if accepted:
+        run.receive(first)
+        assert b",p=" in run.auth_bytes()
+    else:
+        with pytest.raises(SaslError, match=rf"demands {rounds} iterations, the minimum of SCRAM-SHA-256 is 4096"):
+            run.receive(first)
+
+
 def test_plain_sends_name_and_password_as_utf8() -> None:
     run = login(Sasl("PLAIN", options=(("username", "ä"), ("password", "hunter2"))), "broker", timeout_s=1)
     assert run.auth_bytes().endswith("\0ä\0hunter2".encode())
