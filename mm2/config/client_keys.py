@@ -297,7 +297,14 @@ ADMIN_CONFIG: Final = (
         "host:port of controllers, to connect to instead of brokers.",
     )
     .define("retries", Type.INT, _INT_MAX, between(0, _INT_MAX), LOW, "Maximum retries of a failed request.")
-    .define("default.api.timeout.ms", Type.INT, 60000, at_least(0), MEDIUM, "Time limit of calls.")
+    .define(
+        "default.api.timeout.ms",
+        Type.INT,
+        60000,
+        at_least(0),
+        MEDIUM,
+        "Time limit of a call with its retries; not set = request.timeout.ms.",
+    )
 )
 """Keys of an admin client."""
 

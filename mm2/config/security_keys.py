@@ -25,7 +25,14 @@ TLS_CONFIG: Final = (
     ConfigDef()
     .define("ssl.protocol", Type.STRING, "TLSv1.3", None, MEDIUM, "Highest TLS version to use.")
     .define("ssl.provider", Type.STRING, None, None, MEDIUM, "Java security provider; has no effect here.")
-    .define("ssl.cipher.suites", Type.LIST, [], distinct(), LOW, "Cipher suites; empty = the defaults.")
+    .define(
+        "ssl.cipher.suites",
+        Type.LIST,
+        [],
+        distinct(),
+        LOW,
+        "Cipher suites by their names in Java or OpenSSL; empty = the defaults. A list without suites of TLS 1.3 disables TLS 1.3.",
+    )
     .define("ssl.enabled.protocols", Type.LIST, "TLSv1.2,TLSv1.3", distinct(), MEDIUM, "Enabled TLS versions.")
     .define("ssl.keystore.type", Type.STRING, "JKS", None, MEDIUM, "Format of the key store: JKS, PKCS12 or PEM.")
     .define("ssl.keystore.location", Type.STRING, None, None, HIGH, "File with the client's own certificate and key.")

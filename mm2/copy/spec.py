@@ -107,6 +107,7 @@ class CopySpec:
     fetch_max_bytes: int = 8 << 20
     fetch_partition_bytes: int = 1 << 20
     fetch_max_wait_ms: int = 500
+    fetch_min_bytes: int = 1
 
     @property
     def with_sessions(self) -> bool:

@@ -6,6 +6,7 @@ import base64
 import binascii
 import functools
 import json
+import random
 import threading
 import time
 import urllib.parse
@@ -57,7 +58,7 @@ class TokenSource:
         self._refresh_at = 0.0
 
     def token(self, *, timeout_s: float) -> AccessToken:
-        """A token with at least a fifth of its lifetime left (`sasl.login.refresh.window.factor`).
+        """A token that need not be refreshed yet (`sasl.login.refresh.*`).
 
         If no new token can be obtained, the old one is returned as long as it is valid. Raises TokenError.
         """
@@ -88,8 +89,9 @@ class TokenSource:
             log.warning("No new token could be obtained; the old one is still valid.", reason=str(error))
             self._refresh_at = now + _AGAIN_S
         else:
-            lifetime_s = (self._token.expires_at or now) - now
-            self._refresh_at = now + lifetime_s * self._sasl.login_refresh_window_factor
+            self._refresh_at = (
+                now if self._token.expires_at is None else _refresh_at(self._sasl, now, self._token.expires_at)
+            )
 
     def _fetch(self, deadline: float) -> AccessToken:
         url = self._sasl.token_endpoint_url
@@ -102,6 +104,20 @@ class TokenSource:
             if name.startswith("extension_")
         )
         return AccessToken(text, _expiry(text), extensions)
+
+
+def _refresh_at(sasl: Sasl, now: float, expires_at: float) -> float:
+    """When a token that was obtained ``now`` is refreshed (Kafka's ExpiringCredentialRefreshingLogin). Epoch seconds.
+
+    Within the window of its lifetime, but neither in the buffer before its expiry nor before the minimum period has
+    passed. A token whose lifetime is shorter than these two together is refreshed by the window alone.
+    """
+    share = sasl.login_refresh_window_factor + random.random() * sasl.login_refresh_window_jitter
+    proposed = now + (expires_at - now) * share
+    if now + sasl.login_refresh_min_period_s + sasl.login_refresh_buffer_s > expires_at:
+        return proposed
+    latest = expires_at - sasl.login_refresh_buffer_s
+    return max(now + sasl.login_refresh_min_period_s, min(proposed, latest))
 
 
 @functools.lru_cache(maxsize=64)

@@ -86,7 +86,10 @@ def is_too_large(failure: KafkaFailure, chunk: Chunk) -> bool:
 
 
 class Producer:
-    """Blocking, thread-safe. ``acks`` -1, 1 or 0; ``codec`` as in ``compression.type``; sizes in bytes."""
+    """Blocking, thread-safe. ``acks`` -1, 1 or 0; ``codec`` as in ``compression.type``; sizes in bytes.
+
+    ``level`` is the compression level of the codec, None: its default.
+    """
 
     def __init__(
         self,
@@ -94,12 +97,14 @@ class Producer:
         *,
         acks: int = -1,
         codec: str = "none",
+        level: int | None = None,
         max_request_bytes: int = 1_048_576,
         delivery_timeout_ms: int = 30_000,
     ) -> None:
         self._cluster = cluster
         self._acks = acks
         self._codec = codec
+        self._level = level
         self._max_request_bytes = max_request_bytes
         self._delivery_timeout_ms = delivery_timeout_ms
         self._closed = threading.Event()
@@ -206,7 +211,7 @@ class Producer:
 
     def _write(self, chunk: Chunk, deadline: float | None) -> tuple[int, int]:
         """Offset of the chunk's first record and the broker's timestamp; -1 for unknown values."""
-        batch = bytes(encode_batch(chunk.records, codec=self._codec))
+        batch = bytes(encode_batch(chunk.records, codec=self._codec, level=self._level))
         return self._retry(deadline, lambda: self._produce(chunk.partition, batch))
 
     def _produce(
@@ -273,3 +278,10 @@ def codec_and_acks(props: Mapping[str, str]) -> tuple[str, int]:
     """``compression.type`` and ``acks`` of Java-style producer properties."""
     acks = props.get("acks", "all").strip()
     return props.get("compression.type", "none").strip() or "none", -1 if acks == "all" else int(acks)
+
+
+def compression_level(props: Mapping[str, str]) -> int | None:
+    """``compression.<codec>.level`` of the configured codec (KIP-390); None: its default."""
+    codec, _ = codec_and_acks(props)
+    text = props.get(f"compression.{codec}.level", "").strip()
+    return int(text) if text else None

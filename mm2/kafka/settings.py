@@ -70,6 +70,9 @@ class Sasl:
     login_retry_backoff_ms: int = 100
     login_retry_backoff_max_ms: int = 10_000
     login_refresh_window_factor: float = 0.8
+    login_refresh_window_jitter: float = 0.05
+    login_refresh_min_period_s: int = 60
+    login_refresh_buffer_s: int = 300
 
     def option(self, name: str) -> str | None:
         """Value of an option of the login module, None when it is not set."""
@@ -78,7 +81,10 @@ class Sasl:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Client settings of one cluster. Times in milliseconds, sizes in bytes; -1 as a buffer size is the OS default."""
+    """Client settings of one cluster. Times in milliseconds, sizes in bytes; -1 as a buffer size is the OS default.
+
+    ``api_timeout_ms`` limits an administrative call with all its retries; 0: ``request_timeout_ms``.
+    """
 
     bootstrap: tuple[tuple[str, int], ...]
     client_id: str = ""
@@ -97,6 +103,7 @@ class ClientSettings:
     client_rack: str = ""
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
+    api_timeout_ms: int = 0
     max_frame_bytes: int = 256 * _MIB
     tls: Tls | None = None
     sasl: Sasl | None = None
@@ -131,6 +138,7 @@ class ClientSettings:
             client_rack=keys.text("client.rack", ""),
             send_buffer_bytes=keys.integer("send.buffer.bytes", -1, low=-1),
             receive_buffer_bytes=keys.integer("receive.buffer.bytes", -1, low=-1),
+            api_timeout_ms=keys.integer("default.api.timeout.ms", 0, low=0),
             tls=_tls(keys) if security_protocol.endswith("SSL") else None,
             sasl=_sasl(keys) if security_protocol.startswith("SASL") else None,
         )
@@ -327,6 +335,9 @@ def _sasl(keys: _Keys) -> Sasl:
         login_retry_backoff_ms=keys.integer("sasl.login.retry.backoff.ms", 100, low=0),
         login_retry_backoff_max_ms=keys.integer("sasl.login.retry.backoff.max.ms", 10_000, low=0),
         login_refresh_window_factor=keys.decimal("sasl.login.refresh.window.factor", 0.8, low=0.5, high=1.0),
+        login_refresh_window_jitter=keys.decimal("sasl.login.refresh.window.jitter", 0.05, low=0.0, high=0.25),
+        login_refresh_min_period_s=keys.integer("sasl.login.refresh.min.period.seconds", 60, low=0),
+        login_refresh_buffer_s=keys.integer("sasl.login.refresh.buffer.seconds", 300, low=0),
     )
     _check_credentials(sasl)
     return sasl

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from mm2.config.configdef import ConfigException
+from mm2.kafka.ciphers import set_ciphers
 from mm2.kafka.settings import Tls
 
 log = structlog.get_logger(__name__)
@@ -66,7 +67,7 @@ def build_server_ssl_context(tls: Tls, client_certificates: ssl.VerifyMode) -> s
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _set_versions(context, tls)
-    _set_ciphers(context, tls.cipher_suites)
+    set_ciphers(context, tls.cipher_suites)
     _set_key(context, tls)
     context.verify_mode = client_certificates
     if client_certificates is not ssl.CERT_NONE:
@@ -137,7 +138,7 @@ def _build(tls: Tls, stamps: tuple[tuple[int, int, int], ...]) -> ssl.SSLContext
     context.check_hostname = bool(tls.endpoint_identification)
     context.verify_mode = ssl.CERT_REQUIRED
     _set_versions(context, tls)
-    _set_ciphers(context, tls.cipher_suites)
+    set_ciphers(context, tls.cipher_suites)
     _set_trust(context, tls)
     _set_key(context, tls)
     return context
@@ -146,19 +147,6 @@ def _build(tls: Tls, stamps: tuple[tuple[int, int, int], ...]) -> ssl.SSLContext
 def _set_versions(context: ssl.SSLContext, tls: Tls) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2 if "TLSv1.2" in tls.enabled_protocols else ssl.TLSVersion.TLSv1_3
     context.maximum_version = ssl.TLSVersion.TLSv1_3 if "TLSv1.3" in tls.enabled_protocols else ssl.TLSVersion.TLSv1_2
-
-
-def _set_ciphers(context: ssl.SSLContext, suites: Sequence[str]) -> None:
-    """Set OpenSSL cipher names. Java's `TLS_…` names have another meaning here, so they are ignored with a warning."""
-    names = [suite for suite in suites if not suite.startswith("TLS_")]
-    if ignored := [suite for suite in suites if suite.startswith("TLS_")]:
-        log.warning("ssl_cipher_suites_ignored", suites=ignored, reason="not OpenSSL names")
-    if not names:
-        return
-    try:
-        context.set_ciphers(":".join(names))
-    except ssl.SSLError:
-        log.warning("ssl_cipher_suites_ignored", suites=names, reason="OpenSSL knows none of them")
 
 
 def _set_trust(context: ssl.SSLContext, tls: Tls) -> None:

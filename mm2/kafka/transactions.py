@@ -228,12 +228,17 @@ class TransactionalProducer(Producer):
         transaction_timeout_ms: int = 60_000,
         *,
         codec: str = "none",
+        level: int | None = None,
         max_request_bytes: int = 1_048_576,
         delivery_timeout_ms: int = 30_000,
         patience_s: float = 60.0,
     ) -> None:
         super().__init__(
-            cluster, codec=codec, max_request_bytes=max_request_bytes, delivery_timeout_ms=delivery_timeout_ms
+            cluster,
+            codec=codec,
+            level=level,
+            max_request_bytes=max_request_bytes,
+            delivery_timeout_ms=delivery_timeout_ms,
         )
         self.transactional_id = transactional_id
         self._transaction_timeout_ms = transaction_timeout_ms
@@ -339,6 +344,7 @@ class TransactionalProducer(Producer):
             encode_batch(
                 chunk.records,
                 codec=self._codec,
+                level=self._level,
                 producer=(identity.producer_id, identity.producer_epoch, sequence),
                 attributes=TRANSACTIONAL,
             )

@@ -486,6 +486,7 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         fetch_max_bytes=fetch_bytes,
         fetch_partition_bytes=partition_bytes,
         fetch_max_wait_ms=int(consumer.get("fetch.max.wait.ms", _DEFAULT_MAX_WAIT_MS)),
+        fetch_min_bytes=int(consumer.get("fetch.min.bytes", 1)),
     )
 
 

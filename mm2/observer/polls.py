@@ -54,6 +54,7 @@ class FlowClients:
         return dataclasses.replace(
             found,
             request_timeout_ms=min(found.request_timeout_ms, limit_ms),
+            api_timeout_ms=0,
             connection_setup_timeout_ms=min(found.connection_setup_timeout_ms, limit_ms),
             connection_setup_timeout_max_ms=min(found.connection_setup_timeout_max_ms, limit_ms),
         )

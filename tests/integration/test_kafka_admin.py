@@ -11,7 +11,7 @@ import pytest
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure, RefusedFailure
+from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure, RefusedFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import (
     EARLIEST,
@@ -273,4 +273,21 @@ def test_an_unreachable_cluster_is_reported_immediately_for_each_item() -> None:
     with pytest.raises(RefusedFailure):
         admin.list_topics()
     assert time.monotonic() - start < 5
+    cluster.close()
+
+
+@pytest.mark.parametrize(("limit", "succeeds"), [({}, False), ({"default.api.timeout.ms": "60000"}, True)])
+def test_a_call_is_retried_for_the_time_of_default_api_timeout(limit: dict[str, str], succeeds: bool) -> None:
+    """Without the key for the time of a request."""
+    props = {"bootstrap.servers": "127.0.0.1:1", "request.timeout.ms": "1", **limit}
+    cluster = Cluster(ClientSettings.from_props(props), name="A")
+    failures = [DisconnectedFailure("lost")] * 2
+
+    def ask(keys: list[str], _timeout_s: float) -> dict[str, int | KafkaFailure]:
+        if failures:
+            raise failures.pop()
+        return dict.fromkeys(keys, 7)
+
+    results = Admin(cluster)._settle(["k"], ask, repeatable=True)
+    assert (results["k"] == 7) is succeeds
     cluster.close()

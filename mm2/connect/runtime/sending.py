@@ -41,12 +41,15 @@ _RECORD_BYTES: Final = 70  # more than the overhead of a record
 
 @dataclass(frozen=True)
 class SenderSettings:
-    """Settings of Java's producer; milliseconds and bytes."""
+    """Settings of Java's producer; milliseconds and bytes. The default of ``batch_bytes`` is larger than Java's."""
 
     max_request_bytes: int = 1_048_576
     buffer_bytes: int = 33_554_432
     max_block_ms: int = 2**63 - 1
     delivery_timeout_ms: int = 2**31 - 1
+    batch_bytes: int = 524_288
+    retries: int = 2**31 - 1
+    ignores_keys: bool = False
 
     @classmethod
     def of(cls, props: Mapping[str, str]) -> Self:
@@ -61,6 +64,9 @@ class SenderSettings:
             number("buffer.memory", 33_554_432),
             number("max.block.ms", 2**63 - 1),
             number("delivery.timeout.ms", 2**31 - 1),
+            number("batch.size", 524_288),
+            number("retries", 2**31 - 1),
+            str(props.get("partitioner.ignore.keys", "")).strip().lower() == "true",
         )
 
 
@@ -129,7 +135,7 @@ class RecordSender:
         self._settings = settings
         self._transactional = transactional
         self._is_ours = is_ours
-        self._batch_bytes = min(settings.max_request_bytes // 2, 524_288)
+        self._batch_bytes = min(settings.max_request_bytes // 2, settings.batch_bytes)
         self._changed = threading.Condition()
         self._queues: dict[TopicPartition, _Queue] = {}
         self._pending = 0
@@ -227,7 +233,8 @@ class RecordSender:
                 topic, placed = item.topic, -1
                 count = self._counts[topic][0]
             if partition is None:
-                partition = self._keyless % count if record.key is None else partition_for(record.key, count)
+                keyless = record.key is None or self._settings.ignores_keys
+                partition = self._keyless % count if keyless else partition_for(record.key or b"", count)
             if partition >= count or item.size > most or (self._bytes and self._bytes + item.size > room):
                 break
             if partition != placed:
@@ -403,11 +410,12 @@ class RecordSender:
                     queue.alone = len(items)
             return
         now = time.monotonic()
-        if self._transactional or not may_pass or items[0].due_s <= now or self._closed:
+        queue = self._queues[tp]
+        given_up = items[0].due_s <= now or queue.failures >= self._settings.retries
+        if self._transactional or not may_pass or given_up or self._closed:
             self._settle(items, None, failure)
             return
         with self._changed:
-            queue = self._queues[tp]
             if queue.failures in {0, 10}:
                 log.warning("records cannot be written, retrying", partition=str(tp), reason=str(failure))
             queue.items.extendleft(reversed(items))

@@ -57,7 +57,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.consumer.consumer import Consumer
 from mm2.kafka.consumer.records import ConsumerRecord
 from mm2.kafka.consumer.settings import ConsumerSettings
-from mm2.kafka.producer import Producer, codec_and_acks
+from mm2.kafka.producer import Producer, codec_and_acks, compression_level
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.transactions import TransactionalProducer
 
@@ -457,7 +457,13 @@ class _Building:
 
 def _producer(cluster: Cluster, props: Mapping[str, str]) -> Producer:
     codec, acks = codec_and_acks(props)
-    return Producer(cluster, acks=acks, codec=codec, max_request_bytes=int(props.get("max.request.size", "1048576")))
+    return Producer(
+        cluster,
+        acks=acks,
+        codec=codec,
+        level=compression_level(props),
+        max_request_bytes=int(props.get("max.request.size", "1048576")),
+    )
 
 
 def _transactional_producer(
@@ -469,6 +475,7 @@ def _transactional_producer(
         transactional_id,
         transactions.timeout_ms,
         codec=codec,
+        level=compression_level(props),
         max_request_bytes=int(props.get("max.request.size", "1048576")),
     )
 

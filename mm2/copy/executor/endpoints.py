@@ -63,7 +63,7 @@ class Endpoints:
             loop,
             self._background,
             self._pool,
-            FetchLimits(spec.fetch_max_bytes, spec.fetch_partition_bytes, spec.fetch_max_wait_ms),
+            FetchLimits(spec.fetch_max_bytes, spec.fetch_partition_bytes, spec.fetch_max_wait_ms, spec.fetch_min_bytes),
             read_committed=spec.read_committed,
             room=room,
             throttle=self.throttle,

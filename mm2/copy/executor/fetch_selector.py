@@ -85,6 +85,9 @@ class FetchSelector:
         if wanted:
             left_out = blocked or throttled_s > 0
             broker.set_wait(self._limits.max_wait_ms, has_changes=bool(candidates), left_out=left_out)
+            if self._limits.min_bytes > 1:
+                # The broker keeps fewer bytes back, so the wait must not grow while none arrive.
+                broker.wait_ms = min(broker.wait_ms, self._limits.max_wait_ms)
         else:
             broker.left = touched
         return FetchSelection(touched, max_bytes, throttled_s)

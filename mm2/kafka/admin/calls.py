@@ -71,13 +71,14 @@ class AdminCalls:
     ) -> dict[Key, Value | KafkaFailure]:
         """Ask for all keys, and again for those with an error code in `again`, until the deadline.
 
-        `timeout_s` sets the deadline (default: the request timeout).
+        `timeout_s` sets the deadline (default: `default.api.timeout.ms` if it is set, otherwise the request timeout).
 
         `ask(keys, timeout_s)` may raise for all keys or answer for some of them. `repeatable`: the request is
         idempotent, so it is sent again after a lost connection (brokers close idle connections without notice).
         """
-        deadline = time.monotonic() + (self._timeout_ms / 1000 if timeout_s is None else timeout_s)
         settings = self.cluster.settings
+        limit_ms = settings.api_timeout_ms or settings.request_timeout_ms
+        deadline = time.monotonic() + (limit_ms / 1000 if timeout_s is None else timeout_s)
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         results: dict[Key, Value | KafkaFailure] = {}
         pending = order = list(dict.fromkeys(keys))

@@ -42,14 +42,17 @@ ZSTD: Final = 4
 class Codec(ABC):
     """Compresses and decompresses the records block of a batch.
 
-    ``fast`` selects the cheapest level instead of the default level of Kafka's producer.
+    ``fast`` selects the cheapest level instead of the default level of Kafka's producer. ``level`` is a level of the codec
+    (``compression.<codec>.level``, KIP-390); codecs without levels ignore it, and so does LZ4, whose library has one.
     """
 
     id: int
     name: str
 
     @abstractmethod
-    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False) -> bytes: ...
+    def compress(
+        self, data: bytes | bytearray | memoryview, *, fast: bool = False, level: int | None = None
+    ) -> bytes: ...
 
     @abstractmethod
     def decompress(self, data: bytes | bytearray | memoryview) -> bytes: ...
@@ -60,7 +63,7 @@ class NoCodec(Codec):
 
     id, name = 0, "none"
 
-    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False) -> bytes:
+    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False, level: int | None = None) -> bytes:
         return bytes(data)
 
     def decompress(self, data: bytes | bytearray | memoryview) -> bytes:
@@ -72,8 +75,10 @@ class Gzip(Codec):
 
     id, name = 1, "gzip"
 
-    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False) -> bytes:
-        return zlib.compress(data, 1, wbits=31) if fast else bytes(cramjam.gzip.compress(data, level=6))
+    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False, level: int | None = None) -> bytes:
+        if fast:
+            return zlib.compress(data, 1, wbits=31)
+        return bytes(cramjam.gzip.compress(data, level=6 if level is None or level < 0 else level))
 
     def decompress(self, data: bytes | bytearray | memoryview) -> bytes:
         return bytes(cramjam.gzip.decompress(data))
@@ -84,7 +89,7 @@ class Snappy(Codec):
 
     id, name = 2, "snappy"
 
-    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False) -> bytes:
+    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False, level: int | None = None) -> bytes:
         view = memoryview(data)
         out = bytearray(_XERIAL_HEAD)
         for at in range(0, len(view), _XERIAL_BLOCK_BYTES):
@@ -133,8 +138,8 @@ class Lz4(Codec):
     def __init__(self) -> None:
         self._scratch = _Scratch()
 
-    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False) -> bytes:
-        del fast  # Java's producer also uses the fast compressor unless a level is configured
+    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False, level: int | None = None) -> bytes:
+        del fast, level  # Java's producer also uses the fast compressor unless a level is configured
         view = memoryview(data)
         out: list[bytes | memoryview] = [_LZ4_HEAD]
         for at in range(0, len(view), _LZ4_BLOCK_BYTES):
@@ -205,8 +210,8 @@ class Zstd(Codec):
 
     id, name = ZSTD, "zstd"
 
-    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False) -> bytes:
-        return bytes(cramjam.zstd.compress(data, level=1 if fast else 3))
+    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False, level: int | None = None) -> bytes:
+        return bytes(cramjam.zstd.compress(data, level=1 if fast else 3 if level is None else level))
 
     def decompress(self, data: bytes | bytearray | memoryview) -> bytes:
         return bytes(cramjam.zstd.decompress(data))

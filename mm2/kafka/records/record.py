@@ -165,11 +165,15 @@ def encode_batch(
     records: Sequence[Record],
     *,
     codec: int | str = 0,
+    level: int | None = None,
     producer: tuple[int, int, int] = NO_PRODUCER,
     attributes: int = 0,
     base_offset: int = 0,
 ) -> bytearray:
-    """Encode a whole batch with dense offsets from ``base_offset``. ``producer`` = (id, epoch, base sequence)."""
+    """Encode a whole batch with dense offsets from ``base_offset``. ``producer`` = (id, epoch, base sequence).
+
+    ``level`` is the codec's compression level, None: its default.
+    """
     if not records:
         message = "a record batch contains at least one record"
         raise ValueError(message)
@@ -198,7 +202,7 @@ def encode_batch(
         out += body
     chosen = codec_of(codec)
     return assemble(
-        chosen.compress(out),
+        chosen.compress(out, level=level),
         count=len(records),
         attributes=(attributes & ~CODEC_MASK) | chosen.id,
         base_timestamp=base,

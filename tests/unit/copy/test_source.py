@@ -120,7 +120,7 @@ def fetched(tp: TopicPartition, size: int = 0, **fields: Any) -> Fetched:
 class Scene:
     """A source whose cluster refuses every connection and has the leaders and topic ids that the test defines."""
 
-    def __init__(self, throttle: Throttle | None = None, rack: str = "") -> None:
+    def __init__(self, throttle: Throttle | None = None, rack: str = "", limits: FetchLimits | None = None) -> None:
         self.cluster = Cluster(replace(SETTINGS, client_rack=rack), name="A")
         self.background = ThreadPoolExecutor(1)
         self.opened: list[int] = []
@@ -131,7 +131,7 @@ class Scene:
             asyncio.get_running_loop(),
             self.background,
             BufferPool(),
-            FetchLimits(),
+            limits or FetchLimits(),
             read_committed=False,
             room=lambda: True,
             throttle=throttle or Throttle(),
@@ -155,11 +155,16 @@ class Scene:
         self.cluster.metadata_of = lambda *_args, **_kwargs: self.of_leader or found  # type: ignore[method-assign]
 
 
-def play(scenario: Callable[[Scene], Awaitable[None]], throttle: Throttle | None = None, rack: str = "") -> None:
+def play(
+    scenario: Callable[[Scene], Awaitable[None]],
+    throttle: Throttle | None = None,
+    rack: str = "",
+    limits: FetchLimits | None = None,
+) -> None:
     async def run() -> None:
         mishaps: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: mishaps.append(context))
-        scene = Scene(throttle, rack)
+        scene = Scene(throttle, rack, limits)
         try:
             await scenario(scene)
         finally:
@@ -546,6 +551,17 @@ def test_fetches_of_idle_partitions_wait_longer_until_they_change() -> None:
         assert line.waits_ms[-1] == 500
 
     play(scenario)
+
+
+def test_with_a_minimum_of_bytes_no_fetch_waits_longer_than_configured() -> None:
+    async def scenario(scene: Scene) -> None:
+        line = scene.line(Feed(TopicPartition("t", 0)))
+        line.ask()
+        for _ in range(3):
+            line.answer()
+        assert line.waits_ms == [500] * 4
+
+    play(scenario, limits=FetchLimits(min_bytes=100))
 
 
 def test_an_idle_partition_is_not_fetched_while_paused_and_fetched_again_afterwards() -> None:

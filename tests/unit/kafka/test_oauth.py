@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from mm2.kafka.oauth import TokenError, TokenSource, unsecured_token
-from mm2.kafka.settings import Sasl
+from mm2.kafka.oauth import TokenError, TokenSource, _expiry, unsecured_token
+from mm2.kafka.settings import ClientSettings, Sasl
 
 
 def claims_of(token: str) -> dict[str, object]:
@@ -113,6 +113,41 @@ def test_a_token_close_to_expiry_is_refreshed(endpoint: Endpoint) -> None:
     source.token(timeout_s=5)
     source.token(timeout_s=5)
     assert len(endpoint.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "lifetime_s", "expected_s"),
+    [
+        ({}, 10_000, (8_000, 8_500)),  # window 0.8, jitter 0.05
+        ({"window.factor": "0.5", "window.jitter": "0"}, 10_000, (5_000, 5_000)),
+        ({"window.jitter": "0", "buffer.seconds": "3600"}, 10_000, (6_400, 6_400)),
+        ({"window.factor": "0.5", "window.jitter": "0", "min.period.seconds": "900"}, 1_500, (900, 900)),
+        ({"window.jitter": "0", "min.period.seconds": "900", "buffer.seconds": "3600"}, 4_000, (3_200, 3_200)),
+    ],
+)
+def test_a_token_is_refreshed_within_the_configured_window(
+    endpoint: Endpoint, given: dict[str, str], lifetime_s: int, expected_s: tuple[int, int]
+) -> None:
+    props = {
+        "bootstrap.servers": "localhost:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": sasl_for(endpoint).token_endpoint_url or "",
+        "sasl.oauthbearer.client.credentials.client.id": "id",
+        "sasl.oauthbearer.client.credentials.client.secret": "secret",
+        **{f"sasl.login.refresh.{key}": value for key, value in given.items()},
+    }
+    sasl = ClientSettings.from_props(props).sasl
+    assert sasl is not None
+    endpoint.answers = [(200, json.dumps({"access_token": token_for(lifetime_s)}))]
+    source = TokenSource(sasl)
+    before = time.time()
+    source.token(timeout_s=5)
+    expires_at = _expiry(token_for(lifetime_s))
+    assert expires_at is not None
+    # The claim has whole seconds, and the token was requested between the two times.
+    low, high = expected_s
+    assert before + low - 3 <= source._refresh_at <= time.time() + high + 3
 
 
 def test_a_valid_token_is_used_while_the_endpoint_fails(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mm2.config.configdef import ConfigException
+from mm2.kafka.ciphers import openssl_name
 from mm2.kafka.settings import Tls
 from mm2.kafka.tls import build_ssl_context, expiries, memory_file
 from tests.support import certificates
@@ -47,11 +48,51 @@ def test_enabled_protocols_bound_the_versions() -> None:
     assert only_12.maximum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_java_cipher_names_are_ignored_and_openssl_names_used() -> None:
-    build_ssl_context(dataclasses.replace(TRUST, cipher_suites=("TLS_RSA_WITH_AES_128_CBC_SHA", "NO-SUCH-CIPHER")))
-    context = build_ssl_context(dataclasses.replace(TRUST, cipher_suites=("ECDHE-ECDSA-AES256-GCM-SHA384",)))
-    old = [cipher["name"] for cipher in context.get_ciphers() if cipher["protocol"] == "TLSv1.2"]
-    assert old == ["ECDHE-ECDSA-AES256-GCM-SHA384"]
+def older_ciphers(context: ssl.SSLContext) -> list[str]:
+    return [cipher["name"] for cipher in context.get_ciphers() if cipher["protocol"] != "TLSv1.3"]
+
+
+@pytest.mark.parametrize(
+    ("suite", "name"),
+    [
+        ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+        ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"),
+        ("TLS_DHE_RSA_WITH_AES_128_CBC_SHA256", "DHE-RSA-AES128-SHA256"),
+        ("TLS_DHE_RSA_WITH_AES_256_CCM_8", "DHE-RSA-AES256-CCM8"),
+        ("TLS_RSA_WITH_AES_128_CBC_SHA", "AES128-SHA"),
+        ("SSL_RSA_WITH_3DES_EDE_CBC_SHA", "DES-CBC3-SHA"),
+        ("ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+    ],
+)
+def test_java_s_names_of_cipher_suites_are_those_of_openssl(suite: str, name: str) -> None:
+    assert openssl_name(suite) == name
+
+
+@pytest.mark.parametrize("suite", ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"])
+def test_only_the_named_cipher_suites_are_offered(suite: str) -> None:
+    context = build_ssl_context(dataclasses.replace(TRUST, cipher_suites=("TLS_NO_WITH_SUCH_CIPHER", suite)))
+    assert older_ciphers(context) == ["ECDHE-RSA-AES128-GCM-SHA256"]
+    assert context.maximum_version == ssl.TLSVersion.TLSv1_2, "no suite of TLS 1.3 is named"
+
+
+def test_suites_of_tls_13_alone_disable_older_versions() -> None:
+    context = build_ssl_context(dataclasses.replace(TRUST, cipher_suites=("TLS_AES_256_GCM_SHA384",)))
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_3
+
+
+@pytest.mark.parametrize(
+    ("suites", "protocols"),
+    [
+        (("TLS_NO_WITH_SUCH_CIPHER",), ("TLSv1.2", "TLSv1.3")),
+        (("TLS_AES_256_GCM_SHA384",), ("TLSv1.2",)),
+        (("ECDHE-RSA-AES128-GCM-SHA256",), ("TLSv1.3",)),
+    ],
+)
+def test_cipher_suites_that_allow_no_connection_are_rejected(
+    suites: tuple[str, ...], protocols: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigException, match=r"ssl\.cipher\.suites"):
+        build_ssl_context(dataclasses.replace(TRUST, cipher_suites=suites, enabled_protocols=protocols))
 
 
 def test_pem_on_one_line_is_accepted() -> None:

@@ -411,6 +411,27 @@ def test_limits_are_divided_by_the_number_of_tasks_also_with_java_s_configs() ->
     assert (spec.throttle, spec.throttle_topics) == (250, {"t": 100})
 
 
+def test_the_fetch_limits_are_those_of_the_source_s_consumer() -> None:
+    own = {"bootstrap.servers": "127.0.0.1:1"}
+    worker = WorkerView(own, "A-mm2", "mm2-offsets.A.internal", own, exactly_once=False)
+    props = {
+        "name": "MirrorSourceConnector",
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+        "source.cluster.alias": "A",
+        "source.cluster.bootstrap.servers": "127.0.0.1:1",
+        "target.cluster.bootstrap.servers": "127.0.0.1:1",
+        "task.assigned.partitions": "t-0",
+        "consumer.fetch.min.bytes": "7",
+        "source.consumer.fetch.min.bytes": "8",
+        "source.consumer.fetch.max.wait.ms": "9",
+        "source.consumer.fetch.max.bytes": "10",
+        "source.consumer.max.partition.fetch.bytes": "11",
+    }
+    spec = copy_spec(props, SourceTaskContext("C", 0, props, cast(Any, Positions()), worker))
+    assert (spec.fetch_min_bytes, spec.fetch_max_wait_ms) == (8, 9)
+    assert (spec.fetch_max_bytes, spec.fetch_partition_bytes) == (10, 11)
+
+
 def test_written_configs_are_read_back_unchanged() -> None:
     env = Environment()
     env.positions.held = {T0: json.loads(offset_value(42))["offset"]}
