@@ -13,6 +13,7 @@ import configparser
 setup = configparser.ConfigParser()
 setup.read("setup.cfg", encoding="utf-8")
 print(setup["options"]["install_requires"])
+print(setup["options.extras_require"]["aws"])
 PYTHON
 python3 -m pip --python /opt/mm2/bin/python install -r /tmp/requirements.txt
 # For JKS stores. What else pyjks asks for, twofish, needs a compiler, and only BKS stores, which Kafka does not know, use it.

@@ -19,7 +19,7 @@ import httpx
 import structlog
 
 from mm2.kafka.backoff import Backoff
-from mm2.kafka.settings import Sasl
+from mm2.kafka.sasl_settings import Sasl, missing_extra
 
 log = structlog.get_logger(__name__)
 
@@ -94,6 +94,8 @@ class TokenSource:
             )
 
     def _fetch(self, deadline: float) -> AccessToken:
+        if self._sasl.msk_token:
+            return _msk_token(self._sasl)
         url = self._sasl.token_endpoint_url
         if url is None:
             return unsecured_token(self._sasl, now_s=time.time())
@@ -124,6 +126,17 @@ def _refresh_at(sasl: Sasl, now: float, expires_at: float) -> float:
 def token_source(sasl: Sasl) -> TokenSource:
     """The source for these settings, one per process, so that connections share their token."""
     return TokenSource(sasl)
+
+
+def _msk_token(sasl: Sasl) -> AccessToken:
+    try:
+        from mm2.kafka.msk import AwsLoginError, msk_token  # noqa: PLC0415 - needs an extra
+    except ImportError:
+        raise TokenError(missing_extra("aws", "a token for Amazon MSK")) from None
+    try:
+        return AccessToken(*msk_token(sasl.options))
+    except AwsLoginError as error:
+        raise TokenError(str(error)) from error
 
 
 def unsecured_token(sasl: Sasl, *, now_s: float) -> AccessToken:

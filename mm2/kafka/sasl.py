@@ -13,7 +13,7 @@ from kafka.net.sasl import get_sasl_mechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from mm2.kafka.oauth import TokenError, token_source
-from mm2.kafka.settings import Sasl
+from mm2.kafka.sasl_settings import Sasl, missing_extra
 
 #: Of RFC 7677, and of Kafka's ScramMechanism: with fewer, a recorded login reveals weak passwords.
 _MIN_SCRAM_ITERATIONS: Final = 4096
@@ -62,11 +62,15 @@ class Login:
     def _failure(self, error: Exception) -> SaslError:
         if self._name.startswith("SCRAM") and isinstance(error, KeyError | ValueError):
             return SaslError("the broker's SCRAM message is invalid; its stored credentials may be wrong")
+        if self._name == "AWS_MSK_IAM":
+            return SaslError(str(error))
         return SaslError(f"{type(error).__name__}: {error}")
 
 
 def login(sasl: Sasl, host: str, *, timeout_s: float) -> Login:
     """Start a login at a broker. `timeout_s` limits the retrieval of an OAuth token. Raises SaslError."""
+    if sasl.mechanism == "AWS_MSK_IAM":
+        return Login(_msk_login(sasl, host), sasl.mechanism)
     options = dict(sasl.options)
     config: dict[str, Any] = {"host": host, "sasl_mechanism": sasl.mechanism}
     if sasl.mechanism == "OAUTHBEARER":
@@ -77,8 +81,6 @@ def login(sasl: Sasl, host: str, *, timeout_s: float) -> Login:
         config["sasl_oauth_token_provider"] = _BearerToken(token.text, dict(token.extensions))
     elif sasl.mechanism == "GSSAPI":
         config["sasl_kerberos_service_name"] = sasl.kerberos_service_name or options.get("serviceName", "kafka")
-    elif sasl.mechanism == "AWS_MSK_IAM":
-        config["security_protocol"] = "SASL_SSL"
     else:
         username = options["username"]
         config["sasl_plain_username"] = _scram_name(username) if sasl.mechanism.startswith("SCRAM") else username
@@ -87,6 +89,17 @@ def login(sasl: Sasl, host: str, *, timeout_s: float) -> Login:
         return Login(get_sasl_mechanism(sasl.mechanism)(**config), sasl.mechanism)
     except Exception as error:
         raise SaslError(f"the mechanism cannot be used here: {error}") from error
+
+
+def _msk_login(sasl: Sasl, host: str) -> Any:
+    try:
+        from mm2.kafka.msk import AwsLoginError, AwsMskIam  # noqa: PLC0415 - needs an extra
+    except ImportError:
+        raise SaslError(missing_extra("aws", "AWS_MSK_IAM")) from None
+    try:
+        return AwsMskIam(sasl.options, host)
+    except AwsLoginError as error:
+        raise SaslError(str(error)) from error
 
 
 def _check_iterations(challenge: bytes, mechanism: str) -> None:

@@ -30,7 +30,8 @@ from mm2.kafka.errors import (
     UnsupportedVersion,
 )
 from mm2.kafka.oauth import unsecured_token
-from mm2.kafka.settings import ClientSettings, Sasl
+from mm2.kafka.sasl_settings import Sasl
+from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import (
     AclBinding,
     AclFilter,

@@ -101,14 +101,16 @@ def test_every_dependency_is_pinned_installed_as_pinned_and_within_its_bounds() 
         assert requirement.specifier.contains(pinned[name], prereleases=True), f"{who} needs {requirement}"
 
 
-@pytest.mark.parametrize("requirement", wanted("jks", "test"), ids=str)
+@pytest.mark.parametrize("requirement", wanted("jks", "aws", "test"), ids=str)
 def test_bounds_are_lower_and_upper(requirement: Requirement) -> None:
     assert {">=", "<"} <= {part.operator for part in requirement.specifier}
 
 
 def test_no_pinned_or_allowed_version_has_a_known_vulnerability() -> None:
     pinned = pins()
-    asked: dict[str, SpecifierSet] = {canonicalize_name(one.name): one.specifier for one in wanted("jks", "test")}
+    asked: dict[str, SpecifierSet] = {
+        canonicalize_name(one.name): one.specifier for one in wanted("jks", "aws", "test")
+    }
     for name, fixed, advisory in FIXED_IN:
         if name in pinned:
             assert pinned[name] >= Version(fixed), f"{name} {pinned[name]}: {advisory}"

@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from mm2.kafka.oauth import TokenError, TokenSource, _expiry, unsecured_token
-from mm2.kafka.settings import ClientSettings, Sasl
+from mm2.kafka.sasl_settings import Sasl
+from mm2.kafka.settings import ClientSettings
 
 
 def claims_of(token: str) -> dict[str, object]:

@@ -9,7 +9,7 @@ import hmac
 import pytest
 
 from mm2.kafka.sasl import Login, SaslError, login
-from mm2.kafka.settings import Sasl
+from mm2.kafka.sasl_settings import Sasl
 
 SALT, ROUNDS = b"pepper", 4096
 
