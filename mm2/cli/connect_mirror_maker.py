@@ -81,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = MirrorMakerConfig(file.load())
         for key, nearest in config.unread_keys():
             log.warning("Unknown key %s in %s.%s", key, options.config, f" Did you mean {nearest}?" if nearest else "")
+        for one in config.ineffective_keys(options.clusters):
+            log.warning("%s", one)
         served = Served(options.config)
         served.maker = maker = MirrorMaker(config, options.clusters, stopping=stopping, apps=served.apps)
     except UnreadableFile as error:

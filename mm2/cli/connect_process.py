@@ -22,6 +22,7 @@ from mm2.cli.allocator import use_one_arena
 from mm2.cli.logs import add_log_options, configure_logging
 from mm2.cli.signals import exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
+from mm2.config.key_effects import check_effects, worker_uses
 from mm2.config.legacy_keys import without_legacy_keys
 from mm2.config.properties import load_properties
 from mm2.config.providers import ConfigTransformer, ProviderError
@@ -195,6 +196,8 @@ class _Running:
             log.warning(sentence)
         plugins = Plugins(raw)
         props = ConfigTransformer.from_props(raw, plugins.new_provider).transform(raw)
+        for one in check_effects(worker_uses(props)):
+            log.warning("%s", one)
         self._settings = RestSettings.of(props)
         self._extensions = load_extensions(self._settings.extension_classes, plugins, props)
         binding = Binding(self._settings)

@@ -30,6 +30,7 @@ from mm2.config.configdef import (
     distinct,
     missing,
 )
+from mm2.config.key_effects import IneffectiveKey, check_effects, flow_uses, process_uses
 from mm2.config.mirror_keys import (
     CONNECTOR_CLASSES,
     CONNECTOR_CONFIGS,
@@ -39,7 +40,7 @@ from mm2.config.mirror_keys import (
     TOPIC_THROTTLE_PREFIX,
 )
 from mm2.config.providers import ConfigTransformer
-from mm2.config.rest_keys import MIRROR_REST_CONFIG
+from mm2.config.rest_keys import LISTENER_PREFIXES, MIRROR_REST_CONFIG
 from mm2.config.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
 from mm2.config.unread import KeyReaders
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG, check_signature_accepted
@@ -159,9 +160,7 @@ class MirrorMakerConfig:
         wanted = {
             key: value
             for key, value in self._props.items()
-            if key in MIRROR_REST_CONFIG
-            or key in TLS_CONFIG
-            or key.startswith(("listeners.https.", "admin.listeners.https."))
+            if key in MIRROR_REST_CONFIG or key in TLS_CONFIG or key.startswith(LISTENER_PREFIXES)
         }
         return self._transformer.transform(wanted)
 
@@ -227,6 +226,25 @@ class MirrorMakerConfig:
         """Keys of the file that no component reads, each with the most similar known key, in the file's order."""
         return self._readers().unread(self._props)
 
+    def ineffective_keys(self, targets: Iterable[str] | None = None) -> list[IneffectiveKey]:
+        """Keys of Kafka in the file that have no effect here, or a limited one, with the reason.
+
+        Concerns the process and the flows into ``targets`` (``None`` = all). Raises :class:`ConfigException` for a key
+        that is refused, because it asks for something that is not done here.
+        """
+        uses = process_uses((key, self._resolved(key)) for key in self._props if _is_of_process(key))
+        for pair in self._pairs_into(targets):
+            parts = (self._worker(pair), self._connector(pair, CONNECTOR_CLASSES[0]))
+            uses += flow_uses(*(((k, self._resolved(o), o) for k, o in part.origins.items()) for part in parts))
+        return check_effects(uses)
+
+    def _resolved(self, key: str) -> str:
+        return self._transformer.transform({key: self._props[key]})[key]
+
+    def _pairs_into(self, targets: Iterable[str] | None) -> list[SourceAndTarget]:
+        wanted = None if targets is None else frozenset(targets)
+        return [pair for pair in self.cluster_pairs() if wanted is None or pair.target in wanted]
+
     def validate(self, targets: Iterable[str] | None = None) -> None:
         """Check the typed settings of every flow into ``targets`` (``None`` = all): workers, connectors, clients.
 
@@ -234,10 +252,10 @@ class MirrorMakerConfig:
         written in the file. If a provider gave the value, the error shows the reference instead.
         """
         wanted = None if targets is None else frozenset(targets)
-        for pair in self.cluster_pairs():
-            if wanted is None or pair.target in wanted:
-                self._validate_worker(pair)
-                self._validate_connectors(pair)
+        for pair in self._pairs_into(wanted):
+            self._validate_worker(pair)
+            self._validate_connectors(pair)
+        self.ineffective_keys(wanted)
 
     # -- derivation ----------------------------------------------------------------------------------------------------
 
@@ -373,6 +391,10 @@ class MirrorMakerConfig:
         # Outside of the handler, so that the exception context does not contain the value.
         bounds = f" and {key.validator}" if key.validator is not None and str(key.validator) else ""
         raise ConfigException(origin, raw, f"The referenced value is not of type {key.type.value}{bounds}")
+
+
+def _is_of_process(key: str) -> bool:
+    return key in TOP_CONFIG or key.startswith(LISTENER_PREFIXES)
 
 
 def _is_true(text: str) -> bool:

@@ -19,6 +19,7 @@ from mm2.config.connector_keys import (
     SINK_CONNECTOR_CONFIG,
     SOURCE_CONNECTOR_CONFIG,
 )
+from mm2.config.key_effects import Effect, key_effects
 from mm2.config.mirror_keys import (
     MIRROR_CHECKPOINT_CONFIG,
     MIRROR_HEARTBEAT_CONFIG,
@@ -48,7 +49,8 @@ _INTRODUCTION: Final = """\
 
 All configuration keys, with Kafka's name, type and default (4.3.0), except the rows marked *this project only*. The configuration is
 validated before anything is started. An invalid value ends the program with an error that names the key and the value. Unknown keys
-are reported together with the closest known key. `bin/mm2 config mm2.properties` shows the effective values and their origin.
+are reported together with the closest known key, and so are keys of Kafka that have no effect here: see [the last
+table](#keys-without-effect-and-refused-keys). `bin/mm2 config mm2.properties` shows the effective values and their origin.
 
 ## Prefixes
 
@@ -200,7 +202,41 @@ def _connect_sections() -> list[ReferenceTable]:
 
 def page() -> str:
     """The content of the file."""
-    return "\n".join([_INTRODUCTION, *(line for section in sections() for line in _table(section))])
+    tables = (line for section in sections() for line in _table(section))
+    return "\n".join([_INTRODUCTION, *tables, *_effects()])
+
+
+_WHERE: Final = {
+    "client": "all clients",
+    "security": "TLS and SASL",
+    "consumer": "consumers of sink connectors",
+    "producer": "producers of connectors",
+    "admin": "admin clients",
+    "worker": "workers",
+    "mirror": "mirror connectors",
+    "mirror records": "mirror connectors",
+    "mirror consumer": "consumers of mirror connectors",
+    "mirror producer": "producers of mirror connectors",
+    "mirror syncs": "producer of offset syncs",
+}
+_EFFECTS: Final = {Effect.PARTLY: "limited", Effect.NONE: "none", Effect.REFUSED: "refused"}
+_EFFECTS_TEXT: Final = """\
+The other keys of Kafka 4.3 in the tables above are honoured. When a process starts, it logs a warning for each key in its file
+that has no effect, or a limited one, unless it has one of the values in the column *accepted*. With a refused key the exit code
+is 2, because ignoring the key could change records or weaken security. `*` stands for the rest of a key's name.
+"""
+
+
+def _effects() -> Iterable[str]:
+    yield "## Keys without effect, and refused keys\n"
+    yield _EFFECTS_TEXT
+    yield "| where | key | effect | accepted | reason |"
+    yield "| --- | --- | --- | --- | --- |"
+    for one in key_effects():
+        if one.effect is not Effect.HONOURED:
+            accepted = ", ".join(f"`{value}`" for value in one.accepted)
+            yield f"| {_WHERE[one.place]} | `{one.key}` | {_EFFECTS[one.effect]} | {accepted} | {_cell(one.reason)} |"
+    yield ""
 
 
 def _table(section: ReferenceTable) -> Iterable[str]:

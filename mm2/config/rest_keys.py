@@ -10,6 +10,9 @@ from mm2.config.worker_keys import REST_CONFIG
 
 LOGIN_CONFIG_KEY: Final = "java.security.auth.login.config"
 
+LISTENER_PREFIXES: Final = ("listeners.https.", "admin.listeners.https.")
+"""Prefixes of the TLS keys of listeners."""
+
 REST_LIMITS_CONFIG: Final = (
     ConfigDef()
     .define(

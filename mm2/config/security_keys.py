@@ -23,7 +23,14 @@ SECURITY_PROTOCOL_CONFIG: Final = ConfigDef().define(
 
 TLS_CONFIG: Final = (
     ConfigDef()
-    .define("ssl.protocol", Type.STRING, "TLSv1.3", None, MEDIUM, "Highest TLS version to use.")
+    .define(
+        "ssl.protocol",
+        Type.STRING,
+        "TLSv1.3",
+        None,
+        MEDIUM,
+        "Java's TLS context; ssl.enabled.protocols selects the versions.",
+    )
     .define("ssl.provider", Type.STRING, None, None, MEDIUM, "Java security provider; has no effect here.")
     .define(
         "ssl.cipher.suites",
@@ -56,7 +63,7 @@ TLS_CONFIG: Final = (
     )
     .define("ssl.secure.random.implementation", Type.STRING, None, None, LOW, "Java random source; no effect here.")
     .define(
-        "ssl.engine.factory.class", Type.CLASS, None, None, LOW, "Java class that creates TLS engines; no effect here."
+        "ssl.engine.factory.class", Type.CLASS, None, None, LOW, "Java class that creates TLS engines; refused here."
     )
 )
 

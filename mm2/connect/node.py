@@ -98,11 +98,12 @@ class Node:
         log_context: Mapping[str, str] | None = None,
         on_leader_ready: Callable[[DistributedHerder], None] | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
+        reports_keys: bool = True,
     ) -> None:
         """Nothing connects before :meth:`check` or ``herder.start()``. Raises ConfigException or ConnectError.
 
         ``cluster_name`` is the name of the cluster behind ``bootstrap.servers`` in messages; ``rest_namespace`` is the
-        path prefix of other workers' REST interfaces.
+        path prefix of other workers' REST interfaces. ``reports_keys`` as for :class:`Worker`.
         """
         self._clusters = _worker_clusters(config, worker_id, cluster_name)
         config_store, status_store, offset_store = _kafka_stores(config, self._clusters, start_timeout_s)
@@ -114,6 +115,7 @@ class Node:
             cluster_name=cluster_name,
             resources=resources,
             log_context=log_context,
+            reports_keys=reports_keys,
         )
         self._cluster_id = ""
         self.herder = DistributedHerder(

@@ -269,6 +269,10 @@ class MirrorMaker:
         for key, nearest in config.unread_keys():
             if key not in known:
                 log.warning("Unknown key %s in %s.%s", key, file.path, f" Did you mean {nearest}?" if nearest else "")
+        reported = self._config.ineffective_keys(self._targets)
+        for one in config.ineffective_keys(self._targets):
+            if one not in reported:
+                log.warning("%s", one)
         self._config, self._plans, self._frozen = config, plans, frozen
         self._waiting &= plans.keys()
         self._apply(changes, fresh)
@@ -328,6 +332,7 @@ class MirrorMaker:
             resources={COPY_RESOURCE: self._engine, LATENCY_RESOURCE: self.checkpoint_latencies},
             log_context={"flow": str(pair)},
             on_leader_ready=configurer,
+            reports_keys=False,
         )
         return Flow(pair, node, configurer)
 

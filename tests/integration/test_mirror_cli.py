@@ -126,6 +126,12 @@ BAD_CONFIGS: list[tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]] = [
         ("config.providers.vault.class", "no.Such"),
     ),
     ({"A->B.topics": r"\u12"}, (), ("mm2.properties, line",)),
+    (
+        {"A.consumer.interceptor.classes": "com.example.Mask"},
+        ("--clusters", "B"),
+        ("A.consumer.interceptor.classes", "com.example.Mask", "Java classes"),
+    ),
+    ({"A->B.offsets.storage.topic": "own"}, ("--clusters", "B"), ("A->B.offsets.storage.topic", "own")),
 ]
 
 
@@ -203,6 +209,15 @@ def test_a_wrong_password_is_reported_immediately(tmp_path: Path) -> None:
         assert "wrong;" not in output
         assert took_s < 30 * PATIENCE, "it is not repeated for a minute, as an unreachable cluster is"
         assert not [topic for topic in admin(broker).list_topics(timeout=10).topics if topic.startswith("mm2")]
+
+
+def test_keys_without_effect_are_reported_once(tmp_path: Path) -> None:
+    file = config_file(tmp_path, {"A.consumer.max.poll.records": "5", "B.producer.acks": "1"})
+    _, output = run(file, "--clusters", "B")
+    (none,) = [line for line in output.splitlines() if "A.consumer.max.poll.records" in line]
+    assert "has no effect: records are copied in batches" in none
+    (limited,) = [line for line in output.splitlines() if "B.producer.acks" in line]
+    assert "has a limited effect: copying always uses acks=all" in limited
 
 
 def test_an_unknown_key_is_reported_with_the_closest_known_key(tmp_path: Path) -> None:

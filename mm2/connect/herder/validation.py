@@ -14,6 +14,7 @@ from mm2.config.config_infos import ConfigInfos, ConfigValue
 from mm2.config.configdef import ConfigDef, ConfigException, ConfigKey, Importance, Recommender, Type, Width, split_list
 from mm2.config.connector_keys import CONNECTOR_CONFIG, SINK_CONNECTOR_CONFIG, source_connector_config
 from mm2.config.java_regex import compile_java
+from mm2.config.key_effects import Place, effect_of
 from mm2.config.validators import PLUGIN_VERSION
 from mm2.config.values import parse_type, show
 from mm2.connect.api import (
@@ -395,7 +396,11 @@ class ConnectorValidation:
                 except ConfigException as error:
                     wrong.append(ConfigValue(key, None, errors=[str(error)]))
             request = ConnectorClientConfigRequest(props.get("name", ""), kind, type(connector), role, wanted)
-            judged = self._policy.validate(request)
+            judged = list(self._policy.validate(request))
+            for value in judged:
+                row = effect_of(Place(role.value), value.name)
+                if row is not None and (reason := row.refusal(str(wanted.get(value.name) or ""))):
+                    value.errors.append(str(ConfigException(f"{prefix}{value.name}", wanted[value.name], reason)))
         return ConfigInfos.under_prefix(definition.keys, [*judged, *wrong], prefix)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from mm2.config.key_effects import check_effects, connector_uses
 from mm2.config.providers import ConfigTransformer, references
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, Task
@@ -101,6 +102,7 @@ class Worker:
     """Starts and stops connectors and tasks. Thread-safe; methods that wait document their limit.
 
     Every task receives ``resources``; ``log_context`` is bound in every thread (e.g. ``flow="A->B"``).
+    ``reports_keys`` False: the process reports the keys of connectors that have no effect itself.
     """
 
     def __init__(
@@ -113,11 +115,13 @@ class Worker:
         cluster_name: str,
         resources: Mapping[str, Any] | None = None,
         log_context: Mapping[str, str] | None = None,
+        reports_keys: bool = True,
     ) -> None:
         self.worker_id = worker_id
         self.config = config
         self.plugins = plugins
         self.log_context: Mapping[str, str] = MappingProxyType(dict(log_context or {}))
+        self._reports_keys = reports_keys
         self._offset_store = offset_store
         self._cluster_name = cluster_name
         self._props = {key: str(value) for key, value in config.originals.items()}
@@ -221,6 +225,10 @@ class Worker:
             props = self.resolve(raw)
             loader = self.plugins.connector_loader(props)
             connector_config(props, self.connector_class(props))
+            ineffective = check_effects(connector_uses(props))
+            if self._reports_keys:
+                for one in ineffective:
+                    log.warning("%s", one, connector=name)
             connector = WorkerConnector(
                 name,
                 lambda: self.new_connector(props),
