@@ -217,7 +217,9 @@ _MIRROR_CLIENTS: Final = {
 }
 """Prefixes of the clients of a mirror connector; the first one that matches applies."""
 # Keys of connectors that begin like those of a client.
-_NO_CLIENTS: Final = frozenset({"consumer.poll.timeout.ms", "source.cluster.alias", "target.cluster.alias"})
+_NO_CLIENTS: Final = frozenset(
+    {"admin.timeout.ms", "consumer.poll.timeout.ms", "source.cluster.alias", "target.cluster.alias"}
+)
 
 
 def _use(key: str, value: str, shown_as: str, clients: Mapping[str, Place], otherwise: Place) -> KeyUse:

@@ -46,6 +46,7 @@ def test_each_key_has_one_row_for_each_place_and_a_reason_unless_it_is_honoured(
         ("A->B.consumer.session.timeout.ms", "9"),
         ("A->B.source.consumer.enable.auto.commit", "true"),
         ("A->B.consumer.poll.timeout.ms", "9"),
+        ("A->B.admin.timeout.ms", "9"),
         ("B.producer.linger.ms", "9"),
         ("A->B.producer.override.linger.ms", "9"),
         ("A->B.producer.acks", "0"),  # the producer of offset syncs
