@@ -8,7 +8,7 @@ refused keys end it.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -147,19 +147,23 @@ def effect_of(place: Place, key: str) -> KeyEffect | None:
     return None
 
 
-def check_effects(uses: Iterable[KeyUse]) -> list[IneffectiveKey]:
+def check_effects(
+    uses: Iterable[KeyUse], resolve: Callable[[KeyUse], str] = lambda use: use.value
+) -> list[IneffectiveKey]:
     """The keys without effect, in order, each once. Raises ConfigException for the first key that is refused.
 
-    A key that is used in several places has an effect if it has one in any of them.
+    A key that is used in several places has an effect if it has one in any of them. ``resolve`` replaces references to
+    values that are stored elsewhere; it is only called for keys that may be listed or refused.
     """
     rows: dict[str, list[KeyEffect | None]] = {}  # None: honoured
     for use in uses:
         row = effect_of(use.place, use.key)
         if row is None:
             continue
-        if reason := row.refusal(use.value):
+        value = "" if row.effect is Effect.HONOURED else resolve(use)
+        if reason := row.refusal(value):
             raise ConfigException(use.shown_as, use.value, reason)
-        rows.setdefault(use.shown_as, []).append(row if row.concerns(use.value) else None)
+        rows.setdefault(use.shown_as, []).append(row if row.concerns(value) else None)
     ineffective = []
     for key, found in rows.items():
         listed = [row for row in found if row is not None]

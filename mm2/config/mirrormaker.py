@@ -232,14 +232,11 @@ class MirrorMakerConfig:
         Concerns the process and the flows into ``targets`` (``None`` = all). Raises :class:`ConfigException` for a key
         that is refused, because it asks for something that is not done here.
         """
-        uses = process_uses((key, self._resolved(key)) for key in self._props if _is_of_process(key))
+        uses = process_uses((key, value) for key, value in self._props.items() if _is_of_process(key))
         for pair in self._pairs_into(targets):
             parts = (self._worker(pair), self._connector(pair, CONNECTOR_CLASSES[0]))
-            uses += flow_uses(*(((k, self._resolved(o), o) for k, o in part.origins.items()) for part in parts))
-        return check_effects(uses)
-
-    def _resolved(self, key: str) -> str:
-        return self._transformer.transform({key: self._props[key]})[key]
+            uses += flow_uses(*(((k, self._props[o], o) for k, o in part.origins.items()) for part in parts))
+        return check_effects(uses, lambda use: self._transformer.transform({use.shown_as: use.value})[use.shown_as])
 
     def _pairs_into(self, targets: Iterable[str] | None) -> list[SourceAndTarget]:
         wanted = None if targets is None else frozenset(targets)

@@ -129,6 +129,7 @@ class MirrorMaker:
         self._config = config
         # Settings in effect, resolved once: their references may no longer exist when the next file is read.
         self._frozen = _frozen(config)
+        self._ineffective = config.ineffective_keys(targets)
         self._targets = targets
         self._stopping = stopping or threading.Event()
         self._plugins = connect_plugins()
@@ -247,7 +248,7 @@ class MirrorMaker:
             config = MirrorMakerConfig(props)
             lines = difference(old, props, {*self._config.clusters, *config.clusters})
             plans = plan_flows(config, self._targets, self._plugins)
-            frozen = _frozen(config)
+            frozen, ineffective = _frozen(config), config.ineffective_keys(self._targets)
         except Exception as error:  # a custom class may raise any exception
             trace = None if isinstance(error, (ConfigException, ConnectError)) else error
             sentence = "%s is rejected, the previous version stays in effect: %s"
@@ -269,10 +270,10 @@ class MirrorMaker:
         for key, nearest in config.unread_keys():
             if key not in known:
                 log.warning("Unknown key %s in %s.%s", key, file.path, f" Did you mean {nearest}?" if nearest else "")
-        reported = self._config.ineffective_keys(self._targets)
-        for one in config.ineffective_keys(self._targets):
-            if one not in reported:
+        for one in ineffective:
+            if one not in self._ineffective:
                 log.warning("%s", one)
+        self._ineffective = ineffective
         self._config, self._plans, self._frozen = config, plans, frozen
         self._waiting &= plans.keys()
         self._apply(changes, fresh)

@@ -134,6 +134,14 @@ def test_a_reference_is_resolved_before_it_is_judged(tmp_path: Path) -> None:
     assert not ineffective({**providers, "A.consumer.check.crcs": f"${{file:{values}:crcs}}"})
 
 
+def test_a_reference_of_a_key_with_effect_is_not_resolved(tmp_path: Path) -> None:
+    providers = {
+        "config.providers": "file",
+        "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+    }
+    assert not ineffective({**providers, "A.consumer.client.rack": f"${{file:{tmp_path}/missing:rack}}"})
+
+
 def test_keys_of_a_worker_s_file_and_of_its_connectors() -> None:
     worker = {"bootstrap.servers": "b:1", "metrics.num.samples": "3", "producer.linger.ms": "1", "producer.acks": "1"}
     assert [one.key for one in check_effects(worker_uses(worker))] == ["metrics.num.samples", "producer.linger.ms"]
