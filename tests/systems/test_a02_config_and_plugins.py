@@ -96,6 +96,20 @@ def test_a02_validation_returns_every_definition_and_every_value(worker: Distrib
     assert infos["error_count"] == sum(len(info["value"]["errors"]) for info in infos["configs"])
 
 
+def test_an_override_that_is_refused_is_an_error_and_one_without_effect_is_logged(
+    worker: DistributedWorker, broker: LocalKafka, topic: str, file_source: dict[str, str]
+) -> None:
+    refused = {**file_source, "name": topic, "producer.override.partitioner.class": "com.example.Partitioner"}
+    infos = worker.rest.ask("PUT", "/connector-plugins/FileStreamSource/config/validate", json=refused)
+    errors = [error for info in infos["configs"] for error in info["value"]["errors"]]
+    assert len(errors) == 1
+    assert "com.example.Partitioner for configuration producer.override.partitioner.class: Java classes" in errors[0]
+    worker.rest.create(topic, {**file_source, "producer.override.linger.ms": "7"})
+    assert values(broker, topic, 2)
+    assert "Configuration producer.override.linger.ms has no effect: " in worker.tail(1000)
+    worker.rest.delete(topic)
+
+
 def test_a03_the_worker_s_producer_settings_reach_the_topic(
     worker: DistributedWorker, broker: LocalKafka, topic: str, file_source: dict[str, str]
 ) -> None:
