@@ -7,6 +7,7 @@ import binascii
 import functools
 import json
 import random
+import ssl
 import threading
 import time
 import urllib.parse
@@ -18,8 +19,13 @@ from typing import Any, Final
 import httpx
 import structlog
 
+from mm2.config.configdef import ConfigException
+from mm2.kafka.assertion import AssertionFailure, assertion_text
 from mm2.kafka.backoff import Backoff
-from mm2.kafka.sasl_settings import Sasl, missing_extra
+from mm2.kafka.sasl_settings import Sasl, missing_extra, shown_url
+from mm2.kafka.settings import read_tls
+from mm2.kafka.tls import build_ssl_context
+from mm2.kafka.typed_keys import TypedKeys
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +35,8 @@ _LAST_MOMENT_S: Final = 5.0
 #: Time limit of a refresh while the old token is valid, and the delay before the next attempt.
 _GLANCE_S: Final = 2.0
 _AGAIN_S: Final = 10.0
+_JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _UNSECURED: Final = "unsecuredLogin"
 _FINAL_STATUSES: Final = frozenset(
     {400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 416, 417, 418}
@@ -193,7 +201,7 @@ def _from_file(url: str) -> str:
 
 
 def _from_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
-    """Client-credentials grant (RFC 6749 §4.4), with back-off between attempts while the endpoint fails temporarily."""
+    """A request for a token (RFC 6749 §4.4, RFC 7523), with back-off between attempts while the endpoint fails temporarily."""
     backoff = Backoff(sasl.login_retry_backoff_ms, sasl.login_retry_backoff_max_ms)
     attempt = 0
     while True:
@@ -213,21 +221,16 @@ class _PassingError(Exception):
 
 def _ask_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
     # User and password in the URL are ignored, as in Java; httpx would prefer them to the client's credentials.
-    parts = urllib.parse.urlsplit(url)
-    parts = parts._replace(netloc=parts.netloc.rpartition("@")[2])
-    url, place = parts.geturl(), f"token endpoint {parts._replace(query='', fragment='').geturl()}"
-    form = {"grant_type": "client_credentials"}
-    scope = sasl.oauth_scope or sasl.option("scope")
-    if scope:
-        form["scope"] = scope
+    url = shown_url(url)
+    place = f"token endpoint {urllib.parse.urlsplit(url)._replace(query='', fragment='').geturl()}"
+    form, headers = _request(sasl)
     left_s = max(0.1, deadline - time.monotonic())
     timeout = httpx.Timeout(
         min(left_s, (sasl.login_read_timeout_ms or 1000 * left_s) / 1000),
         connect=min(left_s, (sasl.login_connect_timeout_ms or 1000 * _CONNECT_TIMEOUT_S) / 1000),
     )
-    headers = {"Authorization": _basic(sasl), "Accept": "application/json"}
     try:
-        response = httpx.post(url, data=form, headers=headers, timeout=timeout)
+        response = httpx.post(url, data=form, headers=headers, timeout=timeout, verify=_trust(url, sasl))
     except httpx.HTTPError as error:
         raise _PassingError(f"the {place} gave no answer: {error or type(error).__name__}") from error
     if response.status_code in _FINAL_STATUSES:
@@ -238,10 +241,40 @@ def _ask_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
         answer: Any = response.json()
     except ValueError as error:
         raise TokenError(f"the {place} did not answer with JSON") from error
-    token = answer.get("access_token") if isinstance(answer, Mapping) else None
+    token = (answer.get("access_token") or answer.get("id_token")) if isinstance(answer, Mapping) else None
     if not isinstance(token, str) or not token:
         raise TokenError(f"the answer of the {place} has no access_token")
     return token
+
+
+def _request(sasl: Sasl) -> tuple[dict[str, str], dict[str, str]]:
+    """Form and headers: client credentials with a secret or an assertion, or an assertion as the grant (KIP-1139)."""
+    headers = {"Accept": "application/json"}
+    scope = sasl.oauth_scope or (None if sasl.jwt_grant else sasl.option("scope"))
+    form = {"scope": scope} if scope else {}
+    if sasl.assertion is None:
+        headers["Authorization"] = _basic(sasl)
+        return {"grant_type": "client_credentials", **form}, headers
+    try:
+        assertion = assertion_text(sasl.assertion)
+    except AssertionFailure as error:
+        raise TokenError(str(error)) from error
+    if sasl.jwt_grant:
+        return {"grant_type": _JWT_BEARER, "assertion": assertion, **form}, headers
+    if client_id := sasl.oauth_client_id or sasl.option("clientId"):
+        form["client_id"] = client_id
+    proof = {"client_assertion_type": _CLIENT_ASSERTION, "client_assertion": assertion}
+    return {"grant_type": "client_credentials", **proof, **form}, headers
+
+
+def _trust(url: str, sasl: Sasl) -> ssl.SSLContext | bool:
+    """TLS to the endpoint: the `ssl.*` options of the login module, as Kafka's JaasOptionsUtils."""
+    if not url.lower().startswith("https:"):
+        return True
+    try:
+        return build_ssl_context(read_tls(TypedKeys(dict(sasl.options))))
+    except ConfigException as error:
+        raise TokenError(f"the login module's TLS options: {error}") from error
 
 
 def _basic(sasl: Sasl) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import urllib.parse
 from dataclasses import dataclass, field
 from typing import Final
 
 from mm2.config.configdef import ConfigException
+from mm2.kafka.assertion_settings import Assertion, read_assertion, require_allowed_url
 from mm2.kafka.jaas import JaasError, parse_jaas
 from mm2.kafka.typed_keys import TypedKeys
 
 SASL_MECHANISMS = ("GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM")
 _HIDDEN = "[hidden]"
 #: Built-in token retrievers; any other class would be Java code, which cannot run here.
-_JWT_RETRIEVERS = ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
+_JWT_RETRIEVERS = ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever", "JwtBearerJwtRetriever")
 
 MSK_HANDLER: Final = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
 _EXTRAS: Final = {"aws": "botocore", "kerberos": "gssapi"}
@@ -33,7 +35,8 @@ def _require_extra(extra: str, user: str, key: str, value: str) -> None:
 class Sasl:
     """The `sasl.*` keys. `options` are those of the login module in `sasl.jaas.config`, in the given order.
 
-    `msk_token`: the token for OAUTHBEARER is signed with AWS credentials, for Amazon MSK.
+    `msk_token`: the token for OAUTHBEARER is signed with AWS credentials, for Amazon MSK. `jwt_grant`: the assertion is exchanged
+    for a token (RFC 7523 §2.1); otherwise it is the client's authentication (§2.2).
     """
 
     mechanism: str
@@ -45,6 +48,8 @@ class Sasl:
     oauth_client_id: str | None = None
     oauth_client_secret: str | None = field(default=None, repr=False)
     oauth_scope: str | None = None
+    jwt_grant: bool = False
+    assertion: Assertion | None = None
     oauth_header_urlencode: bool = False
     oauth_sub_claim_name: str = "sub"
     oauth_scope_claim_name: str = "scope"
@@ -77,6 +82,8 @@ def read_sasl(keys: TypedKeys) -> Sasl:
             "sasl.oauthbearer.jwt.retriever.class", retriever, f"built in are {', '.join(_JWT_RETRIEVERS)}"
         )
     handler = keys.text("sasl.login.callback.handler.class", "") if mechanism == "OAUTHBEARER" else ""
+    jwt_grant = retriever.rpartition(".")[2] == "JwtBearerJwtRetriever"
+    oauth = mechanism == "OAUTHBEARER" and handler != MSK_HANDLER
     sasl = Sasl(
         mechanism=mechanism,
         login_module=entry.module if entry else "",
@@ -87,6 +94,8 @@ def read_sasl(keys: TypedKeys) -> Sasl:
         oauth_client_id=keys.optional("sasl.oauthbearer.client.credentials.client.id"),
         oauth_client_secret=keys.secret("sasl.oauthbearer.client.credentials.client.secret"),
         oauth_scope=keys.optional("sasl.oauthbearer.scope"),
+        jwt_grant=jwt_grant,
+        assertion=read_assertion(keys, is_required=jwt_grant) if oauth else None,
         oauth_header_urlencode=keys.boolean("sasl.oauthbearer.header.urlencode", False),
         oauth_sub_claim_name=keys.text("sasl.oauthbearer.sub.claim.name", "sub"),
         oauth_scope_claim_name=keys.text("sasl.oauthbearer.scope.claim.name", "scope"),
@@ -120,26 +129,35 @@ def _check_credentials(sasl: Sasl) -> None:
         _require_extra("aws", "a token for Amazon MSK", "sasl.login.callback.handler.class", MSK_HANDLER)
         _check_msk_options(names)
     elif sasl.mechanism == "OAUTHBEARER":
-        if sasl.token_endpoint_url is None:
-            if not any(name.startswith("unsecuredLogin") for name in names):
-                raise ConfigException(
-                    "sasl.oauthbearer.token.endpoint.url",
-                    None,
-                    "OAUTHBEARER needs a token endpoint, a file: URL, or unsecuredLoginStringClaim_sub in sasl.jaas.config",
-                )
-        elif not sasl.token_endpoint_url.lower().startswith(("http://", "https://", "file:")):
+        _check_oauth(sasl, names)
+
+
+def _check_oauth(sasl: Sasl, names: set[str]) -> None:
+    key, url = "sasl.oauthbearer.token.endpoint.url", sasl.token_endpoint_url
+    if url is None:
+        if sasl.jwt_grant or not any(name.startswith("unsecuredLogin") for name in names):
             raise ConfigException(
-                "sasl.oauthbearer.token.endpoint.url", sasl.token_endpoint_url, "must be an http, https or file URL"
+                key,
+                None,
+                "OAUTHBEARER needs a token endpoint, a file: URL, or unsecuredLoginStringClaim_sub in sasl.jaas.config",
             )
-        elif not sasl.token_endpoint_url.lower().startswith("file:"):
-            if not (sasl.oauth_client_id or "clientId" in names):
-                raise ConfigException(
-                    "sasl.oauthbearer.client.credentials.client.id", None, "is needed for the token endpoint"
-                )
-            if not (sasl.oauth_client_secret or "clientSecret" in names):
-                raise ConfigException(
-                    "sasl.oauthbearer.client.credentials.client.secret", None, "is needed for the token endpoint"
-                )
+        return
+    if not url.lower().startswith(("http://", "https://", "file:")):
+        raise ConfigException(key, url, "must be an http, https or file URL")
+    require_allowed_url(key, shown_url(url))
+    if url.lower().startswith("file:") or sasl.assertion:
+        return
+    client = "sasl.oauthbearer.client.credentials.client"
+    if not (sasl.oauth_client_id or "clientId" in names):
+        raise ConfigException(f"{client}.id", None, "is needed for the token endpoint")
+    if not (sasl.oauth_client_secret or "clientSecret" in names):
+        raise ConfigException(f"{client}.secret", None, "is needed for the token endpoint")
+
+
+def shown_url(url: str) -> str:
+    """The URL without user and password."""
+    parts = urllib.parse.urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _check_msk_options(names: set[str]) -> None:

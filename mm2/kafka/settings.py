@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from mm2.config.configdef import ConfigException
+from mm2.kafka.assertion_settings import Assertion
 from mm2.kafka.sasl_settings import Sasl, read_sasl
 from mm2.kafka.typed_keys import TypedKeys
 
@@ -124,6 +125,8 @@ class ClientSettings:
         data["tls"] = Tls(**_with_tuples(data["tls"])) if data["tls"] is not None else None
         if data["sasl"] is not None:
             data["sasl"]["options"] = tuple((name, value) for name, value in data["sasl"]["options"])
+            if data["sasl"]["assertion"] is not None:
+                data["sasl"]["assertion"] = Assertion(**data["sasl"]["assertion"])
             data["sasl"] = Sasl(**data["sasl"])
         return cls(**data)
 

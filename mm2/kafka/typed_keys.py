@@ -35,7 +35,7 @@ class TypedKeys:
             raise ConfigException(key, value, f"must be one of {', '.join(allowed)}")
         return known
 
-    def integer(self, key: str, default: int, *, low: int) -> int:
+    def integer(self, key: str, default: int, *, low: int, high: int | None = None) -> int:
         value = self.text(key, "")
         if not value:
             return default
@@ -45,6 +45,8 @@ class TypedKeys:
             raise ConfigException(key, value, "Not a number of type INT or LONG") from None
         if number < low:
             raise ConfigException(key, value, f"Value must be at least {low}")
+        if high is not None and number > high:
+            raise ConfigException(key, value, f"Value must be no more than {high}")
         return number
 
     def optional_integer(self, key: str) -> int | None:

@@ -16,6 +16,7 @@ from kafka.protocol.admin import AlterUserScramCredentialsRequest, CreateTopicsR
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
 from mm2.kafka.admin import Admin
+from mm2.kafka.assertion_settings import ALLOWED_URLS
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
@@ -295,10 +296,11 @@ def test_a_disabled_mechanism_is_reported_with_the_enabled_ones(secured: Secured
         secured.open(secured.props("OAUTH", sasl_mechanism="PLAIN", sasl_jaas_config=config))
 
 
-def test_token_from_a_file_logs_in(secured: Secured, tmp_path: Path) -> None:
+def test_token_from_a_file_logs_in(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sasl = Sasl("OAUTHBEARER", options=(("unsecuredLoginStringClaim_sub", "dave"),))
     path = tmp_path / "token"
     path.write_text(unsecured_token(sasl, now_s=time.time()).text + "\n")
+    monkeypatch.setenv("KAFKA_OPTS", f"-D{ALLOWED_URLS}={path.as_uri()}")
     props = secured.props(
         "OAUTH",
         sasl_mechanism="OAUTHBEARER",

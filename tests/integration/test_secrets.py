@@ -21,6 +21,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from mm2.kafka.assertion_settings import ALLOWED_URLS
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create, producer_of, read_all
@@ -193,6 +194,7 @@ class Site:
         variables = {
             "MM2_LOG_LEVEL": "debug",
             "HUSH_KEY": self.hush["key"],
+            "KAFKA_OPTS": f"-D{ALLOWED_URLS}=http://127.0.0.1:1/token",
             "TMPDIR": str(self.folder / "left"),
             "XDG_STATE_HOME": str(self.folder / "left"),
             "SPARK_LOCAL_DIRS": str(self.folder / "left"),

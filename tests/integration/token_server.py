@@ -1,9 +1,13 @@
-"""An identity provider on loopback: a token endpoint for client credentials (RFC 6749 §4.4), and its public key (RFC 7517)."""
+"""An identity provider on loopback: a token endpoint and its public key (RFC 7517).
+
+Clients authenticate with a secret (RFC 6749 §4.4) or a signed assertion (RFC 7523 §2.2), or exchange an assertion (§2.1).
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 import time
 import urllib.parse
@@ -11,27 +15,51 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 CLIENT_ID = "mirror"
 AUDIENCE = "kafka"
 _KEY_ID = "one"
+_JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_CLIENT_ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 class TokenServer:
-    """Serves as a context manager. `issued`: all issued tokens; each is valid for `lifetime_s`."""
+    """Serves as a context manager. `issued`: all issued tokens; each is valid for `lifetime_s`.
 
-    def __init__(self, client_secret: str, *, lifetime_s: int = 60) -> None:
+    `client_key` is the public key of the client's assertions. With `tls`, the endpoint is an https URL. With
+    `like`, tokens are signed and named as those of the other server.
+    """
+
+    def __init__(
+        self,
+        client_secret: str,
+        *,
+        lifetime_s: int = 60,
+        client_key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey | None = None,
+        tls: ssl.SSLContext | None = None,
+        like: TokenServer | None = None,
+    ) -> None:
         self.issued: list[str] = []
+        self.forms: list[dict[str, str]] = []
+        self._client_key = client_key
+        self._scheme = "https" if tls else "http"
         self._lifetime_s = lifetime_s
-        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self._key: rsa.RSAPrivateKey = (
+            like._key if like else rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        )
+        self._issuer = like
         self._login = "Basic " + base64.b64encode(f"{CLIENT_ID}:{client_secret}".encode()).decode()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
     @property
     def token_url(self) -> str:
@@ -53,13 +81,45 @@ class TokenServer:
 
     def _token(self) -> str:
         now = int(time.time())
-        claims = {"iss": self.url, "sub": CLIENT_ID, "aud": AUDIENCE, "scope": "copy", "iat": now}
+        claims = {"iss": (self._issuer or self).url, "sub": CLIENT_ID, "aud": AUDIENCE, "scope": "copy", "iat": now}
         parts = [{"alg": "RS256", "kid": _KEY_ID}, {**claims, "exp": now + self._lifetime_s}]
         text = ".".join(_base64url(json.dumps(part).encode()) for part in parts)
         signature = self._key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
         token = f"{text}.{_base64url(signature)}"
         self.issued.append(token)
         return token
+
+    def _refusal(self, form: dict[str, str], authorization: str | None) -> str:
+        """The OAuth error for this request, "" when it gets a token."""
+        grant = form.get("grant_type")
+        if grant == _JWT_BEARER:
+            return "" if self._accepts(form.get("assertion", "")) else "invalid_grant"
+        if grant != "client_credentials":
+            return "unsupported_grant_type"
+        if form.get("client_assertion_type") == _CLIENT_ASSERTION:
+            return "" if self._accepts(form.get("client_assertion", "")) else "invalid_client"
+        return "" if authorization == self._login else "invalid_client"
+
+    def _accepts(self, assertion: str) -> bool:
+        """Whether the client has signed it for this endpoint, and it is valid now."""
+        signed, _, signature = assertion.rpartition(".")
+        header, claims = (json.loads(_decoded(part)) for part in signed.split("."))
+        raw, data = _decoded(signature), signed.encode()
+        try:
+            if isinstance(self._client_key, rsa.RSAPublicKey) and header["alg"] == "RS256":
+                self._client_key.verify(raw, data, padding.PKCS1v15(), hashes.SHA256())
+            elif isinstance(self._client_key, ec.EllipticCurvePublicKey) and header["alg"] == "ES256":
+                der = encode_dss_signature(int.from_bytes(raw[:32]), int.from_bytes(raw[32:]))
+                self._client_key.verify(der, data, ec.ECDSA(hashes.SHA256()))
+            else:
+                return False
+        except InvalidSignature:
+            return False
+        return claims["nbf"] <= time.time() < claims["exp"] and (claims["aud"], claims["iss"], claims["sub"]) == (
+            self.url,
+            CLIENT_ID,
+            CLIENT_ID,
+        )
 
     def _keys(self) -> dict[str, Any]:
         numbers = self._key.public_key().public_numbers()
@@ -72,11 +132,11 @@ class TokenServer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                form = urllib.parse.parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-                if self.headers["Authorization"] != server._login:
-                    self._answer(401, {"error": "invalid_client"})
-                elif form.get("grant_type") != ["client_credentials"]:
-                    self._answer(400, {"error": "unsupported_grant_type"})
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                form = dict(urllib.parse.parse_qsl(body))
+                server.forms.append(form)
+                if error := server._refusal(form, self.headers["Authorization"]):
+                    self._answer(401 if error == "invalid_client" else 400, {"error": error})
                 else:
                     self._answer(200, {"access_token": server._token(), "token_type": "Bearer"})
 
@@ -99,3 +159,7 @@ class TokenServer:
 
 def _base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decoded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

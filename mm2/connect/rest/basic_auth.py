@@ -18,9 +18,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import os
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2 import __version__
 from mm2.config.configdef import ConfigException
+from mm2.config.java_options import system_property
 from mm2.config.properties import parse_properties
 from mm2.config.rest_keys import LOGIN_CONFIG_KEY
 from mm2.connect.rest.dispatch import resource_path
@@ -123,7 +122,7 @@ class BasicAuth:
 
 def load_credentials(configs: Mapping[str, str]) -> Credentials:
     """The credentials that the login configuration names. Raises ConfigException naming the file."""
-    location = configs.get(LOGIN_CONFIG_KEY) or login_config_of(os.environ.get("KAFKA_OPTS", ""))
+    location = configs.get(LOGIN_CONFIG_KEY) or system_property(LOGIN_CONFIG_KEY)
     if not location:
         raise ConfigException(
             f"BasicAuthSecurityRestExtension needs a login configuration: set {LOGIN_CONFIG_KEY} to its file, or in the "
@@ -148,16 +147,6 @@ def load_credentials(configs: Mapping[str, str]) -> Credentials:
     if not passwords:
         log.warning("credentials file is empty, all requests are accepted", file=file)
     return Credentials(dict(passwords))
-
-
-def login_config_of(options: str) -> str | None:
-    """The file in ``-Djava.security.auth.login.config=FILE`` among JVM options."""
-    try:
-        words = shlex.split(options)
-    except ValueError:
-        words = options.split()
-    found = [word.partition("=")[2] for word in words if word.startswith(f"-D{LOGIN_CONFIG_KEY}=")]
-    return found[-1] if found else None
 
 
 def _read(key: str, location: str) -> str:

@@ -20,6 +20,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
+from mm2.kafka.assertion_settings import ALLOWED_URLS
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from tests.integration.copy_flow import admin_of, create
 from tests.integration.mirror_flow import commit, committed
@@ -111,7 +112,7 @@ class Site:
             listeners=LISTENERS,
             overrides=overrides,
             heap="384m",
-            jvm_options=[f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.tokens.keys_url}"],
+            jvm_options=[f"-D{ALLOWED_URLS}={self.tokens.keys_url}"],
         )
 
     def certify(self, authority: certificates.Issued) -> None:
@@ -320,7 +321,8 @@ def write(broker: LocalKafka, topic: str, seed: int, partitions: int = 2) -> Non
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with TokenServer(CLIENT_SECRET, lifetime_s=10) as tokens:
+    with TokenServer(CLIENT_SECRET, lifetime_s=10) as tokens, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KAFKA_OPTS", f"-D{ALLOWED_URLS}={tokens.token_url}")
         made = Site(tmp_path_factory.mktemp("site"), tokens)
         made.certify(made.first)
         made.equip(made.first)

@@ -1,8 +1,10 @@
 import pickle
+import re
 
 import pytest
 
 from mm2.config.configdef import ConfigException
+from mm2.kafka.assertion_settings import ALLOWED_FILES, ALLOWED_URLS
 from mm2.kafka.settings import ClientSettings
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="hunter2";'
@@ -119,7 +121,57 @@ def test_broken_jaas_is_never_shown() -> None:
         ({"sasl.oauthbearer.token.endpoint.url": "https://x"}, r"client\.id"),
     ],
 )
-def test_oauthbearer_needs_a_way_to_a_token(more: dict[str, str], key: str) -> None:
+def test_oauthbearer_needs_a_way_to_a_token(more: dict[str, str], key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_OPTS", f"-D{ALLOWED_URLS}=https://x")
     props = {"bootstrap.servers": "a:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
     with pytest.raises(ConfigException, match=key):
         ClientSettings.from_props({**props, **more})
+
+
+OAUTH = {"bootstrap.servers": "a:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+URL = "sasl.oauthbearer.token.endpoint.url"
+ASSERTION = "sasl.oauthbearer.assertion"
+JWT_GRANT = {
+    "sasl.oauthbearer.jwt.retriever.class": "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever",
+    URL: "https://tokens.example/token",
+}
+
+
+@pytest.mark.parametrize("url", ["http://tokens.example/token", "https://tokens.example/token", "file:///etc/passwd"])
+def test_only_allowed_urls_are_used(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kafka since CVE-2025-27817: a connector's configuration could otherwise read any file or URL."""
+    client = {"sasl.jaas.config": 'M required clientId="a" clientSecret="hunter2";'}
+    for options in ("", f"-D{ALLOWED_URLS}={url}/more", "-Dother=1"):
+        monkeypatch.setenv("KAFKA_OPTS", options)
+        with pytest.raises(ConfigException, match=rf"{re.escape(url)} .*KAFKA_OPTS=-D{re.escape(ALLOWED_URLS)}="):
+            ClientSettings.from_props({**OAUTH, **client, URL: url})
+    monkeypatch.setenv("KAFKA_OPTS", f"-Xmx1g '-D{ALLOWED_URLS}=https://other.example, {url}'")
+    sasl = ClientSettings.from_props({**OAUTH, **client, URL: url}).sasl
+    assert sasl is not None
+    assert sasl.token_endpoint_url == url
+
+
+@pytest.mark.parametrize("key", ["file", "private.key.file", "template.file"])
+def test_only_allowed_files_are_used_for_assertions(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    urls = f"-D{ALLOWED_URLS}={JWT_GRANT[URL]}"
+    monkeypatch.setenv("KAFKA_OPTS", f"{urls} -D{ALLOWED_FILES}=/etc/key.pem")
+    files = {f"{ASSERTION}.private.key.file": "/etc/key.pem", f"{ASSERTION}.{key}": "/etc/shadow"}
+    with pytest.raises(
+        ConfigException, match=rf"/etc/shadow .*{re.escape(key)}: .*{re.escape(ALLOWED_FILES)}=/etc/shadow"
+    ):
+        ClientSettings.from_props({**OAUTH, **JWT_GRANT, **files})
+    monkeypatch.setenv("KAFKA_OPTS", f"{urls} -D{ALLOWED_FILES}=/etc/key.pem,/etc/shadow")
+    settings = ClientSettings.from_props({**OAUTH, **JWT_GRANT, **files})
+    assert settings.sasl is not None
+    assert settings.sasl.assertion is not None
+    assert ClientSettings.from_json(settings.to_json()) == settings
+
+
+def test_an_assertion_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_OPTS", f"-D{ALLOWED_URLS}={JWT_GRANT[URL]}")
+    with pytest.raises(ConfigException, match=r"private\.key\.file"):
+        ClientSettings.from_props({**OAUTH, **JWT_GRANT})
+    with pytest.raises(ConfigException, match="RS256, ES256"):
+        ClientSettings.from_props({**OAUTH, **JWT_GRANT, f"{ASSERTION}.algorithm": "HS256"})
+    with pytest.raises(ConfigException, match="no more than 86400"):
+        ClientSettings.from_props({**OAUTH, **JWT_GRANT, f"{ASSERTION}.claim.exp.seconds": "86401"})

@@ -10,8 +10,9 @@ import pytest
 from fastapi import APIRouter
 
 from mm2.config.configdef import ConfigException
+from mm2.config.java_options import system_property
 from mm2.connect.plugins import Plugins
-from mm2.connect.rest.basic_auth import LOGIN_MODULE, BasicAuthSecurityRestExtension, load_credentials, login_config_of
+from mm2.connect.rest.basic_auth import LOGIN_MODULE, BasicAuthSecurityRestExtension, load_credentials
 from mm2.connect.rest.extensions import ConnectRestExtension, ConnectRestExtensionContext, load_extensions
 from tests.unit.connect.rest.conftest import Start
 
@@ -85,8 +86,11 @@ def test_kafka_opts_can_name_the_file(tmp_path: Path, monkeypatch: pytest.Monkey
     file = login_file(tmp_path)["java.security.auth.login.config"]
     monkeypatch.setenv("KAFKA_OPTS", f"-Dx=y -Djava.security.auth.login.config={file}")
     assert load_credentials({}).allow(basic("admin", "a:b")["Authorization"]) == "admin"
-    assert login_config_of('"-Djava.security.auth.login.config=/with blank"') == "/with blank"
-    assert login_config_of("-Dother=1") is None
+    assert (
+        system_property("java.security.auth.login.config", '"-Djava.security.auth.login.config=/with blank"')
+        == "/with blank"
+    )
+    assert system_property("java.security.auth.login.config", "-Dother=1") is None
 
 
 @pytest.mark.parametrize(
