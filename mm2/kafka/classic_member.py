@@ -8,22 +8,20 @@ and the handling of an assignment.
 
 from __future__ import annotations
 
-import contextvars
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-import structlog
 from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 from mm2.kafka.admin.calls import COORDINATOR_MOVED
-from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.member_thread import MemberThread, Retry
 
 NO_GENERATION: Final = -1
 #: How much longer than the rebalance timeout to wait for the answer to JoinGroup (as AbstractCoordinator does).
@@ -46,21 +44,8 @@ class GroupTimings:
     heartbeat_interval_ms: int
 
 
-class Retry(Exception):
-    """The current attempt failed; the loop continues after ``wait_s``."""
-
-    def __init__(self, reason: str, wait_s: float = 0.0) -> None:
-        super().__init__(reason)
-        self.wait_s = wait_s
-
-
-class ClassicMember(ABC):
-    """Base class of group members.
-
-    ``changed`` guards the state that the membership thread shares with other threads, and is notified of changes.
-    ``instance_id`` is set for a static member. ``coordinator_timeout_s`` limits each search for the coordinator (None:
-    ``request.timeout.ms``), ``leave_timeout_s`` limits each step of leaving the group.
-    """
+class ClassicMember(MemberThread):
+    """Base class of members with the classic protocol; the arguments are those of `MemberThread`, and the timings."""
 
     def __init__(
         self,
@@ -75,43 +60,25 @@ class ClassicMember(ABC):
         coordinator_timeout_s: float | None = None,
         instance_id: str | None = None,
     ) -> None:
-        self._cluster = cluster
-        self._group_id = group_id
+        super().__init__(
+            cluster,
+            group_id=group_id,
+            changed=changed,
+            thread_name=thread_name,
+            leave_timeout_s=leave_timeout_s,
+            coordinator_timeout_s=coordinator_timeout_s,
+            instance_id=instance_id,
+        )
         self._protocol_type = protocol_type
         self._timings = timings
-        self._changed = changed
-        self._leave_timeout_s = leave_timeout_s
-        self._coordinator_timeout_s = coordinator_timeout_s
-        self._instance_id = instance_id
-        self._log = structlog.get_logger(type(self).__module__).bind(group=group_id, cluster=cluster.name)
 
         # Guarded by the condition.
-        self._stopping = False
         self._rejoin = True
         self._member_id = ""
         self._generation = NO_GENERATION
         self._membership = 0  # counts departures from the group: an answer to an earlier membership is ignored
 
-        # Only the membership thread accesses these.
-        self._next_heartbeat_s = 0.0
-        self._failures = 0
-        self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
-        self._context = contextvars.copy_context()
-        self._thread = threading.Thread(target=lambda: self._context.run(self._run), name=thread_name, daemon=True)
-
-    def start(self) -> None:
-        """Start the membership thread."""
-        self._context = contextvars.copy_context()  # so that its log lines name the starter's flow
-        self._thread.start()
-
-    # -- implemented by subclasses; all but `_step`, `_assign` and those marked so are called with the condition held
-
-    @abstractmethod
-    def _step(self) -> None:
-        """Perform one step, or wait for at most a second if none is due.
-
-        Raises Retry, or the error that ends the membership.
-        """
+    # -- implemented by subclasses; all but `_assign` are called with the condition held
 
     @abstractmethod
     def _prepare_join(self) -> Callable[[], Offers]:
@@ -124,10 +91,6 @@ class ClassicMember(ABC):
     @abstractmethod
     def _accept(self, assignment: bytes, generation: int, protocol: str) -> Mapping[str, object]:
         """Accept the assignment of a new generation. Returns the fields to log."""
-
-    @abstractmethod
-    def _fail(self, error: Exception) -> None:
-        """Handle the error that ended the membership thread. Called without the condition."""
 
     def _forget_generation(self, code: int) -> None:
         """Discard the generation after the coordinator has rejected it or the member id."""
@@ -145,33 +108,7 @@ class ClassicMember(ABC):
         self._rejoin = True
         return member_id
 
-    def _is_final(self, failure: KafkaFailure) -> bool:
-        """Whether asking the coordinator again is useless. Called without the condition."""
-        return not failure.retriable
-
-    def _on_silence(self, failure: KafkaFailure, asked_s: float) -> None:
-        """Handle a request, sent at ``asked_s`` (monotonic), that the coordinator did not answer.
-
-        Called without the condition.
-        """
-        if self._failures == 0:
-            self._log.warning("the coordinator cannot be reached", reason=str(failure))
-
     # -- the membership thread
-
-    def _run(self) -> None:
-        while True:
-            try:
-                with self._changed:
-                    if self._stopping:
-                        return
-                self._step()
-            except Retry as retry:
-                self._log.debug("group attempt ended", reason=str(retry))
-                self._pause(retry.wait_s)
-            except Exception as error:  # noqa: BLE001 - reported to the user of the member
-                self._fail(error)
-                return
 
     def _heartbeat(self) -> None:
         """Send a heartbeat. Returns if the coordinator knows the member, also if it requests a rejoin."""
@@ -284,31 +221,6 @@ class ClassicMember(ABC):
         if failure.retriable:
             raise Retry(str(failure), self._next_wait_s())
         raise failure
-
-    def _ask(self, request: Any, timeout_s: float) -> Any:
-        """Send a request to the coordinator and return its answer. Raises Retry, or the failure when it `_is_final`."""
-        asked_s = time.monotonic()
-        try:
-            node = self._cluster.coordinator(self._group_id, timeout_s=self._coordinator_timeout_s)
-            answer = self._cluster.send(node, request, timeout_s=timeout_s)
-        except KafkaFailure as failure:
-            self._cluster.invalidate_coordinator(self._group_id)
-            if self._is_final(failure):
-                raise
-            self._on_silence(failure, asked_s)
-            raise Retry(str(failure), self._next_wait_s()) from failure
-        self._failures = 0
-        return answer
-
-    def _next_wait_s(self) -> float:
-        self._failures += 1
-        return self._backoff.delay_s(self._failures - 1)
-
-    def _pause(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        with self._changed:
-            while not self._stopping and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
 
     # -- any thread
 

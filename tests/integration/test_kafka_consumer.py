@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.consumer.consumer import Consumer
 from mm2.kafka.consumer.membership import Topics
 from mm2.kafka.consumer.settings import ConsumerSettings
+from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
+from mm2.kafka.structs import GroupDescription, OffsetAndMetadata, TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic
 from tests.support.waiting import wait_until
+from tests.systems.sink_events import produce
 
 
 class Silent:
@@ -51,3 +58,125 @@ def test_a_synchronous_commit_is_not_overtaken_by_an_older_one(kafka_b: LocalKaf
     finally:
         consumer.close()
         cluster.close()
+
+
+class Members:
+    """Consumers of one group with the KIP-848 protocol, polled together; what each of them read, by client id."""
+
+    def __init__(self, broker: LocalKafka, group: str, topics: Topics) -> None:
+        self._broker = broker
+        self._group = group
+        self._topics = topics
+        self.consumers: dict[str, Consumer] = {}
+        self.lost: list[frozenset[TopicPartition]] = []
+        self.read: list[tuple[str, int, int]] = []
+
+    def add(self, name: str, **more: str) -> Consumer:
+        props = {
+            "bootstrap.servers": self._broker.bootstrap,
+            "group.id": self._group,
+            "client.id": name,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "metadata.max.age.ms": "500",
+        }
+        more = {key.replace("__", "."): value for key, value in more.items()}
+        consumer = Consumer(ConsumerSettings.from_props(props | more), name="B")
+        consumer.subscribe(self._topics, Committing(consumer, self.lost))
+        self.consumers[name] = consumer
+        return consumer
+
+    def poll(self, *names: str) -> None:
+        for name in names or self.consumers:
+            records = self.consumers[name].poll(0.1)
+            self.read += [(name, record.topic_partition.partition, record.offset) for record in records]
+
+    def have_read(self, count: int) -> bool:
+        """Whether that many records were read by all members."""
+        self.poll()
+        return len(self.read) == count
+
+    def share(self, *sizes: int) -> bool:
+        """Whether the members, in the order of their addition, have that many partitions."""
+        self.poll()
+        return [len(consumer.assignment()) for consumer in self.consumers.values()] == list(sizes)
+
+    def close(self, *names: str) -> None:
+        for name in names or list(self.consumers):
+            self.consumers.pop(name).close()
+
+
+class Committing(Silent):
+    """Commits the positions of revoked partitions, as a sink task does, and notes the lost ones."""
+
+    def __init__(self, consumer: Consumer, lost: list[frozenset[TopicPartition]]) -> None:
+        self._consumer = consumer
+        self._lost = lost
+
+    def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        self._consumer.commit_sync({tp: OffsetAndMetadata(self._consumer.position(tp)) for tp in partitions})
+
+    def on_partitions_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        self._lost.append(partitions)
+
+
+@pytest.fixture
+def members(kafka_b: LocalKafka, unique: str) -> Iterator[Members]:
+    create_topic(kafka_b.bootstrap, unique, 4)
+    members = Members(kafka_b, unique, Topics(frozenset({unique})))
+    yield members
+    members.close()
+
+
+def group_of(broker: LocalKafka, group: str) -> GroupDescription:
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="B")
+    try:
+        found = Admin(cluster).describe_groups([group])[group]
+        assert isinstance(found, GroupDescription)
+        return found
+    finally:
+        cluster.close()
+
+
+def test_the_coordinator_shares_partitions_among_members_that_come_and_go(
+    kafka_b: LocalKafka, unique: str, members: Members
+) -> None:
+    members.add("one")
+    wait_until(lambda: members.share(4), 30)
+    assert group_of(kafka_b, unique).group_type.lower() == "consumer"
+    for number in range(40):
+        produce(kafka_b.bootstrap, unique, [f"{number}"], partition=number % 4)
+    wait_until(lambda: members.have_read(40), 30)
+    members.add("two")
+    wait_until(lambda: members.share(2, 2), 30)
+    for number in range(40):
+        produce(kafka_b.bootstrap, unique, [f"{number}"], partition=number % 4)
+    wait_until(lambda: members.have_read(80), 30)
+    assert {name for name, _, offset in members.read if offset >= 10} == {"one", "two"}
+    members.close("one")
+    wait_until(lambda: members.share(4), 30)
+    members.close("two")
+    wait_until(lambda: group_of(kafka_b, unique).state.lower() == "empty", 30)
+    # The partitions that moved were committed before, so nothing was read twice by a member that took them over.
+    assert (
+        Counter((partition, offset) for name, partition, offset in members.read if name == "one").most_common(1)[0][1]
+        == 1
+    )
+    assert not members.lost
+
+
+def test_a_member_that_polls_too_late_loses_its_partitions_and_joins_again(
+    kafka_b: LocalKafka, unique: str, members: Members
+) -> None:
+    late = members.add("late", max__poll__interval__ms="2000")
+    wait_until(lambda: members.share(4), 30)
+    produce(kafka_b.bootstrap, unique, ["before"], partition=0)
+    wait_until(lambda: members.have_read(1), 30)
+    wait_until(lambda: group_of(kafka_b, unique).state.lower() == "empty", 30, what="the end of the membership")
+    with pytest.raises(BrokerFailure, match="no member of the group"):
+        late.commit_sync({TopicPartition(unique, 0): OffsetAndMetadata(1)})
+    wait_until(lambda: members.share(4) and members.lost, 30)
+    assert members.lost == [frozenset(TopicPartition(unique, partition) for partition in range(4))]
+    # It had committed nothing.
+    wait_until(lambda: members.have_read(2), 30)
+    assert members.read == [("late", 0, 0)] * 2

@@ -82,20 +82,23 @@ class GroupCalls(AdminCalls):
         return results
 
     def list_group_offsets(
-        self, groups: Iterable[str], *, require_stable: bool = True
+        self, groups: Iterable[str], *, require_stable: bool = True, member: tuple[str, int] | None = None
     ) -> dict[str, Offsets | KafkaFailure]:
         """All committed offsets of each group; empty for a group that has none or does not exist.
 
         A partition whose offset cannot be read makes the whole group a failure. So does a partition with a pending
         transactional offset commit (KIP-447) that does not complete within the request timeout; without
         `require_stable` its previous committed offset is returned.
+
+        `member` is the id and epoch of a member that reads the offsets of its own group (KIP-848): UNKNOWN_MEMBER_ID or
+        STALE_MEMBER_EPOCH if the coordinator knows no such member.
         """
 
         def ask(group_ids: list[str], timeout_s: float) -> dict[str, Offsets | KafkaFailure]:
             results: dict[str, Offsets | KafkaFailure] = {}
             for node, part in self._by_coordinator(group_ids, "group", results, timeout_s).items():
                 try:
-                    results.update(self._fetch_offsets(node, part, timeout_s, require_stable=require_stable))
+                    results.update(self._fetch_offsets(node, part, timeout_s, require_stable, member))
                 except KafkaFailure as failure:
                     results.update({group: self._unreachable(group, failure) for group in part})
             self._forget_moved(results, "group")
@@ -245,15 +248,18 @@ class GroupCalls(AdminCalls):
         ]
 
     def _fetch_offsets(
-        self, node: int, groups: list[str], timeout_s: float, *, require_stable: bool
+        self, node: int, groups: list[str], timeout_s: float, require_stable: bool, member: tuple[str, int] | None
     ) -> dict[str, Offsets | KafkaFailure]:
         """All offsets of groups with the same coordinator.
 
         Sends one request, or one per group to brokers before 3.0 (KIP-709).
         """
+        member_id, epoch = member or (None, -1)
         try:
             wanted = [
-                OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, member_id=None, member_epoch=-1, topics=None)
+                OffsetFetchRequest.OffsetFetchRequestGroup(
+                    group_id=group, member_id=member_id, member_epoch=epoch, topics=None
+                )
                 for group in groups
             ]
             request = OffsetFetchRequest(

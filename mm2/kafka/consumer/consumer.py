@@ -21,9 +21,11 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.admin.calls import COORDINATOR_MOVED
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.consumer.classic_membership import ClassicMembership
 from mm2.kafka.consumer.fetching import Fetcher
 from mm2.kafka.consumer.membership import Assigned, MemberIdentity, Membership, Topics
 from mm2.kafka.consumer.records import ConsumerRecord
+from mm2.kafka.consumer.server_assigned import ServerAssignedMembership
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, TimeoutFailure
@@ -41,6 +43,8 @@ _LOOK_S: Final = 0.2
 _LEAVE_AGAIN_S: Final = 0.5
 #: Errors of a commit that a retry cannot fix: the first lasts until the rebalance, the second means a deleted topic.
 _FINAL: Final = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+#: The coordinator has another epoch of this member, or has removed it (KIP-848). The next heartbeat brings the epoch.
+_STALE: Final = {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}
 
 
 class ConsumerRebalanceListener(Protocol):
@@ -85,7 +89,8 @@ class Consumer:
         if self._membership is not None:
             raise RuntimeError("subscribe() of a consumer that has subscribed already")
         self._listener = listener
-        self._membership = Membership(self._cluster, self.settings, topics, self._changed)
+        protocol = ServerAssignedMembership if self.settings.server_assigned else ClassicMembership
+        self._membership = protocol(self._cluster, self.settings, topics, self._changed)
         self._membership.start()
         self._fetcher.start()
 
@@ -189,7 +194,10 @@ class Consumer:
             except (BrokerFailure, ConnectFailure) as failure:
                 wait_s = self._backoff.delay_s(failures)
                 failures += 1
-                final = not failure.retriable or (isinstance(failure, BrokerFailure) and failure.code in _FINAL)
+                code = failure.code if isinstance(failure, BrokerFailure) else None
+                # A loss would be handled by this thread, so the partitions are still assigned: the next attempt sends
+                # the member's new epoch (KIP-848).
+                final = code in _FINAL or not (failure.retriable or code == ErrorCode.STALE_MEMBER_EPOCH)
                 if final or time.monotonic() + wait_s >= deadline or self._closed:
                     raise
                 time.sleep(wait_s)
@@ -319,7 +327,8 @@ class Consumer:
             self._resolve_at_s = 0.0
         except (BrokerFailure, ConnectFailure) as failure:
             gone = isinstance(failure, BrokerFailure) and failure.stale_metadata
-            if not failure.retriable and not gone:
+            stale = isinstance(failure, BrokerFailure) and failure.code in _STALE
+            if not failure.retriable and not gone and not stale:
                 raise
             if gone:
                 with self._changed:
@@ -332,7 +341,11 @@ class Consumer:
         committed: Mapping[TopicPartition, OffsetAndMetadata] = {}
         if not all(missing.values()):
             group = self.settings.group_id
-            answer = self._admin.list_group_offsets([group])[group]
+            with self._changed:
+                reader = self._joined().reader()
+            answer = self._admin.list_group_offsets(
+                [group], member=None if reader is None else (reader.member_id, reader.generation)
+            )[group]
             if isinstance(answer, KafkaFailure):
                 raise answer
             committed = answer

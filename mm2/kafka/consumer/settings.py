@@ -18,6 +18,12 @@ _DURATION: Final = re.compile(
 )
 _DEFAULT_ASSIGNORS: Final = "RangeAssignor,CooperativeStickyAssignor"
 _ISOLATION: Final = ("read_uncommitted", "read_committed")
+_SHARE_KEYS: Final = ("share.acknowledgement.mode", "share.acquire.mode")
+#: Keys that a consumer of this protocol may not have (ConsumerConfig.checkUnsupportedConfigsPostProcess).
+_UNSUPPORTED: Final = {
+    "classic": ("group.remote.assignor", *_SHARE_KEYS),
+    "consumer": ("partition.assignment.strategy", "heartbeat.interval.ms", "session.timeout.ms", *_SHARE_KEYS),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,10 @@ class ConsumerSettings:
     group_id: str
     assignors: tuple[type[Assignor], ...]
     offset_reset: OffsetReset
+    #: Whether the coordinator assigns the partitions (``group.protocol=consumer``, KIP-848).
+    server_assigned: bool = False
+    #: The coordinator's assignor; None: the coordinator decides.
+    remote_assignor: str | None = None
     group_instance_id: str | None = None
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
@@ -83,15 +93,15 @@ class ConsumerSettings:
         group_id = str(props.get("group.id", "")).strip()
         if not group_id:
             raise ConfigException("group.id", props.get("group.id"), "a consumer that subscribes needs one")
-        protocol = str(props.get("group.protocol", "classic")).strip().lower()
-        if protocol != "classic":
-            raise ConfigException("group.protocol", protocol, "only classic is available here")
+        protocol = _protocol(props)
         isolation = str(props.get("isolation.level", _ISOLATION[0])).strip().lower()
         if isolation not in _ISOLATION:
             raise ConfigException("isolation.level", isolation, f"must be one of {', '.join(_ISOLATION)}")
         settings = cls(
             client=ClientSettings.from_props(props),
             group_id=group_id,
+            server_assigned=protocol == "consumer",
+            remote_assignor=str(props.get("group.remote.assignor", "")).strip() or None,
             group_instance_id=str(props.get("group.instance.id", "")).strip() or None,
             assignors=_assignors(str(props.get("partition.assignment.strategy", "") or _DEFAULT_ASSIGNORS)),
             offset_reset=OffsetReset.parse(str(props.get("auto.offset.reset", "latest")).strip().lower()),
@@ -116,6 +126,17 @@ class ConsumerSettings:
                 f"must be less than session.timeout.ms, which is {settings.session_timeout_ms}",
             )
         return settings
+
+
+def _protocol(props: Mapping[str, str]) -> str:
+    given = str(props.get("group.protocol", "")).strip() or "classic"
+    protocol = given.lower()
+    if protocol not in _UNSUPPORTED:
+        raise ConfigException("group.protocol", given, "String must be one of (case insensitive): CONSUMER, CLASSIC")
+    refused = [key for key in _UNSUPPORTED[protocol] if str(props.get(key, "")).strip()]
+    if refused:
+        raise ConfigException(f"{', '.join(refused)} cannot be set when group.protocol={protocol.upper()}")
+    return protocol
 
 
 def _integer(props: Mapping[str, str], key: str, default: int, low: int) -> int:

@@ -53,7 +53,8 @@ def test_offsets_are_reset_as_configured() -> None:
     ("key", "value", "output"),
     [
         ("group__id", " ", "needs one"),
-        ("group__protocol", "consumer", "only classic"),
+        ("group__protocol", "eager", r"String must be one of \(case insensitive\): CONSUMER, CLASSIC"),
+        ("group__remote__assignor", "uniform", "cannot be set when group.protocol=CLASSIC"),
         ("isolation__level", "dirty", "read_committed"),
         ("partition__assignment__strategy", "com.acme.Mine", "RangeAssignor"),
         ("auto__offset__reset", "by_duration:P", "by_duration"),
@@ -67,6 +68,22 @@ def test_impossible_settings_are_reported_in_one_sentence(key: str, value: str, 
     with pytest.raises(ConfigException, match=output) as raised:
         settings(**{key: value})
     assert key.replace("__", ".") in str(raised.value)
+
+
+def test_keys_of_the_classic_protocol_are_refused_with_java_s_sentence_when_the_coordinator_assigns() -> None:
+    made = settings(group__protocol="Consumer", group__remote__assignor="range")
+    assert (made.server_assigned, made.remote_assignor) == (True, "range")
+    with pytest.raises(ConfigException) as raised:
+        settings(
+            group__protocol="consumer",
+            session__timeout__ms="9000",
+            heartbeat__interval__ms="100",
+            partition__assignment__strategy="RangeAssignor",
+        )
+    assert str(raised.value) == (
+        "partition.assignment.strategy, heartbeat.interval.ms, session.timeout.ms cannot be set when "
+        "group.protocol=CONSUMER"
+    )
 
 
 #: Hand-written version 3 of ConsumerProtocolSubscription.json of Kafka 4.3.0: topics t and u, no user data, t-0 and t-1 owned.
