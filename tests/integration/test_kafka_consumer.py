@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.consumer.consumer import Consumer
 from mm2.kafka.consumer.membership import Topics
+from mm2.kafka.consumer.server_assigned import ConsumerGroupHeartbeatRequest
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.settings import ClientSettings
@@ -153,15 +156,12 @@ def test_the_coordinator_shares_partitions_among_members_that_come_and_go(
         produce(kafka_b.bootstrap, unique, [f"{number}"], partition=number % 4)
     wait_until(lambda: members.have_read(80), 30)
     assert {name for name, _, offset in members.read if offset >= 10} == {"one", "two"}
+    # The positions of the partitions that moved were committed before.
+    assert len({(partition, offset) for _, partition, offset in members.read}) == 80
     members.close("one")
     wait_until(lambda: members.share(4), 30)
     members.close("two")
     wait_until(lambda: group_of(kafka_b, unique).state.lower() == "empty", 30)
-    # The partitions that moved were committed before, so nothing was read twice by a member that took them over.
-    assert (
-        Counter((partition, offset) for name, partition, offset in members.read if name == "one").most_common(1)[0][1]
-        == 1
-    )
     assert not members.lost
 
 
@@ -180,3 +180,81 @@ def test_a_member_that_polls_too_late_loses_its_partitions_and_joins_again(
     # It had committed nothing.
     wait_until(lambda: members.have_read(2), 30)
     assert members.read == [("late", 0, 0)] * 2
+
+
+def remove(broker: LocalKafka, group: str, member_id: str) -> None:
+    """Let the coordinator remove a member, by leaving on behalf of it."""
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="B")
+    request: Any = ConsumerGroupHeartbeatRequest
+    try:
+        answer = cluster.send(
+            cluster.coordinator(group), request(group_id=group, member_id=member_id, member_epoch=-1, instance_id=None)
+        )
+        assert answer.error_code == 0
+    finally:
+        cluster.close()
+
+
+def test_a_removed_member_joins_again_and_loses_no_record(kafka_b: LocalKafka, unique: str, members: Members) -> None:
+    one = members.add("one")
+    wait_until(lambda: members.share(4), 30)
+    for partition in range(4):
+        produce(kafka_b.bootstrap, unique, ["a", "b"], partition=partition)
+    wait_until(lambda: members.have_read(8), 30)
+    one.commit_sync({TopicPartition(unique, partition): OffsetAndMetadata(1) for partition in range(4)})
+    assert one._membership is not None
+    remove(kafka_b, unique, one._membership.identity().member_id)
+    wait_until(lambda: members.share(4) and members.lost, 30, what="the member's return")
+    assert members.lost == [frozenset(TopicPartition(unique, partition) for partition in range(4))]
+    # It continues at the committed offsets.
+    wait_until(lambda: members.have_read(12), 30)
+    assert sorted(members.read[8:]) == [("one", partition, 1) for partition in range(4)]
+
+
+def test_a_pattern_follows_created_and_deleted_topics(kafka_b: LocalKafka, unique: str) -> None:
+    create_topic(kafka_b.bootstrap, unique, 2)
+    members = Members(kafka_b, unique, Topics(matches=lambda topic: topic.startswith(unique)))
+    try:
+        members.add("one")
+        wait_until(lambda: members.share(2), 30)
+        create_topic(kafka_b.bootstrap, f"{unique}-more", 3)
+        wait_until(lambda: members.share(5), 30)
+        admin = AdminClient({"bootstrap.servers": kafka_b.bootstrap})
+        admin.delete_topics([f"{unique}-more"])[f"{unique}-more"].result(20)
+        wait_until(lambda: members.share(2), 30)
+    finally:
+        members.close()
+
+
+def test_a_static_member_returns_to_its_partitions(kafka_b: LocalKafka, unique: str, members: Members) -> None:
+    members.add("one", group__instance__id="first")
+    members.add("two", group__instance__id="second")
+    wait_until(lambda: members.share(2, 2), 30)
+    before = members.consumers["two"].assignment()
+    members.close("two")
+    members.poll()
+    members.add("two", group__instance__id="second")
+    wait_until(lambda: members.share(2, 2), 30)
+    assert members.consumers["two"].assignment() == before
+    assert not members.lost
+    twin = members.add("twin", group__instance__id="first")
+    with pytest.raises(BrokerFailure, match="UNRELEASED_INSTANCE_ID"):
+        wait_until(lambda: twin.poll(0.1), 30)
+
+
+def test_an_unknown_assignor_of_the_coordinator_is_refused(members: Members) -> None:
+    consumer = members.add("one", group__remote__assignor="none-such")
+    with pytest.raises(BrokerFailure, match=r"UNSUPPORTED_ASSIGNOR.*none-such"):
+        wait_until(lambda: consumer.poll(0.1), 30)
+
+
+def test_brokers_without_the_protocol_are_reported_with_the_remedy(tmp_path: Path) -> None:
+    with LocalKafka("old", tmp_path, heap="256m", format_args=["--feature", "group.version=0"]) as broker:
+        create_topic(broker.bootstrap, "t")
+        members = Members(broker, "g", Topics(frozenset({"t"})))
+        try:
+            consumer = members.add("one")
+            with pytest.raises(BrokerFailure, match=r"do not support group.protocol=consumer.* set group.protocol=cl"):
+                wait_until(lambda: consumer.poll(0.1), 30)
+        finally:
+            members.close()

@@ -19,18 +19,21 @@ CLIENTS = "org.apache.kafka.clients.consumer"
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(
-    ("first", "strategy"),
-    [(JavaDistributedWorker, ""), (DistributedWorker, f"{CLIENTS}.CooperativeStickyAssignor")],
-    ids=["java leads, range", "we lead, cooperative"],
+    ("first", "overrides"),
+    [
+        (JavaDistributedWorker, {}),
+        (DistributedWorker, {"partition.assignment.strategy": f"{CLIENTS}.CooperativeStickyAssignor"}),
+        (DistributedWorker, {"group.protocol": "consumer"}),
+    ],
+    ids=["java leads, range", "we lead, cooperative", "the coordinator assigns"],
 )
 def test_java_s_and_our_members_share_a_group(
-    broker: LocalKafka, unique: str, folder: Path, first: type[WorkerProcess], strategy: str
+    broker: LocalKafka, unique: str, folder: Path, first: type[WorkerProcess], overrides: dict[str, str]
 ) -> None:
     create_topic(broker.bootstrap, unique, 4)
     out, name = folder / "out", f"{unique}-sink"
     config = {"connector.class": "FileStreamSink", "topics": unique, "tasks.max": "2", "file": str(out)}
-    if strategy:
-        config["consumer.override.partition.assignment.strategy"] = strategy
+    config |= {f"consumer.override.{key}": value for key, value in overrides.items()}
     second = DistributedWorker if first is JavaDistributedWorker else JavaDistributedWorker
     props = distributed_props(broker.bootstrap, f"{unique}-workers")
     wanted: list[str] = []

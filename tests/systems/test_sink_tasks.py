@@ -17,6 +17,9 @@ from tests.systems.workers import DistributedWorker, distributed_props
 INTEGER = "org.apache.kafka.connect.converters.IntegerConverter"
 COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 EAGER = "org.apache.kafka.clients.consumer.RoundRobinAssignor"
+STRATEGY = "consumer.override.partition.assignment.strategy"
+#: The coordinator assigns the partitions (KIP-848).
+BY_COORDINATOR = {"consumer.override.group.protocol": "consumer"}
 ERRORS = "__connect.errors."
 
 
@@ -52,15 +55,19 @@ def never_shared(events: Path) -> None:
                 assert owner.pop(partition) == event["task"]
 
 
-@pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER], ids=["cooperative", "eager"])
+@pytest.mark.parametrize(
+    "overrides",
+    [{STRATEGY: COOPERATIVE}, {STRATEGY: EAGER}, BY_COORDINATOR],
+    ids=["cooperative", "eager", "by the coordinator"],
+)
 @pytest.mark.timeout(240)
 def test_partitions_move_between_two_workers_without_loss_or_duplicate(
-    broker: LocalKafka, topic: str, folder: Path, assignor: str
+    broker: LocalKafka, topic: str, folder: Path, overrides: dict[str, str]
 ) -> None:
     events, b = folder / "events", broker.bootstrap
     props = distributed_props(b, f"{topic}-workers")
     config = sink_props(topic, topic, events, tasks__max="2")
-    config |= {"consumer.override.partition.assignment.strategy": assignor}
+    config |= overrides
     with DistributedWorker(folder / "one", props) as one:
         one.rest.create(topic, config)
         one.rest.await_running(topic, 2)
@@ -203,12 +210,13 @@ def test_a_paused_sink_keeps_its_partitions_commits_and_reads_nothing(
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("overrides", [{}, BY_COORDINATOR], ids=["classic", "by the coordinator"])
 def test_a_worker_killed_between_put_and_commit_has_its_records_delivered_again(
-    broker: LocalKafka, topic: str, folder: Path
+    broker: LocalKafka, topic: str, folder: Path, overrides: dict[str, str]
 ) -> None:
     events = folder / "events"
     props = {**distributed_props(broker.bootstrap, f"{topic}-workers"), "offset.flush.interval.ms": "600000"}
-    config = sink_props(topic, topic, events)
+    config = sink_props(topic, topic, events) | overrides
     with DistributedWorker(folder / "one", props) as one:
         one.rest.create(topic, config)
         one.rest.await_running(topic, 1)
@@ -218,6 +226,49 @@ def test_a_worker_killed_between_put_and_commit_has_its_records_delivered_again(
     with DistributedWorker(folder / "two", props) as two:
         wait_until(lambda: len(put(events)) == 20, 90, detail=two.tail)
     assert put(events)[10:] == put(events)[:10]
+
+
+@pytest.mark.timeout(400)
+def test_the_coordinator_moves_the_partitions_of_a_killed_task(broker: LocalKafka, topic: str, folder: Path) -> None:
+    """Two workers with a task each. No record is lost, and a recreated connector continues at the offsets."""
+    events, b = folder / "events", broker.bootstrap
+    props = {**distributed_props(b, f"{topic}-workers"), "offset.flush.interval.ms": "500"}
+    wanted: list[str] = []
+
+    def more(text: str) -> None:
+        for number in range(20):
+            produce(b, topic, [f"{text}{number}"], partition=number % 4)
+            wanted.append(repr(f"{text}{number}"))
+
+    def all_committed() -> bool:
+        return committed(b, f"connect-{topic}") == {f"{topic}-{p}": len(wanted) // 4 for p in range(4)}
+
+    with DistributedWorker(folder / "one", props) as one:
+        one.rest.create(topic, sink_props(topic, topic, events, tasks__max="2") | BY_COORDINATOR)
+        with DistributedWorker(folder / "two", props) as two:
+            wait_until(
+                lambda: (
+                    {task["worker_id"] for task in one.rest.status(topic)["tasks"]} == {one.worker_id, two.worker_id}
+                ),
+                90,
+            )
+            one.rest.await_running(topic, 2)
+            wait_until(lambda: [len(held(events).get(task, ())) for task in (0, 1)] == [2, 2], 90, detail=one.tail)
+            more("both")
+            wait_until(all_committed, 60, detail=one.tail)
+            two.kill9()
+            more("killed")
+            # The coordinator waits for the session timeout of the dead member (45 s) before it moves its partitions.
+            wait_until(lambda: set(put(events)) == set(wanted), 120, detail=one.tail)
+            wait_until(all_committed, 60, detail=one.tail)
+        one.rest.await_running(topic, 2)
+        one.rest.delete(topic)
+        more("deleted")
+        one.rest.create(topic, sink_props(topic, topic, events, tasks__max="2") | BY_COORDINATOR)
+        wait_until(lambda: set(put(events)) == set(wanted), 60, detail=one.tail)
+        wait_until(all_committed, 60, detail=one.tail)
+    # Everything was committed before the kill: nothing is delivered twice.
+    assert Counter(put(events)) == Counter(wanted)
 
 
 def test_bad_records_go_to_the_dead_letters_with_their_error_and_the_others_arrive(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Where
+from confluent_kafka.admin import AdminClient
 
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -212,3 +213,64 @@ def starts(broker: LocalKafka, group: str) -> int:
         return -1
     assert isinstance(found, dict)
     return found.get(TopicPartition(REMOTE, 0), OffsetAndMetadata(-1)).offset
+
+
+def test_a_consumer_group_is_synchronised_while_its_members_come_and_go(
+    env: Environment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A KIP-848 group: on the source its members change, and on the target a member stops the synchronisation."""
+    group = "types-moving"
+
+    members: list[Consumer] = []
+
+    def join(broker: LocalKafka, topic: str) -> Consumer:
+        member = consumer_of(broker, group)
+        members.append(member)
+        member.subscribe([topic])
+        return member
+
+    def leave(member: Consumer) -> None:
+        members.remove(member)
+        member.close()
+
+    def size() -> int:
+        admin = AdminClient({"bootstrap.servers": env.source.bootstrap})
+        return len(admin.describe_consumer_groups([group])[group].result(20).members)
+
+    def settled(member: Consumer) -> None:
+        wait_until(lambda: member.poll(0.2) or member.assignment(), 60, what="an assignment")
+
+    def move(member: Consumer, offset: int) -> None:
+        member.commit(offsets=[Where(TOPIC, 0, offset)], asynchronous=False)
+
+    def follows(offset: int) -> None:
+        env.process.eventually(lambda: committed(env.target, group, REMOTE) == offset, 60)
+
+    def reasons() -> str:
+        _, out, _ = asked(capsys, "groups", env.file, f"{SOURCE}->{TARGET}", "--json", "--group", group)
+        return str(json.loads(out)["offsets"])
+
+    try:
+        first = join(env.source, TOPIC)
+        settled(first)
+        move(first, 5)
+        follows(5)
+        second = join(env.source, TOPIC)
+        # The topic has one partition: the second member has none until the first one leaves.
+        wait_until(lambda: second.poll(0.2) or size() == 2, 60, what="a second member")
+        move(first, 8)
+        follows(8)
+        leave(first)
+        settled(second)
+        move(second, 12)
+        follows(12)
+        on_target = join(env.target, REMOTE)
+        settled(on_target)
+        move(second, 15)
+        env.process.eventually(lambda: "the group is in use" in reasons(), 60)
+        assert committed(env.target, group, REMOTE) == 12
+        leave(on_target)
+        follows(15)
+    finally:
+        for member in members:
+            member.close()
