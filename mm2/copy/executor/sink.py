@@ -446,6 +446,10 @@ class Sink(Brokers[_TargetBroker]):
         self._refresh_old()
         now = time.monotonic()
         for broker in list(self._brokers.values()):  # a closed connection may add the partition's new leader
+            if broker.ready:
+                # Held back while the lease seemed to have expired. A process that was suspended may not have read its renewal
+                # yet, and where no request is in flight, no response continues here.
+                self._schedule(broker)
             channel = broker.channel
             if channel is None:
                 continue

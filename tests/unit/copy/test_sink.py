@@ -606,6 +606,21 @@ def test_nothing_is_sent_without_the_lease() -> None:
     play(scenario)
 
 
+def test_what_was_held_back_without_the_lease_is_sent_when_the_lease_is_valid_again() -> None:
+    """A process that was frozen runs its callbacks before it reads that its lease was renewed."""
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.sink._may_send = lambda: False
+        scene.put(box, "a")
+        await turn()
+        scene.sink._may_send = lambda: True
+        await wait_until_async(lambda: line.requests)
+        assert line.requests == [[(0, 1)]]
+
+    play(scenario)
+
+
 def test_after_a_lookup_nothing_is_sent_in_another_leader_epoch() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(looked_up=True)
