@@ -30,7 +30,7 @@ from tests.endurance.traffic import Pace, Traffic
 from tests.faults.oracle import ClusterTopic, Judgment, Ledger, Snapshot, judge
 from tests.integration.mirror_process import MirrorProcess, write_config
 from tests.support.proxy import Proxy
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 LISTENERS = {"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}
 COPYING_BLOCKED, COPYING_CONTINUES = "Copying is blocked.", "Copying continues."
@@ -260,25 +260,25 @@ class Topics:
         how: dict[str, Any] = {"replica_assignment": assignment} if assignment else {"replication_factor": replicas}
         new = [NewTopic(name, partitions, config=settings, **how) for name in names if not self.partitions(name)]
         for done in self._admin.create_topics(new).values() if new else ():
-            done.result(30)
+            done.result(30 * PATIENCE)
         wait_until(lambda: all(self.partitions(name) == partitions for name in names), 30, what=f"creation of {names}")
 
     def delete(self, name: str) -> None:
         """Delete the topic; return when metadata does not list it any more."""
         for done in self._admin.delete_topics([name]).values():
-            done.result(30)
+            done.result(30 * PATIENCE)
         wait_until(lambda: self.partitions(name) == 0, 30, what=f"deletion of {name}")
 
     def grow(self, name: str, partitions: int) -> None:
         for done in self._admin.create_partitions([NewPartitions(name, partitions)]).values():
-            done.result(30)
+            done.result(30 * PATIENCE)
         wait_until(lambda: self.partitions(name) == partitions, 30, what=f"growth of {name}")
 
     def delete_before(self, name: str, offsets: Mapping[int, int]) -> None:
         """Delete the records before an offset of each partition (DeleteRecords)."""
         wanted = [TopicPartition(name, partition, offset) for partition, offset in offsets.items()]
         for done in self._admin.delete_records(wanted).values():
-            done.result(30)
+            done.result(30 * PATIENCE)
 
     def leader(self, name: str, partition: int = 0) -> tuple[int, set[int]]:
         """Leader (-1: none) and in-sync replicas."""

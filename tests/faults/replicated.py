@@ -19,7 +19,7 @@ from mm2.kafka.settings import ClientSettings
 from tests.faults.environment import Addressed, MirrorMaker
 from tests.faults.oracle import ClusterTopic, Reader, Rows, judge
 from tests.support.cluster import LocalCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 MONTH_MS: Final = 30 * 24 * 3600 * 1000
 _BEGINNING: Final = -2
@@ -196,7 +196,7 @@ class Sampler:
         sent_s = time.monotonic()
         for tp, answer in self._admin.list_offsets(wanted, request_timeout=2.0).items():
             with suppress(KafkaException):
-                self._compare_one(tp.partition, int(answer.result(30).offset), sent_s)
+                self._compare_one(tp.partition, int(answer.result(30 * PATIENCE).offset), sent_s)
 
     def _compare_one(self, partition: int, high_watermark: int, sent_s: float) -> None:
         if high_watermark < 0:

@@ -100,7 +100,7 @@ def allow_all_but_idempotent_write(broker: LocalKafka) -> None:
         )
     ]
     for done in admin_of(broker).create_acls(rules).values():
-        done.result(30)
+        done.result(30 * PATIENCE)
 
 
 def test_a_look_up_ends_where_compaction_emptied_the_end_of_the_target(

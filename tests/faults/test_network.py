@@ -43,7 +43,7 @@ def mirror_maker(shared_environment: Environment) -> Iterator[MirrorMaker]:
         source=environment.a,
         target=environment.b,
         through=through,
-        topics=14,
+        topics=18,
         settings=SHORT,
     ) as flow:
         yield flow

@@ -44,6 +44,8 @@ def test_a_position_is_above_the_high_watermark_while_a_follower_has_not_fetched
         )
         write(leader_only, "t", 20)
         write(leader_only, "A.t", 10)
+        reader = Reader(cluster.bootstrap, "read_committed")
+        wait_until(lambda: reader.range("A.t", 0)[1] == 10, 60, what="a high watermark of 10")
         sampler = PositionSampler(cluster.broker(1).bootstrap, "A")
         sampler.start()
         commit(leader_only, 10)
@@ -56,7 +58,6 @@ def test_a_position_is_above_the_high_watermark_while_a_follower_has_not_fetched
         commit(leader_only, 20)
         wait_until(lambda: sampler.sampled == 3, 60, what="a third sample")
         sampler.halt()
-        reader = Reader(cluster.bootstrap, "read_committed")
         source, target = (_equal(reader, topic) for topic in ("t", "A.t"))
         reader.close()
     first, second, third = sampler.claims["t", 0]

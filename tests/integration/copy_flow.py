@@ -55,7 +55,7 @@ def create(broker: LocalKafka, topic: str, partitions: int = 1, **configs: str) 
     """Create a topic; `__` in a config name stands for `.`."""
     settings = {name.replace("__", "."): value for name, value in configs.items()}
     for done in admin_of(broker).create_topics([NewTopic(topic, partitions, 1, config=settings)]).values():
-        done.result(30)
+        done.result(30 * PATIENCE)
 
 
 def alter(broker: LocalKafka, kind: ResourceType, name: str, key: str, value: str) -> None:
@@ -63,12 +63,12 @@ def alter(broker: LocalKafka, kind: ResourceType, name: str, key: str, value: st
     for done in (
         admin_of(broker).incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])]).values()
     ):
-        done.result(30)
+        done.result(30 * PATIENCE)
 
 
 def delete_before(broker: LocalKafka, topic: str, offset: int, partition: int = 0) -> None:
     for done in admin_of(broker).delete_records([TopicPartition(topic, partition, offset)]).values():
-        done.result(30)
+        done.result(30 * PATIENCE)
 
 
 def producer_of(broker: LocalKafka, **settings: Any) -> Producer:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from mm2.connect.api import SourceTask, SourceTaskContext, WorkerView
 from mm2.mirror.connector import MirrorConnector
 from mm2.sandbox.kafka import LocalKafka
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 _C = TypeVar("_C", bound=MirrorConnector)
 
@@ -103,7 +103,7 @@ def admin(broker: LocalKafka) -> AdminClient:
 def create(broker: LocalKafka, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
     """Create a topic; return when metadata lists it, shortly after the broker's response."""
     for done in admin(broker).create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))]).values():
-        done.result(30)
+        done.result(30 * PATIENCE)
     wait_until(lambda: partitions_of(broker, topic) == partitions, 30, what=f"creation of {topic}")
 
 
@@ -116,7 +116,7 @@ def partitions_of(broker: LocalKafka, topic: str) -> int:
 def config_of(broker: LocalKafka, topic: str, name: str) -> str:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (answer,) = admin(broker).describe_configs([resource]).values()
-    return str(answer.result(30)[name].value)
+    return str(answer.result(30 * PATIENCE)[name].value)
 
 
 def commit(broker: LocalKafka, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
@@ -202,4 +202,4 @@ def alter(broker: LocalKafka, topic: str, name: str, value: str | None) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=kind))
     for done in admin(broker).incremental_alter_configs([resource]).values():
-        done.result(30)
+        done.result(30 * PATIENCE)

@@ -27,7 +27,7 @@ from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.process import end, spawn
 from tests.integration.copy_flow import EARLIEST, Read, admin_of
 from tests.support import programs
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 Table = dict[bytes, tuple[bytes | None, int]]
@@ -196,13 +196,13 @@ def topics_of(broker: LocalKafka) -> set[str]:
 def grow(broker: LocalKafka, topic: str, partitions: int) -> None:
     """Add partitions; return when metadata lists them."""
     for done in admin_of(broker).create_partitions([NewPartitions(topic, partitions)]).values():
-        done.result(30)
+        done.result(30 * PATIENCE)
     wait_until(lambda: partitions_of(broker, topic) == partitions)
 
 
 def config_of(broker: LocalKafka, topic: str, name: str) -> str:
     (answer,) = admin_of(broker).describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-    return str(answer.result(30)[name].value)
+    return str(answer.result(30 * PATIENCE)[name].value)
 
 
 def ends(broker: LocalKafka, topic: str) -> list[int]:
@@ -213,7 +213,7 @@ def ends(broker: LocalKafka, topic: str) -> list[int]:
     # Not a consumer's watermarks: a cached consumer does not notice new partitions.
     for answer in admin_of(broker).list_offsets(wanted).values() if wanted else ():
         try:
-            found.append(int(answer.result(30).offset))
+            found.append(int(answer.result(30 * PATIENCE).offset))
         except KafkaException:
             found.append(-1)
     return found

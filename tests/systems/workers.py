@@ -206,7 +206,9 @@ class WorkerProcess(ABC):
         self._process.wait()
 
     def freeze(self) -> None:
+        """Return when all its threads are stopped."""
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

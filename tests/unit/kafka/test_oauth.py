@@ -127,13 +127,19 @@ def test_a_token_close_to_expiry_is_refreshed(endpoint: Endpoint) -> None:
     ],
 )
 def test_a_token_is_refreshed_within_the_configured_window(
-    endpoint: Endpoint, given: dict[str, str], lifetime_s: int, expected_s: tuple[int, int]
+    endpoint: Endpoint,
+    given: dict[str, str],
+    lifetime_s: int,
+    expected_s: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    url = sasl_for(endpoint).token_endpoint_url or ""
+    monkeypatch.setenv("KAFKA_OPTS", f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}")
     props = {
         "bootstrap.servers": "localhost:1",
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.token.endpoint.url": sasl_for(endpoint).token_endpoint_url or "",
+        "sasl.oauthbearer.token.endpoint.url": url,
         "sasl.oauthbearer.client.credentials.client.id": "id",
         "sasl.oauthbearer.client.credentials.client.secret": "secret",
         **{f"sasl.login.refresh.{key}": value for key, value in given.items()},
