@@ -62,7 +62,7 @@ class Login:
     def _failure(self, error: Exception) -> SaslError:
         if self._name.startswith("SCRAM") and isinstance(error, KeyError | ValueError):
             return SaslError("the broker's SCRAM message is invalid; its stored credentials may be wrong")
-        if self._name == "AWS_MSK_IAM":
+        if self._name in {"AWS_MSK_IAM", "GSSAPI"}:
             return SaslError(str(error))
         return SaslError(f"{type(error).__name__}: {error}")
 
@@ -71,6 +71,8 @@ def login(sasl: Sasl, host: str, *, timeout_s: float) -> Login:
     """Start a login at a broker. `timeout_s` limits the retrieval of an OAuth token. Raises SaslError."""
     if sasl.mechanism == "AWS_MSK_IAM":
         return Login(_msk_login(sasl, host), sasl.mechanism)
+    if sasl.mechanism == "GSSAPI":
+        return Login(_kerberos_login(sasl, host), sasl.mechanism)
     options = dict(sasl.options)
     config: dict[str, Any] = {"host": host, "sasl_mechanism": sasl.mechanism}
     if sasl.mechanism == "OAUTHBEARER":
@@ -79,8 +81,6 @@ def login(sasl: Sasl, host: str, *, timeout_s: float) -> Login:
         except TokenError as error:
             raise SaslError(str(error)) from error
         config["sasl_oauth_token_provider"] = _BearerToken(token.text, dict(token.extensions))
-    elif sasl.mechanism == "GSSAPI":
-        config["sasl_kerberos_service_name"] = sasl.kerberos_service_name or options.get("serviceName", "kafka")
     else:
         username = options["username"]
         config["sasl_plain_username"] = _scram_name(username) if sasl.mechanism.startswith("SCRAM") else username
@@ -99,6 +99,17 @@ def _msk_login(sasl: Sasl, host: str) -> Any:
     try:
         return AwsMskIam(sasl.options, host)
     except AwsLoginError as error:
+        raise SaslError(str(error)) from error
+
+
+def _kerberos_login(sasl: Sasl, host: str) -> Any:
+    try:
+        from mm2.kafka.kerberos import Kerberos, KerberosError  # noqa: PLC0415 - needs an extra
+    except ImportError:
+        raise SaslError(missing_extra("kerberos", "GSSAPI")) from None
+    try:
+        return Kerberos(dict(sasl.options), sasl.kerberos_service_name or sasl.option("serviceName") or "kafka", host)
+    except KerberosError as error:
         raise SaslError(str(error)) from error
 
 

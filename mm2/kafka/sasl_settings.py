@@ -122,6 +122,10 @@ def _check_credentials(sasl: Sasl) -> None:
                 _HIDDEN if sasl.login_module else None,
                 f"the login module needs {' and '.join(missing)} for {sasl.mechanism}",
             )
+    elif sasl.mechanism == "GSSAPI":
+        _require_extra("kerberos", sasl.mechanism, "sasl.mechanism", sasl.mechanism)
+        if (sasl.option("useKeyTab") or "").lower() == "true" and "keyTab" not in names:
+            raise ConfigException("sasl.jaas.config", _HIDDEN, "useKeyTab needs keyTab, the path of the key table")
     elif sasl.mechanism == "AWS_MSK_IAM":
         _require_extra("aws", sasl.mechanism, "sasl.mechanism", sasl.mechanism)
         _check_msk_options(names)

@@ -103,7 +103,7 @@ def _no_aws(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
 
 
 def usable(connection: Connection) -> None:
-    assert connection.request(MetadataRequest(topics=[])).brokers
+    assert connection.request(MetadataRequest(topics=[])).cluster_id
     connection.close()
 
 

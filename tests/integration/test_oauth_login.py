@@ -131,7 +131,7 @@ def _new_tokens() -> None:
 
 
 def usable(connection: Connection) -> None:
-    assert connection.request(MetadataRequest(topics=[])).brokers
+    assert connection.request(MetadataRequest(topics=[])).cluster_id
     connection.close()
 
 

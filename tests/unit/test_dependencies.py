@@ -101,7 +101,7 @@ def test_every_dependency_is_pinned_installed_as_pinned_and_within_its_bounds() 
         assert requirement.specifier.contains(pinned[name], prereleases=True), f"{who} needs {requirement}"
 
 
-@pytest.mark.parametrize("requirement", wanted("jks", "aws", "test"), ids=str)
+@pytest.mark.parametrize("requirement", wanted("jks", "aws", "kerberos", "test"), ids=str)
 def test_bounds_are_lower_and_upper(requirement: Requirement) -> None:
     assert {">=", "<"} <= {part.operator for part in requirement.specifier}
 
@@ -109,7 +109,7 @@ def test_bounds_are_lower_and_upper(requirement: Requirement) -> None:
 def test_no_pinned_or_allowed_version_has_a_known_vulnerability() -> None:
     pinned = pins()
     asked: dict[str, SpecifierSet] = {
-        canonicalize_name(one.name): one.specifier for one in wanted("jks", "aws", "test")
+        canonicalize_name(one.name): one.specifier for one in wanted("jks", "aws", "kerberos", "test")
     }
     for name, fixed, advisory in FIXED_IN:
         if name in pinned:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import sys
 
 import pytest
 
+from mm2.config.configdef import ConfigException
 from mm2.kafka.sasl import Login, SaslError, login
 from mm2.kafka.sasl_settings import Sasl
+from mm2.kafka.settings import ClientSettings
 
 SALT, ROUNDS = b"pepper", 4096
 
@@ -90,9 +93,24 @@ def test_oauthbearer_answers_the_rejection_and_keeps_its_reason() -> None:
     assert run.refusal == '{"status":"invalid_token"}'
 
 
-def test_a_mechanism_without_its_library_reports_it() -> None:
-    try:
-        import gssapi  # type: ignore[import-not-found, unused-ignore]  # noqa: F401, PLC0415 - is it there?
-    except ImportError:
-        with pytest.raises(SaslError, match="cannot be used here"):
-            login(Sasl("GSSAPI"), "broker", timeout_s=1)
+@pytest.mark.parametrize(("mechanism", "extra"), [("GSSAPI", "kerberos"), ("AWS_MSK_IAM", "aws")])
+def test_a_mechanism_without_its_library_reports_it(
+    mechanism: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of Spark may lack what the process has."""
+    for module in ("mm2.kafka.kerberos", "mm2.kafka.msk"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SaslError, match=rf"pip install 'mm2\[{extra}\]'"):
+        login(Sasl(mechanism), "broker", timeout_s=1)
+
+
+def test_without_kerberos_the_configuration_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GSSAPI is Kafka's default mechanism: a file that forgets `sasl.mechanism` gets this message."""
+    props = {"bootstrap.servers": "b:9092", "security.protocol": "SASL_SSL"}
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigException, match=r"sasl\.mechanism: GSSAPI needs the Python package gssapi: pip install"):
+        ClientSettings.from_props(props)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: "there")
+    module = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true;"
+    with pytest.raises(ConfigException, match="useKeyTab needs keyTab"):
+        ClientSettings.from_props({**props, "sasl.jaas.config": module})
