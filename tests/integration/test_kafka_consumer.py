@@ -15,6 +15,7 @@ from mm2.kafka.consumer.consumer import Consumer
 from mm2.kafka.consumer.membership import Topics
 from mm2.kafka.consumer.server_assigned import ConsumerGroupHeartbeatRequest
 from mm2.kafka.consumer.settings import ConsumerSettings
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import GroupDescription, OffsetAndMetadata, TopicPartition
@@ -117,7 +118,11 @@ class Committing(Silent):
         self._lost = lost
 
     def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        self._consumer.commit_sync({tp: OffsetAndMetadata(self._consumer.position(tp)) for tp in partitions})
+        try:
+            self._consumer.commit_sync({tp: OffsetAndMetadata(self._consumer.position(tp)) for tp in partitions})
+        except BrokerFailure as failure:
+            if failure.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # the topic has been deleted
+                raise
 
     def on_partitions_lost(self, partitions: frozenset[TopicPartition]) -> None:
         self._lost.append(partitions)
