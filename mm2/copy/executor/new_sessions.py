@@ -76,6 +76,17 @@ class NewSessions:
         self._sessions.current.pop(cursor.partition, None)
         self.open({cursor.partition: mark.source})
 
+    def continue_without(self, cursor: Cursor, mark: Mark, failure: KafkaFailure) -> None:
+        """Copy at least once from a mark on: the remote topic has a message format of before 0.11, which has no producer
+        ids (KIP-98), so the target rejects all idempotent batches. Nothing is in flight.
+        """
+        self._sessions.forget_ended(cursor.partition)
+        self._sessions.current.pop(cursor.partition, None)
+        outbox = cursor.outbox
+        outbox.looked_up, outbox.verified_epoch, outbox.floor, outbox.ended_sessions = False, None, -1, ()
+        note = f"at least once: the remote topic has an old message format (message.format.version): {failure}"
+        self._open_without_idempotence({cursor.partition: mark.source}, note)
+
     def open_next(self, cursor: Cursor) -> None:
         """Open a new session with the current rules, or the first transaction: the records of the old session have
         been skipped.
@@ -171,7 +182,8 @@ class NewSessions:
                 if isinstance(error, BrokerFailure) and error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                     refused_since = refused_since or time.monotonic()
                     if time.monotonic() - refused_since > LOOK_UP_REFUSED_S:
-                        self._open_without_idempotence(waiting, error)
+                        note = f"at least once: the target does not assign a producer id: {error}"
+                        self._open_without_idempotence(waiting, note)
                         return
                 await self._link.pause(_RETRY_S)
                 continue
@@ -188,11 +200,11 @@ class NewSessions:
             if waiting:
                 await self._link.pause(_RETRY_S)
 
-    def _open_without_idempotence(self, positions: Mapping[TopicPartition, int], error: KafkaFailure) -> None:
+    def _open_without_idempotence(self, positions: Mapping[TopicPartition, int], note: str) -> None:
         """Brokers before 2.8 return producer ids only with the IdempotentWrite right (KIP-679)."""
         for tp, position in positions.items():
             cursor = self._cursors[tp]
-            cursor.conditions.note = f"at least once: the target does not assign a producer id: {error}"
+            cursor.conditions.note = note
             self._log.warning(cursor.conditions.note, partition=str(tp))
             cursor.window.trail.settle()
             cursor.begin(Mark(position, -1, 0))

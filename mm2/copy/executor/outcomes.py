@@ -79,7 +79,8 @@ class Outcomes:
     """Delivers acknowledgements in order, and decides what is resent, looked up or reported after a failure.
 
     ``look_ups`` has the outboxes with batches whose outcome is unknown. ``on_lost(outbox, failure)`` reports that a
-    producer cannot continue, because the target's state of it contradicts ours. ``refresh(delay)`` looks up the
+    producer cannot continue, because the target's state of it contradicts ours, or because the target stores records in a
+    message format without producer ids (UNSUPPORTED_FOR_MESSAGE_FORMAT). ``refresh(delay)`` looks up the
     leaders.
     """
 
@@ -184,7 +185,11 @@ class Outcomes:
             cause = 0
         failure = BrokerFailure.of(cause, subject=subject_of(outbox, self._cluster)) if cause else None
         outbox.look_up_cause = None if cause in _PRODUCER_LOST else failure
-        if outbox.identity is not None and cause in _PRODUCER_LOST:
+        is_old_format = cause == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT and not may_be_appended
+        if is_old_format and outbox.identity is not None and not outbox.transactional:
+            outbox.paused = True
+            self.lose(outbox, failure)
+        elif outbox.identity is not None and cause in _PRODUCER_LOST:
             if not outbox.looked_up or outbox.failures > _MAX_SEQUENCE_ERRORS:
                 outbox.paused = True
                 self.lose(outbox, failure)

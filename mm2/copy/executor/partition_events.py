@@ -20,6 +20,7 @@ from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import Tally
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.structs import TopicPartition
@@ -142,13 +143,18 @@ class PartitionEvents:
 
     def producer_lost(self, outbox: Outbox, failure: KafkaFailure) -> None:
         """The target's state of the producer contradicts ours: another process writes with its id, or the target
-        forgot it.
+        forgot it. Or it stores records in a message format without producer ids.
         """
         if outbox.transactional:
             self._link.end(f"the transaction failed: {failure}")
             return
         cursor = next((cursor for cursor in self._cursors.values() if cursor.outbox is outbox), None)
         if cursor is None:
+            return
+        if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+            cursor.outbox.queue.clear()
+            cursor.outbox.failures = 0
+            self._new_sessions.continue_without(cursor, cursor.window.mark, failure)
             return
         if not outbox.looked_up:
             # Without a look-up the progress is unknown; a new producer resends.

@@ -31,6 +31,7 @@ TP = TopicPartition("t", 0)
 VERSION = 3
 TIMED_OUT = 7
 TOO_LARGE = 10
+UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
 OUT_OF_ORDER = 45
 GONE = DisconnectedFailure("gone")
 
@@ -617,6 +618,20 @@ def test_what_was_held_back_without_the_lease_is_sent_when_the_lease_is_valid_ag
         scene.sink._may_send = lambda: True
         await wait_until_async(lambda: line.requests)
         assert line.requests == [[(0, 1)]]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_target_with_an_old_message_format_ends_the_session_but_no_transaction(transactional: bool) -> None:
+    """Formats of before 0.11 have no producer ids, so that such a log accepts only batches without them."""
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(looked_up=not transactional, transactional=transactional)
+        scene.put(box, "a")
+        await turn()
+        line.answer((TP, UNSUPPORTED_FOR_MESSAGE_FORMAT, -1))
+        assert (scene.lost, box.refused) == (([], True) if transactional else ([UNSUPPORTED_FOR_MESSAGE_FORMAT], False))
 
     play(scenario)
 
