@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mm2.sandbox.errors import SandboxError
-from mm2.sandbox.jars import KAFKA, class_archive, fetch
+from mm2.sandbox.jars import KAFKA, JarSet, class_archive, fetch
 from mm2.sandbox.java import java_executable
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
@@ -151,6 +151,11 @@ class LocalKafka:
         self._proxy_ports[listener] = port
 
     @property
+    def jar_set(self) -> JarSet:
+        """The jars of its version of Kafka."""
+        return KAFKA
+
+    @property
     def ready_line(self) -> bytes:
         """The last line that the broker logs during startup."""
         return b"Kafka Server started"
@@ -174,7 +179,7 @@ class LocalKafka:
         """First half of `start`: returns once the process exists, so that several brokers can start at once."""
         if self.is_running:
             return
-        jars = fetch(KAFKA)
+        jars = fetch(self.jar_set)
         self._prepare(jars)
         self._spawn(self._java(jars, "kafka.Kafka", str(self._settings_file)))
 
@@ -262,14 +267,18 @@ class LocalKafka:
         options = list(self._jvm_options)
         if not any(option.endswith("GC") for option in options):
             options += _SHORT_LIVED
-        archive = class_archive(KAFKA)
+        archive = class_archive(self.jar_set)
         if archive.exists():
             options.append(f"-XX:SharedArchiveFile={archive}")
         return [
             *(java_executable(), f"-Xmx{self._heap}", f"-Xms{self._heap}", "-Xshare:auto", *options),
-            *(f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}", "-Djava.awt.headless=true"),
+            *(*self._system_properties(), "-Djava.awt.headless=true"),
             *("-cp", f"{jars}/*", main, *args),
         ]
+
+    def _system_properties(self) -> list[str]:
+        """JVM options that depend on the version of Kafka."""
+        return [f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"]
 
     def _settings(self) -> dict[str, str]:
         place = self.place

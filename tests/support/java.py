@@ -13,6 +13,7 @@ CONNECT_FILE = JarSet(f"connect-file-{KAFKA_VERSION}", (("org.apache.kafka", "co
 """The FileStream connectors, which a plain Connect worker does not include."""
 
 OLD_VERSIONS = ("2.1.1", "2.6.3")
+"""Versions whose Fetch does not compare leader epochs."""
 
 
 def connect_java(heap: str, *options: str) -> list[str]:
@@ -30,13 +31,23 @@ def connect_java(heap: str, *options: str) -> list[str]:
 
 
 def old_broker(version: str) -> JarSet:
-    """An old broker with ZooKeeper, which is one of its dependencies; `version` is one of `OLD_VERSIONS`."""
-    if version not in OLD_VERSIONS:
-        raise SandboxError(f"Kafka {version} is not one of the supported old versions: {', '.join(OLD_VERSIONS)}.")
+    """A broker of Kafka 2 with ZooKeeper, which is one of its dependencies."""
+    if not version.startswith("2."):
+        raise SandboxError(f"Kafka {version} does not start with ZooKeeper here.")
     logging = ("org.slf4j", "slf4j-log4j12", "1.7.30")  # Kafka before 4.0 uses log4j 1
     # Up to 3.5.7 it cannot resolve a host name with Java 14 and later (ZOOKEEPER-3779).
     zookeeper = ("org.apache.zookeeper", "zookeeper", "3.5.9")
     return JarSet(f"kafka-{version}-zookeeper", (("org.apache.kafka", "kafka_2.12", version), zookeeper, logging))
+
+
+def kraft_broker(version: str) -> JarSet:
+    """A broker in KRaft mode of Kafka 3.3 or newer."""
+    if version == KAFKA_VERSION:
+        return KAFKA
+    _, logging = KAFKA.coordinates
+    if version.startswith("3."):
+        logging = ("org.slf4j", "slf4j-reload4j", "1.7.36")  # log4j 1
+    return JarSet(f"kafka-{version}", (("org.apache.kafka", "kafka_2.13", version), logging))
 
 
 def console_logging(pattern: str) -> str:

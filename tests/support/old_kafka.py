@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from mm2.sandbox.errors import SandboxError
-from mm2.sandbox.jars import fetch
+from mm2.sandbox.jars import JarSet, fetch
 from mm2.sandbox.java import java_executable
 from mm2.sandbox.kafka import LocalKafka, NodeRole
 from mm2.sandbox.ports import free_ports
@@ -20,6 +20,7 @@ from tests.support.java import old_broker
 _LOGGING = """\
 log4j.rootLogger=WARN, out
 log4j.logger.kafka.server.KafkaServer=INFO
+log4j.logger.kafka.server.KafkaRaftServer=INFO
 log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.PatternLayout
 log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %-5p %c{1}: %m%n
@@ -60,14 +61,14 @@ class OldZooKeeper:
             return self
         jars = fetch(old_broker(self.version))
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "log4j.properties").write_text(_LOGGING)
+        write_log4j(self.folder)
         settings = self.folder / "zookeeper.properties"
         settings.write_text(
             f"dataDir={self.folder / 'data'}\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
             "maxClientCnxns=0\nadmin.enableServer=false\n"
         )
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        options = ["-Xmx64m", "-Xms64m", "-XX:+UseSerialGC", *_options(self.folder), "-cp", f"{jars}/*"]
+        options = ["-Xmx64m", "-Xms64m", "-XX:+UseSerialGC", *log4j_options(self.folder), "-cp", f"{jars}/*"]
         command = [java_executable(), *options, main, str(settings)]
         self._process = spawn(command, output=self.folder / "zookeeper.log", folder=self.folder)
         deadline = time.monotonic() + timeout_s
@@ -115,14 +116,15 @@ class OldKafka(LocalKafka):
     def ready_line(self) -> bytes:
         return b"KafkaServer: [KafkaServer id=%d] started" % self.place.node_id
 
+    @property
+    def jar_set(self) -> JarSet:
+        return old_broker(self.version)
+
     def launch(self) -> None:
         """Start ZooKeeper, wait for it, and start the broker's process."""
-        if self.is_running:
-            return
-        jars = fetch(old_broker(self.version))
-        self._prepare(jars)
-        self._zookeeper.start()
-        self._spawn(self._java(jars, "kafka.Kafka", str(self._settings_file)))
+        if not self.is_running:
+            self._zookeeper.start()
+        super().launch()
 
     def stop(self, patience_s: float = 10.0) -> None:
         """Stop the broker and its own ZooKeeper, if any; their data is kept."""
@@ -130,11 +132,8 @@ class OldKafka(LocalKafka):
         if self._own:
             self._zookeeper.stop()
 
-    def _java(self, jars: Path, main: str, *args: str) -> list[str]:
-        command = super()._java(jars, main, *args)
-        classpath = command.index("-cp")
-        options = [option for option in command[:classpath] if not option.startswith("-Dlog4j2.")]
-        return [*options, *_options(self.folder), *command[classpath:]]
+    def _system_properties(self) -> list[str]:
+        return log4j_options(self.folder)
 
     def _settings(self) -> dict[str, str]:
         address = f"PLAINTEXT://{self.address('PLAINTEXT')}"
@@ -150,12 +149,17 @@ class OldKafka(LocalKafka):
 
     def _prepare(self, jars: Path) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "log4j.properties").write_text(_LOGGING)
+        write_log4j(self.folder)
         self._write_settings()
 
 
-def _options(folder: Path) -> list[str]:
-    """JVM options. Kafka 2.1 was made for Java 8 to 11 and needs access to packages that Java 17 does not open."""
+def log4j_options(folder: Path) -> list[str]:
+    """JVM options of Kafka before 4.0. Kafka 2.1 was made for Java 8 to 11 and needs packages that Java 17 does not open."""
     opened = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch", "java.base/java.util")
     logging = f"-Dlog4j.configuration=file:{folder / 'log4j.properties'}"
     return [logging, *(f"--add-opens={package}=ALL-UNNAMED" for package in opened)]
+
+
+def write_log4j(folder: Path) -> None:
+    """Configure log4j 1, which Kafka before 4.0 uses."""
+    (folder / "log4j.properties").write_text(_LOGGING)
