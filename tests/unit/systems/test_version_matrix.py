@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from tests.support.versions import VERSIONS, KafkaVersion
@@ -13,6 +14,11 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_documented_matrix_is_the_generated_one() -> None:
     assert table() in (ROOT / "docs" / "COMPATIBILITY.md").read_text(encoding="utf-8")
+
+
+def test_the_documented_pairs_are_the_tested_ones() -> None:
+    text = (ROOT / "docs" / "COMPATIBILITY.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"(\d\.\d\.\d) → (\d\.\d\.\d)", text)) == set(PAIRS)
 
 
 def test_every_test_is_a_row() -> None:
