@@ -11,7 +11,7 @@ from mm2.cli.status import print_json
 from mm2.cli.verbs import examples
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
-from mm2.mirror.maker import connect_plugins
+from mm2.mirror.maker import connect_plugins, plugin_props
 from mm2.mirror.plans import FlowPlan, plan_flow
 from mm2.mirror.preview import Preview, Step, preview
 from mm2.mirror.required_acls import AclState, AclStatus
@@ -46,7 +46,7 @@ def run(options: Any) -> int:
     named = options.flow is not None
     pairs = [pair_of(config, options.config, options.flow)] if named else config.cluster_pairs()
     config.validate({pair.target for pair in pairs})
-    plugins = connect_plugins()
+    plugins = connect_plugins(plugin_props(config, None))
     plans: dict[Any, FlowPlan] = {pair: plan_flow(config, pair, plugins) for pair in pairs}
     found = [preview(pair, plan) for pair, plan in plans.items()]
     if options.json:

@@ -20,6 +20,7 @@ from mm2.config.properties import load_properties
 from mm2.copy.driver.jvm import SparkUnavailable
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.record_changes import changing_keys
 from mm2.mirror.start_from import parse_start_from
 from mm2.verify.driver import Verifier
 from mm2.verify.page import page
@@ -111,6 +112,12 @@ def add(verbs: Any) -> None:
 def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     flow = ConfiguredFlow.of(options.config, options.flow)
+    config = MirrorMakerConfig(load_properties(options.config))
+    if changing := changing_keys(flow.props, config.worker_config(flow.pair)):
+        raise CommandError(
+            f"Flow {flow.pair} changes its records ({', '.join(changing)}); only records that are copied unchanged can be "
+            "compared with those of the source."
+        )
     asked = asked_for(options)
     rate = bytes_of(options.max_bytes_per_sec)
     if options.parallel < 1:
@@ -118,9 +125,7 @@ def run(options: Any) -> int:
     if (options.continuous or options.record) and not asked.is_everything:
         raise CommandError("--continuous and --record compare whole partitions: omit --from, --to and --offsets.")
     stopping = stop_at_signals()
-    verifier = Verifier(
-        MirrorMakerConfig(load_properties(options.config)).spark_props(), options.parallel, stopping=stopping
-    )
+    verifier = Verifier(config.spark_props(), options.parallel, stopping=stopping)
     try:
         verification = Verification(flow.props, verifier, rate=rate, patience_s=options.patience)
         if options.continuous:

@@ -115,7 +115,7 @@ class EndedSession(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``start`` is the mark at which its count was 0. ``rules`` decide which records are counted, see `rules_of`; ""
+    """``start`` is the mark at which its count was 0. ``rules`` decide which records are counted, see `Rules`; ""
     in sessions of old versions. ``after`` are the sessions that ended before it, oldest first: until a record of this
     session is acknowledged, records of theirs may still appear on the target (rule R3).
     """
@@ -538,16 +538,30 @@ def written_start(
     return Start(entry.mark.source, committed, entry, chunk)
 
 
-def rules_of(*, read_committed: bool) -> str:
-    """The rules of a session in the ledger: which records its count includes.
+_RULES: Final = re.compile(r"isolation=read_(un)?committed(?:;changes=([0-9a-f]+))?")
 
-    Control records never count. Records of aborted transactions count unless the source is read with read_committed.
+
+class Rules(NamedTuple):
+    """Which records the count of a session includes, and what they become.
+
+    Control records never count. Records of aborted transactions count unless the source is read with
+    ``read_committed``. ``changes`` is the digest of what changes or drops records (`mm2.copy.spec.ChangesSpec`); "":
+    nothing does.
     """
-    return f"isolation={'read_committed' if read_committed else 'read_uncommitted'}"
 
+    read_committed: bool
+    changes: str = ""
 
-#: Whether the source is read with read_committed, by rule.
-RULES: Final = {rules_of(read_committed=committed): committed for committed in (False, True)}
+    def __str__(self) -> str:
+        """As in the ledger."""
+        changes = f";changes={self.changes}" if self.changes else ""
+        return f"isolation=read_{'' if self.read_committed else 'un'}committed{changes}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The inverse of ``str``; None for the rules of an unknown version."""
+        found = _RULES.fullmatch(text)
+        return None if found is None else cls(not found[1], found[2] or "")
 
 
 def sequence_of(count: int) -> int:

@@ -68,12 +68,27 @@ class TransactionsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangesSpec:
+    """What changes the records of a flow: transformations, or converters other than ByteArrayConverter.
+
+    ``factory`` is a function (``module:name``) of a higher layer that makes `mm2.copy.executor.changes.RecordChanges`
+    from ``settings``, which may contain secrets. ``digest`` identifies them in `mm2.copy.session.Rules`.
+    ``not_repeatable`` names what may decide differently when a record is read again; "": nothing.
+    """
+
+    factory: str
+    settings: dict[str, str] = field(repr=False)
+    digest: str
+    not_repeatable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CopySpec:
     """One connector task's copying. Times in ms, sizes in bytes, rates in bytes per second (0: no limit).
 
     ``start_timestamp_ms`` replaces ``auto_offset_reset`` where there is no position. ``ledger_topic`` None:
     at-least-once. ``dead_letter_topic`` receives records that cannot be copied (optional). With ``transactions``
-    there is one lane.
+    there is one lane. ``changes`` None: records are copied as they are.
 
     ``offsets_topic`` is Connect's offsets topic, on the target unless ``offsets`` names another cluster. Positions
     are written there as MirrorSourceConnector does (``MirrorUtils.wrapPartition``), under ``connector`` and
@@ -100,6 +115,7 @@ class CopySpec:
     throttle: float = 0
     throttle_topics: dict[str, float] = field(default_factory=dict)
     transactions: TransactionsSpec | None = None
+    changes: ChangesSpec | None = None
     read_committed: bool = False
     batch_duration_ms: int = 60_000
     commit_interval_ms: int = 1_000
@@ -130,7 +146,7 @@ class CopySpec:
         data: dict[str, Any] = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name not in ("source", "target", "partitions", "offsets", "syncs", "transactions")
+            if field.name not in ("source", "target", "partitions", "offsets", "syncs", "transactions", "changes")
         }
         data["source"] = self.source.to_json()
         data["target"] = self.target.to_json()
@@ -141,6 +157,8 @@ class CopySpec:
             data["syncs"] = [self.syncs.settings.to_json(), self.syncs.topic, self.syncs.lag_max]
         if self.transactions is not None:
             data["transactions"] = dataclasses.astuple(self.transactions)
+        if self.changes is not None:
+            data["changes"] = dataclasses.astuple(self.changes)
         return json.dumps(data, separators=(",", ":"))
 
     @classmethod
@@ -150,6 +168,7 @@ class CopySpec:
         offsets = data.pop("offsets", None)
         syncs = data.pop("syncs", None)
         transactions = data.pop("transactions", None)
+        changes = data.pop("changes", None)
         return cls(
             **{
                 **data,
@@ -158,6 +177,7 @@ class CopySpec:
                 "partitions": tuple(PartitionSpec(*part) for part in data["partitions"]),
                 "offsets": None if offsets is None else ClientSettings.from_json(offsets),
                 "transactions": None if transactions is None else TransactionsSpec(*transactions),
+                "changes": None if changes is None else ChangesSpec(*changes),
                 "syncs": None if syncs is None else SyncsSpec(ClientSettings.from_json(syncs[0]), syncs[1], syncs[2]),
             }
         )

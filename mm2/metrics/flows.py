@@ -122,7 +122,7 @@ BATCHES: Final = Metric(
     "mm2_record_batches_total",
     MetricType.COUNTER,
     "Record batches by path: passthrough, or the reason for re-encoding (compacted, log_append_time, old_format, "
-    "begun, merged, too_large).",
+    "begun, merged, too_large, transformed).",
     (*_FLOW, "path"),
 )
 GAPS: Final = Metric(

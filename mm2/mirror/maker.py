@@ -32,6 +32,7 @@ from mm2.config.configdef import ConfigException
 from mm2.config.difference import difference
 from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import DEDICATED_WORKER_DEFAULTS, MirrorMakerConfig, SourceAndTarget
+from mm2.config.values import split_list
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, Task
 from mm2.connect.errors import NotLeader
@@ -132,7 +133,7 @@ class MirrorMaker:
         self._ineffective = config.ineffective_keys(targets)
         self._targets = targets
         self._stopping = stopping or threading.Event()
-        self._plugins = connect_plugins()
+        self._plugins = connect_plugins(plugin_props(config, targets))
         self._plans = plan_flows(config, targets, self._plugins)
         if config.internal_rest and not serves_rest(config):
             raise ConfigException(
@@ -414,9 +415,19 @@ def _frozen(config: MirrorMakerConfig) -> dict[str, str]:
     return {**config.spark_props(), **config.rest_props(), _INTERNAL_REST: str(config.internal_rest)}
 
 
-def connect_plugins() -> Plugins:
-    """The classes that a worker of a flow finds by name."""
-    plugins = Plugins()
+def plugin_props(config: MirrorMakerConfig, targets: Sequence[str] | None) -> dict[str, str]:
+    """Where the plugins of all flows are: the workers share one registry."""
+    workers = [
+        config.worker_config(pair) for pair in config.cluster_pairs() if targets is None or pair.target in targets
+    ]
+    paths = dict.fromkeys(path for worker in workers for path in split_list(worker.get("plugin.path") or ""))
+    discovery = [worker["plugin.discovery"] for worker in workers if "plugin.discovery" in worker]
+    return {"plugin.path": ",".join(paths)} | ({"plugin.discovery": discovery[0]} if discovery else {}) if paths else {}
+
+
+def connect_plugins(props: Mapping[str, str] | None = None) -> Plugins:
+    """The classes that a worker of a flow finds by name; ``props`` may name further places (``plugin.path``)."""
+    plugins = Plugins(props or None)
     for java_class, connector in CONNECTORS.items():
         plugins.register(java_class, connector, kind=Connector)
     for task in (MirrorSourceTask, MirrorHeartbeatTask, MirrorCheckpointTask):

@@ -13,7 +13,7 @@ from mm2.config.providers import ConfigTransformer
 from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter
 from mm2.connect.plugins import Plugins
 from mm2.mirror.connector import MirrorConnector
-from mm2.mirror.record_changes import CONVERTER_KEYS, check_unchanged
+from mm2.mirror.record_changes import CONVERTER_KEYS, check_changes
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def plan_flow(config: MirrorMakerConfig, pair: SourceAndTarget, plugins: Plugins
             if isinstance(connector, MirrorConnector):
                 connector.rehearse(props)
             if java_class == SOURCE_CONNECTOR and AbstractConfig(connector.config(), props).bool("enabled"):
-                check_unchanged(props, worker)
+                check_changes(props, worker)
             for key in CONVERTER_KEYS:
                 kind = HeaderConverter if key == "header.converter" else Converter
                 plugins.find(props.get(key, worker[key]), kind, key=key)

@@ -37,6 +37,7 @@ from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
 from mm2.mirror.plans import FlowPlan
 from mm2.mirror.provenance import Provenance
+from mm2.mirror.record_changes import changes_spec, changing_keys
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.required_acls import AclStatus, Names, RequiredAcl, required_acls
@@ -146,6 +147,7 @@ class _Previewer:
 
     def all(self) -> Preview:
         own = self._own_topics()
+        self._record_changes()
         source = target = TopicsSeen({}, {})
         topics: set[str] = set()
         if self._plan.replicates and len(self._admins) == len(Side):
@@ -177,6 +179,18 @@ class _Previewer:
             tuple(dict.fromkeys(self._notes)),
             tuple(self._unreachable),
         )
+
+    def _record_changes(self) -> None:
+        keys = changing_keys(self._props, self._plan.worker) if self._plan.replicates else []
+        if not keys:
+            return
+        self._notes.append(
+            f"{', '.join(keys)}: the records of all topics of the flow are decoded, changed and encoded one by one. This takes "
+            "many times the processor time of copying batches as bytes."
+        )
+        found = changes_spec(self._props, self._plan.worker, connector=_name(SOURCE_CONNECTOR), task=0)
+        if found is not None and found.not_repeatable:
+            self._notes.append(f"Delivery is at-least-once: {found.not_repeatable}.")
 
     # -- internal topics
 

@@ -1,12 +1,18 @@
-"""Settings that change copied records: transformations, and converters other than ByteArrayConverter."""
+"""What changes the records of a flow between its clusters: transformations, and converters other than ByteArrayConverter.
+
+Java's runtime applies both to the records of MirrorSourceTask, as to those of every source task. Here the executors of the
+copy engine do (`mm2.mirror.record_chain`), and only where something is configured.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Final
 
-from mm2.config.configdef import ConfigException
 from mm2.config.values import split_list
+from mm2.copy.spec import ChangesSpec
 
 CONVERTER_KEYS: Final = ("key.converter", "value.converter", "header.converter")
 TRANSFORMS_KEY: Final = "transforms"
@@ -19,25 +25,68 @@ BYTE_ARRAY_CONVERTERS: Final = frozenset(
         "mm2.connect.converters.ByteArrayConverter",
     }
 )
+_FACTORY: Final = "mm2.mirror.record_chain:RecordChain"
+_BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
+_CHAIN_PREFIXES: Final = ("transforms.", "predicates.")
+_CHAIN_KEYS: Final = (TRANSFORMS_KEY, "predicates")
+_WORKER_KEYS: Final = ("plugin.path", "plugin.discovery")
+_ERRORS: Final = "errors."
+_ALIAS: Final = "source.cluster.alias"
+_DIGEST_DIGITS: Final = 16
 
 
-def check_unchanged(props: Mapping[str, str], worker: Mapping[str, str] | None = None) -> None:
-    """Raise ConfigException for a setting that would change records: they are copied as they are.
+def changes_spec(
+    props: Mapping[str, str], worker: Mapping[str, str], *, connector: str, task: int
+) -> ChangesSpec | None:
+    """What changes the records of a task; None: they are copied as bytes.
 
-    ``worker`` has the converters of connectors that name none.
+    ``worker`` are the worker's own settings: converters of connectors that name none, and where plugins are. Raises
+    ConfigException or ConnectError for settings that cannot be used.
     """
-    transforms = props.get(TRANSFORMS_KEY, "")
-    if split_list(transforms):
-        raise ConfigException(
-            TRANSFORMS_KEY,
-            transforms,
-            "transformations are not applied to copied records; they would be copied unchanged",
-        )
+    changing = changing_keys(props, worker)
+    if not changing:
+        return None
+    chain = {key: value for key, value in props.items() if key in _CHAIN_KEYS or key.startswith(_CHAIN_PREFIXES)}
+    converters = _converters(props, worker)
+    has_transforms = TRANSFORMS_KEY in changing
+    settings = {key: worker[key] for key in _WORKER_KEYS if key in worker}
+    settings |= {key: value for key, value in props.items() if key in _WORKER_KEYS or key.startswith(_ERRORS)}
+    settings |= {
+        "name": connector,
+        "task.id": str(task),
+        _ALIAS: props.get(_ALIAS, ""),
+        **converters,
+        **(chain if has_transforms else {}),
+    }
+    # Imported late: a flow without changes needs none of it.
+    from mm2.mirror.record_chain import RecordChain  # noqa: PLC0415
+
+    with RecordChain(settings) as built:
+        deciding = [*built.versions, settings.get("errors.tolerance", "none").lower(), chain, converters]
+        digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+        return ChangesSpec(_FACTORY, settings, digest[:_DIGEST_DIGITS], built.not_repeatable)
+
+
+def changing_keys(props: Mapping[str, str], worker: Mapping[str, str]) -> list[str]:
+    """The keys of a connector or its worker that change the records of the flow; their values are not checked."""
+    converters = _converters(props, worker)
+    has_transforms = bool(split_list(props.get(TRANSFORMS_KEY) or ""))
+    keys = [TRANSFORMS_KEY] if has_transforms else []
+    return keys + [key for key in CONVERTER_KEYS if converters[key] not in BYTE_ARRAY_CONVERTERS]
+
+
+def check_changes(props: Mapping[str, str], worker: Mapping[str, str]) -> None:
+    """Raise ConfigException or ConnectError for settings with which no task could start."""
+    changes_spec(props, worker, connector=props.get("name", ""), task=0)
+
+
+def _converters(props: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
+    """The converters with their settings. A worker's default header converter is not used: Java's changes the headers of
+    copied records into texts.
+    """
+    found: dict[str, str] = {}
     for key in CONVERTER_KEYS:
-        converter = {**(worker or {}), **props}.get(key)
-        if converter is not None and converter.strip() not in BYTE_ARRAY_CONVERTERS:
-            raise ConfigException(
-                key,
-                converter,
-                "copied records are bytes; only ByteArrayConverter is possible for MirrorSourceConnector",
-            )
+        given = props if props.get(key) is not None else worker
+        found[key] = (given.get(key) or _BYTES).strip()
+        found |= {name: value for name, value in given.items() if name.startswith(f"{key}.")}
+    return found

@@ -29,7 +29,6 @@ from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.offset_checks import Offsets, check_source_offsets
 from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
 from mm2.mirror.provenance import RENEW_S, Provenance
-from mm2.mirror.record_changes import check_unchanged
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
@@ -331,7 +330,6 @@ class MirrorSourceConnector(MirrorConnector):
 
 def check_own_keys(props: Mapping[str, str]) -> None:
     """Checks that the ConfigDef cannot express. Raises ConfigException."""
-    check_unchanged(props)
     topic_throttles(props)
     parse_start_from(props.get(START_FROM_KEY, ""), source_alias=props.get(SOURCE_ALIAS_KEY))
 

@@ -40,6 +40,7 @@ from mm2.mirror.internal_topics import create_kept_topic
 from mm2.mirror.own_topics import dead_letter_topic, kept_dead_letters, kept_ledger
 from mm2.mirror.plugins import replication_policy
 from mm2.mirror.promotions import holds
+from mm2.mirror.record_changes import changes_spec
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
@@ -439,7 +440,7 @@ def _create_own_topics(props: Mapping[str, str], recurring: RecurringErrors, *, 
 
 
 def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
-    """The copy job of a task from its properties. Raises ConfigException or ValueError."""
+    """The copy job of a task from its properties. Raises ConfigException, ConnectError or ValueError."""
     clients = MirrorClients(props, task=True)
     settings = AbstractConfig(MIRROR_SOURCE_CONFIG, dict(props))
     policy = replication_policy(props)
@@ -479,6 +480,7 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         throttle=settings.int(THROTTLE_KEY) / context.task_count,
         throttle_topics={topic: limit / context.task_count for topic, limit in topic_throttles(props).items()},
         transactions=_transactions(context.worker),
+        changes=changes_spec(props, context.worker.worker_props, connector=context.connector, task=context.task_id),
         read_committed=consumer.get("isolation.level", "").strip() == "read_committed",
         batch_duration_ms=settings.int("copy.batch.duration.ms"),
         commit_interval_ms=settings.int("copy.commit.interval.ms"),

@@ -98,15 +98,11 @@ BAD_CONFIGS: list[tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]] = [
     ),
     ({"A->B.topic.filter.class": "nope"}, ("--clusters", "B"), ("A->B", "nope", "topic.filter.class")),
     ({"A->B.key.converter": "nope"}, ("--clusters", "B"), ("A->B", "nope", "key.converter")),
+    ({"A->B.transforms": "drop"}, ("--clusters", "B"), ("A->B", "transforms.drop.type")),
     (
-        {"value.converter": "org.apache.kafka.connect.json.JsonConverter"},
+        {"A->B.transforms": "at", "A->B.transforms.at.type": "TimestampRouter"},
         ("--clusters", "B"),
-        ("A->B", "JsonConverter", "value.converter", "only ByteArrayConverter"),
-    ),
-    (
-        {"A->B.transforms": "drop", "A->B.transforms.drop.type": "Filter"},
-        ("--clusters", "B"),
-        ("A->B", "transforms", "drop", "not applied"),
+        ("A->B", "transforms.at.type", "must not change the topic"),
     ),
     ({"A->B.topics": "*"}, ("--clusters", "B"), ("A->B", "topics", "nothing to repeat", "write .*")),
     ({"A->B.groups": "[a"}, ("--clusters", "B"), ("A->B", "groups", "[a")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mm2.connect.api.connector import UNDEFINED_VERSION
 from mm2.connect.data.record import ConnectRecord
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 class Predicate(ABC):
     """Tests one record at a time, for one task, on that task's thread."""
+
+    #: As `mm2.connect.api.Transformation.deterministic`.
+    deterministic: ClassVar[bool] = False
 
     def version(self) -> str:
         """Version shown in plugin lists."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mm2.connect.api.connector import UNDEFINED_VERSION
 from mm2.connect.data.record import ConnectRecord
@@ -17,6 +17,9 @@ Record = TypeVar("Record", bound=ConnectRecord)
 
 class Transformation(ABC):
     """Transforms one record at a time, for one task, on that task's thread."""
+
+    #: Whether the same record always has the same result. A class that sets it helps MirrorMaker to copy exactly once.
+    deterministic: ClassVar[bool] = False
 
     def version(self) -> str:
         """Version shown in plugin lists."""

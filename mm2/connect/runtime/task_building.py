@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 
@@ -15,8 +15,6 @@ from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import (
     ConnectError,
     Connector,
-    Converter,
-    HeaderConverter,
     SinkTask,
     SourceTask,
     SourceTaskContext,
@@ -26,6 +24,7 @@ from mm2.connect.api import (
 from mm2.connect.plugins import PluginLoader, Plugins
 from mm2.connect.runtime.clients import ClientProps
 from mm2.connect.runtime.connectors import StatusListener, check_count, connector_config
+from mm2.connect.runtime.converter_building import build_converters
 from mm2.connect.runtime.counters import ErrorCounters, SinkCounters, SourceCounters, TaskCounters
 from mm2.connect.runtime.errors.reporters import (
     DeadLetterQueue,
@@ -42,7 +41,7 @@ from mm2.connect.runtime.exactly_once_settings import (
     transactions_of,
 )
 from mm2.connect.runtime.sending import RecordSender, SenderSettings
-from mm2.connect.runtime.tasks.base import Converters, Equipment, WorkerTask
+from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
 from mm2.connect.runtime.tasks.exactly_once import ExactlyOnceWorkerSourceTask, WorkerTransactionContext
 from mm2.connect.runtime.tasks.sink import SinkSetup, WorkerSinkTask, topics_of
 from mm2.connect.runtime.tasks.source import OwnershipGuard, SourceSetup, WorkerSourceTask
@@ -66,8 +65,6 @@ log = structlog.get_logger(__name__)
 #: Key that the runtime adds to the task configs of a connector.
 TASK_CLASS: Final = "task.class"
 _STORE_START_S: Final = 60.0
-
-C = TypeVar("C", Converter, HeaderConverter)
 
 
 @dataclass(frozen=True)
@@ -191,7 +188,8 @@ class _Building:
         )
 
     def _equipment(self, task: Task, counters: TaskCounters, operator: RetryWithToleranceOperator[Any]) -> Equipment:
-        converters = self._converters()
+        worker = self._worker
+        converters = build_converters(worker.plugins, self._props, self._loader, worker.props, worker.config.str)
         self._on_failure.callback(converters.close)
         chain = TransformationChain(
             build_stages(self._worker.plugins, self._config, self._props, self._loader), operator
@@ -418,41 +416,6 @@ class _Building:
             transaction_boundary=transactions.boundary.value,
             transaction_interval_ms=transactions.interval_ms,
         )
-
-    # -- converters
-
-    def _converters(self) -> Converters:
-        key = self._converter("key.converter", Converter)
-        value = self._converter("value.converter", Converter)
-        header = self._converter("header.converter", HeaderConverter)
-        return Converters(
-            key,
-            value,
-            header,
-            self._worker.plugins.name_of(type(key), Converter),
-            self._worker.plugins.name_of(type(value), Converter),
-            self._worker.plugins.name_of(type(header), HeaderConverter),
-        )
-
-    def _converter(self, key: str, kind: type[C]) -> C:
-        """The connector's converter if it names one, otherwise the worker's, with the settings next to the name."""
-        own = self._props.get(key) is not None
-        props = self._props if own else self._worker.props
-        converter = self._worker.plugins.new(
-            props.get(key) or self._worker.config.str(key),
-            kind,
-            key=key,
-            version=props.get(f"{key}.plugin.version"),
-            loader=self._loader if own else None,
-        )
-        prefix = f"{key}."
-        settings = {name.removeprefix(prefix): value for name, value in props.items() if name.startswith(prefix)}
-        with self._worker.plugins.swap(self._worker.plugins.loader_of(converter)):
-            if isinstance(converter, Converter) and kind is Converter:
-                converter.configure(settings, is_key=key == "key.converter")
-            elif isinstance(converter, HeaderConverter):
-                converter.configure({**settings, "converter.type": "header"})
-        return converter
 
 
 def _producer(cluster: Cluster, props: Mapping[str, str]) -> Producer:

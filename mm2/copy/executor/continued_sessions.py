@@ -25,7 +25,7 @@ from mm2.copy.executor.target_progress import (
     TargetLookUp,
     TargetProgress,
 )
-from mm2.copy.session import RULES, LedgerEntry
+from mm2.copy.session import LedgerEntry
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
@@ -140,6 +140,11 @@ class ContinuedSessions:
                         self._sessions.end(cursor.partition, entry, progress.end, progress.leader_epoch)
                     if self._sessions.is_to_end(entry) and progress.records == entry.mark.records:
                         blind[cursor.partition] = entry.mark.source
+                    elif progress.records > entry.mark.records and (why := self._why_not_counted(entry)):
+                        cursor.conditions.note = f"at least once: {why}"
+                        self._log.warning(cursor.conditions.note, partition=str(cursor.partition))
+                        self._sessions.forget_ended(cursor.partition)
+                        blind[cursor.partition] = entry.mark.source
                     else:
                         self._continue_after_look_up(cursor, entry, progress)
                 elif isinstance(answer, InconsistentTarget):
@@ -172,8 +177,8 @@ class ContinuedSessions:
         if progress.revived is None:
             return entry, progress
         ended, there = progress.revived
-        if ended.rules not in RULES:
-            cursor.fail(PartitionState.INCONSISTENT, _unknown_rules(progress.revived))
+        if why := self._sessions.why_not_counted(ended):
+            cursor.fail(PartitionState.INCONSISTENT, _not_counted(progress.revived, why))
             return entry, progress
         self._log.warning(
             "a former leader of the target has brought back records of a session that had ended, it continues",
@@ -189,11 +194,12 @@ class ContinuedSessions:
 
     def _continue_after_look_up(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         self._use_rules_of(cursor, entry)
-        if progress.records < entry.mark.records and not self._spec.with_sessions:
+        is_lost = progress.records < entry.mark.records
+        if is_lost and (not self._spec.with_sessions or self._why_not_counted(entry)):
             self._copy_again(cursor, entry, progress)
             return
         cursor.predecessor.finishing = self._sessions.is_to_end(entry)
-        if progress.records < entry.mark.records:
+        if is_lost:
             self.continue_session(cursor, entry)
             cursor.suspended = True
             self._losses.target_truncated(cursor, progress.records, progress.end)
@@ -205,9 +211,14 @@ class ContinuedSessions:
 
     def _use_rules_of(self, cursor: Cursor, entry: LedgerEntry) -> None:
         """Read a partition under its session's rules."""
-        if entry.session is not None and self._sessions.has_other_rules(entry):
-            cursor.read_committed = RULES[entry.session.rules]
+        rules = None if entry.session is None else self._sessions.rules_of(entry.session)
+        if rules is not None and self._sessions.has_other_rules(entry):
+            cursor.read_committed = rules.read_committed
+            cursor.changes = self._sessions.changes if rules.changes else None
             self._source.isolate(cursor.partition, committed=cursor.read_committed)
+
+    def _why_not_counted(self, entry: LedgerEntry) -> str:
+        return "" if entry.session is None else self._sessions.why_not_counted(entry.session)
 
     def _read_past(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         """Skip the records that a copy session has put on the target after its mark; then transactions begin
@@ -227,7 +238,7 @@ class ContinuedSessions:
         self._source.add([cursor])
 
     def _copy_again(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
-        """The target lost acknowledged records of a copy session: begin transactions at their current end."""
+        """The target lost acknowledged records of a copy session that cannot continue: copy from its end there."""
         lost, end = entry.mark.records - progress.records, progress.end
         last = cursor.window.trail.source_of(end - 1) if end > 0 else None
         if last is None or cursor.window.foreign:
@@ -280,9 +291,9 @@ class ContinuedSessions:
                     cursor.conditions.note = note
 
 
-def _unknown_rules(revived: RevivedSession) -> str:
+def _not_counted(revived: RevivedSession, why: str) -> str:
     ended, progress = revived
     return (
-        f"{progress.records - ended.mark.records} records of a copy session under unknown rules ({ended.rules}) have appeared "
-        "on the target after it had ended; reset the position of this partition to copy them again"
+        f"{progress.records - ended.mark.records} records of a copy session have appeared on the target after it had ended, and "
+        f"which they are is not known: {why}; reset the position of this partition to copy them again"
     )

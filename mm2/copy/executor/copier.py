@@ -17,6 +17,7 @@ import structlog
 
 from mm2.copy import channel
 from mm2.copy.executor.background import BackgroundTasks
+from mm2.copy.executor.changes import Changer, record_changes
 from mm2.copy.executor.commits import Commits, TransactionCommits
 from mm2.copy.executor.continued_sessions import ContinuedSessions
 from mm2.copy.executor.cursor import MISSING, Cursor
@@ -58,6 +59,7 @@ class Copier:
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._reports = Reports(self._link, self._cursors)
         self._quarantine: Quarantine | None = None
+        self._changer: Changer | None = None
         self._learning: asyncio.Task[None] | None = None
         self._log = structlog.get_logger(__name__)
 
@@ -91,6 +93,8 @@ class Copier:
         self._call = endpoints.call
         final: dict[str, Any] = {"type": "final", "reason": "", "partitions": [], "starts": []}
         try:
+            if spec.changes is not None:
+                self._changer = Changer(await self._call(record_changes, spec.changes), loop.call_soon)
             await endpoints.open(
                 room=self._has_room,
                 look_up=self._look_up if spec.with_sessions else None,
@@ -116,6 +120,8 @@ class Copier:
             await link.flush(2)
         finally:
             endpoints.close()
+            if self._changer is not None:
+                self._changer.close()
         return link.reason
 
     # -- starting --------------------------------------------------------------------------------------------------
@@ -126,6 +132,8 @@ class Copier:
         for part in spec.partitions:
             outbox = sink.outbox(part.target, idempotent=True, transactional=spec.transactions is not None)
             cursor = self._cursors[part.source] = Cursor(part, outbox, self._events, spec.read_committed)
+            if spec.changes is not None and spec.changes.not_repeatable:
+                cursor.conditions.note = f"at least once: {spec.changes.not_repeatable}"
             cursor.suspended = True  # until its start position is known: an early end must not report a position
             self._events.own(cursor)
         since = time.monotonic()
@@ -151,7 +159,7 @@ class Copier:
         """Create what opens, commits and handles the events of cursors."""
         spec, link, endpoints, cursors = self._spec, self._link, self._endpoints, self._cursors
         source, sink, tasks = self._source, self._sink, BackgroundTasks(link)
-        self._sessions = sessions = SessionTable(spec)
+        self._sessions = sessions = SessionTable(spec, self._changer)
         self._commits = commits = self._make_commits(offsets_partitions)
         new_sessions = NewSessions(spec, link, tasks, endpoints, cursors, sessions, commits.then)
         source_admin = Admin(endpoints.source_cluster)

@@ -6,6 +6,7 @@ records (`LogValidator`). Fetched batches are handled as follows:
     control batches, aborted ones under read_committed, empty ones   dropped, and counted by reason
     holes, LogAppendTime, magic 0/1, batches begun before our offset  re-encoded with the same codec
     many tiny ones in a row                                          merged
+    all, where `Cursor.changes` are set                              decoded, changed, encoded with the same codec
     everything else                                                  passed on as bytes
 
 Records that a predecessor has put on the target are skipped, see `mm2.copy.executor.predecessor`. The position advances
@@ -23,6 +24,7 @@ from typing import Final, Protocol
 import structlog
 
 from mm2.copy.executor import history
+from mm2.copy.executor.changes import ChangedBatch, ChangeDelayed, Changer, DroppedRange, dropped_in
 from mm2.copy.executor.conditions import Conditions, now_ms
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.outgoing import content_error, outgoing_batch
@@ -35,7 +37,7 @@ from mm2.copy.tally import PASSTHROUGH, Rate, Summary, Tally
 from mm2.kafka.errors import BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches, read_header
 from mm2.kafka.records.merge import Merged, coalesce
-from mm2.kafka.records.record import Rewritten, rewrite
+from mm2.kafka.records.record import Record, Rewritten, encode_batch, rewrite
 from mm2.kafka.records.transactions import AbortedTransactions
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.fetch import Fetched
@@ -141,6 +143,7 @@ class Cursor:
     owner: Owner
     read_committed: bool
     offset: int = -1
+    changes: Changer | None = None  # None: records are copied as they are
     suspended: bool = False
     leader_epoch: int = -1
     epochs: tuple[EpochStart, ...] = ()  # that were read, see `LedgerEntry.source_epochs`
@@ -165,6 +168,8 @@ class Cursor:
     partition: TopicPartition = field(init=False)  # of the source
     _live: bool = False
     _corrupt_at: int = -1
+    _is_cut: bool = False  # the rest of what was fetched has to be fetched again, to be changed
+    _delayed_until: float = 0.0  # monotonic: a record cannot be changed before
 
     def __post_init__(self) -> None:
         self.partition = self.spec.source
@@ -191,7 +196,7 @@ class Cursor:
         partitions' data.
         """
         is_paused = self.suspended or self.conditions.paused is not None
-        if is_paused or self.window.waiting_bytes >= QUEUE_LIMIT_BYTES:
+        if is_paused or self.window.waiting_bytes >= QUEUE_LIMIT_BYTES or time.monotonic() < self._delayed_until:
             return True
         return not self.idle and (self.stuck or time.monotonic() - self.window.entries[0].since > QUEUE_LIMIT_S)
 
@@ -236,6 +241,7 @@ class Cursor:
         if not fetched.records or self.suspended or self.conditions.paused is not None:
             return
         aborted = AbortedTransactions(fetched.aborted)
+        self._is_cut = False
         try:
             for view in self._batches(fetched):
                 if isinstance(view, Merged):
@@ -426,7 +432,7 @@ class Cursor:
         return PartitionCondition(state, self.conditions.note, -1, -1)
 
     def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
-        if self.predecessor.remaining:
+        if self.predecessor.remaining or self.changes is not None:
             return iter_batches(fetched.records)
         # A few tiny batches are passed on. Merging compressed ones costs more than passing them on, unless there are too many for
         # the connection to the target.
@@ -462,7 +468,7 @@ class Cursor:
             # Not done yet: the position may pass it only after it has been written to the dead letter topic.
             self.window.append(SourceRange(before, after, reason=QUARANTINED))
             self.offset = after
-        return not (self.suspended or self.stopped)
+        return not (self.suspended or self.stopped or self._is_cut)
 
     def _take_merged(self, merged: Merged) -> None:
         if merged.first > self.offset:
@@ -502,6 +508,9 @@ class Cursor:
             self.drop(self.offset, after, "control")
         elif hidden and self.read_committed:
             self.drop(self.offset, after, "aborted")
+        elif self.changes is not None:
+            self._change(self.changes, view, after, header.codec)
+            return
         elif predecessor.remaining:
             self._skip(view, after)
             if self.suspended or self.stopped:
@@ -519,6 +528,9 @@ class Cursor:
         if rewritten is None:
             return
         after = rewritten.offsets[-1] + 1
+        if self.changes is not None:
+            self._change(self.changes, view, after, view.legacy_codec)
+            return
         if self.predecessor.remaining:
             self._skip(view, after)
             if self.suspended or self.stopped:
@@ -527,6 +539,42 @@ class Cursor:
             self.owner.tally.count("old_format")
             self._send_rewritten(rewritten, self.offset, after)
         self.offset = after
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def _change(self, changes: Changer, view: BatchView, after: int, codec: int) -> None:
+        """Change the records of a batch that ends before source offset ``after``, and send those that are left."""
+        changed = changes.change(self.spec, view, self.offset, after)
+        self._is_cut = changed.is_last
+        if self.predecessor.remaining:
+            fresh = self.predecessor.skip(view, changed.after, changed)
+            if self.suspended or self.stopped:
+                return
+            self.offset = fresh
+        records = [record for record in changed.records if record.offset >= self.offset]
+        if records:
+            self.owner.tally.count("transformed")
+            self._send_changed(records, changed, codec)
+        elif self.offset < changed.after:
+            self.drop_holes(self.offset, changed.after, changed)
+        self.offset = changed.after
+        if isinstance(changed.failure, ChangeDelayed):
+            self._delayed_until = time.monotonic() + changed.failure.after_s
+            self.set_read_error(PartitionState.FAILED, str(changed.failure))
+        elif changed.failure is not None:
+            self.fail(PartitionState.FAILED, str(changed.failure), at_source=True)
+
+    def _send_changed(self, records: list[Record], changed: ChangedBatch, codec: int) -> None:
+        data, offsets = encode_batch(records, codec=codec), [record.offset for record in records]
+        dense = len(offsets) == changed.after - self.offset
+        header = read_header(data)
+        self._send(memoryview(data), header, self.offset, changed.after, None if dense else offsets, changed.dropped)
+
+    def drop_holes(self, first: int, after: int, changed: ChangedBatch | None) -> None:
+        """Source offsets ``first .. after-1`` have no record for the target, each for its own reason."""
+        dropped = () if changed is None else changed.dropped
+        for start, end, reason in dropped_in(dropped, first, after, self.window.hole_reason):
+            self.drop(start, end, reason)
 
     def _skip(self, view: BatchView, after: int) -> None:
         """Skip the records of a batch that a predecessor has copied, and send the others."""
@@ -550,10 +598,17 @@ class Cursor:
         self._send(data, read_header(rewritten.data), first, after, None if dense else offsets)
 
     def _send(
-        self, data: memoryview, header: BatchHeader, first: int, after: int, offsets: list[int] | None = None
+        self,
+        data: memoryview,
+        header: BatchHeader,
+        first: int,
+        after: int,
+        offsets: list[int] | None = None,
+        dropped: Iterable[DroppedRange] = (),
     ) -> None:
         newest_ms = header.max_timestamp if self._live else -1
         entry = SourceRange(first, after, len(data), header.records_count, offsets, newest_ms=newest_ms)
+        entry.dropped = tuple(dropped)
         self.window.append(entry)
         self.owner.put(self.outbox, outgoing_batch(data, header, entry, self.window, self.owner.tally))
 

@@ -25,6 +25,7 @@ from mm2.kafka.wire.channel import BufferPool
 
 _CALL_THREADS: Final = 4
 _ROUND_TRIP_TIMEOUT_S: Final = 5.0
+_CHANGED_BYTES: Final = 1 << 20
 
 
 class Endpoints:
@@ -63,7 +64,7 @@ class Endpoints:
             loop,
             self._background,
             self._pool,
-            FetchLimits(spec.fetch_max_bytes, spec.fetch_partition_bytes, spec.fetch_max_wait_ms, spec.fetch_min_bytes),
+            _fetch_limits(spec),
             read_committed=spec.read_committed,
             room=room,
             throttle=self.throttle,
@@ -117,3 +118,11 @@ class Endpoints:
             self._log.info("round trip to cluster could not be measured", cluster=cluster.name, error=str(error))
             return 1
         return found
+
+
+def _fetch_limits(spec: CopySpec) -> FetchLimits:
+    """Where records are changed, what is not changed in time is fetched again, so less is fetched at once."""
+    most = spec.fetch_max_bytes if spec.changes is None else min(spec.fetch_max_bytes, _CHANGED_BYTES)
+    return FetchLimits(
+        most, min(most, spec.fetch_partition_bytes), spec.fetch_max_wait_ms, min(most, spec.fetch_min_bytes)
+    )

@@ -63,6 +63,7 @@ class NewSessions:
             # A session with other rules, whose records were skipped under them, ends here.
             cursor.predecessor.finishing = False
             cursor.read_committed = self._spec.read_committed
+            cursor.changes = self._sessions.changes
             self._source.isolate(tp, committed=False)
         self._tasks.spawn(self._open(positions))
 
@@ -228,7 +229,7 @@ class NewSessions:
             cursor.outbox.begin(identity, 0, known=False)
             self._source.add([cursor])
             return
-        session = Session(identity, mark, self._sessions.rules, ending.sessions)
+        session = Session(identity, mark, str(self._sessions.rules), ending.sessions)
         self._sessions.current[cursor.partition] = session
         cursor.outbox.looked_up = True
         cursor.outbox.floor = mark.target

@@ -5,6 +5,7 @@
   a session, not handed off cleanly          look up its progress on the target, skip those records
   a session, but its target was recreated    stop: RECREATED
   a session with other rules                 skip its records under its rules, then a new session
+  a session whose records cannot be counted  if there are some after the mark: a new session at the mark, at least once
   a session, but now in transactions         the same, then transactions
   a position only                            a new session, written to the ledger before the first batch is sent
   nothing                                    the same, from the offset given by auto.offset.reset
@@ -27,7 +28,7 @@ from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.topic_ids import retire
 from mm2.copy.segments import Trail
-from mm2.copy.session import RULES, LedgerEntry, Start
+from mm2.copy.session import LedgerEntry, Start
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import LASTS_UNTIL_RESET, PartitionState
 from mm2.kafka.structs import TopicPartition
@@ -114,12 +115,6 @@ class Opening:
             ways.positions[tp] = entry.mark.source
         elif start.clean:
             ways.clean.append((cursor, entry))
-        elif self._sessions.has_other_rules(entry) and entry.session.rules not in RULES:
-            cursor.conditions.note = (
-                f"at least once: a predecessor counted records under unknown rules ({entry.session.rules})"
-            )
-            self._log.warning(cursor.conditions.note, partition=str(tp))
-            ways.positions[tp] = entry.mark.source
         else:
             ways.asking.append((cursor, entry))
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mm2.copy.executor.changes import ChangedBatch
 from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.executor.window import SourceRange, Window
 from mm2.kafka.records.batch import BatchView
@@ -33,6 +34,9 @@ class SkippingReader(Protocol):
 
     def drop(self, first: int, after: int, reason: str) -> None:
         """Source offsets ``first .. after-1`` have no record for the target."""
+
+    def drop_holes(self, first: int, after: int, changed: ChangedBatch | None) -> None:
+        """The same, each for its own reason: dropped by changes, or a hole of the source."""
 
 
 class ReplacedRecords(Protocol):
@@ -81,23 +85,41 @@ class PredecessorRecords:
         self.reader.suspended = True
         self.on_uncertain()
 
-    def skip(self, view: BatchView, after: int) -> int:
-        """Skip records of a batch that ends before source offset ``after``; returns the offset of the first new one.
+    def skip(self, view: BatchView, after: int, changed: ChangedBatch | None = None) -> int:
+        """Skip records of a batch that ends before source offset ``after``; returns the offset from which on its records
+        are new. ``changed``: what is on the target are these records of the batch.
 
         Nothing must be copied when the cursor is suspended or stopped afterwards.
         """
         if self.fingerprints is not None:
-            return self._skip_matching(view, after)
+            return self._skip_matching(view, after, changed)
         reader, header = self.reader, view.header
         if header is None or not header.is_dense:
             self.has_holes = self.has_holes or header is not None
             self.compare()
             return reader.offset
+        if changed is not None:
+            return self._skip_changed(changed)
         count = min(self.remaining, after - reader.offset)
         fresh = reader.offset + count
         self._add(reader.offset, fresh, count)
         self._finish(fresh)
         return fresh
+
+    def _skip_changed(self, changed: ChangedBatch) -> int:
+        """Skip as many changed records as a predecessor has copied. What was dropped after the last of them is evaluated
+        again.
+        """
+        reader, first = self.reader, self.reader.offset
+        offsets = [record.offset for record in changed.records[: self.remaining]]
+        there = offsets[-1] + 1 if offsets else first
+        if offsets:
+            self._add(first, there, len(offsets), offsets, changed)
+        if self.remaining and there < changed.after:
+            reader.drop_holes(there, changed.after, changed)
+            return changed.after
+        self._finish(there)
+        return there
 
     def drop_deleted(self, first: int, after: int, reason: str) -> None:
         """The source has deleted these offsets, and some of their records may be on the target."""
@@ -115,12 +137,12 @@ class PredecessorRecords:
         self._deleted.clear()
         window.drop_done()
 
-    def _skip_matching(self, view: BatchView, after: int) -> int:
+    def _skip_matching(self, view: BatchView, after: int, changed: ChangedBatch | None) -> int:
         """Find each record among the target's records, in order, until one is new."""
         reader, match = self.reader, self.fingerprints
         first = fresh = reader.offset
         offsets = []
-        for record in decode_batch(view):
+        for record in decode_batch(view) if changed is None else changed.records:
             if record.offset < first or match is None:
                 continue
             try:
@@ -140,30 +162,34 @@ class PredecessorRecords:
                 match = None
         there = offsets[-1] + 1 if offsets else first
         if offsets:
-            self._add(first, there, len(offsets), offsets)
+            self._add(first, there, len(offsets), offsets, changed)
         if match is not None:
             if there < after:
-                reader.drop(there, after, reader.window.hole_reason)
+                reader.drop_holes(there, after, changed)
             return after
-        self._end_matching(view, fresh)
+        self._end_matching(view, fresh, is_changed=changed is not None)
         if reader.stopped:
             return there
         if there < fresh:
-            reader.drop(there, fresh, reader.window.hole_reason)
+            reader.drop_holes(there, fresh, changed)
             there = fresh
         self._finish(there)
         return there
 
-    def _end_matching(self, view: BatchView, fresh: int) -> None:
-        """The source has a new record at ``fresh``: those that were not found are no longer there."""
+    def _end_matching(self, view: BatchView, fresh: int, *, is_changed: bool) -> None:
+        """The source has a new record at ``fresh``: those that were not found are no longer there. Where records are
+        changed, some may have been dropped, so their number does not show their offsets.
+        """
         reader, header = self.reader, view.header
         if self._deleted:
             # The remaining records were copied from the deleted range, unless there were holes before it.
             first = self._deleted[0].first
-            is_known = not any(entry.reason == reader.window.hole_reason for entry in reader.window.entries)
+            is_known = not is_changed and not any(
+                entry.reason == reader.window.hole_reason for entry in reader.window.entries
+            )
             self._settle_deleted(first + self.remaining if is_known else first)
         elif self.remaining and header is not None and header.leader_epoch > reader.known_epoch:
-            self.on_replaced(fresh, self.remaining, exact=not self.has_holes)
+            self.on_replaced(fresh, self.remaining, exact=not (self.has_holes or is_changed))
         if not reader.stopped:
             self.conclude()
 
@@ -182,9 +208,17 @@ class PredecessorRecords:
                 entries.insert(entries.index(entry) + 1, SourceRange(first, after, reason=entry.reason))
             self.on_deleted(first, after)
 
-    def _add(self, first: int, after: int, count: int, offsets: list[int] | None = None) -> None:
+    def _add(
+        self,
+        first: int,
+        after: int,
+        count: int,
+        offsets: list[int] | None = None,
+        changed: ChangedBatch | None = None,
+    ) -> None:
         """So many records are on the target already."""
         entry = SourceRange(first, after, 0, count, offsets, already_copied=True, target_base=self.target_base)
+        entry.dropped = () if changed is None else tuple(changed.dropped)
         self.remaining -= count
         if self.target_base >= 0:
             self.target_base += count

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Final, NamedTuple
 
-from mm2.copy.session import EndedSession, LedgerEntry, Mark, Session, rules_of
+from mm2.copy.executor.changes import Changer
+from mm2.copy.session import EndedSession, LedgerEntry, Mark, Rules, Session
 from mm2.copy.spec import CopySpec
 from mm2.kafka.structs import TopicPartition
 
@@ -25,21 +26,36 @@ class Ending(NamedTuple):
 class SessionTable:
     """State that opening, continuing and committing share.
 
-    ``rules`` are those of new sessions. ``current`` has the session of each partition; none while positions do not
+    ``rules`` are those of new sessions, ``changes`` what they do to records (None: nothing). ``current`` has the session of each partition; none while positions do not
     depend on one. ``marks`` are those of the ledger, of partitions whose position was not moved since. ``ending`` are
     those that are being replaced.
     """
 
-    def __init__(self, spec: CopySpec) -> None:
-        self.rules = rules_of(read_committed=spec.read_committed)
+    def __init__(self, spec: CopySpec, changes: Changer | None = None) -> None:
+        self.rules = Rules(spec.read_committed, "" if spec.changes is None else spec.changes.digest)
+        self.changes = changes
         self.current: dict[TopicPartition, Session] = {}
         self.marks: dict[TopicPartition, Mark] = {}
         self.ending: dict[TopicPartition, Ending] = {}
         self._with_sessions = spec.with_sessions
+        self._not_repeatable = "" if spec.changes is None else spec.changes.not_repeatable
+
+    def rules_of(self, session: Session | EndedSession) -> Rules | None:
+        """The rules of a predecessor's session; None if they are of an unknown version."""
+        return Rules.parse(session.rules) if session.rules else self.rules._replace(changes="")
+
+    def why_not_counted(self, session: Session | EndedSession) -> str:
+        """Why reading the source again does not show which records a session has copied; "": it does."""
+        rules = self.rules_of(session)
+        if rules is None:
+            return f"a predecessor counted records under unknown rules ({session.rules})"
+        if rules.changes not in ("", self.rules.changes):
+            return "a predecessor copied records with transformations that are no longer configured"
+        return self._not_repeatable if rules.changes else ""
 
     def has_other_rules(self, entry: LedgerEntry) -> bool:
         """Whether the count of a session includes other records than this job copies."""
-        return entry.session is not None and entry.session.rules not in ("", self.rules)
+        return entry.session is not None and self.rules_of(entry.session) != self.rules
 
     def is_to_end(self, entry: LedgerEntry) -> bool:
         """Whether the records of a session are only skipped, and copying then continues differently."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from mm2.copy.executor.changes import DroppedRange, dropped_in
 from mm2.copy.segments import Trail
 from mm2.copy.session import Mark
 from mm2.kafka.structs import TopicPartition
@@ -26,7 +27,8 @@ class SourceRange:
     """Source offsets up to ``next_offset``: a batch in flight, or offsets that are dropped for a reason.
 
     ``offsets`` are those of its records, unless they are all of the range. Done once it is on the target or dropped.
-    ``newest_ms`` is its newest record's timestamp; -1 when there is none, or when it belongs to a backlog.
+    ``newest_ms`` is its newest record's timestamp; -1 when there is none, or when it belongs to a backlog. ``dropped``
+    are those source offsets whose records have been dropped; other offsets without a record are holes of the source.
     """
 
     first: int
@@ -39,6 +41,7 @@ class SourceRange:
     already_copied: bool = False  # copied by a predecessor
     target_base: int = -1
     newest_ms: int = -1
+    dropped: tuple[DroppedRange, ...] = ()
     since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108  (the simulation replaces `time`)
 
     def runs(self) -> Iterator[tuple[int, int]]:
@@ -120,7 +123,10 @@ class Window:
             at += count
             after = entry.next_offset if index == len(counts) - 1 else offsets[at]
             dense = len(own) == after - first
-            piece = SourceRange(first, after, size, count, None if dense else own, newest_ms=entry.newest_ms)
+            offsets_of_piece = None if dense else own
+            piece = SourceRange(
+                first, after, size, count, offsets_of_piece, newest_ms=entry.newest_ms, dropped=entry.dropped
+            )
             piece.since = entry.since
             pieces.append(piece)
             first = after
@@ -139,10 +145,10 @@ class Window:
         entry.size = entry.count = 0
         entry.offsets = None
         index = self.entries.index(entry)
-        if after < entry.next_offset:
-            self.entries.insert(index + 1, SourceRange(after, entry.next_offset, reason=self.hole_reason, done=True))
-        if entry.first < offset:
-            self.entries.insert(index, SourceRange(entry.first, offset, reason=self.hole_reason, done=True))
+        for first, end, why in reversed([*dropped_in(entry.dropped, after, entry.next_offset, self.hole_reason)]):
+            self.entries.insert(index + 1, SourceRange(first, end, reason=why, done=True))
+        for first, end, why in reversed([*dropped_in(entry.dropped, entry.first, offset, self.hole_reason)]):
+            self.entries.insert(index, SourceRange(first, end, reason=why, done=True))
         entry.first, entry.next_offset, entry.reason = offset, after, reason
         self.done(entry)
 
@@ -222,18 +228,26 @@ class Window:
             self.target = base + entry.count
         else:
             self.target = -1
+        # Records missing now may have existed when a predecessor copied it.
+        hole_reason = "" if entry.already_copied else self.hole_reason
         at, last = entry.first, entry.first - 1
         for start, count in entry.runs():
-            if start > at and not entry.already_copied:  # records missing now may have existed when it was copied
-                self.trail.missing(at, start, self.hole_reason)
+            if start > at:
+                self._miss(entry, at, start, hole_reason)
             if base >= 0:
                 self.trail.copied(start, base, count)
                 base += count
             at, last = start + count, start + count - 1
         if at < entry.next_offset:
-            self.trail.missing(at, entry.next_offset, self.hole_reason)
+            self._miss(entry, at, entry.next_offset, self.hole_reason)
         self.position = entry.next_offset
         self.on_acked(entry, last)
+
+    def _miss(self, entry: SourceRange, first: int, after: int, hole_reason: str) -> None:
+        """Source offsets of an entry have no record on the target; holes are not counted without a reason."""
+        for start, end, reason in dropped_in(entry.dropped, first, after, hole_reason):
+            if reason:
+                self.trail.missing(start, end, reason)
 
     def _report(self, base: int, unexplained: int) -> None:
         if unexplained < 0:

@@ -19,6 +19,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "missing": "The source's log has no records at these offsets, although its topic is not compacted.",
     "control": "Transaction markers, which are not records.",
     "aborted": "Records of aborted transactions.",
+    "filtered": "Records that the transformations of the flow have dropped.",
+    "skipped": "Records that could not be transformed or converted (errors.tolerance is all).",
     "quarantined": "Records that could not be copied; they are in the dead letter topic.",
     "retention": "Records that the source deleted by retention before they were copied.",
     "truncated": "The source log was truncated by an unclean leader election after they were copied. The target has these records, the source has others.",

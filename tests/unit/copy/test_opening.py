@@ -30,8 +30,8 @@ from mm2.copy.executor.target_progress import (
 )
 from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.segments import Segment, SegmentChunk, UnwrittenChunks
-from mm2.copy.session import EndedSession, LedgerEntry, Lost, Mark, Session, Start, rules_of
-from mm2.copy.spec import Assignment, CopySpec, TransactionsSpec
+from mm2.copy.session import EndedSession, LedgerEntry, Lost, Mark, Rules, Session, Start
+from mm2.copy.spec import Assignment, ChangesSpec, CopySpec, TransactionsSpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
@@ -43,7 +43,7 @@ from tests.unit.copy.batches import SPEC, TP, Bench, batch, record
 SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
 COPY = CopySpec("A->B", "C", 0, "A", "B", SETTINGS, SETTINGS, (SPEC,), "offsets", ledger_topic="ledger")
 SESSION = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
-UNCOMMITTED, COMMITTED = (rules_of(read_committed=committed) for committed in (False, True))
+UNCOMMITTED, COMMITTED = (str(Rules(read_committed=committed)) for committed in (False, True))
 ENTRY = LedgerEntry(
     "t", 0, "A.t", Mark(50, 150, 50), 40, "src", "dst", 3, SESSION, {"control": 2}, (Lost(1, 2, "retention", 5),), 4, 9
 )
@@ -595,7 +595,7 @@ def test_a_session_without_records_after_its_mark_is_followed_under_the_current_
     scene = Scene(read_committed=not old, **changes)
     scene.cursor.predecessor.finishing, scene.cursor.read_committed = True, old  # as if records had been skipped
     scene.standings = [DisconnectedFailure("disconnected"), TargetProgress(50, 150)]
-    play(scene, lambda: scene.begin(Start(50, 40, under(rules_of(read_committed=old)))))
+    play(scene, lambda: scene.begin(Start(50, 40, under(str(Rules(read_committed=old))))))
     cursor = scene.cursor
     assert (cursor.window.position, cursor.predecessor.remaining, scene.standings) == (50, 0, [])
     assert (cursor.predecessor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [False])
@@ -608,7 +608,7 @@ def test_a_session_without_records_after_its_mark_is_followed_under_the_current_
 def test_a_crashed_session_is_read_past_under_its_own_rules(old: bool) -> None:
     scene = Scene(read_committed=not old)
     scene.standings = [TargetProgress(54, 154, 4, (FoundBatch(50, 150, 4),))]
-    play(scene, lambda: scene.begin(Start(50, 40, under(rules_of(read_committed=old)))))
+    play(scene, lambda: scene.begin(Start(50, 40, under(str(Rules(read_committed=old))))))
     cursor = scene.cursor
     assert (cursor.predecessor.remaining, cursor.predecessor.finishing, cursor.read_committed, scene.isolated) == (
         4,
@@ -620,7 +620,7 @@ def test_a_crashed_session_is_read_past_under_its_own_rules(old: bool) -> None:
     assert (scene.bench.owner.calls, cursor.suspended, scene.bench.outgoing_batches) == ([("finished", 54)], True, [])
     assert (cursor.window.mark, scene.sessions.current[TP].producer) == (Mark(54, 154, 54), ProducerIdentity(7, 1))
     play(scene, lambda: scene.new_sessions.open_next(cursor))
-    rules, before = rules_of(read_committed=not old), (ended(rules_of(read_committed=old), Mark(54, 154, 54)),)
+    rules, before = str(Rules(read_committed=not old)), (ended(str(Rules(read_committed=old)), Mark(54, 154, 54)),)
     assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(54, 154, 0), rules, before)}
     assert (cursor.predecessor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [old, False])
     assert (len(scene.committed), scene.outbox.needs_producer_id) == (2, True)
@@ -702,10 +702,9 @@ def test_records_of_a_session_under_unknown_rules_stop_the_partition() -> None:
     play(scene, lambda: scene.begin(Start(53, 53, follower(before))))
     condition = scene.cursor.conditions.stop
     assert condition is not None
-    assert (condition.state, condition.reason[:55]) == (
-        PartitionState.INCONSISTENT,
-        "4 records of a copy session under unknown rules (isolat",
-    )
+    assert condition.state == PartitionState.INCONSISTENT
+    assert "4 records of a copy session" in condition.reason
+    assert "unknown rules (isolation=snapshot)" in condition.reason
 
 
 def test_a_moved_position_ends_the_sessions_before() -> None:
@@ -731,14 +730,69 @@ def test_compared_records_also_end_a_session_under_other_rules() -> None:
     assert (scene.cursor.window.mark, scene.bench.outgoing_batches) == (Mark(54, -1, 54), [])
 
 
-def test_unknown_rules_mean_at_least_once() -> None:
-    scene = Scene()
-    play(scene, lambda: scene.begin(Start(50, 40, under("isolation=snapshot"))))
-    assert (
-        scene.cursor.conditions.note
-        == "at least once: a predecessor counted records under unknown rules (isolation=snapshot)"
-    )
+CHANGED, OTHERWISE = (str(Rules(read_committed=False, changes=digest)) for digest in ("0a", "0b"))
+
+
+def changing(not_repeatable: str = "") -> dict[str, Any]:
+    return {"changes": ChangesSpec("m:f", {}, "0a", not_repeatable)}
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes", "why"),
+    [
+        ("isolation=snapshot", {}, "a predecessor counted records under unknown rules (isolation=snapshot)"),
+        (OTHERWISE, changing(), "a predecessor copied records with transformations that are no longer configured"),
+        (CHANGED, {}, "a predecessor copied records with transformations that are no longer configured"),
+        (CHANGED, changing("Dice is not declared deterministic"), "Dice is not declared deterministic"),
+    ],
+)
+def test_records_that_cannot_be_counted_are_copied_again(rules: str, changes: dict[str, Any], why: str) -> None:
+    scene = Scene(**changes)
+    scene.standings = [TargetProgress(54, 154, 4)]
+    play(scene, lambda: scene.begin(Start(50, 40, under(rules))))
+    assert scene.cursor.conditions.note == f"at least once: {why}"
     assert scene.cursor.window.mark == Mark(50, 70, 0)
+    assert scene.sessions.current[TP].rules == str(scene.sessions.rules)
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes"),
+    [
+        ("isolation=snapshot", {}),
+        (OTHERWISE, changing()),
+        (CHANGED, {}),
+        ("", changing()),
+        (str(Rules(False)), changing()),
+    ],
+)
+def test_a_session_under_other_rules_ends_at_its_mark_when_nothing_was_copied_after_it(
+    rules: str, changes: dict[str, Any]
+) -> None:
+    scene = Scene(**changes)
+    scene.standings = [TargetProgress(50, 150, 4)]
+    play(scene, lambda: scene.begin(Start(50, 40, under(rules))))
+    assert scene.cursor.conditions.note == ""
+    assert scene.cursor.window.mark == Mark(50, 150, 0)
+    assert scene.sessions.current[TP].rules == str(scene.sessions.rules)
+
+
+def test_records_that_were_copied_before_transformations_are_counted_without_them() -> None:
+    scene = Scene(**changing())
+    scene.sessions.changes = changer = cast(Any, object())
+    scene.cursor.changes = changer
+    scene.standings = [TargetProgress(54, 154, 4)]
+    play(scene, lambda: scene.begin(Start(50, 40, under(str(Rules(False))))))
+    assert (scene.cursor.changes, scene.cursor.predecessor.remaining) == (None, 4)
+    assert scene.cursor.predecessor.finishing
+    play(scene, lambda: scene.new_sessions.open({TP: 54}))
+    assert scene.cursor.changes is changer
+
+
+def test_a_session_with_the_same_transformations_continues() -> None:
+    scene = Scene(**changing())
+    scene.standings = [TargetProgress(54, 154, 4)]
+    play(scene, lambda: scene.begin(Start(50, 40, under(CHANGED))))
+    assert (scene.cursor.predecessor.remaining, scene.cursor.predecessor.finishing) == (4, False)
 
 
 # -- looking for records by content ---------------------------------------------------------------------------------------

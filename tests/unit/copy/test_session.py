@@ -14,6 +14,7 @@ from mm2.copy.session import (
     Lost,
     Mark,
     PositionHeader,
+    Rules,
     Session,
     Start,
     count_after,
@@ -258,3 +259,20 @@ def test_a_successor_continues_the_chunk_of_the_entry_or_the_next() -> None:
     assert ledger.newest_chunk(TP) == SegmentChunk(3)
     ledger.apply(*_pair(chunk_record(TP, SegmentChunk(2, [Segment(100, 200, 1)]))))
     assert ledger.newest_chunk(TP) == SegmentChunk(2, [Segment(100, 200, 20)])
+
+
+@pytest.mark.parametrize(
+    ("rules", "text"),
+    [
+        (Rules(read_committed=False), "isolation=read_uncommitted"),
+        (Rules(read_committed=True, changes="0a1f"), "isolation=read_committed;changes=0a1f"),
+    ],
+)
+def test_rules_are_readable_in_the_ledger(rules: Rules, text: str) -> None:
+    assert str(rules) == text
+    assert Rules.parse(text) == rules
+
+
+@pytest.mark.parametrize("text", ["", "isolation=snapshot", "isolation=read_committed;changes=", "x"])
+def test_rules_of_an_unknown_version_are_not_guessed(text: str) -> None:
+    assert Rules.parse(text) is None

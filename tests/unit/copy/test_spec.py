@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 from mm2.copy.driver.engine import _lane_partitions, _sum_gaps
-from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec, SyncsSpec, TransactionsSpec
+from mm2.copy.spec import ChangesSpec, CopySpec, PartitionProgress, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 
@@ -42,6 +42,9 @@ def spec_of(partitions: int, lanes: int = 0) -> CopySpec:
         throttle_topics={"tö": 5e5},
         start_timestamp_ms=1_700_000_000_000,
         transactions=TransactionsSpec("group-connector-3", 30_000, 500),
+        changes=ChangesSpec(
+            "a.module:Chain", {"transforms.mask.key": "hush"}, "0a1b", "Mask is not declared deterministic"
+        ),
         lanes=lanes,
     )
 

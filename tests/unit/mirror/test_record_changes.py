@@ -1,14 +1,22 @@
-"""Settings that change copied records are refused."""
+"""What changes copied records: which settings do, what they are identified by, and what they make of a record."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from mm2.config.configdef import ConfigException
+from mm2.config.configdef import ConfigDef, ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.connect.api import ConnectError, RetriableError, Transformation
+from mm2.copy.executor.changes import ChangeDelayed, ChangeFailed
+from mm2.copy.spec import ChangesSpec, CopySpec, PartitionSpec
+from mm2.kafka.records.record import Record
 from mm2.mirror.maker import connect_plugins
 from mm2.mirror.plans import plan_flows
-from mm2.mirror.source_connector import MirrorSourceConnector
+from mm2.mirror.record_chain import RecordChain
+from mm2.mirror.record_changes import changes_spec
 
 FILE = {
     "clusters": "A, B",
@@ -18,37 +26,209 @@ FILE = {
 }
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+WORKER = {"key.converter": BYTES, "value.converter": BYTES}
+PART = PartitionSpec("orders", 3, "A.orders")
+RECORD = Record(b"k", b"v", (("h", b"1"), ("n", None)), 1_700_000_000_000, 42)
+DROP = {"transforms": "drop", "transforms.drop.type": "Filter"}
+TOMBSTONES = {
+    "transforms.drop.predicate": "empty",
+    "predicates": "empty",
+    "predicates.empty.type": "RecordIsTombstone",
+}
+HEADER = {
+    "transforms": "add",
+    "transforms.add.type": "org.apache.kafka.connect.transforms.InsertHeader",
+    "transforms.add.header": "origin",
+    "transforms.add.value.literal": "A",
+}
+
+
+class Busy(Transformation):
+    """Fails with a temporary error as often as the test says."""
+
+    deterministic = True
+    failures = 0
+
+    def config(self) -> ConfigDef:
+        return ConfigDef()
+
+    def configure(self, props: Any) -> None:
+        return
+
+    def apply(self, record: Any) -> Any:
+        assert record.source_partition == {"cluster": "A", "partition": 3, "topic": "orders"}
+        assert record.source_offset == {"offset": 42}
+        if Busy.failures:
+            Busy.failures -= 1
+            raise RetriableError("later")
+        return record
+
+
+class Dice(Busy):
+    """Not declared deterministic itself."""
+
+
+class Router(Busy):
+    deterministic = True
+
+    def apply(self, record: Any) -> Any:
+        return record.new_record(topic="elsewhere")
+
+
+BUSY = {"transforms": "busy", "transforms.busy.type": f"{__name__}.Busy"}
+
+
+def spec(props: dict[str, str], worker: dict[str, str] | None = None) -> ChangesSpec | None:
+    return changes_spec({"source.cluster.alias": "A", **props}, worker or WORKER, connector="C", task=1)
+
+
+def chain(props: dict[str, str]) -> RecordChain:
+    found = spec(props)
+    assert found is not None
+    return RecordChain(found.settings)
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    "props",
     [
-        ({"A->B.transforms": "drop", "A->B.transforms.drop.type": "Filter"}, "transforms"),
-        ({"transforms": "drop"}, "transforms"),
-        ({"A->B.key.converter": JSON}, "key.converter"),
-        ({"value.converter": JSON}, "value.converter"),
-        ({"B.header.converter": "SimpleHeaderConverter"}, "header.converter"),
+        {},
+        {"transforms": "", "predicates": "p"},
+        {"key.converter": "ByteArrayConverter", "header.converter": "ByteArray"},
     ],
 )
-def test_what_would_change_records_is_refused(given: dict[str, str], named: str) -> None:
-    with pytest.raises(ConfigException, match=rf"Flow A->B: .*{named}"):
+def test_a_flow_without_changes_stays_on_the_byte_path(props: dict[str, str]) -> None:
+    assert spec(props) is None
+
+
+def test_the_default_header_converter_of_a_worker_does_not_count() -> None:
+    """With SimpleHeaderConverter Java's connector writes the bytes of headers as texts."""
+    assert spec({}, {**WORKER, "header.converter.x": "1"}) is None
+    assert spec({}, {**WORKER, "header.converter": "SimpleHeaderConverter"}) is not None
+
+
+def test_settings_of_a_worker_apply_where_the_connector_names_no_converter() -> None:
+    found = spec({}, {**WORKER, "value.converter": JSON, "value.converter.schemas.enable": "false"})
+    assert found is not None
+    with RecordChain(found.settings) as built:
+        assert built.apply(PART, RECORD) == replace(RECORD, value=b'"dg=="', offset=-1)
+
+
+def test_a_header_is_added_by_a_header_converter_for_texts() -> None:
+    """That converter writes the headers of the source as base64, as in Java."""
+    with chain(HEADER | {"header.converter": "SimpleHeaderConverter"}) as built:
+        added = built.apply(PART, RECORD)
+        assert added == replace(RECORD, headers=(("h", b"MQ=="), ("n", None), ("origin", b"A")), offset=-1)
+
+
+def test_a_header_that_is_no_bytes_fails_as_in_java() -> None:
+    """InsertHeader makes a string, which ByteArrayConverter rejects."""
+    with (
+        chain(HEADER) as built,
+        pytest.raises(ChangeFailed, match=r"orders-3: converter .*ByteArrayConverter failed .* offset 42"),
+    ):
+        built.apply(PART, RECORD)
+    with chain(HEADER | {"errors.tolerance": "all"}) as built:
+        assert built.apply(PART, RECORD) == "skipped"
+
+
+def test_tombstones_are_dropped() -> None:
+    with chain(DROP | TOMBSTONES) as built:
+        assert built.apply(PART, replace(RECORD, value=None)) == "filtered"
+        assert built.apply(PART, RECORD) == replace(RECORD, offset=-1)
+
+
+def test_a_record_without_timestamp_does_not_get_that_of_the_copy() -> None:
+    with chain(DROP | TOMBSTONES) as built:
+        assert built.apply(PART, replace(RECORD, timestamp=-1)) == replace(RECORD, timestamp=-1, offset=-1)
+
+
+def test_a_changed_topic_stops_the_partition() -> None:
+    props = {"transforms": "r", "transforms.r.type": f"{__name__}.Router"}
+    with chain(props) as built, pytest.raises(ChangeFailed, match=r"to partition 3 of elsewhere; only A\.orders-3"):
+        built.apply(PART, RECORD)
+
+
+def test_a_temporary_error_is_tried_again_until_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Busy, "failures", 3)
+    retrying = BUSY | {"errors.retry.timeout": "-1", "errors.retry.delay.max.ms": "1000"}
+    with chain(retrying) as built:
+        delays = []
+        for _ in range(3):
+            with pytest.raises(ChangeDelayed, match="later") as delayed:
+                built.apply(PART, RECORD)
+            delays.append(delayed.value.after_s)
+        assert delays[:2] == [0.3, 0.6]
+        assert delays[2] <= 1
+        assert built.apply(PART, RECORD) == replace(RECORD, offset=-1)
+    monkeypatch.setattr(Busy, "failures", 1)
+    with chain(BUSY) as built, pytest.raises(ChangeFailed, match="later"):
+        built.apply(PART, RECORD)
+
+
+def test_only_classes_that_declare_it_themselves_are_deterministic() -> None:
+    found = [spec(BUSY), spec({"transforms": "d", "transforms.d.type": f"{__name__}.Dice"}), spec(DROP)]
+    assert [one.not_repeatable for one in found if one] == ["", "Dice is not declared deterministic", ""]
+
+
+def test_the_digest_is_that_of_what_decides() -> None:
+    def digest(props: dict[str, str]) -> str:
+        found = spec(props)
+        assert found is not None
+        return found.digest
+
+    same = digest(DROP)
+    assert digest(DROP | {"tasks.max": "3", "errors.log.enable": "true", "name": "x"}) == same
+    others = [DROP | TOMBSTONES, DROP | {"errors.tolerance": "all"}, DROP | {"value.converter": JSON}, HEADER]
+    assert len({same, *map(digest, others)}) == 5
+
+
+def test_what_is_sent_to_the_executor_has_only_what_it_needs() -> None:
+    found = spec(
+        DROP | {"target.cluster.sasl.jaas.config": "hush", "errors.tolerance": "all"}, WORKER | {"group.id": "g"}
+    )
+    assert found is not None
+    assert found.settings == {
+        "name": "C",
+        "task.id": "1",
+        "source.cluster.alias": "A",
+        "errors.tolerance": "all",
+        **WORKER,
+        "header.converter": BYTES,
+        **DROP,
+    }
+    assert CopySpec.__dataclass_fields__["changes"].default is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"A->B.transforms": "x"}, "transforms.x.type"),
+        ({"transforms": "x", "transforms.x.type": "Filter"}, "transforms.x.type"),
+        ({"A->B.transforms": "x", "A->B.transforms.x.type": "No"}, "No"),
+        ({"A->B.transforms": "x", "A->B.transforms.x.type": "RegexRouter"}, "regex"),
+        (
+            {
+                "A->B.transforms": "x",
+                "A->B.transforms.x.type": "RegexRouter",
+                "A->B.transforms.x.regex": "A(.*)",
+                "A->B.transforms.x.replacement": "$1",
+            },
+            "must not change the topic",
+        ),
+        ({"A->B.transforms": "x", "A->B.transforms.x.type": "Filter", "A->B.transforms.x.predicate": "p"}, "predicate"),
+        ({"A->B.value.converter": "No"}, "value.converter"),
+    ],
+)
+def test_what_cannot_be_applied_is_refused_before_the_start(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigException, match=rf"Flow A->B: .*{words}"):
         plan_flows(MirrorMakerConfig(FILE | given), ["B"], connect_plugins())
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"A->B.transforms": "", "A->B.predicates": "p"},
-        {"A->B.key.converter": BYTES, "value.converter": "ByteArrayConverter", "B.header.converter": "ByteArray"},
-        # The flow B->A emits heartbeats only, which Connect's runtime transforms.
-        {"B->A.transforms": "drop", "B->A.transforms.drop.type": "Filter", "B->A.value.converter": JSON},
-    ],
-)
-def test_what_changes_no_copied_record_is_accepted(given: dict[str, str]) -> None:
+def test_a_flow_that_only_emits_heartbeats_copies_no_records_to_be_changed() -> None:
+    given = {"B->A.transforms": "x", "B->A.transforms.x.type": "TimestampRouter", "B->A.value.converter": JSON}
     assert plan_flows(MirrorMakerConfig(FILE | given), None, connect_plugins())
 
 
-def test_rest_reports_it_for_the_key() -> None:
-    errors = MirrorSourceConnector().validate({"source.cluster.alias": "A", "transforms": "drop"})
-    assert "not applied" in dict(errors)["transforms"]
+def test_errors_of_the_chain_are_those_of_connect() -> None:
+    with pytest.raises(ConnectError):
+        spec({"transforms": "x", "transforms.x.type": "No"})

@@ -1,0 +1,161 @@
+"""What changes records between source and target: transformations and converters, applied batch by batch.
+
+`RecordChanges` is made by a higher layer from `mm2.copy.spec.ChangesSpec`; this module knows when records are changed and
+what becomes of their offsets. Partitions without changes stay on the byte path of `mm2.copy.executor.cursor`.
+
+The loop that also renews the lease calls this, so changing records must not block it: after `SLICE_S` the rest of a
+fetched batch is left, and fetched again. At least one record is changed each time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from mm2.copy.spec import ChangesSpec, PartitionSpec
+from mm2.kafka.records.batch import BatchView
+from mm2.kafka.records.record import Record, decode_batch
+
+#: Reason of a source offset whose record the transformations have dropped.
+FILTERED: Final = "filtered"
+#: Reason of a source offset whose record could not be transformed or converted, with ``errors.tolerance=all``.
+SKIPPED: Final = "skipped"
+#: For how long records are changed at a stretch, in seconds.
+SLICE_S: Final = 0.25
+
+
+class ChangeFailed(Exception):
+    """A record cannot be changed, and that is not tolerated. The partition stops."""
+
+
+class ChangeDelayed(Exception):
+    """A record cannot be changed at the moment; it is tried again after so many seconds."""
+
+    def __init__(self, reason: str, after_s: float) -> None:
+        super().__init__(reason)
+        self.after_s = after_s
+
+
+class RecordChanges(Protocol):
+    """Changes the records of one micro-batch."""
+
+    def apply(self, part: PartitionSpec, record: Record) -> Record | str:
+        """The record to be written to the target partition, with any offset; or the reason why there is none.
+
+        Raises ChangeFailed or ChangeDelayed.
+        """
+
+    def close(self) -> None:
+        """No more records follow."""
+
+
+def record_changes(spec: ChangesSpec) -> RecordChanges:
+    """The changes of a job. Raises what their factory raises."""
+    module, _, name = spec.factory.partition(":")
+    changes: RecordChanges = getattr(importlib.import_module(module), name)(spec.settings)
+    return changes
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedRange:
+    """Source offsets ``first .. after-1``, which have no record for the target."""
+
+    first: int
+    after: int
+    reason: str
+
+
+def dropped_in(
+    dropped: Sequence[DroppedRange], first: int, after: int, otherwise: str
+) -> Iterator[tuple[int, int, str]]:
+    """Source offsets ``first .. after-1`` as ranges with one reason each; ``otherwise`` is that of offsets which are in no
+    dropped range.
+    """
+    at = first
+    for index in range(bisect_right(dropped, first, key=_end_of), len(dropped)):
+        one = dropped[index]
+        if one.first >= after:
+            break
+        if one.first > at:
+            yield at, one.first, otherwise
+        at = min(one.after, after)
+        yield max(one.first, first), at, one.reason
+    if at < after:
+        yield at, after, otherwise
+
+
+def _end_of(dropped: DroppedRange) -> int:
+    return dropped.after
+
+
+@dataclass(slots=True)
+class ChangedBatch:
+    """A fetched batch after its records were changed, up to source offset ``after``.
+
+    ``records`` are in the order of the source, each with its source offset. ``failure`` is what prevents the record at
+    ``after`` from being changed. ``is_last``: the rest of what was fetched has to be fetched again.
+    """
+
+    after: int
+    records: list[Record] = field(default_factory=list)
+    dropped: list[DroppedRange] = field(default_factory=list)
+    failure: ChangeFailed | ChangeDelayed | None = None
+    is_last: bool = False
+
+    def drop(self, offset: int, reason: str) -> None:
+        """The record at the next source offset has no record on the target."""
+        last = self.dropped[-1] if self.dropped else None
+        if last is not None and last.after == offset and last.reason == reason:
+            self.dropped[-1] = DroppedRange(last.first, offset + 1, reason)
+        else:
+            self.dropped.append(DroppedRange(offset, offset + 1, reason))
+
+
+class Changer:
+    """Applies changes. All calls within one iteration of the loop share the time `SLICE_S`; ``call_soon`` is the loop's."""
+
+    def __init__(self, changes: RecordChanges, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._changes = changes
+        self._call_soon = call_soon
+        self._until_s: float | None = None
+
+    def change(self, part: PartitionSpec, view: BatchView, start: int, after: int) -> ChangedBatch:
+        """Change the records of a batch from source offset ``start`` on; the batch ends before ``after``.
+
+        Raises CorruptBatch.
+        """
+        batch, until_s = ChangedBatch(after), self._until()
+        for index, record in enumerate(record for record in decode_batch(view) if record.offset >= start):
+            offset = record.offset
+            if index and time.monotonic() > until_s:
+                batch.after = offset
+                break
+            try:
+                changed = self._changes.apply(part, record)
+            except (ChangeFailed, ChangeDelayed) as failure:
+                batch.after, batch.failure = offset, failure
+                break
+            if isinstance(changed, str):
+                batch.drop(offset, changed)
+            else:
+                batch.records.append(Record(changed.key, changed.value, changed.headers, changed.timestamp, offset))
+        batch.is_last = batch.after < after or time.monotonic() > until_s
+        return batch
+
+    def close(self) -> None:
+        """No more records follow."""
+        self._changes.close()
+
+    def _until(self) -> float:
+        until_s = self._until_s
+        if until_s is None:
+            until_s = self._until_s = time.monotonic() + SLICE_S
+            self._call_soon(self._next)
+        return until_s
+
+    def _next(self) -> None:
+        self._until_s = None

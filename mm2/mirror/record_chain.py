@@ -1,0 +1,230 @@
+"""The transformations and converters of MirrorSourceConnector, applied to copied records in the executors.
+
+A record enters the chain as Java's MirrorSourceTask makes it (``convertRecord``): key and value are bytes with the schemas
+OPTIONAL_BYTES and BYTES, headers are bytes, the topic is the remote topic. Afterwards it is converted as in
+``AbstractWorkerSourceTask.convertTransformedRecord``. Failures are handled as by ``RetryWithToleranceOperator``, except that
+a RetriableError does not block: the partition is read again from that record after the back-off.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from mm2.config.configdef import AbstractConfig, ConfigException
+from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
+from mm2.config.mirror_keys import SOURCE_CONNECTOR
+from mm2.connect.api import ConnectError, RetriableError, SourceRecord
+from mm2.connect.data.record import NO_HEADERS, Header, Headers
+from mm2.connect.data.schema import BYTES_SCHEMA, OPTIONAL_BYTES_SCHEMA
+from mm2.connect.plugins import Plugins
+from mm2.connect.runtime.converter_building import build_converters
+from mm2.connect.runtime.counters import ErrorCounters
+from mm2.connect.runtime.errors.reporters import LogReporter, of_source_record
+from mm2.connect.runtime.errors.tolerance import (
+    ConversionFailed,
+    ProcessingContext,
+    ProcessingStage,
+    RetryWithToleranceOperator,
+    Tolerance,
+)
+from mm2.connect.runtime.tasks.source_converter import SourceRecordConverter
+from mm2.connect.runtime.transformation_chain import build_stages
+from mm2.connect.stores.config_state import ConnectorTaskId
+from mm2.connect.transforms import RegexRouter, TimestampRouter
+from mm2.copy.executor.changes import FILTERED, SKIPPED, ChangeDelayed, ChangeFailed
+from mm2.copy.spec import PartitionSpec
+from mm2.kafka.records.batch import NO_TIMESTAMP
+from mm2.kafka.records.record import Record
+from mm2.kafka.structs import TopicPartition
+
+_LEAST_DELAY_MS: Final = 300
+_OWN_CLASSES: Final = "mm2.connect."
+
+
+class _Attempts(NamedTuple):
+    """Attempts to process the record at an offset; no more begin after ``until_s`` (monotonic)."""
+
+    offset: int
+    failed: int
+    until_s: float
+
+
+class RecordChain:
+    """See the module. ``settings`` are those of `mm2.mirror.record_changes.changes_spec`. Use it in one thread.
+
+    ``versions`` are those of the user's classes, ``not_repeatable`` names those that are not declared deterministic.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        """Raises ConnectError or ConfigException."""
+        plugins = Plugins(settings) if settings.get("plugin.path") else Plugins()
+        config = AbstractConfig(SOURCE_CONNECTOR_CONFIG, {"connector.class": SOURCE_CONNECTOR, **settings})
+        self._tolerance = Tolerance.of(config)
+        counters = ErrorCounters()
+        self._operator: RetryWithToleranceOperator[Any] = RetryWithToleranceOperator(
+            self._tolerance, counters, threading.Event()
+        )
+        if self._tolerance.log_enable:
+            task_id = ConnectorTaskId(settings["name"], int(settings["task.id"]))
+            where = of_source_record if self._tolerance.log_include_messages else None
+            self._operator.add_reporter(LogReporter(task_id, counters, where))
+        self._converters = build_converters(plugins, settings, None, {}, str)
+        self._convert = SourceRecordConverter(self._converters, self._operator).convert_once
+        self._stages = build_stages(plugins, config, settings, None)
+        self._classes = {
+            ProcessingStage.KEY_CONVERTER: self._converters.key_class,
+            ProcessingStage.VALUE_CONVERTER: self._converters.value_class,
+            ProcessingStage.HEADER_CONVERTER: self._converters.header_class,
+        }
+        self._attempts: dict[TopicPartition, _Attempts] = {}
+        self._alias = settings["source.cluster.alias"]
+        self._partitions: dict[PartitionSpec, dict[str, Any]] = {}
+        for stage in self._stages:
+            if isinstance(stage.transformation, RegexRouter | TimestampRouter):
+                self.close()
+                raise _routes(stage.alias, stage.class_name)
+        users = [plugin for plugin in self._plugins() if not type(plugin).__module__.startswith(_OWN_CLASSES)]
+        self.versions = [f"{type(plugin).__qualname__} {plugin.version()}" for plugin in users]
+        self.not_repeatable = _not_repeatable(users)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def apply(self, part: PartitionSpec, record: Record) -> Record | str:
+        """As `mm2.copy.executor.changes.RecordChanges.apply`."""
+        given = current = _source_record(self._source_partition(part), part, record)
+        for stage in self._stages:
+            try:
+                transformed = stage.apply(current)
+            except Exception as error:  # noqa: BLE001 - plugins may raise any exception
+                what = f"transformation {stage.alias} ({stage.class_name})"
+                return self._failed(part, record, given, ProcessingStage.TRANSFORMATION, stage.class_name, error, what)
+            if transformed is None:
+                return FILTERED
+            current = transformed
+        if current.topic != part.remote_topic or current.partition != part.partition:
+            raise ChangeFailed(
+                f"{part.source}: the transformations send the record at offset {record.offset} to partition "
+                f"{current.partition} of {current.topic}; only {part.target} is possible"
+            )
+        try:
+            converted = self._convert(current)
+        except ConversionFailed as failure:
+            failed = failure.failed
+            name = self._classes[failed.stage]
+            return self._failed(part, record, given, failed.stage, name, failed.error, f"converter {name}")
+        except ConnectError as error:  # an invalid timestamp
+            raise ChangeFailed(
+                f"{part.source}: the record at offset {record.offset} cannot be copied: {error}"
+            ) from error
+        if self._attempts:
+            self._attempts.pop(part.source, None)
+        if converted.timestamp is None and record.timestamp == NO_TIMESTAMP:
+            return replace(
+                converted, timestamp=NO_TIMESTAMP
+            )  # not the time of copying, which differs when it is read again
+        return converted
+
+    def close(self) -> None:
+        """Close all plugins."""
+        for plugin in self._plugins():
+            plugin.close()
+        self._operator.close()
+
+    def _plugins(self) -> list[Any]:
+        stages = [(stage.transformation, stage.predicate) for stage in self._stages]
+        plugins: list[Any] = [plugin for pair in stages for plugin in pair if plugin is not None]
+        plugins += [self._converters.key, self._converters.value, self._converters.header]
+        return list({id(plugin): plugin for plugin in plugins}.values())
+
+    def _source_partition(self, part: PartitionSpec) -> dict[str, Any]:
+        found = self._partitions.get(part)
+        if found is None:
+            found = {"cluster": self._alias, "partition": part.partition, "topic": part.topic}
+            self._partitions[part] = found
+        return found
+
+    def _failed(
+        self,
+        part: PartitionSpec,
+        record: Record,
+        given: SourceRecord,
+        stage: ProcessingStage,
+        class_name: str,
+        error: Exception,
+        what: str,
+    ) -> str:
+        """A step has failed: the reason for which the record is skipped, if that is tolerated."""
+        reason = (
+            f"{part.source}: {what} failed for the record at offset {record.offset}: {type(error).__name__}: {error}"
+        )
+        if isinstance(error, RetriableError) and self._tolerance.retry_timeout_ms != 0:
+            self._delay(part, record, reason)
+        context = ProcessingContext(given)
+        try:
+            self._operator.execute_failed(context, stage, class_name, error)
+        except ConnectError as exceeded:
+            raise ChangeFailed(f"{reason} (errors.tolerance is none)") from exceeded
+        return SKIPPED
+
+    def _delay(self, part: PartitionSpec, record: Record, reason: str) -> None:
+        """Raise ChangeDelayed while errors.retry.timeout has not passed since the first attempt."""
+        now, timeout_ms = time.monotonic(), self._tolerance.retry_timeout_ms
+        known = self._attempts.get(part.source)
+        if known is None or known.offset != record.offset:
+            known = _Attempts(record.offset, 0, float("inf") if timeout_ms < 0 else now + timeout_ms / 1000)
+        if now >= known.until_s:
+            del self._attempts[part.source]
+            return
+        most_ms = self._tolerance.retry_delay_max_ms
+        delay_ms: float = _LEAST_DELAY_MS << min(known.failed, 40)
+        if delay_ms > most_ms:
+            delay_ms = random.uniform(0, most_ms)
+        self._attempts[part.source] = known._replace(failed=known.failed + 1)
+        raise ChangeDelayed(reason, max(0.0, min(delay_ms / 1000, known.until_s - now)))
+
+
+def _source_record(source: dict[str, Any], part: PartitionSpec, record: Record) -> SourceRecord:
+    headers = NO_HEADERS
+    if record.headers:
+        headers = Headers(
+            Header(name, content, OPTIONAL_BYTES_SCHEMA if content is None else BYTES_SCHEMA)
+            for name, content in record.headers
+        )
+    return SourceRecord(
+        source,
+        {"offset": record.offset},
+        part.remote_topic,
+        part.partition,
+        record.key,
+        record.value,
+        headers,
+        record.timestamp,
+        OPTIONAL_BYTES_SCHEMA,
+        BYTES_SCHEMA,
+    )
+
+
+def _not_repeatable(users: list[Any]) -> str:
+    """Why a record may have another result when it is read again; "": it has not."""
+    names = [type(plugin).__qualname__ for plugin in users if vars(type(plugin)).get("deterministic") is not True]
+    return "" if not names else f"{', '.join(dict.fromkeys(names))} is not declared deterministic"
+
+
+def _routes(alias: str, class_name: str) -> ConfigException:
+    return ConfigException(
+        f"transforms.{alias}.type",
+        class_name,
+        "a transformation must not change the topic of copied records; name remote topics by replication.policy.class",
+    )
