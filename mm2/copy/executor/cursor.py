@@ -560,7 +560,8 @@ class Cursor:
         self.offset = changed.after
         if isinstance(changed.failure, ChangeDelayed):
             self._delayed_until = time.monotonic() + changed.failure.after_s
-            self.set_read_error(PartitionState.FAILED, str(changed.failure))
+            # Not FAILED, which fails the task with partition.error=fail: it may succeed later.
+            self.set_read_error(PartitionState.UNREACHABLE, str(changed.failure))
         elif changed.failure is not None:
             self.fail(PartitionState.FAILED, str(changed.failure), at_source=True)
 

@@ -7,10 +7,12 @@ import json
 import re
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
 import pytest
 
 from mm2.cli.flow import CommandError
+from mm2.cli.mm2 import main
 from mm2.cli.verify import _write, asked_for, bytes_of
 from mm2.copy.ledger import Verified
 from mm2.kafka.structs import TopicPartition
@@ -165,3 +167,13 @@ def test_the_verified_offset_follows_a_rewound_flow_and_never_passes_a_differenc
     kept = replace(clean, after=200, target_after=300, before=first_difference).verified(3)
     assert kept is not None
     assert (kept.offset, kept.checked, kept.differences) == (60, 200, {"extra": 1})
+
+
+def test_a_flow_that_changes_its_records_is_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mm2.properties"
+    clusters = "clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n"
+    file.write_text(
+        f"{clusters}A->B.transforms = x\nA->B.transforms.x.type = Filter\nvalue.converter = JsonConverter\n"
+    )
+    assert main(["verify", str(file), "A->B"]) == 2
+    assert "Flow A->B changes its records (transforms, value.converter)" in capsys.readouterr().err

@@ -127,7 +127,7 @@ def test_a_delayed_record_is_read_again_later(monkeypatch: pytest.MonkeyPatch) -
     bench.fetch(batch(0, 6), batch(6, 2))
     assert (bench.offsets(), bench.cursor.offset, bench.cursor.full) == ([0, 1, 2], 3, True)
     bench.ack(0)
-    assert bench.cursor.current_state()[:2] == (PartitionState.FAILED, "busy")
+    assert bench.cursor.current_state()[:2] == (PartitionState.UNREACHABLE, "busy")
     outcomes.clear()
     later = time.monotonic() + 61
     monkeypatch.setattr(time, "monotonic", lambda: later)
