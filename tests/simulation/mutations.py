@@ -18,12 +18,12 @@ from mm2.copy.executor.continued_sessions import ContinuedSessions
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.look_ups import LookUps
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox
-from mm2.copy.executor.outcomes import Outcomes
+from mm2.copy.executor.produce_outcomes import ProduceOutcomes
+from mm2.copy.executor.progress_look_ups import ProgressLookUps
 from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.copy.executor.window import Window
@@ -121,7 +121,7 @@ def _depth_whatever_age(self: Outbox, _remembered_ms: float) -> bool:
     return not self.sent or (self.identity is not None and self.known and len(self.sent) < MAX_IN_FLIGHT)
 
 
-def _sent_again(self: LookUps, outbox: Outbox) -> None:
+def _sent_again(self: ProgressLookUps, outbox: Outbox) -> None:
     self._owner.retry(outbox, outbox.look_up_cause)
 
 
@@ -211,10 +211,10 @@ def _as_they_are(_self: MirrorSourceTask, _ledger: Ledger, starts: dict[TopicPar
     return starts
 
 
-_start_over = Outcomes._start_over
+_start_over = ProduceOutcomes._start_over
 
 
-def _overtaking_counts(self: Outcomes, outbox: Outbox) -> None:
+def _overtaking_counts(self: ProduceOutcomes, outbox: Outbox) -> None:
     """Treat an acknowledged batch after a rejected one as delivered."""
     for outgoing in [outgoing for outgoing in outbox.sent if outgoing.base_offset is not None]:
         outbox.sent.remove(outgoing)
@@ -230,10 +230,12 @@ def _validated(self: Losses, cursor: Cursor) -> None:
     self._source.validated(cursor.partition, self._source.leader_epoch(cursor.partition))
 
 
-_questions = LookUps._questions
+_questions = ProgressLookUps._questions
 
 
-def _without_ended(self: LookUps, asked: Mapping[TopicPartition, Outbox]) -> dict[TopicPartition, ProgressQuestion]:
+def _without_ended(
+    self: ProgressLookUps, asked: Mapping[TopicPartition, Outbox]
+) -> dict[TopicPartition, ProgressQuestion]:
     return {tp: question._replace(ended=()) for tp, question in _questions(self, asked).items()}
 
 
@@ -257,7 +259,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "S3",
         "a batch in doubt is sent again",
-        ((LookUps, "add", _sent_again),),
+        ((ProgressLookUps, "add", _sent_again),),
         ("errors", "network"),
         _forgetful,
     ),
@@ -377,7 +379,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "R3, S6",
         "they are looked for at the next take-over only",
-        ((LookUps, "_questions", _without_ended),),
+        ((ProgressLookUps, "_questions", _without_ended),),
         schedule=REVIVED_SESSION,
     ),
     Mutation(
@@ -397,7 +399,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "with S1 reverted too: what contradicts the count is no reason to stop",
         (
             (Outbox, "has_room", _depth_always),
-            (Outcomes, "_start_over", _overtaking_counts),
+            (ProduceOutcomes, "_start_over", _overtaking_counts),
             (TargetLookUp, "_check_gap", lambda *_: None),
             (TargetLookUp, "_check_room", lambda *_: None),
         ),

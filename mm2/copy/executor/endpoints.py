@@ -11,8 +11,8 @@ import structlog
 
 from mm2.copy.executor.discovery import connections_per_broker
 from mm2.copy.executor.fetch_selector import FetchLimits
-from mm2.copy.executor.look_ups import LookUp
 from mm2.copy.executor.outbox import Outbox
+from mm2.copy.executor.progress_look_ups import ProgressLookUp
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import Source
 from mm2.copy.executor.syncs import Syncs
@@ -47,7 +47,7 @@ class Endpoints:
         self,
         *,
         room: Callable[[], bool],
-        look_up: LookUp | None,
+        look_up: ProgressLookUp | None,
         on_lost: Callable[[Outbox, KafkaFailure], None],
         may_send: Callable[[], bool],
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mm2.copy.executor.intakes import SourceBroker
+from mm2.copy.executor.fetch_states import SourceBroker
 from mm2.copy.executor.throttle import Throttle
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.fetch import Position
@@ -54,21 +54,21 @@ class FetchSelector:
         broker.left = {}
         for tp in touched:
             wanted.pop(tp, None)
-        for tp, intake in candidates:
-            receiver = intake.receiver
+        for tp, fetch_state in candidates:
+            receiver = fetch_state.receiver
             touched[tp] = None
             wanted.pop(tp, None)
-            intake.settled = False
-            if intake.topic_replaced and intake.check_topic():
+            fetch_state.settled = False
+            if fetch_state.topic_replaced and fetch_state.check_topic():
                 continue
-            if intake.must_be_validated(version):
+            if fetch_state.must_be_validated(version):
                 if not receiver.suspended:
                     receiver.unvalidated()
                 continue
             if receiver.full:
                 blocked = blocked or not receiver.stuck
-            elif intake.paused_until <= now:
-                size = intake.max_bytes
+            elif fetch_state.paused_until <= now:
+                size = fetch_state.max_bytes
                 if throttled:
                     room, wait_s = throttle.room(tp.topic, now, behind=receiver.behind)
                     if not room:
@@ -78,10 +78,10 @@ class FetchSelector:
                     size = int(min(size, room))
                     # The limit of one topic must not reduce the bytes of the others.
                     max_bytes = int(min(max_bytes, throttle.flow_room(behind=receiver.behind)))
-                intake.asked_for = receiver.offset
-                intake.unvalidated = False
-                intake.settled = receiver.idle
-                wanted[tp] = Position(receiver.offset, intake.leader_epoch, size, receiver.leader_epoch)
+                fetch_state.asked_for = receiver.offset
+                fetch_state.unvalidated = False
+                fetch_state.settled = receiver.idle
+                wanted[tp] = Position(receiver.offset, fetch_state.leader_epoch, size, receiver.leader_epoch)
         if wanted:
             left_out = blocked or throttled_s > 0
             broker.set_wait(self._limits.max_wait_ms, has_changes=bool(candidates), left_out=left_out)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from mm2.copy.executor.intakes import Intake, SourceBroker
+from mm2.copy.executor.fetch_states import PartitionFetchState, SourceBroker
 from mm2.kafka.structs import PartitionInfo, TopicPartition
 from mm2.kafka.wire import fetch
 
@@ -59,51 +59,51 @@ class ReadReplicas:
             return FetchMode("", comparing=True)
         if self._held:
             self._held = {tp: until for tp, until in self._held.items() if until > now}
-        is_held = any(tp in broker.wanted and broker.intakes[tp].replica < 0 for tp in self._held)
+        is_held = any(tp in broker.wanted and broker.fetch_states[tp].replica < 0 for tp in self._held)
         return FetchMode("" if is_held else self._rack)
 
     def compared(self, broker: SourceBroker) -> None:
         """The broker has answered a request that compares positions; those that differ were reported before."""
-        for tp in [tp for tp in self._uncompared if tp in broker.intakes]:
-            intake = broker.intakes[tp]
-            if intake.replica < 0 and tp in broker.wanted and intake.asked_for == intake.receiver.offset:
+        for tp in [tp for tp in self._uncompared if tp in broker.fetch_states]:
+            fetch_state = broker.fetch_states[tp]
+            if fetch_state.replica < 0 and tp in broker.wanted and fetch_state.asked_for == fetch_state.receiver.offset:
                 self._uncompared.discard(tp)
 
-    def follow(self, intake: Intake, node: int, now: float) -> bool:
+    def follow(self, fetch_state: PartitionFetchState, node: int, now: float) -> bool:
         """Whether to read a partition from the broker that its leader names."""
-        if intake.replica >= 0 or node == intake.leader:
+        if fetch_state.replica >= 0 or node == fetch_state.leader:
             return False
-        self._uncompared.discard(intake.receiver.partition)
-        intake.replica, intake.replica_until = node, now + self._max_age_s
+        self._uncompared.discard(fetch_state.receiver.partition)
+        fetch_state.replica, fetch_state.replica_until = node, now + self._max_age_s
         return True
 
-    def leave(self, intake: Intake, *, held_until: float, diverging: bool) -> None:
+    def leave(self, fetch_state: PartitionFetchState, *, held_until: float, diverging: bool) -> None:
         """Read a partition from its leader again. ``diverging``: the logs of the two may differ."""
-        tp = intake.receiver.partition
-        intake.replica = -1
+        tp = fetch_state.receiver.partition
+        fetch_state.replica = -1
         self._held[tp] = held_until
         if diverging:
-            intake.unvalidated = True
+            fetch_state.unvalidated = True
             self._uncompared.add(tp)
 
     @staticmethod
-    def may_stay(intake: Intake, topic_id: str, partition: PartitionInfo) -> bool:
+    def may_stay(fetch_state: PartitionFetchState, topic_id: str, partition: PartitionInfo) -> bool:
         """Whether a partition may be read from the same follower under this metadata."""
         return (
-            intake.replica >= 0
-            and intake.topic_id == topic_id
-            and (intake.leader, intake.leader_epoch) == (partition.leader, partition.leader_epoch)
-            and partition.has_online(intake.replica)
+            fetch_state.replica >= 0
+            and fetch_state.topic_id == topic_id
+            and (fetch_state.leader, fetch_state.leader_epoch) == (partition.leader, partition.leader_epoch)
+            and partition.has_online(fetch_state.replica)
         )
 
     @staticmethod
     def _has_to_compare(tp: TopicPartition, broker: SourceBroker) -> bool:
-        """Before version 12 positions are compared with OffsetForLeaderEpoch, see `Intake.must_be_validated`."""
-        intake = broker.intakes.get(tp)
+        """Before version 12 positions are compared with OffsetForLeaderEpoch, see `PartitionFetchState.must_be_validated`."""
+        fetch_state = broker.fetch_states.get(tp)
         return (
-            intake is not None
-            and intake.replica < 0
+            fetch_state is not None
+            and fetch_state.replica < 0
             and tp in broker.wanted
             and broker.version >= fetch.FLEXIBLE_FROM
-            and intake.receiver.leader_epoch >= 0
+            and fetch_state.receiver.leader_epoch >= 0
         )

@@ -16,8 +16,8 @@ Rules:
   a look-up: a broker reads the next request of a connection when it has answered the one before, also after the client has closed it.
 * Nothing is sent after the lease has expired.
 
-The rules S1 to S8 of docs/design/copy-sessions.md give the reasons. This module sends batches; `outcomes` acts on responses and lost
-connections, and `look_ups` on unknown outcomes.
+The rules S1 to S8 of docs/design/copy-sessions.md give the reasons. This module sends batches; `produce_outcomes` acts on responses and lost
+connections, and `progress_look_ups` on unknown outcomes.
 
 All methods and callbacks run on the loop's thread; blocking calls (metadata, connecting) run in ``background``.
 """
@@ -33,9 +33,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from mm2.copy.executor.brokers import SLOW_RESPONSE_S, WATCH_S, BrokerAddress, Brokers, Link
-from mm2.copy.executor.look_ups import LookUp
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, OutboxState, OutgoingBatch, subject_of
-from mm2.copy.executor.outcomes import Outcomes
+from mm2.copy.executor.produce_outcomes import ProduceOutcomes
+from mm2.copy.executor.progress_look_ups import ProgressLookUp
 from mm2.copy.executor.topic_ids import TargetTopicIds
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
@@ -92,13 +92,13 @@ class Sink(Brokers[_TargetBroker]):
         *,
         connections: int = 1,
         max_request_bytes: int = MAX_REQUEST_BYTES,
-        look_up: LookUp | None = None,
+        look_up: ProgressLookUp | None = None,
         on_lost: Callable[[Outbox, KafkaFailure], None] | None = None,
         may_send: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(cluster, loop, background, pool, connections=connections)
         self.topic_ids = TargetTopicIds()
-        self._outcomes = Outcomes(self, cluster, loop, look_up, self.topic_ids, self._refresh, on_lost)
+        self._outcomes = ProduceOutcomes(self, cluster, loop, look_up, self.topic_ids, self._refresh, on_lost)
         self._max_request_bytes = max_request_bytes
         self._may_send = may_send
         self._remembered_for_ms = 0

@@ -17,7 +17,7 @@ from typing import Final
 
 from mm2.copy.executor.brokers import SLOW_RESPONSE_S, WATCH_S, BrokerAddress, Brokers
 from mm2.copy.executor.fetch_selector import FetchLimits, FetchSelector
-from mm2.copy.executor.intakes import Intake, PartitionReceiver, SourceBroker
+from mm2.copy.executor.fetch_states import PartitionFetchState, PartitionReceiver, SourceBroker
 from mm2.copy.executor.leaders import agreed_leader, are_complete, newest_leaders, partition_of
 from mm2.copy.executor.read_replicas import AFTER_ERROR_S, AFTER_LOSS_S, ReadReplicas
 from mm2.copy.executor.throttle import Throttle
@@ -69,7 +69,7 @@ class Source(Brokers[SourceBroker]):
         self._selector = FetchSelector(limits, throttle)
         self._read_committed = read_committed
         self._room = room
-        self._intakes: dict[TopicPartition, Intake] = {}
+        self._intakes: dict[TopicPartition, PartitionFetchState] = {}
         self._topic_ids: dict[str, bytes] = {}
         self._committed: set[TopicPartition] = set()  # these need READ_COMMITTED
         self._resuming = False
@@ -83,7 +83,9 @@ class Source(Brokers[SourceBroker]):
         for receiver in receivers:
             if receiver.partition not in self._intakes:
                 self._topics.expect(receiver.partition.topic, receiver.topic_id, receiver.retired, time.monotonic())
-                self._intakes[receiver.partition] = Intake(receiver, self._limits.partition_bytes, len(self._intakes))
+                self._intakes[receiver.partition] = PartitionFetchState(
+                    receiver, self._limits.partition_bytes, len(self._intakes)
+                )
         if self._prepared is None or time.monotonic() - self._prepared[0] > _PREPARED_S:
             self._refresh(0.0)
         elif not self._assigning:
@@ -113,7 +115,7 @@ class Source(Brokers[SourceBroker]):
         if self._prepared is None or self._closed:
             return
         _, metadata = self._prepared
-        asked = {tp.topic for tp, intake in self._intakes.items() if intake.address is None}
+        asked = {tp.topic for tp, fetch_state in self._intakes.items() if fetch_state.address is None}
         now = time.monotonic()
         accepted = {
             name
@@ -126,19 +128,19 @@ class Source(Brokers[SourceBroker]):
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         """Leader epoch of a partition in the newest metadata; -1: unknown."""
-        intake = self._intakes.get(partition)
-        if intake is not None and intake.address is not None:
-            return intake.leader_epoch
+        fetch_state = self._intakes.get(partition)
+        if fetch_state is not None and fetch_state.address is not None:
+            return fetch_state.leader_epoch
         found = None if self._prepared is None else partition_of(self._prepared[1], partition)
         return -1 if found is None else found.leader_epoch
 
     def remove(self, partition: TopicPartition) -> None:
         """Stop fetching for a partition."""
-        intake = self._intakes.pop(partition, None)
+        fetch_state = self._intakes.pop(partition, None)
         self._committed.discard(partition)
         self._replicas.forget(partition)
-        if intake is not None and intake.address is not None:
-            self._brokers[intake.address].leave(partition)
+        if fetch_state is not None and fetch_state.address is not None:
+            self._brokers[fetch_state.address].leave(partition)
 
     def resume(self) -> None:
         """Fetch again where room was missing. Cheap: it runs once per iteration of the loop."""
@@ -161,9 +163,9 @@ class Source(Brokers[SourceBroker]):
         """The log of the leader of this epoch has all records that were read. Under a newer leader the position is
         validated again.
         """
-        intake = self._intakes.get(partition)
-        if intake is not None and intake.leader_epoch == leader_epoch:
-            intake.unvalidated = False
+        fetch_state = self._intakes.get(partition)
+        if fetch_state is not None and fetch_state.leader_epoch == leader_epoch:
+            fetch_state.unvalidated = False
         self.resume()
 
     async def is_agreed(self, partition: TopicPartition) -> bool:
@@ -172,10 +174,10 @@ class Source(Brokers[SourceBroker]):
         metadata: Metadata = await self._in_background(self._cluster.metadata, topics, max_age_s=0.0)
         answers = await self._in_background(self._metadata_of_each, metadata.brokers, topics)
         leader = agreed_leader([metadata, *answers.values()], partition)
-        intake = self._intakes.get(partition)
-        if leader is None or intake is None or intake.address is None or not are_complete(answers):
+        fetch_state = self._intakes.get(partition)
+        if leader is None or fetch_state is None or fetch_state.address is None or not are_complete(answers):
             return False
-        return (leader.leader, leader.leader_epoch) == (intake.leader, intake.leader_epoch)
+        return (leader.leader, leader.leader_epoch) == (fetch_state.leader, fetch_state.leader_epoch)
 
     def refresh_soon(self) -> None:
         """Refresh the leaders soon."""
@@ -191,7 +193,7 @@ class Source(Brokers[SourceBroker]):
     def _resume_now(self) -> None:
         self._resuming = False
         for broker in self._brokers.values():
-            if broker.asked_at is None and broker.intakes:
+            if broker.asked_at is None and broker.fetch_states:
                 self._ask(broker)
 
     # -- asking ----------------------------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ class Source(Brokers[SourceBroker]):
         if self._closed or broker.asked_at is not None:
             return
         if channel is None:
-            if broker.intakes:  # otherwise its partitions have moved; the broker may be gone
+            if broker.fetch_states:  # otherwise its partitions have moved; the broker may be gone
                 self._open(broker)
             return
         if not self._room():
@@ -246,7 +248,7 @@ class Source(Brokers[SourceBroker]):
             if error.code not in _SESSION_ERRORS:
                 self._log.info("fetch failed", node=broker.node, error=str(error))
                 self._leave_replicas(broker, AFTER_LOSS_S)
-                for tp, reader in list(broker.intakes.items()):
+                for tp, reader in list(broker.fetch_states.items()):
                     reader.receiver.failed(BrokerFailure.of(error.code, subject=self._reading(tp)))
                 self._refresh(0.1)
                 self._loop.call_later(0.1, self._ask, broker)
@@ -259,59 +261,59 @@ class Source(Brokers[SourceBroker]):
             return
         broker.count_quiet(is_empty=not answer)
         if broker.session.throttle_ms > 0:
-            for throttled in broker.intakes.values():
+            for throttled in broker.fetch_states.values():
                 throttled.receiver.throttled(self._quota, broker.session.throttle_ms / 1000)
         if broker.comparing:
             self._replicas.compared(broker)
         for fetched in answer:
-            intake = broker.intakes.get(fetched.topic_partition)
-            if intake is None:
+            fetch_state = broker.fetch_states.get(fetched.topic_partition)
+            if fetch_state is None:
                 continue
-            intake.settled = False
+            fetch_state.settled = False
             if fetched.error_code:
-                self._partition_failed(broker, intake, fetched)
+                self._partition_failed(broker, fetch_state, fetched)
                 continue
-            before = intake.receiver.offset
-            if before != intake.asked_for or intake.must_be_validated(broker.version):
+            before = fetch_state.receiver.offset
+            if before != fetch_state.asked_for or fetch_state.must_be_validated(broker.version):
                 continue  # its position changed meanwhile; the difference is not a hole
             if fetched.preferred_replica >= 0:
-                self._follow(intake, fetched.preferred_replica)
+                self._follow(fetch_state, fetched.preferred_replica)
                 continue
-            if fetched.diverging is not None and intake.replica >= 0:
-                self._leave_replica(intake, AFTER_ERROR_S, diverging=True)  # it may only lag behind the leader
+            if fetched.diverging is not None and fetch_state.replica >= 0:
+                self._leave_replica(fetch_state, AFTER_ERROR_S, diverging=True)  # it may only lag behind the leader
                 continue
             if fetched.diverging is not None:
-                intake.paused_until = time.monotonic() + _DIVERGED_PAUSE_S
+                fetch_state.paused_until = time.monotonic() + _DIVERGED_PAUSE_S
                 self._replicas.leader_changed(fetched.topic_partition)  # the next position has to be compared, too
-                intake.receiver.diverged(*fetched.diverging)
+                fetch_state.receiver.diverged(*fetched.diverging)
                 continue
             if self._throttle.active:
                 self._throttle.consume(fetched.topic_partition.topic, len(fetched.records))
             # A follower learns the high watermark later than the leader.
-            end = max(fetched.high_watermark, before) if intake.replica >= 0 else fetched.high_watermark
-            intake.receiver.take(fetched._replace(high_watermark=end) if end > fetched.high_watermark else fetched)
-            too_small = intake.receiver.offset == before and len(fetched.records) >= intake.max_bytes
-            if fetched.records and too_small and not intake.receiver.full:
+            end = max(fetched.high_watermark, before) if fetch_state.replica >= 0 else fetched.high_watermark
+            fetch_state.receiver.take(fetched._replace(high_watermark=end) if end > fetched.high_watermark else fetched)
+            too_small = fetch_state.receiver.offset == before and len(fetched.records) >= fetch_state.max_bytes
+            if fetched.records and too_small and not fetch_state.receiver.full:
                 # The next batch is larger than the limit; brokers return it whole only as the first of a response.
-                intake.max_bytes = min(intake.max_bytes * 4, _MAX_PARTITION_BYTES)
+                fetch_state.max_bytes = min(fetch_state.max_bytes * 4, _MAX_PARTITION_BYTES)
         self._ask(broker)
 
-    def _partition_failed(self, broker: SourceBroker, intake: Intake, fetched: Fetched) -> None:
+    def _partition_failed(self, broker: SourceBroker, fetch_state: PartitionFetchState, fetched: Fetched) -> None:
         failure = BrokerFailure.of(fetched.error_code, subject=self._reading(fetched.topic_partition))
-        if intake.replica >= 0:
+        if fetch_state.replica >= 0:
             # An offset that is out of range on a follower may be in range on the leader, which is asked next (KIP-392).
             self._log.info("replica not readable", node=broker.node, error=str(failure))
-            self._leave_replica(intake, AFTER_ERROR_S, diverging=failure.code == ErrorCode.OFFSET_OUT_OF_RANGE)
+            self._leave_replica(fetch_state, AFTER_ERROR_S, diverging=failure.code == ErrorCode.OFFSET_OUT_OF_RANGE)
             if failure.stale_metadata:
                 self._refresh(0.05)
             return
         if failure.stale_metadata or failure.retriable:
-            broker.leave(intake.receiver.partition)
-            intake.address = None
+            broker.leave(fetch_state.receiver.partition)
+            fetch_state.address = None
             self._refresh(0.05)
         else:
-            intake.paused_until = time.monotonic() + 1.0
-        intake.receiver.failed(failure)
+            fetch_state.paused_until = time.monotonic() + 1.0
+        fetch_state.receiver.failed(failure)
 
     def _reading(self, partition: TopicPartition) -> str:
         return f"reading {self._subject(partition)}"
@@ -350,11 +352,11 @@ class Source(Brokers[SourceBroker]):
         """Partitions whose leader in the metadata is outdated."""
         return {
             tp
-            for tp, intake in self._intakes.items()
+            for tp, fetch_state in self._intakes.items()
             if tp.topic in accepted
             and (info := metadata.topics.get(tp.topic)) is not None
             and (partition := info.partitions.get(tp.partition)) is not None
-            and intake.is_stale(info, partition)
+            and fetch_state.is_stale(info, partition)
         }
 
     async def _ask_all(self, metadata: Metadata, topics: Iterable[str], accepted: set[str]) -> Metadata:
@@ -367,16 +369,16 @@ class Source(Brokers[SourceBroker]):
         found = newest_leaders(metadata, answers.values())
         now = time.monotonic()
         stale = self._stale(found, accepted) if are_complete(answers) else set()
-        for tp, intake in self._intakes.items():
-            if intake.is_set_back(now, stale=tp in stale):
+        for tp, fetch_state in self._intakes.items():
+            if fetch_state.is_set_back(now, stale=tp in stale):
                 leader_epoch = found.topics[tp.topic].partitions[tp.partition].leader_epoch
                 self._log.warning(
                     "all brokers name an older leader epoch than the one that was read",
                     partition=str(tp),
                     leader_epoch=leader_epoch,
-                    read=intake.receiver.leader_epoch,
+                    read=fetch_state.receiver.leader_epoch,
                 )
-                intake.accept_older_leader(leader_epoch)
+                fetch_state.accept_older_leader(leader_epoch)
         return found
 
     def _identify(self, accepted: Iterable[str]) -> None:
@@ -395,7 +397,7 @@ class Source(Brokers[SourceBroker]):
         complete = True
         self._identify(accepted)
         touched: set[BrokerAddress] = set()
-        for tp, intake in list(self._intakes.items()):
+        for tp, fetch_state in list(self._intakes.items()):
             if tp.topic not in asked:
                 continue
             info = metadata.topics.get(tp.topic)
@@ -406,79 +408,79 @@ class Source(Brokers[SourceBroker]):
             if info is None or partition is None or partition.leader < 0:
                 complete = False
                 code = ErrorCode.LEADER_NOT_AVAILABLE if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                intake.receiver.failed(
+                fetch_state.receiver.failed(
                     metadata.errors.get(tp.topic) or BrokerFailure.of(code, subject=self._subject(tp))
                 )
-            elif intake.is_stale(info, partition):
+            elif fetch_state.is_stale(info, partition):
                 complete = False
-                if intake.address is None:
+                if fetch_state.address is None:
                     message = f"leader epoch {partition.leader_epoch} is older than a known one"
-                    intake.receiver.failed(
+                    fetch_state.receiver.failed(
                         BrokerFailure.of(ErrorCode.LEADER_NOT_AVAILABLE, message, subject=self._subject(tp))
                     )
-            elif (address := self._assign(tp, intake, info, partition)) is not None:
+            elif (address := self._assign(tp, fetch_state, info, partition)) is not None:
                 touched.add(address)
         for address in touched:
             self._ask(self._brokers[address])
         return complete
 
     def _assign(
-        self, tp: TopicPartition, intake: Intake, info: TopicInfo, partition: PartitionInfo
+        self, tp: TopicPartition, fetch_state: PartitionFetchState, info: TopicInfo, partition: PartitionInfo
     ) -> BrokerAddress | None:
         """Read a partition from this leader from now on, or from the follower that it has named; None if it is no longer
         read.
         """
-        stays = self._replicas.may_stay(intake, info.topic_id, partition)
-        if intake.topic_id != info.topic_id:
-            intake.refuted = -1
-        intake.topic_id = info.topic_id
-        intake.check_topic()
+        stays = self._replicas.may_stay(fetch_state, info.topic_id, partition)
+        if fetch_state.topic_id != info.topic_id:
+            fetch_state.refuted = -1
+        fetch_state.topic_id = info.topic_id
+        fetch_state.check_topic()
         if tp not in self._intakes:
             return None
-        node = intake.replica if stays else partition.leader
-        address = BrokerAddress(node, intake.slot % self._connections)
+        node = fetch_state.replica if stays else partition.leader
+        address = BrokerAddress(node, fetch_state.slot % self._connections)
         if not stays:
-            intake.replica = -1
-            if intake.address != address or intake.leader_epoch != partition.leader_epoch:
-                intake.unvalidated = True
+            fetch_state.replica = -1
+            if fetch_state.address != address or fetch_state.leader_epoch != partition.leader_epoch:
+                fetch_state.unvalidated = True
                 self._replicas.leader_changed(tp)
                 # Ignore a response under way: if the leader moved and came back, its log may have been truncated since.
-                intake.asked_for = -1
-        intake.leader, intake.leader_epoch = partition.leader, partition.leader_epoch
-        self._move(intake, address)
+                fetch_state.asked_for = -1
+        fetch_state.leader, fetch_state.leader_epoch = partition.leader, partition.leader_epoch
+        self._move(fetch_state, address)
         return address
 
-    def _move(self, intake: Intake, address: BrokerAddress) -> None:
+    def _move(self, fetch_state: PartitionFetchState, address: BrokerAddress) -> None:
         """Read a partition over this connection from now on."""
-        tp = intake.receiver.partition
-        if intake.address is not None and intake.address != address:
-            self._brokers[intake.address].leave(tp)
-            intake.asked_for = -1  # a response of the same broker to an earlier request does not count
-        intake.address = address
-        intake.settled = False
-        self._broker_at(address).intakes[tp] = intake
+        tp = fetch_state.receiver.partition
+        if fetch_state.address is not None and fetch_state.address != address:
+            self._brokers[fetch_state.address].leave(tp)
+            fetch_state.asked_for = -1  # a response of the same broker to an earlier request does not count
+        fetch_state.address = address
+        fetch_state.settled = False
+        self._broker_at(address).fetch_states[tp] = fetch_state
 
     # -- followers ---------------------------------------------------------------------------------------------------
 
-    def _follow(self, intake: Intake, node: int) -> None:
+    def _follow(self, fetch_state: PartitionFetchState, node: int) -> None:
         """The leader names this broker, which has a replica in the client's rack."""
-        if self._replicas.follow(intake, node, time.monotonic()):
-            address = BrokerAddress(node, intake.slot % self._connections)
-            self._move(intake, address)
+        if self._replicas.follow(fetch_state, node, time.monotonic()):
+            address = BrokerAddress(node, fetch_state.slot % self._connections)
+            self._move(fetch_state, address)
             self._ask(self._brokers[address])
 
-    def _leave_replica(self, intake: Intake, held_s: float, *, diverging: bool = False) -> None:
+    def _leave_replica(self, fetch_state: PartitionFetchState, held_s: float, *, diverging: bool = False) -> None:
         """Read a partition from its leader again, for at least so many seconds."""
-        self._replicas.leave(intake, held_until=time.monotonic() + held_s, diverging=diverging)
-        address = BrokerAddress(intake.leader, intake.slot % self._connections)
-        self._move(intake, address)
+        self._replicas.leave(fetch_state, held_until=time.monotonic() + held_s, diverging=diverging)
+        address = BrokerAddress(fetch_state.leader, fetch_state.slot % self._connections)
+        self._move(fetch_state, address)
         self._ask(self._brokers[address])
 
     def _leave_replicas(self, broker: SourceBroker, held_s: float, *, before: float = float("inf")) -> None:
         """Leave a follower, for the partitions that its leader was asked for before this time (monotonic)."""
-        for intake in list(broker.intakes.values()) if self._replicas.allowed else ():
-            if intake.replica == broker.node and intake.replica_until <= before:
-                self._leave_replica(intake, held_s)
+        for fetch_state in list(broker.fetch_states.values()) if self._replicas.allowed else ():
+            if fetch_state.replica == broker.node and fetch_state.replica_until <= before:
+                self._leave_replica(fetch_state, held_s)
 
     def _unreachable(self, broker: SourceBroker, error: KafkaFailure) -> None:
         super()._unreachable(broker, error)
@@ -501,7 +503,7 @@ class Source(Brokers[SourceBroker]):
                 broker.channel.fail(
                     TimeoutFailure(f"broker {broker.node} did not respond to a Fetch request within {limit:.0f} s")
                 )
-            elif broker.asked_at is None and broker.intakes:
+            elif broker.asked_at is None and broker.fetch_states:
                 self._ask(broker)
             elif broker.asked_at is not None and now - broker.asked_at > SLOW_RESPONSE_S + broker.wait_ms / 1000:
                 self.failure = TimeoutFailure(

@@ -227,7 +227,7 @@ def test_between_transactions_the_ledger_gets_unmoved_partitions_once_and_no_mov
 
 
 def test_a_hand_off_after_a_lookup_is_clean_only_after_an_acknowledgement() -> None:
-    """Nor when another executor has copied further, as found by a look-up at the stop (`LookUps._align`)."""
+    """Nor when another executor has copied further, as found by a look-up at the stop (`ProgressLookUps._align`)."""
     bench = Bench(10, target=100, records=5)
     tp, outbox = bench.cursor.partition, bench.outbox
     copier = Copier(ASSIGNMENT, 0)

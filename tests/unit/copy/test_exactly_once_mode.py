@@ -17,7 +17,7 @@ from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.copy.executor.commits import TransactionCommits
 from mm2.copy.executor.copier import Copier
-from mm2.copy.executor.intakes import Intake
+from mm2.copy.executor.fetch_states import PartitionFetchState
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
@@ -200,7 +200,7 @@ def _finds_the_new_topic(start: Start) -> bool:
     """Whether a successor detects that the source is the topic "new"."""
     scene = opening_bench.Scene(transactions=EXACTLY_ONCE)
     opening_bench.play(scene, lambda: scene.begin(start))
-    Intake(scene.cursor, 1 << 20, topic_id="new").check_topic()
+    PartitionFetchState(scene.cursor, 1 << 20, topic_id="new").check_topic()
     return ("source_recreated", "new") in scene.bench.owner.calls
 
 
@@ -429,7 +429,7 @@ def test_no_second_transaction_follows_one_that_takes_longer_than_the_stop() -> 
 
 def test_nothing_is_sent_between_the_positions_and_the_end_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused batch is offered again after a while, but not in a transaction whose positions do not count it."""
-    monkeypatch.setattr("mm2.copy.executor.outcomes._REFUSED_RETRY_S", 0.02)
+    monkeypatch.setattr("mm2.copy.executor.produce_outcomes._REFUSED_RETRY_S", 0.02)
     order: list[str] = []
 
     async def scenario(scene: sinks.Scene) -> None:

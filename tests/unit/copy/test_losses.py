@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from mm2.copy.executor import history
 from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.fetch_states import PartitionFetchState
 from mm2.copy.executor.history import HistoryVerdict, examine
-from mm2.copy.executor.intakes import Intake
 from mm2.copy.executor.losses import CONTRADICTED_S, Losses
 from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.session import EpochStart, Mark, Session
@@ -452,7 +452,7 @@ def test_after_a_truncation_behind_the_mark_the_epoch_before_it_is_kept() -> Non
     assert (scene.bench.owner.calls, scene.cursor.leader_epoch) == ([("uncertain", 10, 3)], 2)
     scene.epochs = [(2, 0), (9, 5)]  # the second election: 5..9 are other records
     scene.cursor.suspended = False
-    assert Intake(scene.cursor, 1, unvalidated=True).must_be_validated(11)
+    assert PartitionFetchState(scene.cursor, 1, unvalidated=True).must_be_validated(11)
 
 
 def test_a_failed_request_for_the_range_changes_nothing() -> None:

@@ -239,7 +239,7 @@ def test_a_new_leader_gets_nothing_before_the_old_one_has_responded() -> None:
 
 
 def test_a_batch_missing_in_the_response_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.outcomes._REFUSED_RETRY_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.produce_outcomes._REFUSED_RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox()
@@ -466,8 +466,8 @@ def test_records_of_the_session_before_end_the_micro_batch() -> None:
 
 
 def test_a_lookup_that_stays_rejected_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.look_ups._RETRY_S", 0.01)
-    monkeypatch.setattr("mm2.copy.executor.look_ups.LOOK_UP_REFUSED_S", 0.1)
+    monkeypatch.setattr("mm2.copy.executor.progress_look_ups._RETRY_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.progress_look_ups.LOOK_UP_REFUSED_S", 0.1)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
@@ -492,8 +492,8 @@ def test_a_lookup_that_stays_rejected_is_abandoned(monkeypatch: pytest.MonkeyPat
 
 def test_a_session_is_not_looked_up_without_end_where_that_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader has changed before the first batch (rule S6), and the READ right is missing now."""
-    monkeypatch.setattr("mm2.copy.executor.look_ups._RETRY_S", 0.01)
-    monkeypatch.setattr("mm2.copy.executor.look_ups.LOOK_UP_REFUSED_S", 0.05)
+    monkeypatch.setattr("mm2.copy.executor.progress_look_ups._RETRY_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.progress_look_ups.LOOK_UP_REFUSED_S", 0.05)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(looked_up=True)
@@ -653,7 +653,7 @@ def test_after_a_lookup_nothing_is_sent_in_another_leader_epoch() -> None:
 
 
 def test_an_unanswered_lookup_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.look_ups._RETRY_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.progress_look_ups._RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
@@ -725,7 +725,7 @@ def test_a_batch_that_is_too_large_is_cut_and_what_follows_keeps_its_numbers() -
 
 
 def test_a_record_that_is_too_large_is_resent_in_case_the_limit_was_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.outcomes._REFUSED_RETRY_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.produce_outcomes._REFUSED_RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
@@ -741,7 +741,7 @@ def test_a_record_that_is_too_large_is_resent_in_case_the_limit_was_raised(monke
 
 
 def test_a_batch_that_the_owner_has_handled_is_not_resent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.outcomes._REFUSED_RETRY_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.produce_outcomes._REFUSED_RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True)

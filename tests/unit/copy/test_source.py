@@ -14,7 +14,7 @@ import pytest
 
 from mm2.copy.executor.brokers import BrokerAddress
 from mm2.copy.executor.fetch_selector import FetchLimits
-from mm2.copy.executor.intakes import Intake, SourceBroker
+from mm2.copy.executor.fetch_states import PartitionFetchState, SourceBroker
 from mm2.copy.executor.source import Source
 from mm2.copy.executor.throttle import Throttle
 from mm2.kafka.cluster import Cluster
@@ -86,7 +86,7 @@ class Line:
         self.broker = source._brokers[BrokerAddress(node, 0)] = SourceBroker(node, 0, session=cast(Any, session))
         self.broker.channel = cast(Any, self)
         self.broker.version = version
-        self.broker.intakes = {receiver.partition: source._intakes[receiver.partition] for receiver in receivers}
+        self.broker.fetch_states = {receiver.partition: source._intakes[receiver.partition] for receiver in receivers}
 
     def _request(
         self, _version: int, _correlation: int, _client: str, wanted: dict[TopicPartition, Position], **more: Any
@@ -144,7 +144,7 @@ class Scene:
     def line(self, *receivers: Feed, version: int = fetch.MAX_VERSION) -> Line:
         """A broker that leads these receivers' partitions, and responses when the test calls for them."""
         for receiver in receivers:
-            self.source._intakes[receiver.partition] = Intake(receiver, 1 << 20)
+            self.source._intakes[receiver.partition] = PartitionFetchState(receiver, 1 << 20)
         return Line(self.source, receivers, version)
 
     def say(self, leader: int, topic_id: str = "", leader_epoch: int = 1) -> None:
@@ -198,7 +198,7 @@ def test_prepared_partitions_are_connected_before_the_first_read_and_not_looked_
         scene.say(2)  # no metadata request: a broker that is no longer the leader returns an error
         scene.source.add([Feed(tp) for tp in partitions])
         await asyncio.sleep(0)
-        assert {intake.address for intake in scene.source._intakes.values()} == {BrokerAddress(1, 0)}
+        assert {fetch_state.address for fetch_state in scene.source._intakes.values()} == {BrokerAddress(1, 0)}
         await asyncio.sleep(0.1)
         assert scene.opened[0] == 1
 
@@ -317,7 +317,7 @@ def _leaders(scene: Scene, answers: dict[int, tuple[int, int] | None]) -> None:
 
 @pytest.fixture
 def _set_back_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.intakes._SET_BACK_AFTER_S", 0.2)
+    monkeypatch.setattr("mm2.copy.executor.fetch_states._SET_BACK_AFTER_S", 0.2)
     monkeypatch.setattr("mm2.copy.executor.source.WATCH_S", 0.05)
 
 
@@ -330,11 +330,11 @@ def test_a_deposed_leader_that_does_not_know_it_is_not_read_from() -> None:
         receiver.leader_epoch = 5
         _leaders(scene, {1: (1, 4), 2: (2, 5)})
         scene.source.add([receiver])
-        intake = scene.source._intakes[receiver.partition]
-        await wait_until_async(lambda: intake.address == BrokerAddress(2, 0))
+        fetch_state = scene.source._intakes[receiver.partition]
+        await wait_until_async(lambda: fetch_state.address == BrokerAddress(2, 0))
         scene.source.refresh_soon()
         await asyncio.sleep(0.5)
-        assert (intake.address, intake.leader_epoch, receiver.failures) == (BrokerAddress(2, 0), 5, [])
+        assert (fetch_state.address, fetch_state.leader_epoch, receiver.failures) == (BrokerAddress(2, 0), 5, [])
 
     play(scenario)
 
@@ -348,13 +348,13 @@ def test_an_older_leader_epoch_is_accepted_when_all_brokers_name_it_for_a_while(
         receiver.leader_epoch = 5
         _leaders(scene, {1: (1, 4), 2: None})
         scene.source.add([receiver])
-        intake = scene.source._intakes[receiver.partition]
+        fetch_state = scene.source._intakes[receiver.partition]
         await asyncio.sleep(0.5)
-        assert intake.address is None
+        assert fetch_state.address is None
         assert receiver.failures, "and the partition has a reason"
         _leaders(scene, {1: (1, 4), 2: (1, 4)})
-        await wait_until_async(lambda: intake.address == BrokerAddress(1, 0))
-        assert intake.leader_epoch == 4
+        await wait_until_async(lambda: fetch_state.address == BrokerAddress(1, 0))
+        assert fetch_state.leader_epoch == 4
 
     play(scenario)
 
@@ -367,9 +367,9 @@ def test_leaders_are_looked_up_again_when_metadata_are_old() -> None:
         _leaders(scene, {1: (1, 4), 2: (2, 5), 3: (2, 5)})
         scene.source._max_age_s = 1.0
         scene.source.add([receiver])
-        intake = scene.source._intakes[receiver.partition]
-        await wait_until_async(lambda: intake.address == BrokerAddress(1, 0))
-        await wait_until_async(lambda: intake.address == BrokerAddress(2, 0))
+        fetch_state = scene.source._intakes[receiver.partition]
+        await wait_until_async(lambda: fetch_state.address == BrokerAddress(1, 0))
+        await wait_until_async(lambda: fetch_state.address == BrokerAddress(2, 0))
 
     play(scenario)
 
@@ -379,8 +379,8 @@ def test_a_validation_by_a_former_leader_is_ignored() -> None:
         receiver = Feed(TopicPartition("t", 0))
         receiver.leader_epoch = 3
         line = scene.line(receiver, version=fetch.FLEXIBLE_FROM - 1)
-        intake = scene.source._intakes[receiver.partition]
-        intake.leader_epoch = 5
+        fetch_state = scene.source._intakes[receiver.partition]
+        fetch_state.leader_epoch = 5
         scene.source.validated(receiver.partition, 4)
         line.ask()
         assert (receiver.suspicions, line.asked) == (1, [])
@@ -417,16 +417,16 @@ def test_an_answer_from_before_the_leader_moved_and_came_back_is_dropped() -> No
         receiver = Reader(TopicPartition("t", 0))
         first = scene.line(receiver)
         second = Line(scene.source, [], fetch.MAX_VERSION, node=2)
-        intake = scene.source._intakes[receiver.partition]
+        fetch_state = scene.source._intakes[receiver.partition]
         first.ask()
         scene.say(2, leader_epoch=2)
         scene.source.refresh_soon()
-        await wait_until_async(lambda: intake.address == BrokerAddress(2, 0))
+        await wait_until_async(lambda: fetch_state.address == BrokerAddress(2, 0))
         second.answer(fetched(receiver.partition, 20))
         assert (receiver.offset, second.asked[-1][receiver.partition].offset) == (60, 60)
         scene.say(1, leader_epoch=3)
         scene.source.refresh_soon()
-        await wait_until_async(lambda: intake.address == BrokerAddress(1, 0))
+        await wait_until_async(lambda: fetch_state.address == BrokerAddress(1, 0))
         first.answer(fetched(receiver.partition, 50))
         assert (receiver.taken, first.asked[-1][receiver.partition].offset) == ([20], 60)
         first.answer(fetched(receiver.partition, 5))
@@ -491,8 +491,8 @@ def test_an_abandoned_partition_is_not_fetched() -> None:
     async def scenario(scene: Scene) -> None:
         one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
         line = scene.line(one, two)
-        for intake in line.broker.intakes.values():
-            intake.address = BrokerAddress(1, 0)
+        for fetch_state in line.broker.fetch_states.values():
+            fetch_state.address = BrokerAddress(1, 0)
         line.ask()
         scene.source.remove(one.partition)
         line.answer(fetched(one.partition, 5), fetched(two.partition, 6))

@@ -77,7 +77,7 @@ class PartitionReceiver(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Intake:
+class PartitionFetchState:
     """A receiver, and the source's state of its partition."""
 
     receiver: PartitionReceiver
@@ -146,7 +146,7 @@ class SourceBroker(Link):
     asked_at: float | None = None  # monotonic seconds; None while no answer is due
     wait_ms: int = 0  # maximum time until the broker responds
     quiet: int = 0  # consecutive responses without records
-    intakes: dict[TopicPartition, Intake] = field(default_factory=dict)
+    fetch_states: dict[TopicPartition, PartitionFetchState] = field(default_factory=dict)
     wanted: dict[TopicPartition, Position] = field(default_factory=dict)  # all partitions of the last request
     left: dict[TopicPartition, None] = field(default_factory=dict)  # removed since the last request, in order
     throttle_pending: bool = False  # some partitions wait for the throttle
@@ -154,18 +154,18 @@ class SourceBroker(Link):
 
     def leave(self, partition: TopicPartition) -> None:
         """Stop reading a partition from this broker."""
-        if self.intakes.pop(partition, None) is not None:
+        if self.fetch_states.pop(partition, None) is not None:
             self.left[partition] = None
 
-    def candidates(self, *, include_settled: bool) -> list[tuple[TopicPartition, Intake]]:
+    def candidates(self, *, include_settled: bool) -> list[tuple[TopicPartition, PartitionFetchState]]:
         """The partitions to consider for the next request; the entries of the others stay as they are."""
         return [
-            (tp, intake)
-            for tp, intake in self.intakes.items()
+            (tp, fetch_state)
+            for tp, fetch_state in self.fetch_states.items()
             if include_settled
-            or not intake.settled
-            or intake.receiver.suspended
-            or intake.receiver.offset != intake.asked_for
+            or not fetch_state.settled
+            or fetch_state.receiver.suspended
+            or fetch_state.receiver.offset != fetch_state.asked_for
         ]
 
     def set_wait(self, max_wait_ms: int, *, has_changes: bool, left_out: bool) -> None:

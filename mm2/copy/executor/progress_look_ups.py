@@ -27,7 +27,7 @@ from mm2.kafka.structs import TopicPartition
 _RETRY_S: Final = 0.25
 
 #: Looks up the progress of copy sessions on the target.
-LookUp = Callable[
+ProgressLookUp = Callable[
     [Mapping[TopicPartition, ProgressQuestion]],
     Awaitable[Mapping[TopicPartition, TargetProgress | KafkaFailure]],
 ]
@@ -43,7 +43,7 @@ class LookUpOwner(Protocol):
         """The producer cannot continue."""
 
 
-class LookUps:
+class ProgressLookUps:
     """Outboxes whose progress is being looked up; they are paused until it is known.
 
     ``refresh(delay)`` looks up the leaders. Without ``look_up`` there are no copy sessions, and nothing is looked up.
@@ -54,7 +54,7 @@ class LookUps:
         owner: LookUpOwner,
         cluster: str,
         loop: asyncio.AbstractEventLoop,
-        look_up: LookUp | None,
+        look_up: ProgressLookUp | None,
         topic_ids: TargetTopicIds,
         refresh: Callable[[float], None],
     ) -> None:

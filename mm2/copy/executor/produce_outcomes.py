@@ -1,4 +1,4 @@
-"""Outcomes of batches that were sent: acknowledged, rejected, or unknown because no response has arrived.
+"""ProduceOutcomes of batches that were sent: acknowledged, rejected, or unknown because no response has arrived.
 
 The rules S2 to S4 of docs/design/copy-sessions.md apply.
 """
@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from mm2.copy.executor.look_ups import LookUp, LookUps
 from mm2.copy.executor.outbox import Outbox, OutboxState, OutgoingBatch, subject_of
+from mm2.copy.executor.progress_look_ups import ProgressLookUp, ProgressLookUps
 from mm2.copy.executor.topic_ids import TargetTopicIds
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
@@ -75,7 +75,7 @@ class Sender(Protocol):
         """Look up the leader of an outbox that has none."""
 
 
-class Outcomes:
+class ProduceOutcomes:
     """Delivers acknowledgements in order, and decides what is resent, looked up or reported after a failure.
 
     ``look_ups`` has the outboxes with batches whose outcome is unknown. ``on_lost(outbox, failure)`` reports that a
@@ -89,12 +89,12 @@ class Outcomes:
         sender: Sender,
         cluster: Cluster,
         loop: asyncio.AbstractEventLoop,
-        look_up: LookUp | None,
+        look_up: ProgressLookUp | None,
         topic_ids: TargetTopicIds,
         refresh: Callable[[float], None],
         on_lost: Callable[[Outbox, KafkaFailure], None] | None,
     ) -> None:
-        self.look_ups = LookUps(self, cluster.name, loop, look_up, topic_ids, refresh)
+        self.look_ups = ProgressLookUps(self, cluster.name, loop, look_up, topic_ids, refresh)
         self._sender = sender
         self._cluster = cluster.name
         self._loop = loop
