@@ -35,7 +35,8 @@ def test_java_s_and_our_members_share_a_group(
     config = {"connector.class": "FileStreamSink", "topics": unique, "tasks.max": "2", "file": str(out)}
     config |= {f"consumer.override.{key}": value for key, value in overrides.items()}
     second = DistributedWorker if first is JavaDistributedWorker else JavaDistributedWorker
-    props = distributed_props(broker.bootstrap, f"{unique}-workers")
+    by_coordinator = "group.protocol" in overrides
+    props = distributed_props(broker.bootstrap, f"{unique}-workers", by_coordinator=by_coordinator)
     wanted: list[str] = []
 
     def more(text: str) -> None:

@@ -65,7 +65,7 @@ def test_partitions_move_between_two_workers_without_loss_or_duplicate(
     broker: LocalKafka, topic: str, folder: Path, overrides: dict[str, str]
 ) -> None:
     events, b = folder / "events", broker.bootstrap
-    props = distributed_props(b, f"{topic}-workers")
+    props = distributed_props(b, f"{topic}-workers", by_coordinator=overrides is BY_COORDINATOR)
     config = sink_props(topic, topic, events, tasks__max="2")
     config |= overrides
     with DistributedWorker(folder / "one", props) as one:
@@ -215,7 +215,9 @@ def test_a_worker_killed_between_put_and_commit_has_its_records_delivered_again(
     broker: LocalKafka, topic: str, folder: Path, overrides: dict[str, str]
 ) -> None:
     events = folder / "events"
-    props = {**distributed_props(broker.bootstrap, f"{topic}-workers"), "offset.flush.interval.ms": "600000"}
+    by_coordinator = overrides is BY_COORDINATOR
+    props = distributed_props(broker.bootstrap, f"{topic}-workers", by_coordinator=by_coordinator)
+    props["offset.flush.interval.ms"] = "600000"
     config = sink_props(topic, topic, events) | overrides
     with DistributedWorker(folder / "one", props) as one:
         one.rest.create(topic, config)
@@ -232,7 +234,7 @@ def test_a_worker_killed_between_put_and_commit_has_its_records_delivered_again(
 def test_the_coordinator_moves_the_partitions_of_a_killed_task(broker: LocalKafka, topic: str, folder: Path) -> None:
     """Two workers with a task each. No record is lost, and a recreated connector continues at the offsets."""
     events, b = folder / "events", broker.bootstrap
-    props = {**distributed_props(b, f"{topic}-workers"), "offset.flush.interval.ms": "500"}
+    props = {**distributed_props(b, f"{topic}-workers", by_coordinator=True), "offset.flush.interval.ms": "500"}
     wanted: list[str] = []
 
     def more(text: str) -> None:

@@ -235,8 +235,14 @@ SHORT_SESSIONS: Final = {
 }
 
 
-def distributed_props(bootstrap: str, group: str) -> dict[str, str]:
-    """Properties of a distributed worker with three internal topics of its group and a session timeout of some seconds."""
+def distributed_props(bootstrap: str, group: str, *, by_coordinator: bool = False) -> dict[str, str]:
+    """Properties of a distributed worker with three internal topics of its group and a session timeout of some seconds.
+
+    ``by_coordinator``: for sink tasks with ``group.protocol=consumer``, whose session timeout is the coordinator's.
+    """
+    sessions = {
+        key: value for key, value in SHORT_SESSIONS.items() if not (by_coordinator and key.startswith("consumer."))
+    }
     return {
         "bootstrap.servers": bootstrap,
         "group.id": group,
@@ -248,7 +254,7 @@ def distributed_props(bootstrap: str, group: str) -> dict[str, str]:
         "offset.storage.partitions": "3",
         "status.storage.partitions": "2",
         "scheduled.rebalance.max.delay.ms": "1000",
-        **SHORT_SESSIONS,
+        **sessions,
     }
 
 
