@@ -49,6 +49,9 @@ class Seen:
     cursor: int = 0  # index in the source's log of the next expected record
     free: bool = False  # order and gaps are only checked at the end
     verified: int = 0  # source offset up to which positions were verified
+    unchecked: list[tuple[str, int]] = field(
+        default_factory=list
+    )  # where records arrived while the source had no leader
 
 
 class Reset(NamedTuple):
@@ -182,10 +185,17 @@ class Oracle:
             raise Violation("aborted", f"{where}: record {serial} of an aborted transaction")
         if seen.free or index in self.excuses.source_cut or self.excuses.aborted:
             return
+        seen.unchecked.append((where, serial))
         leader = self.source.leader_replica((self.topic, index))
         if leader is None:
             return
-        while True:
+        for place, found in seen.unchecked:
+            self._follows(index, seen, leader, place, found)
+        seen.unchecked.clear()
+
+    def _follows(self, index: int, seen: Seen, leader: Replica, where: str, serial: int) -> None:
+        """Check that a record on the target is the next one of the source."""
+        while index not in self.broken:
             wanted = self._next(leader, seen)
             if wanted is None:
                 raise Violation("unknown", f"{where}: record {serial} is not behind the last one on the source")
@@ -194,7 +204,6 @@ class Oracle:
             if not (wanted[2] and (self.read_committed or self.excuses.aborted)):
                 message = f"{where}: record {serial} follows, record {wanted[1]} at {wanted[0]} is missing"
                 self._break(index, Violation("lost", message))
-                return
 
     def _break(self, index: int, violation: Violation) -> None:
         if not self.alarm:

@@ -95,6 +95,7 @@ class ContinuedSessions:
                 outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
                 if skip:
                     outbox.end_offset = progress.target_end
+            outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
             self._sink.end_pause(outbox)
 
         cursor.begin(mark, skip=skip, skip_base=base)

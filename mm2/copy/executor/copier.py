@@ -410,6 +410,7 @@ class Copier:
             # A paused outbox with nothing to send was fenced: the target has more records than it has sent. And a look-up without a
             # later acknowledgement may have been answered by a deposed leader (rule S6).
             clean = clean and not cursor.outbox.paused and cursor.outbox.verified_epoch is None
+            clean = clean and not cursor.outbox.is_unverified
             committed = self._positions.committed.get(tp)
             # Also after an unclean hand-off: otherwise a late position of this executor would count as a user's (rule C4).
             seen = self._positions.seen(tp)

@@ -85,6 +85,7 @@ class NewSessions:
         self._sessions.current.pop(cursor.partition, None)
         outbox = cursor.outbox
         outbox.looked_up, outbox.verified_epoch, outbox.floor, outbox.ended_sessions = False, None, -1, ()
+        outbox.is_unverified = False
         note = f"at least once: the remote topic has an old message format (message.format.version): {failure}"
         self._open_without_idempotence({cursor.partition: mark.source}, note)
 
@@ -243,7 +244,8 @@ class NewSessions:
             if not self._sessions.is_current(cursor.partition, session):
                 return  # another session has been opened meanwhile
             cursor.outbox.begin(identity, 0, known=False)
-            # In another leader epoch the sessions before it are looked up again (rule S6).
+            # The sessions before it are looked up again before its first batch (rule R3).
+            cursor.outbox.is_unverified = bool(ending.sessions)
             cursor.outbox.verified_epoch = ending.leader_epoch if ending.leader_epoch >= 0 else None
             cursor.outbox.end_offset = mark.target
             self._sink.end_pause(cursor.outbox)

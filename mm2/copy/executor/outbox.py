@@ -98,6 +98,7 @@ class Outbox:
     acked_ms: int = -1  # largest timestamp of the last acknowledged batch, by which the leader forgets the producer
     leader_epoch: int = -1  # of the partition, by the newest metadata
     verified_epoch: int | None = None  # of the last look-up, until the first acknowledgement that follows it
+    is_unverified: bool = False  # nothing is sent before a look-up
     floor: int = -1  # target offset where the session began; -1: unknown
     ended_sessions: tuple[EndedSession, ...] = ()  # `Session.after`
     look_up_cause: KafkaFailure | None = None  # why the look-up is made; None when there was no response
@@ -161,6 +162,7 @@ class Outbox:
         self.known = known
         self.acked_ms = -1
         self.verified_epoch = None
+        self.is_unverified = False
         for outgoing in self.queue:
             outgoing.at = -1
 

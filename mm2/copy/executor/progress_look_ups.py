@@ -130,7 +130,10 @@ class ProgressLookUps:
         elif answer.is_final and self._is_refused_for_long(tp):
             # Rely on the broker's producer state.
             del self._waiting[tp]
-            outbox.verified_epoch = None  # or the next batch would be looked up, too, and none would be sent
+            outbox.is_unverified, outbox.verified_epoch = (
+                False,
+                None,
+            )  # or the next batch would be looked up, too, and none would be sent
             note = f"at least once: an unanswered batch cannot be looked up on the target: {answer}"
             self._log.warning(note, partition=str(tp))
             if outbox.on_uncertain is not None:
@@ -152,7 +155,7 @@ class ProgressLookUps:
         """Deliver what is on the target, and resend the rest."""
         there = progress.records
         outbox.last_error = None
-        outbox.known = False
+        outbox.known = outbox.is_unverified = False
         outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
         if outbox.verified_epoch not in {None, outbox.leader_epoch}:
             self._refresh(0.0)

@@ -290,9 +290,10 @@ class Sink(Brokers[_TargetBroker]):
         while broker.ready and size < self._max_request_bytes:
             outbox = broker.ready.popleft()
             outbox.ready = False
-            if outbox.verified_epoch not in {None, outbox.leader_epoch} and not outbox.is_blocked:
+            in_other_epoch = outbox.verified_epoch not in {None, outbox.leader_epoch}
+            if (outbox.is_unverified or in_other_epoch) and not outbox.is_blocked:
                 outbox.look_up_cause = None
-                # Looked up in another leader epoch, possibly on a deposed leader (rule S6).
+                # Not looked up, or in another leader epoch, possibly on a deposed leader (rules R3, S6).
                 self._outcomes.look_ups.add(outbox)
                 continue
             is_elsewhere = outbox.address != broker.address

@@ -636,6 +636,21 @@ def test_a_target_with_an_old_message_format_ends_the_session_but_no_transaction
     play(scenario)
 
 
+def test_the_first_batch_after_an_ended_session_is_looked_up() -> None:
+    """A broker may process requests of a dead executor after the look-up that ended its session."""
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(looked_up=True)
+        box.is_unverified, box.verified_epoch = True, box.leader_epoch
+        scene.standing = TargetProgress(0, 0, box.leader_epoch)
+        scene.put(box, "a")
+        await wait_until_async(lambda: line.requests)
+        assert len(scene.questions) == 1
+        assert not box.is_unverified
+
+    play(scenario)
+
+
 def test_after_a_lookup_nothing_is_sent_in_another_leader_epoch() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(looked_up=True)
