@@ -131,7 +131,7 @@ class Copier:
         spec, sink, endpoints = self._spec, self._sink, self._endpoints
         for part in spec.partitions:
             outbox = sink.outbox(part.target, idempotent=True, transactional=spec.transactions is not None)
-            cursor = self._cursors[part.source] = Cursor(part, outbox, self._events, spec.read_committed)
+            cursor = self._cursors[part.source] = Cursor(part, outbox, self._events, spec.read_committed, self._changer)
             if spec.changes is not None and spec.changes.not_repeatable:
                 cursor.conditions.note = f"at least once: {spec.changes.not_repeatable}"
             cursor.suspended = True  # until its start position is known: an early end must not report a position

@@ -142,8 +142,10 @@ class Cursor:
     outbox: Outbox
     owner: Owner
     read_committed: bool
+    changes: (
+        Changer | None
+    )  # None: records are copied as they are. Both are other ones while a predecessor's session ends
     offset: int = -1
-    changes: Changer | None = None  # None: records are copied as they are
     suspended: bool = False
     leader_epoch: int = -1
     epochs: tuple[EpochStart, ...] = ()  # that were read, see `LedgerEntry.source_epochs`

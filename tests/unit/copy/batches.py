@@ -112,7 +112,7 @@ class Bench:
     def __init__(self, offset: int = 0, *, read_committed: bool = False, **begin: int) -> None:
         self.owner = Owner()
         self.outbox = Outbox(SPEC.target, PRODUCER)
-        self.cursor = Cursor(SPEC, self.outbox, self.owner, read_committed)
+        self.cursor = Cursor(SPEC, self.outbox, self.owner, read_committed, None)
         records = begin.pop("records", 0)
         self.cursor.known_epoch = begin.pop("known_epoch", 0)
         self.cursor.begin(Mark(offset, begin.pop("target", -1), records), **begin)

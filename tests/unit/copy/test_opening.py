@@ -788,11 +788,14 @@ def test_records_that_were_copied_before_transformations_are_counted_without_the
     assert scene.cursor.changes is changer
 
 
-def test_a_session_with_the_same_transformations_continues() -> None:
+@pytest.mark.parametrize(("records", "clean"), [(50, True), (50, False), (54, False)])
+def test_a_session_with_the_same_transformations_continues_with_them(records: int, clean: bool) -> None:
     scene = Scene(**changing())
-    scene.standings = [TargetProgress(54, 154, 4)]
-    play(scene, lambda: scene.begin(Start(50, 40, under(CHANGED))))
-    assert (scene.cursor.predecessor.remaining, scene.cursor.predecessor.finishing) == (4, False)
+    scene.sessions.changes = scene.cursor.changes = changer = cast(Any, object())
+    scene.standings = [TargetProgress(records, 100 + records, 4)]
+    play(scene, lambda: scene.begin(Start(50, 40, under(CHANGED), clean=clean)))
+    assert (scene.cursor.predecessor.remaining, scene.cursor.predecessor.finishing) == (records - 50, False)
+    assert scene.cursor.changes is changer
 
 
 # -- looking for records by content ---------------------------------------------------------------------------------------
