@@ -72,6 +72,8 @@ def test_records_with_log_append_time_keep_their_timestamps(pair: VersionPair) -
 
 def test_records_in_old_message_formats_are_equal(pair: VersionPair) -> None:
     """Formats of before 0.11, which a source can store until 3.0 (KIP-724)."""
+    if not pair.formats:
+        pytest.skip("The source stores no old formats.")
     pair.await_equal(*pair.formats)
 
 
@@ -96,8 +98,8 @@ def test_topics_configs_and_new_partitions_follow_the_source(pair: VersionPair) 
     remote, source, target = "S.v.synced", pair.source, pair.target
     pair.process.eventually(lambda: partitions_of(target, remote) == 1)
     pair.process.eventually(lambda: config_of(target, remote, "retention.ms") == "123456789")
-    if not pair.here.since(4, 0):
-        is_rejected = pair.there.since(4, 0)
+    if not pair.here.since(4, 1):
+        is_rejected = pair.there.since(4, 1)
         pair.process.eventually(lambda: is_rejected or config_of(target, remote, "segment.bytes") == SMALL_SEGMENT)
         assert (config_of(target, remote, "segment.bytes") != SMALL_SEGMENT) == is_rejected
     alter_configs(source, "v.synced", {"retention.ms": "987654321"})

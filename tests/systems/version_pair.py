@@ -172,8 +172,8 @@ def seed(pair: VersionPair) -> None:
     for name, version in pair.formats.items():
         create(source, f"v.{name}", 1, {"retention.ms": "-1", "message.format.version": version})
         write_plain(source, f"v.{name}", 0, headers=False)
-    # Since 4.0 a segment has at least 1 MiB (KIP-1030), so that a newer target rejects this property.
-    small = {} if pair.here.since(4, 0) else {"segment.bytes": SMALL_SEGMENT}
+    # Since 4.1 a segment has at least 1 MiB, so that a newer target rejects this property.
+    small = {} if pair.here.since(4, 1) else {"segment.bytes": SMALL_SEGMENT}
     create(source, "v.synced", 1, {"retention.ms": "123456789", "cleanup.policy": "delete", **small})
     create(source, "v.load", 3, {"retention.ms": "-1"})
     for step in steps:
