@@ -39,7 +39,7 @@ TONES: Final[Mapping[str, str]] = {
     "DESTROYED": "unknown",
     # Reasons of gaps
     **dict.fromkeys(INTENDED, "ok"),
-    **dict.fromkeys(("retention", "truncated", "recreated", "quarantined", "missing"), "bad"),
+    **dict.fromkeys(("retention", "truncated", "recreated", "quarantined", "skipped", "missing"), "bad"),
 }
 #: More columns than this need a wide window.
 _MANY_COLUMNS: Final = 6

@@ -28,11 +28,12 @@ from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.token_server import AUDIENCE, CLIENT_ID, TokenServer
 from tests.support import certificates
+from tests.support.waiting import PATIENCE
 
 OAUTH = "org.apache.kafka.common.security.oauthbearer"
 SECRET, PASSPHRASE = "client-5ecret", "key-pa55"
 #: The broker ends sessions after this time, and tokens are valid for a bit longer.
-SESSION_MS, LIFETIME_S = 1_500, 4
+SESSION_MS, LIFETIME_S = int(2_500 * PATIENCE), int(6 * PATIENCE)
 PREFIX = "sasl.oauthbearer.assertion"
 GRANT = {"sasl.oauthbearer.jwt.retriever.class": f"{OAUTH}.JwtBearerJwtRetriever"}
 
