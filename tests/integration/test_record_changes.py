@@ -1,0 +1,227 @@
+"""Transformations and converters of copied records, compared with Java's MirrorMaker 2 record by record."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from confluent_kafka import KafkaException
+
+from mm2.cli.mm2 import main
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.copy_flow import Read, create, producer_of
+from tests.integration.java_mirror import JavaMirrorProcess
+from tests.integration.mirror_flow import commit, committed
+from tests.integration.mirror_process import MirrorProcess, contents, ends, partitions_of, records, write_config
+from tests.integration.record_chains import CHAINS, write_random
+from tests.support.waiting import PATIENCE, wait_until
+
+PARTITIONS = 2
+_STEADY_S = 5.0
+
+
+def file_of(folder: Path, source: LocalKafka, target: LocalKafka, topic: str, chains: int, tag: str) -> Path:
+    """A file with one flow for each chain, all of them from the same cluster, which has an alias for each."""
+    aliases = [f"{tag}{index}" for index in range(chains)]
+    props = {"clusters": ", ".join((*aliases, "T")), "T.bootstrap.servers": target.bootstrap, "tasks.max": "1"}
+    props |= {"emit.heartbeats.enabled": "false", "emit.checkpoints.enabled": "false"}
+    props["heartbeats.replication.enabled"] = "false"
+    for alias, chain in zip(aliases, CHAINS, strict=False):
+        flow = {"enabled": "true", "topics": topic, "errors.tolerance": "all", **chain}
+        props[f"{alias}.bootstrap.servers"] = source.bootstrap
+        props |= {f"{alias}->T.{key}": value for key, value in flow.items()}
+        props[f"T->{alias}.enabled"] = "false"
+    folder.mkdir()
+    return write_config(folder / "mm2.properties", props)
+
+
+def totals(broker: LocalKafka, topics: list[str]) -> list[int]:
+    """The number of records in each topic; all of them are 0 while the brokers' metadata are incomplete."""
+    try:
+        return [sum(ends(broker, topic)) for topic in topics]
+    except KafkaException:
+        return [0] * len(topics)
+
+
+@pytest.mark.timeout(int(600 * PATIENCE))
+@pytest.mark.parametrize(
+    ("chains", "count"), [(6, 1_500), pytest.param(len(CHAINS), 10_000, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_chains_write_what_java_writes(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str, chains: int, count: int
+) -> None:
+    """Given random records, and flows that differ in their chains; when both implementations copy them, each to its own
+    cluster; validates that the topics are equal: order, key, value, headers, timestamp and partition.
+    """
+    topic, tag = f"{unique}-changed", f"s{unique[-6:]}x"
+    create(kafka_a, topic, PARTITIONS, retention__ms="-1")  # the records have old timestamps
+    wait_until(lambda: partitions_of(kafka_a, topic) == PARTITIONS)
+    write_random(kafka_a, topic, PARTITIONS, count, seed=chains)
+    topics = [f"{tag}{index}.{topic}" for index in range(chains)]
+    java = JavaMirrorProcess(
+        file_of(tmp_path / "java", kafka_a, kafka_b, topic, chains, tag), tmp_path / "java.log", "T"
+    )
+    try:
+        ours = MirrorProcess(
+            file_of(tmp_path / "ours", kafka_a, kafka_a, topic, chains, tag), tmp_path / "ours.log", "T"
+        )
+        try:
+            await_equal(java, kafka_b, ours, kafka_a, topics)
+            found = [(contents(kafka_b, one), contents(kafka_a, one)) for one in topics]
+        finally:
+            ours.clean_up()
+    finally:
+        java.clean_up()
+    for chain, (wanted, got) in zip(CHAINS, found, strict=False):
+        assert_same(chain, wanted, got)
+    copied = [sum(map(len, got)) for _, got in found]
+    print(f"{count} records, copied by each chain: {copied}")  # noqa: T201
+    assert 0 < copied[0] < count == copied[2]
+
+
+def await_equal(
+    java: MirrorProcess, there: LocalKafka, ours: MirrorProcess, here: LocalKafka, topics: list[str]
+) -> None:
+    """Wait until both have written the same number of records to each topic, and no more for a while."""
+    seen: tuple[list[int], list[int]] = [], []
+    since_s = 0.0
+
+    def steady() -> bool:
+        nonlocal seen, since_s
+        assert java.is_running, java.tail()
+        assert ours.is_running, ours.tail()
+        found = totals(there, topics), totals(here, topics)
+        if found[0] != found[1] or not found[0][0] or not found[0][1] or found != seen:
+            seen, since_s = found, time.monotonic()
+            return False
+        return time.monotonic() - since_s > _STEADY_S
+
+    wait_until(steady, 240, detail=lambda: f"{seen}\n{java.tail(5)}\n{ours.tail(5)}")
+
+
+def assert_same(chain: Mapping[str, str], wanted: list[list[Any]], got: list[list[Any]]) -> None:
+    assert len(wanted) == len(got) == PARTITIONS
+    for partition, (theirs, own) in enumerate(zip(wanted, got, strict=True)):
+        different = next((pair for pair in zip(theirs, own, strict=False) if pair[0] != pair[1]), None)
+        assert different is None, f"partition {partition} of {chain}: Java and we have {different}"
+        assert len(theirs) == len(own), f"partition {partition} of {chain}"
+
+
+class NumberedTraffic:
+    """Writes numbered records until it is stopped; every third has the header by which the flow drops it."""
+
+    def __init__(self, broker: LocalKafka, topic: str) -> None:
+        self._producer = producer_of(broker, enable__idempotence=True, acks="all")
+        self._topic = topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.sent = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert self._producer.flush(60) == 0
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.05):
+            for _ in range(50):
+                number = self.sent
+                headers: Any = [("drop", b"")] if number // PARTITIONS % 3 == 0 else []
+                self._producer.produce(self._topic, b"%d" % number, b"k", number % PARTITIONS, headers=headers)
+                self.sent += 1
+            self._producer.poll(0)
+
+
+def survivors_before(rows: list[Read], offset: int) -> int:
+    """The target offset of the first record at or after a source offset that is not dropped."""
+    return sum(not row.headers for row in rows if row.offset < offset)
+
+
+@pytest.mark.timeout(int(600 * PATIENCE))
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_no_kill_loses_or_doubles_what_a_chain_lets_through(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    tmp_path: Path,
+    unique: str,
+    kills: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Given a chain that drops a third of the records; when the process and its executors are killed again and again;
+    validates that each other record is on the target once, in order, that groups skip none and repeat none, and that
+    `mm2 gaps` counts those that were dropped.
+    """
+    alias, topic, group = f"k{unique[-6:]}", f"{unique}-killed", f"{unique}-group"
+    remote = f"{alias}.{topic}"
+    create(kafka_a, topic, PARTITIONS)
+    wait_until(lambda: partitions_of(kafka_a, topic) == PARTITIONS)
+    flow = {
+        "enabled": "true",
+        "topics": topic,
+        "groups": group,
+        "sync.group.offsets.enabled": "true",
+        "sync.group.offsets.interval.seconds": "1",
+        "transforms": "drop",
+        "transforms.drop.type": "Filter",
+        "transforms.drop.predicate": "marked",
+        "predicates": "marked",
+        "predicates.marked.type": "HasHeaderKey",
+        "predicates.marked.name": "drop",
+    }
+    props = {f"{alias}->B.{key}": value for key, value in flow.items()}
+    props |= {"clusters": f"{alias}, B", f"B->{alias}.enabled": "false", "emit.heartbeats.enabled": "false"}
+    props |= {f"{alias}.bootstrap.servers": kafka_a.bootstrap, "B.bootstrap.servers": kafka_b.bootstrap}
+    file = write_config(tmp_path / "mm2.properties", props)
+    process = MirrorProcess(file, tmp_path / "0.log", "B")
+    try:
+        with NumberedTraffic(kafka_a, topic) as traffic:
+            for number in range(1, kills + 1):
+                before = sum(ends(kafka_b, remote))
+                process.eventually(lambda before=before: sum(ends(kafka_b, remote)) > before + 200)  # type: ignore[misc]
+                process.kill9(whole_family=True)
+                process = MirrorProcess(file, tmp_path / f"{number}.log", "B")
+            traffic.finish()
+        source = records(kafka_a, topic)
+        wanted = [[row.content for row in rows if not row.headers] for rows in source]
+        process.eventually(lambda: ends(kafka_b, remote) == [len(rows) for rows in wanted], 120)
+        assert contents(kafka_b, remote) == wanted
+        check_groups(process, kafka_a, kafka_b, (topic, remote, group), source)
+        assert process.stop()[0] == 0
+    finally:
+        process.clean_up()
+    assert not [row for number in range(kills + 1) for row in at_least_once(tmp_path / f"{number}.log")]
+    dropped = sum(bool(row.headers) for rows in source for row in rows)
+    assert main(["gaps", str(file), f"{alias}->B", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["totals"] == {"filtered": dropped}
+    print(f"{kills} kills, {traffic.sent} records, {dropped} dropped")  # noqa: T201
+
+
+def at_least_once(log: Path) -> list[str]:
+    return [line for line in log.read_text().splitlines() if "at least once" in line]
+
+
+def check_groups(
+    process: MirrorProcess,
+    source: LocalKafka,
+    target: LocalKafka,
+    names: tuple[str, str, str],
+    rows: list[list[Read]],
+) -> None:
+    """A group at each of several source offsets continues at the first record that is not dropped."""
+    topic, remote, group = names
+    for offset in (1, 2, 3, len(rows[0]) // 2, len(rows[0]) - 1, len(rows[0])):
+        commit(source, group, {(topic, 0): offset})
+        wanted = survivors_before(rows[0], offset)
+        process.eventually(lambda wanted=wanted: committed(target, group, remote) == wanted, 60)  # type: ignore[misc]
