@@ -4,6 +4,7 @@ by batch headers, to find duplicates between two acknowledged batches (rule L7 o
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import Final
 
@@ -15,12 +16,13 @@ from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.session_table import SessionTable
-from mm2.copy.executor.target_progress import Prints, TargetLookUp
+from mm2.copy.executor.target_progress import LOOK_UP_REFUSED_S, Prints, TargetLookUp
 from mm2.copy.session import Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import LATEST
 
 _RETRY_S: Final = 0.25
@@ -57,6 +59,7 @@ class TargetSearch:
 
     async def _match(self, cursor: Cursor) -> None:
         session = self._sessions.current.get(cursor.partition)
+        began_s = time.monotonic()
         while not self._link.stop.is_set() and session is not None:
             first = self._first_uncertain(cursor)
             if first < 0:
@@ -65,7 +68,9 @@ class TargetSearch:
                 prints = await self._prints(cursor, first, session)
             except KafkaFailure as error:
                 cursor.outbox.last_error = error
-                if error.is_final:
+                # As a deposed leader answers, whose log is shorter.
+                may_be_stale = isinstance(error, BrokerFailure) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+                if error.is_final and not (may_be_stale and time.monotonic() - began_s < LOOK_UP_REFUSED_S):
                     break
                 await self._link.pause(_RETRY_S)
                 continue
@@ -92,6 +97,9 @@ class TargetSearch:
         end = (await self._call(self._target_admin.list_offsets, {target: LATEST}))[target]
         if isinstance(end, KafkaFailure):
             raise end
+        if end.offset < first + cursor.predecessor.remaining:
+            # A look-up has found them all, so a deposed leader has answered, or the target has been truncated since.
+            raise BrokerFailure.of(ErrorCode.OFFSET_OUT_OF_RANGE, subject=f"reading {target}")
         found: Prints = await self._call(
             self._look_up.fingerprints, target, first, end.offset, session.producer, cursor.predecessor.remaining
         )

@@ -801,18 +801,21 @@ def test_a_session_with_the_same_transformations_continues_with_them(records: in
 # -- looking for records by content ---------------------------------------------------------------------------------------
 
 
-def uncertain(scene: Scene, there: Iterable[int]) -> None:
+def uncertain(scene: Scene, there: Iterable[int], ends: Iterable[int] = (157,)) -> None:
+    """``there`` has the source offsets of the records on the target, ``ends`` the end offsets that its leaders answer."""
     scene.standings = [TargetProgress(57, 157)]
     scene.prints = [fingerprint(record(offset)) for offset in there]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     scene.bench.fetch(batch(53, 1))
     assert scene.cursor.suspended
+    scene.offsets[LATEST] = [*ends]
     play(scene, lambda: scene.search.match(scene.cursor))
 
 
-def test_records_on_the_target_are_found_by_their_content() -> None:
+@pytest.mark.parametrize("ends", [(157,), (120, 157)], ids=["leader", "deposed leader first"])
+def test_records_on_the_target_are_found_by_their_content(ends: tuple[int, ...]) -> None:
     scene = Scene()
-    uncertain(scene, range(50, 57))
+    uncertain(scene, range(50, 57), ends)
     scene.written()
     scene.bench.fetch(batch(53, 1), batch(55, 4))
     scene.bench.ack(157)
@@ -871,6 +874,7 @@ def test_where_the_mark_has_no_target_offset_the_start_of_the_session_does() -> 
     )
     scene.prints = [fingerprint(record(offset)) for offset in range(50, 60)]
     scene.cursor.suspended = True
+    scene.offsets[LATEST] = [170]
     play(scene, lambda: scene.search.match(scene.cursor))
     assert (scene.cursor.conditions.note, scene.cursor.predecessor.remaining) == ("", 10)
 
@@ -887,8 +891,7 @@ def test_a_session_under_other_rules_ends_where_its_records_cannot_be_compared(
     cursor = scene.cursor
     scene.bench.fetch(batch(51, 2))
     assert (scene.bench.owner.calls, cursor.suspended) == ([("uncertain", 50, 4)], True)
-    if not readable:
-        scene.offsets[LATEST] = [BrokerFailure.of(29)]
+    scene.offsets[LATEST] = [154 if readable else BrokerFailure.of(29)]
     play(scene, lambda: scene.search.match(cursor))
     assert (cursor.predecessor.finishing, cursor.read_committed, cursor.suspended) == (False, True, False)
     assert (cursor.predecessor.remaining, cursor.window.position, cursor.conditions.note[:13]) == (
