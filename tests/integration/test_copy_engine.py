@@ -356,9 +356,8 @@ def test_a_limit_is_enforced_leaves_room_for_new_records_and_can_be_removed(flow
             time.sleep(seconds)
             return rows_of(job)[far].bytes - before
 
-        # On a busy machine, reports of what was copied before may be late.
-        wait_until(lambda: copied_in(2) < limit / 2, detail=job.progress)
-        assert copied_in(4) <= limit / 10 * (4 + 4)
+        # On a busy machine reports are late, and four seconds take longer. Without the limit ten times as much would be copied.
+        wait_until(lambda: copied_in(4) <= limit / 10 * (4 + 4), detail=job.progress)
         job.throttle(0, {})
         wait_until(lambda: position(far) == count, detail=job.progress)
         wait_until(lambda: rows_of(job)[far].state == "RUNNING", detail=job.progress)
