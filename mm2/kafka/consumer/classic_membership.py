@@ -12,14 +12,11 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.consumer.assignors import PROTOCOL_TYPE, Assignor, Member, Subscription, partitions_of, topics_of
 from mm2.kafka.consumer.membership import (
     LEAVE_TIMEOUT_S,
-    MISSING_TOPICS_S,
     Assigned,
+    ConsumerMembership,
     MemberIdentity,
-    PollInterval,
     Revoked,
-    SubscribedTopics,
     Topics,
-    no_member,
 )
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
@@ -28,7 +25,7 @@ from mm2.kafka.member_thread import Retry
 from mm2.kafka.structs import TopicPartition
 
 
-class ClassicMembership(ClassicMember):
+class ClassicMembership(ClassicMember, ConsumerMembership):
     """``changed`` is the consumer's condition: it guards the shared state and is notified of events."""
 
     def __init__(
@@ -46,18 +43,11 @@ class ClassicMembership(ClassicMember):
             leave_timeout_s=LEAVE_TIMEOUT_S,
             instance_id=settings.group_instance_id,
         )
-        self._settings = settings
-        self._subscribed = SubscribedTopics(cluster, settings, topics)
+        self._subscribe(settings, topics)
 
         # Guarded by the condition.
-        self.event: Revoked | Assigned | None = None
-        self.failure: KafkaFailure | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
         self._previous: frozenset[TopicPartition] = frozenset()
-        self._lost = False
-        self._left = False  # no rejoin before the next poll
-        self._polls = PollInterval(settings.max_poll_interval_ms)
-        self._look_at_s = 0.0
 
         # Only the membership thread accesses these.
         self._names: frozenset[str] = topics.names
@@ -65,23 +55,7 @@ class ClassicMembership(ClassicMember):
         self._counts: dict[str, int] = {}
         self._assigned_with: dict[str, int] | None = None
 
-    # -- called by the consumer's user, with the condition held except in start, stop and join
-
-    def start(self) -> None:
-        """Start the membership thread."""
-        self._polls.leave()
-        super().start()
-
-    def enter_poll(self) -> None:
-        """The user has entered `poll`: suspend the check of max.poll.interval.ms."""
-        self._polls.enter()
-        if self._left:
-            self._left = False
-            self._changed.notify_all()
-
-    def leave_poll(self) -> None:
-        """The user has left `poll` and must return within max.poll.interval.ms."""
-        self._polls.leave()
+    # -- called by the consumer's user, as `ConsumerMembership` describes
 
     def settle(self, owned: frozenset[TopicPartition], *, rejoin: bool = False) -> None:
         """The event has been handled; ``owned`` is what the member has now."""
@@ -97,7 +71,7 @@ class ClassicMembership(ClassicMember):
     def identity(self) -> MemberIdentity:
         """Member id and generation. Raises BrokerFailure when this consumer is currently not a member."""
         if self._generation == NO_GENERATION:
-            raise no_member(self._group_id, self._cluster)
+            raise self._no_member()
         return MemberIdentity(self._member_id, self._generation, self._settings.group_instance_id)
 
     def reader(self) -> None:
@@ -110,10 +84,6 @@ class ClassicMembership(ClassicMember):
             return
         if code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}:
             self._forget_generation(code)
-
-    def look_at_topics(self) -> None:
-        """Check soon whether the subscribed topics still exist."""
-        self._look_at_s = min(self._look_at_s, time.monotonic() + MISSING_TOPICS_S)
 
     def stop(self) -> bool:
         """Leave the group and end the thread. Called without the condition.
@@ -131,11 +101,6 @@ class ClassicMembership(ClassicMember):
             return True
         failure = self._send_leave(member_id, "the consumer is being closed")
         return failure is None or not failure.retriable
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for the end of the thread."""
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
 
     # -- called by the membership thread
 
@@ -159,10 +124,7 @@ class ClassicMembership(ClassicMember):
                 self._changed.wait(max(0.0, wake - now))
                 return
         if overdue:
-            self._log.warning(
-                "too long between two polls, leaving the group; raise max.poll.interval.ms or lower max.poll.records",
-                max_poll_interval_ms=self._settings.max_poll_interval_ms,
-            )
+            self._warn_of_long_absence()
             self._send_leave(member_id, "max.poll.interval.ms passed without a poll")
         elif look:
             self._look()
@@ -180,20 +142,14 @@ class ClassicMembership(ClassicMember):
     def _look(self) -> None:
         """Refresh the subscribed topics; the leader rejoins when their partitions have changed."""
         now = time.monotonic()
-        max_age_s = self._cluster.settings.metadata_max_age_ms / 1000
-        try:
-            names, found = self._subscribed.look_up()
-        except (BrokerFailure, ConnectFailure) as failure:
-            if not failure.retriable:
-                raise
-            raise Retry(f"topics cannot be looked at: {failure}", self._next_wait_s()) from failure
+        names, found = self._look_up_topics()
         counts = {name: len(info.partitions) for name, info in found.items()}
         self._names, self._counts = names, counts
         missing = names - counts.keys()
         changed = self._joined_names is not None and names != self._joined_names
         changed = changed or (self._assigned_with is not None and self._assigned_with != counts)
         with self._changed:
-            self._look_at_s = now + (min(MISSING_TOPICS_S, max_age_s) if missing else max_age_s)
+            self._look_again(now, is_missing=bool(missing))
             if changed and not self._rejoin:
                 self._log.info("topics have changed, joining again", topics=sorted(counts), missing=sorted(missing))
                 self._rejoin = True
@@ -244,17 +200,6 @@ class ClassicMembership(ClassicMember):
         super()._forget_generation(code)
         self._assigned_with = None
         self._lost = True
-
-    def _fail(self, error: Exception) -> None:
-        if isinstance(error, KafkaFailure):
-            failure = error
-        else:
-            self._log.exception("membership thread failed")
-            failure = KafkaFailure(f"Membership in group {self._group_id} failed: {error!r}")
-        with self._changed:
-            if not self._stopping:
-                self.failure = failure
-            self._changed.notify_all()
 
 
 def _assignor(settings: ConsumerSettings, protocol: str) -> type[Assignor]:

@@ -23,7 +23,7 @@ from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.consumer.classic_membership import ClassicMembership
 from mm2.kafka.consumer.fetching import Fetcher
-from mm2.kafka.consumer.membership import Assigned, MemberIdentity, Membership, Topics
+from mm2.kafka.consumer.membership import Assigned, ConsumerMembership, MemberIdentity, Topics
 from mm2.kafka.consumer.records import ConsumerRecord
 from mm2.kafka.consumer.server_assigned import ServerAssignedMembership
 from mm2.kafka.consumer.settings import ConsumerSettings
@@ -72,7 +72,7 @@ class Consumer:
         self._cluster = Cluster(settings.client, name=name)
         self._admin = Admin(self._cluster)
         self._changed = threading.Condition()
-        self._membership: Membership | None = None
+        self._membership: ConsumerMembership | None = None
         self._listener: ConsumerRebalanceListener | None = None
         self._fetcher = Fetcher(self._cluster, settings, self._changed, on_gone=self._look_at_topics)
         self._commits = ThreadPoolExecutor(1, thread_name_prefix=f"consumer-commits-{settings.client.client_id}")
@@ -236,7 +236,7 @@ class Consumer:
             self._membership.join(5)
             self._fetcher.close()
 
-    def _joined(self) -> Membership:
+    def _joined(self) -> ConsumerMembership:
         if self._membership is None:
             raise RuntimeError("a consumer that has not subscribed")
         return self._membership
@@ -282,7 +282,7 @@ class Consumer:
                 membership.enter_poll()
 
     def _take_over(
-        self, membership: Membership, had: frozenset[TopicPartition], now: frozenset[TopicPartition]
+        self, membership: ConsumerMembership, had: frozenset[TopicPartition], now: frozenset[TopicPartition]
     ) -> None:
         assert self._listener is not None  # noqa: S101 - subscribe() sets both
         revoked, added = had - now, now - had
@@ -299,7 +299,7 @@ class Consumer:
                 self._fetcher.assign(now)
                 membership.settle(now, rejoin=bool(revoked))
 
-    def _give_up(self, membership: Membership, had: frozenset[TopicPartition], *, lost: bool) -> None:
+    def _give_up(self, membership: ConsumerMembership, had: frozenset[TopicPartition], *, lost: bool) -> None:
         assert self._listener is not None  # noqa: S101
         try:
             if lost:

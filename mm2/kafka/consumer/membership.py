@@ -10,20 +10,22 @@ reports partitions as released that it still uses.
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kafka.protocol.metadata import MetadataRequest
 
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
+from mm2.kafka.member_thread import MemberThread, Retry
 from mm2.kafka.structs import TopicInfo, TopicPartition
 
 #: How often to check for subscribed topics that do not exist.
-MISSING_TOPICS_S: Final = 1.0
+_MISSING_TOPICS_S: Final = 1.0
 #: Time limit of each step of leaving the group.
 LEAVE_TIMEOUT_S: Final = 2.0
 
@@ -59,41 +61,110 @@ class MemberIdentity:
     instance_id: str | None
 
 
-class Membership(Protocol):
-    """All but `start`, `stop` and `join` are called with the consumer's condition held."""
+class ConsumerMembership(MemberThread):
+    """What the memberships of both group protocols have in common.
 
-    event: Revoked | Assigned | None
-    failure: KafkaFailure | None
+    The consumer's user calls all public methods but `start`, `stop` and `join` with the condition held. A subclass calls
+    `_subscribe` when it is created.
+    """
+
+    def _subscribe(self, settings: ConsumerSettings, topics: Topics) -> None:
+        self._settings = settings
+        self._subscribed = SubscribedTopics(self._cluster, settings, topics)
+
+        # Guarded by the condition.
+        self.event: Revoked | Assigned | None = None
+        self.failure: KafkaFailure | None = None
+        self._polls = PollInterval(settings.max_poll_interval_ms)
+        self._lost = False  # the user has to give up its partitions before the next join
+        self._left = False  # no rejoin before the next poll
+        self._look_at_s = 0.0
 
     def start(self) -> None:
         """Start the membership thread."""
+        self._polls.leave()
+        super().start()
 
     def enter_poll(self) -> None:
         """The user has entered `poll`: suspend the check of max.poll.interval.ms."""
+        self._polls.enter()
+        if self._left:
+            self._left = False
+            self._changed.notify_all()
 
     def leave_poll(self) -> None:
         """The user has left `poll` and must return within max.poll.interval.ms."""
+        self._polls.leave()
 
+    @abstractmethod
     def settle(self, owned: frozenset[TopicPartition], *, rejoin: bool = False) -> None:
         """The event has been handled; ``owned`` is what the member has now, ``rejoin``: after a partial revocation."""
 
+    @abstractmethod
     def identity(self) -> MemberIdentity:
         """Member id and generation. Raises BrokerFailure when this consumer is currently not a member."""
 
+    @abstractmethod
     def reader(self) -> MemberIdentity | None:
         """The identity for OffsetFetch; None: the coordinator does not check it."""
 
+    @abstractmethod
     def on_commit_error(self, code: int, identity: MemberIdentity) -> None:
         """Handle the error code of a commit sent with ``identity``; it may require a rejoin."""
 
     def look_at_topics(self) -> None:
         """Check soon whether the subscribed topics still exist."""
+        self._look_at_s = min(self._look_at_s, time.monotonic() + _MISSING_TOPICS_S)
 
+    @abstractmethod
     def stop(self) -> bool:
         """Leave the group and end the thread. False when leaving failed and should be retried."""
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the thread."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    # -- called by the membership thread
+
+    def _warn_of_long_absence(self) -> None:
+        self._log.warning(
+            "too long between two polls, leaving the group; raise max.poll.interval.ms or lower max.poll.records",
+            max_poll_interval_ms=self._settings.max_poll_interval_ms,
+        )
+
+    def _look_up_topics(self) -> tuple[frozenset[str], Mapping[str, TopicInfo]]:
+        """As `SubscribedTopics.look_up`. Raises Retry, or the failure when it is final."""
+        try:
+            return self._subscribed.look_up()
+        except (BrokerFailure, ConnectFailure) as failure:
+            if not failure.retriable:
+                raise
+            raise Retry(f"topics cannot be looked at: {failure}", self._next_wait_s()) from failure
+
+    def _look_again(self, since_s: float, *, is_missing: bool) -> None:
+        """Plan the next look-up: soon while topics are missing. Called with the condition held."""
+        max_age_s = self._cluster.settings.metadata_max_age_ms / 1000
+        self._look_at_s = since_s + (min(_MISSING_TOPICS_S, max_age_s) if is_missing else max_age_s)
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, KafkaFailure):
+            failure = error
+        else:
+            self._log.exception("membership thread failed")
+            failure = KafkaFailure(f"Membership in group {self._group_id} failed: {error!r}")
+        with self._changed:
+            if not self._stopping:
+                self.failure = failure
+            self._changed.notify_all()
+
+    def _no_member(self) -> BrokerFailure:
+        """The failure of a request that only a member of the group may send."""
+        return BrokerFailure.of(
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            "this consumer is no member of the group at the moment",
+            subject=f"Group {self._group_id} on cluster {self._cluster.name}",
+        )
 
 
 class PollInterval:
@@ -150,12 +221,3 @@ class SubscribedTopics:
         """Request the automatic creation of a topic (allow.auto.create.topics)."""
         wanted: Any = MetadataRequest.MetadataRequestTopic(name=topic)
         self._cluster.send(None, MetadataRequest(topics=[wanted], allow_auto_topic_creation=True, min_version=4))
-
-
-def no_member(group: str, cluster: Cluster) -> BrokerFailure:
-    """The failure of a request that only a member of the group may send."""
-    return BrokerFailure.of(
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        "this consumer is no member of the group at the moment",
-        subject=f"Group {group} on cluster {cluster.name}",
-    )

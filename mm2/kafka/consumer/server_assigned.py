@@ -25,19 +25,16 @@ from mm2.kafka.admin.calls import COORDINATOR_MOVED
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.consumer.membership import (
     LEAVE_TIMEOUT_S,
-    MISSING_TOPICS_S,
     Assigned,
+    ConsumerMembership,
     MemberIdentity,
-    PollInterval,
     Revoked,
-    SubscribedTopics,
     Topics,
-    no_member,
 )
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, UnsupportedVersion
-from mm2.kafka.member_thread import MemberThread, Retry
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
+from mm2.kafka.member_thread import Retry
 from mm2.kafka.structs import TopicPartition, topic_id_text
 
 _SCHEMAS: Final = "mm2.kafka.schemas"
@@ -67,7 +64,7 @@ class _Report:
     owned: _Partitions
 
 
-class ServerAssignedMembership(MemberThread):
+class ServerAssignedMembership(ConsumerMembership):
     """``changed`` is the consumer's condition: it guards the shared state and is notified of events."""
 
     def __init__(
@@ -81,21 +78,14 @@ class ServerAssignedMembership(MemberThread):
             leave_timeout_s=LEAVE_TIMEOUT_S,
             instance_id=settings.group_instance_id,
         )
-        self._settings = settings
-        self._subscribed = SubscribedTopics(cluster, settings, topics)
+        self._subscribe(settings, topics)
         self._member_id = topic_id_text(uuid.uuid4())
 
         # Guarded by the condition.
-        self.event: Revoked | Assigned | None = None
-        self.failure: KafkaFailure | None = None
-        self._polls = PollInterval(settings.max_poll_interval_ms)
         self._epoch = _JOINING
         self._held: frozenset[TopicPartition] | None = None  # by the user; None: nothing since the last join
         self._owned: _Partitions = {}  # the same by topic id, as it is reported
-        self._lost = False  # the user has to be informed before the next join
-        self._left = False  # no rejoin before the next poll
         self._beat_now = False
-        self._look_at_s = 0.0
 
         # Only the membership thread accesses these.
         self._names: frozenset[str] | None = None
@@ -106,23 +96,7 @@ class ServerAssignedMembership(MemberThread):
         self._reported: _Report | None = None
         self._has_asked = False
 
-    # -- called by the consumer's user, with the condition held except in start, stop and join
-
-    def start(self) -> None:
-        """Start the membership thread."""
-        self._polls.leave()
-        super().start()
-
-    def enter_poll(self) -> None:
-        """The user has entered `poll`: suspend the check of max.poll.interval.ms."""
-        self._polls.enter()
-        if self._left:
-            self._left = False
-            self._changed.notify_all()
-
-    def leave_poll(self) -> None:
-        """The user has left `poll` and must return within max.poll.interval.ms."""
-        self._polls.leave()
+    # -- called by the consumer's user, as `ConsumerMembership` describes
 
     def settle(self, owned: frozenset[TopicPartition], *, rejoin: bool = False) -> None:
         """The event has been handled; ``owned`` is what the member has now, to be acknowledged."""
@@ -138,7 +112,7 @@ class ServerAssignedMembership(MemberThread):
     def identity(self) -> MemberIdentity:
         """Member id and epoch. Raises BrokerFailure when this consumer is currently not a member."""
         if self._epoch == _JOINING:
-            raise no_member(self._group_id, self._cluster)
+            raise self._no_member()
         return MemberIdentity(self._member_id, self._epoch, self._instance_id)
 
     def reader(self) -> MemberIdentity | None:
@@ -151,10 +125,6 @@ class ServerAssignedMembership(MemberThread):
             self._beat_now = True
             self._changed.notify_all()
 
-    def look_at_topics(self) -> None:
-        """Check soon whether the subscribed topics still exist."""
-        self._look_at_s = min(self._look_at_s, time.monotonic() + MISSING_TOPICS_S)
-
     def stop(self) -> bool:
         """End the thread and leave the group. Called without the condition.
 
@@ -166,11 +136,6 @@ class ServerAssignedMembership(MemberThread):
             self._changed.notify_all()
         self.join(LEAVE_TIMEOUT_S)  # a heartbeat that is answered after the member has left could join again
         return self._leave("the consumer is being closed") if self._has_asked else True
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for the end of the thread."""
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
 
     # -- called by the membership thread
 
@@ -192,10 +157,7 @@ class ServerAssignedMembership(MemberThread):
                 self._changed.wait(max(0.0, min(until - now, 1.0)))
                 return
         if overdue:
-            self._log.warning(
-                "too long between two polls, leaving the group; raise max.poll.interval.ms or lower max.poll.records",
-                max_poll_interval_ms=self._polls.limit_ms,
-            )
+            self._warn_of_long_absence()
             self._leave("max.poll.interval.ms passed without a poll")
         elif look:
             self._look()
@@ -228,13 +190,7 @@ class ServerAssignedMembership(MemberThread):
 
     def _look(self) -> None:
         """Refresh the names and ids of the subscribed topics; a change of the names is reported at once."""
-        max_age_s = self._cluster.settings.metadata_max_age_ms / 1000
-        try:
-            names, found = self._subscribed.look_up()
-        except (BrokerFailure, ConnectFailure) as failure:
-            if not failure.retriable:
-                raise
-            raise Retry(f"topics cannot be looked at: {failure}", self._next_wait_s()) from failure
+        names, found = self._look_up_topics()
         before = self._unknown_ids()
         self._names_by_id.update({info.topic_id: name for name, info in found.items()})
         unknown = self._unknown_ids()
@@ -242,7 +198,7 @@ class ServerAssignedMembership(MemberThread):
             self._considered = None
         missing = unknown or names - found.keys()
         with self._changed:
-            self._look_at_s = time.monotonic() + (min(MISSING_TOPICS_S, max_age_s) if missing else max_age_s)
+            self._look_again(time.monotonic(), is_missing=bool(missing))
             self._beat_now = self._beat_now or (self._names is not None and names != self._names)
         self._names = names
 
@@ -347,17 +303,6 @@ class ServerAssignedMembership(MemberThread):
             f"group.protocol=classic until they are upgraded: {failure}",
             subject=f"Group {self._group_id} on cluster {self._cluster.name}",
         )
-
-    def _fail(self, error: Exception) -> None:
-        if isinstance(error, KafkaFailure):
-            failure = error
-        else:
-            self._log.exception("membership thread failed")
-            failure = KafkaFailure(f"Membership in group {self._group_id} failed: {error!r}")
-        with self._changed:
-            if not self._stopping:
-                self.failure = failure
-            self._changed.notify_all()
 
     # -- any thread
 
