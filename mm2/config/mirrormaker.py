@@ -88,7 +88,7 @@ _SPARK: Final = "spark."
 _ROLES: Final = tuple(ROLE_CONFIGS)
 _FREE_PREFIXES: Final = (_PROVIDERS, "replication.policy", TOPIC_THROTTLE_PREFIX)
 """Top keys that every connector receives although none declares them."""
-_BYTE_ARRAY_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
+BYTE_ARRAY_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 
 @dataclass(frozen=True, order=True)
@@ -287,9 +287,9 @@ class MirrorMakerConfig:
             "offset.storage.topic": f"mm2-offsets.{pair.source}.internal",
             "status.storage.topic": f"mm2-status.{pair.source}.internal",
             "config.storage.topic": f"mm2-configs.{pair.source}.internal",
-            "key.converter": _BYTE_ARRAY_CONVERTER,
-            "value.converter": _BYTE_ARRAY_CONVERTER,
-            "header.converter": _BYTE_ARRAY_CONVERTER,
+            "key.converter": BYTE_ARRAY_CONVERTER,
+            "value.converter": BYTE_ARRAY_CONVERTER,
+            "header.converter": BYTE_ARRAY_CONVERTER,
         }
         return Derived(origins, {key: value for key, value in defaults.items() if key not in origins})
 

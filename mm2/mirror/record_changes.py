@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from mm2.config.mirrormaker import BYTE_ARRAY_CONVERTER
 from mm2.config.values import split_list
 from mm2.copy.spec import ChangesSpec
 
@@ -19,14 +20,13 @@ TRANSFORMS_KEY: Final = "transforms"
 #: All names of the converter that passes bytes on.
 BYTE_ARRAY_CONVERTERS: Final = frozenset(
     {
-        "org.apache.kafka.connect.converters.ByteArrayConverter",
+        BYTE_ARRAY_CONVERTER,
         "ByteArrayConverter",
         "ByteArray",
         "mm2.connect.converters.ByteArrayConverter",
     }
 )
 _FACTORY: Final = "mm2.mirror.record_chain:RecordChain"
-_BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 _CHAIN_PREFIXES: Final = ("transforms.", "predicates.")
 _CHAIN_KEYS: Final = (TRANSFORMS_KEY, "predicates")
 _WORKER_KEYS: Final = ("plugin.path", "plugin.discovery")
@@ -87,6 +87,6 @@ def _converters(props: Mapping[str, str], worker: Mapping[str, str]) -> dict[str
     found: dict[str, str] = {}
     for key in CONVERTER_KEYS:
         given = props if props.get(key) is not None else worker
-        found[key] = (given.get(key) or _BYTES).strip()
+        found[key] = (given.get(key) or BYTE_ARRAY_CONVERTER).strip()
         found |= {name: value for name, value in given.items() if name.startswith(f"{key}.")}
     return found

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 import urllib.parse
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Self
+from http.server import BaseHTTPRequestHandler
+
+from tests.support.web_server import WebServer
 
 _STS_ANSWER = """\
 <{action}Response xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><{action}Result>
@@ -30,28 +29,14 @@ class AwsKey:
 
 
 @dataclass
-class AwsServer:
+class AwsServer(WebServer):
     """Issues `key` to every caller, valid for an hour. `requests`: the parameters of the requests to the token service."""
 
     key: AwsKey
     requests: list[dict[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, name="aws-server", daemon=True).start()
-        return self
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _exc: BaseException | None, _tb: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(self._handler())
 
     def _sts(self, body: str, authorization: str) -> str:
         form = dict(urllib.parse.parse_qsl(body))

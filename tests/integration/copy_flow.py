@@ -312,10 +312,16 @@ class Traffic:
         self._thread.join(30)
         assert self._producer.flush(60) == 0
 
+    def _headers(self, number: int) -> list[tuple[str, str | bytes | None]]:
+        """Headers of a record."""
+        return []
+
     def _run(self) -> None:
         while not self._stop.wait(self._pause_s):
             for _ in range(10):
-                value = b"%d" % self.sent
-                self._producer.produce(self._topic, value, key=b"k", partition=self.sent % self._partitions)
+                number = self.sent
+                self._producer.produce(
+                    self._topic, b"%d" % number, b"k", number % self._partitions, headers=self._headers(number)
+                )
                 self.sent += 1
             self._producer.poll(0)

@@ -43,6 +43,7 @@ from mm2.kafka.structs import (
     ResourceType,
 )
 from mm2.sandbox.kafka import LocalKafka
+from tests.integration.logins import usable
 from tests.support import certificates
 from tests.support.waiting import wait_until
 
@@ -147,14 +148,6 @@ def create_scram_user(secured: Secured, name: str, password: str) -> None:
 
 def jaas(module: str, username: str, password: str) -> str:
     return f'{module} required username="{username}" password="{password}";'
-
-
-def usable(connection: Connection) -> None:
-    """Assert that the connection accepts a request that needs authentication."""
-    try:
-        assert connection.request(MetadataRequest(topics=[])).cluster_id
-    finally:
-        connection.close()
 
 
 # -- connections

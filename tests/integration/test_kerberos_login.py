@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from kafka.protocol.metadata import MetadataRequest
 
 from mm2.kafka.connection import Connection
 from mm2.kafka.errors import AuthenticationFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.kerberos_server import REALM, KerberosRealm
+from tests.integration.logins import usable, used_for
 from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(int(240 * PATIENCE))]
@@ -78,11 +77,6 @@ def by_keytab(keytab: Path, principal: str, *, server: bool = False) -> str:
     return f"{MODULE} {options};" if server else options
 
 
-def usable(connection: Connection) -> None:
-    assert connection.request(MetadataRequest(topics=[])).cluster_id
-    connection.close()
-
-
 def test_a_key_table(site: Site) -> None:
     usable(site.open(by_keytab(site.keytab, "mirror")))
 
@@ -103,13 +97,7 @@ def test_tickets_and_sessions_are_renewed_on_the_open_connection(site: Site) -> 
     """Longer than a ticket is valid; the session is renewed several times (KIP-368)."""
     keytab = site.realm.add("shortly", max_life=f"{TICKET_S} seconds")
     connection = site.open(by_keytab(keytab, "shortly"))
-    before = connection.fileno()
-    end = time.monotonic() + 2 * SESSION_MS / 1000
-    while time.monotonic() < end:
-        connection.request(MetadataRequest(topics=[]))
-        time.sleep(0.1)
-    assert connection.fileno() == before
-    usable(connection)
+    used_for(connection, 2 * SESSION_MS / 1000)
 
 
 def test_a_missing_ticket_is_reported(site: Site) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from kafka.protocol.metadata import MetadataRequest
 
 from mm2.kafka.connection import Connection
 from mm2.kafka.errors import AuthenticationFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.aws_server import AwsKey, AwsServer
+from tests.integration.logins import usable, used_for
 from tests.support import certificates
 
 REGION = "eu-central-1"
@@ -100,11 +99,6 @@ def _no_aws(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
 
     msk._identity.cache_clear()
     site.aws.requests.clear()
-
-
-def usable(connection: Connection) -> None:
-    assert connection.request(MetadataRequest(topics=[])).cluster_id
-    connection.close()
 
 
 def profiles(site: Site, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -201,10 +195,4 @@ def test_the_session_is_renewed_on_the_open_connection(site: Site, monkeypatch: 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", USER.key_id)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", USER.secret)
     connection = site.open()
-    before = connection.fileno()
-    end = time.monotonic() + 2.3 * SESSION_MS / 1000
-    while time.monotonic() < end:
-        connection.request(MetadataRequest(topics=[]))
-        time.sleep(0.1)
-    assert connection.fileno() == before
-    usable(connection)
+    used_for(connection, 2.3 * SESSION_MS / 1000)

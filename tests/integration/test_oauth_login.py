@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
 )
-from kafka.protocol.metadata import MetadataRequest
 
 from mm2.kafka.assertion import assertion_text
 from mm2.kafka.assertion_settings import ALLOWED_FILES, ALLOWED_URLS, Assertion
@@ -26,6 +24,7 @@ from mm2.kafka.errors import AuthenticationFailure
 from mm2.kafka.oauth import token_source
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
+from tests.integration.logins import usable, used_for
 from tests.integration.token_server import AUDIENCE, CLIENT_ID, TokenServer
 from tests.support import certificates
 from tests.support.waiting import PATIENCE
@@ -131,11 +130,6 @@ def _new_tokens() -> None:
     token_source.cache_clear()
 
 
-def usable(connection: Connection) -> None:
-    assert connection.request(MetadataRequest(topics=[])).cluster_id
-    connection.close()
-
-
 def by_secret(secret: str = SECRET) -> dict[str, str]:
     client = "sasl.oauthbearer.client.credentials.client"
     return {f"{client}.id": CLIENT_ID, f"{client}.secret": secret, "sasl.oauthbearer.scope": "copy"}
@@ -205,11 +199,5 @@ def test_tokens_are_refreshed_and_sessions_renewed_on_the_open_connection(site: 
     """Longer than a token is valid, with the session renewed several times (KIP-368)."""
     issued = len(site.rsa.issued)
     connection = site.open(site.rsa, {**GRANT, **site.claims(site.rsa, "RS256")})
-    before = connection.fileno()
-    end = time.monotonic() + 1.5 * LIFETIME_S
-    while time.monotonic() < end:
-        connection.request(MetadataRequest(topics=[]))
-        time.sleep(0.1)
-    assert connection.fileno() == before
+    used_for(connection, 1.5 * LIFETIME_S)
     assert len(site.rsa.issued) >= issued + 2
-    usable(connection)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
 
 from mm2.cli.mm2 import main
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import Read, create, producer_of
+from tests.integration.copy_flow import Read, Traffic, create
 from tests.integration.java_mirror import JavaMirrorProcess
 from tests.integration.mirror_flow import commit, committed
 from tests.integration.mirror_process import MirrorProcess, contents, ends, partitions_of, records, write_config
@@ -112,36 +111,11 @@ def assert_same(chain: Mapping[str, str], wanted: list[list[Any]], got: list[lis
         assert len(theirs) == len(own), f"partition {partition} of {chain}"
 
 
-class NumberedTraffic:
-    """Writes numbered records until it is stopped; every third has the header by which the flow drops it."""
+class DroppedTraffic(Traffic):
+    """Every third record has the header by which the flow drops it."""
 
-    def __init__(self, broker: LocalKafka, topic: str) -> None:
-        self._producer = producer_of(broker, enable__idempotence=True, acks="all")
-        self._topic = topic
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.sent = 0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.finish()
-
-    def finish(self) -> None:
-        self._stop.set()
-        self._thread.join(30)
-        assert self._producer.flush(60) == 0
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.05):
-            for _ in range(50):
-                number = self.sent
-                headers: Any = [("drop", b"")] if number // PARTITIONS % 3 == 0 else []
-                self._producer.produce(self._topic, b"%d" % number, b"k", number % PARTITIONS, headers=headers)
-                self.sent += 1
-            self._producer.poll(0)
+    def _headers(self, number: int) -> list[tuple[str, str | bytes | None]]:
+        return [("drop", b"")] if number // PARTITIONS % 3 == 0 else []
 
 
 def survivors_before(rows: list[Read], offset: int) -> int:
@@ -186,7 +160,7 @@ def test_no_kill_loses_or_doubles_what_a_chain_lets_through(
     file = write_config(tmp_path / "mm2.properties", props)
     process = MirrorProcess(file, tmp_path / "0.log", "B")
     try:
-        with NumberedTraffic(kafka_a, topic) as traffic:
+        with DroppedTraffic(kafka_a, topic, PARTITIONS, per_second=1_000) as traffic:
             for number in range(1, kills + 1):
                 before = sum(ends(kafka_b, remote))
                 process.eventually(lambda before=before: sum(ends(kafka_b, remote)) > before + 200)  # type: ignore[misc]

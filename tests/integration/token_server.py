@@ -8,17 +8,17 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-import threading
 import time
 import urllib.parse
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+from tests.support.web_server import WebServer
 
 CLIENT_ID = "mirror"
 AUDIENCE = "kafka"
@@ -27,8 +27,8 @@ _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _CLIENT_ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
-class TokenServer:
-    """Serves as a context manager. `issued`: all issued tokens; each is valid for `lifetime_s`.
+class TokenServer(WebServer):
+    """`issued`: all issued tokens; each is valid for `lifetime_s`.
 
     `client_key` is the public key of the client's assertions. With `tls`, the endpoint is an https URL. With
     `like`, tokens are signed and named as those of the other server.
@@ -46,20 +46,13 @@ class TokenServer:
         self.issued: list[str] = []
         self.forms: list[dict[str, str]] = []
         self._client_key = client_key
-        self._scheme = "https" if tls else "http"
         self._lifetime_s = lifetime_s
         self._key: rsa.RSAPrivateKey = (
             like._key if like else rsa.generate_private_key(public_exponent=65537, key_size=2048)
         )
         self._issuer = like
         self._login = "Basic " + base64.b64encode(f"{CLIENT_ID}:{client_secret}".encode()).decode()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        if tls:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-
-    @property
-    def url(self) -> str:
-        return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
+        super().__init__(self._handler(), tls=tls)
 
     @property
     def token_url(self) -> str:
@@ -68,16 +61,6 @@ class TokenServer:
     @property
     def keys_url(self) -> str:
         return f"{self.url}/keys"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, name="token-server", daemon=True).start()
-        return self
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _exc: BaseException | None, _tb: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
     def _token(self) -> str:
         now = int(time.time())
