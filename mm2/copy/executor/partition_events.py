@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from mm2.copy.executor.changes import RoutedRecord
 from mm2.copy.executor.commits import Commits
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.dead_letters import Quarantine
@@ -14,6 +15,7 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.routes import Routes
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import Source
 from mm2.copy.executor.target_search import TargetSearch
@@ -46,13 +48,15 @@ class PartitionEvents:
         losses: Losses,
         commits: Commits,
         quarantine: Quarantine | None,
+        routes: Routes | None = None,
     ) -> None:
-        """``quarantine`` None: there is no dead letter topic."""
+        """``quarantine`` None: there is no dead letter topic; ``routes`` None: no transformations."""
         self._new_sessions = new_sessions
         self._search = search
         self._losses = losses
         self._commits = commits
         self._quarantine = quarantine
+        self._routes = routes
 
     def own(self, cursor: Cursor) -> None:
         """Receive the events of this cursor's outbox."""
@@ -69,6 +73,15 @@ class PartitionEvents:
     def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
         """Send a batch."""
         self._sink.put(outbox, outgoing)
+
+    def route(self, cursor: Cursor, records: list[RoutedRecord], codec: int) -> None:
+        """Write records to other partitions than the remote one."""
+        if self._routes is not None:
+            self._routes.send(cursor, records, codec)
+
+    def route_error(self, cursor: Cursor) -> KafkaFailure | None:
+        """Why routed records of the partition cannot be written at the moment."""
+        return None if self._routes is None else self._routes.error(cursor)
 
     def acked(self, cursor: Cursor, entry: SourceRange, last: int) -> None:
         """The target has acknowledged records."""
