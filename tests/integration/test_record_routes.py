@@ -119,8 +119,9 @@ def test_no_kill_loses_records_that_are_sent_to_another_topic(
     }
     props = {f"{alias}->B.{key}": value for key, value in flow.items()}
     props |= {"clusters": f"{alias}, B", f"B->{alias}.enabled": "false", "emit.heartbeats.enabled": "false"}
+    props["heartbeats.replication.enabled"] = "false"  # other tests write heartbeats to the source
     props |= {f"{alias}.bootstrap.servers": kafka_a.bootstrap, "B.bootstrap.servers": kafka_b.bootstrap}
-    props["exactly.once.source.support"] = mode
+    props["B.exactly.once.source.support"] = mode
     file = write_config(tmp_path / "mm2.properties", props)
     process = MirrorProcess(file, tmp_path / "0.log", "B")
     try:
