@@ -107,6 +107,7 @@ def _parser() -> Any:
     parser.add_argument("--records", type=int, help="number of records (default: that of the shape)")
     parser.add_argument("--age-days", type=int, help="age of the record timestamps (default: 0)")
     parser.add_argument("--exactly-once", action="store_true", help="exactly.once.source.support for all")
+    parser.add_argument("--insert-header", action="store_true", help="the transformation InsertHeader for all")
     parser.add_argument("--tls", action="store_true", help="TLS to both brokers for all contenders")
     parser.add_argument("--rtt", type=int, default=0, metavar="MS", help="round trip to the target")
     parser.add_argument("--rate", type=int, default=1000, help="of --latency, records/s (default: %(default)s)")
@@ -136,7 +137,7 @@ def _event(options: Any) -> Event:
     elif options.many:
         event = MANY
     else:
-        conditions = Conditions(options.exactly_once, options.tls, options.rtt)
+        conditions = Conditions(options.exactly_once, options.tls, options.rtt, options.insert_header)
         event = Event(SHAPES[options.shape], conditions, FOUR if options.rtt else THREE)
         event = replace(event, task=EVENTS[event.name].task) if event.name in EVENTS else event
     return _adapted(event, options)

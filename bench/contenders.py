@@ -24,6 +24,13 @@ _JAVA_OPTIONS = (
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true"),
 )
 
+_INSERT_HEADER = {
+    "transforms": "header",
+    "transforms.header.type": "org.apache.kafka.connect.transforms.InsertHeader",
+    "transforms.header.header": "origin",
+    "transforms.header.value.literal": "A",
+}
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -74,6 +81,11 @@ class Flow:
             f"{back}.emit.heartbeats.enabled": "false",
             **dict.fromkeys(factors, "1"),
             **(exactly_once if self.conditions.exactly_once else {}),
+            **(
+                {f"{there}.{key}": value for key, value in _INSERT_HEADER.items()}
+                if self.conditions.insert_header
+                else {}
+            ),
             **self.more,
         }
 

@@ -41,6 +41,7 @@ class Event:
         return (
             self.task.name
             + ("-exactly-once" if conditions.exactly_once else "")
+            + ("-insert-header" if conditions.insert_header else "")
             + ("-tls" if conditions.tls else "")
             + (f"-rtt{conditions.rtt_ms}" if conditions.rtt_ms else "")
         )

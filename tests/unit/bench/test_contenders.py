@@ -31,6 +31,12 @@ def test_clients_of_both_clusters_get_their_connection_settings() -> None:
     assert properties["A1.security.protocol"] == properties["B1.security.protocol"] == "SSL"
 
 
+def test_a_transformation_is_configured_for_all() -> None:
+    for contender in (OURS, JAVA_DEFAULT, JAVA_TUNED):
+        assert contender.properties(flow(Conditions(insert_header=True)))["A1->B1.transforms"] == "header"
+        assert "A1->B1.transforms" not in contender.properties(flow(Conditions()))
+
+
 def test_exactly_once_is_on_for_all_and_read_on_the_source() -> None:
     for contender in CONTENDERS:
         properties = contender.properties(flow(Conditions(exactly_once=True)))
