@@ -139,7 +139,6 @@ class RangeReader:
 
     def _take(self, fetched: Fetched) -> None:
         self.log_start = max(self.log_start, fetched.log_start_offset)
-        self.log_end = fetched.high_watermark
         position = self._position
         aborted = fetched.aborted if self._read_committed else None
         visible = VisibleBatches(fetched.records, position, aborted=aborted)
@@ -147,6 +146,8 @@ class RangeReader:
             self._ready.extend(visible)
         finally:
             self._position = visible.position
+        # A follower reads its high watermark before it reads the records, which may end after it.
+        self.log_end = max(fetched.high_watermark, self._position)
         size = len(fetched.records)
         if self._position == position and size:
             self._most = 4 * self._most_bytes  # the next batch is larger than requested

@@ -39,6 +39,7 @@ class PartitionEvents:
         self._sink = sink
         self._cursors = cursors
         self.tally = tally
+        self._routes: Routes | None = None  # until `attach`: a micro-batch may end before it
         self._log = structlog.get_logger(__name__)
 
     def attach(

@@ -18,6 +18,7 @@ from mm2.copy.executor.copier import ROOM_BYTES, Copier
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.positions import Commit
+from mm2.copy.executor.reports import progress_of
 from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, Session, Start
 from mm2.copy.spec import Assignment
 from mm2.copy.states import PartitionState
@@ -298,6 +299,13 @@ def test_read_batches_are_still_sent_after_an_error_of_the_source_only(at_source
     assert (bench.outbox.stopped, removed) == (stopped, [bench.cursor.partition])
     bench.cursor.fail(PartitionState.INCONSISTENT, "contradiction")
     assert bench.outbox.stopped
+
+
+def test_a_micro_batch_that_ends_before_it_is_ready_reports_its_partitions() -> None:
+    own = Copier(ASSIGNMENT, 0)
+    bench = Bench()
+    bench.cursor.owner = PartitionEvents(own._link, cast(Any, None), cast(Any, None), own._cursors, Tally())
+    assert progress_of(bench.cursor).state == PartitionState.RUNNING
 
 
 def test_unsent_batches_of_a_stopped_partition_do_not_keep_others_from_being_read() -> None:

@@ -373,6 +373,16 @@ def test_a_range_is_read_with_one_request_ahead() -> None:
     assert cluster.in_use == []
 
 
+def test_the_log_ends_after_the_records_that_were_read() -> None:
+    """A follower's high watermark may be older than the records of the same response."""
+    _, client = cluster_of({T0: 1})
+    reader = ranged(client, 0, 2)
+    data = memoryview(batch(0, b"a", b"b"))
+    reader._take(Fetched(T0, 0, high_watermark=1, last_stable_offset=1, log_start_offset=0, aborted=(), records=data))
+    assert reader.log_end == 2
+    assert offsets_of(reader) == [0]
+
+
 def test_failures_are_retried_while_a_range_is_read() -> None:
     cluster, client = cluster_of({T0: 1})
     cluster.batches[T0] = [batch(0, b"a")]
