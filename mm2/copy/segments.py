@@ -21,7 +21,7 @@ CHUNK_SIZE: Final = 500
 #: Chunks kept per partition. Older offsets are translated by offset syncs, as in Java's MirrorMaker.
 CHUNKS_KEPT: Final = 64
 #: Reasons of gaps that are expected. Under any other reason records are missing on the target.
-INTENDED: Final = frozenset({"compacted", "control", "aborted", "filtered", "routed"})
+INTENDED: Final = frozenset({"compacted", "control", "aborted", "filtered"})
 
 
 class Segment(NamedTuple):

@@ -73,15 +73,13 @@ class ChangesSpec:
 
     ``factory`` is a function (``module:name``) of a higher layer that makes `mm2.copy.executor.changes.RecordChanges`
     from ``settings``, which may contain secrets. ``digest`` identifies them in `mm2.copy.session.Rules`.
-    ``not_repeatable`` names what may decide differently when a record is read again; "": nothing. ``routers`` are the
-    aliases of transformations that are known to send records to other topics.
+    ``not_repeatable`` names what may decide differently when a record is read again; "": nothing.
     """
 
     factory: str
     settings: dict[str, str] = field(repr=False)
     digest: str
     not_repeatable: str = ""
-    routers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +158,7 @@ class CopySpec:
         if self.transactions is not None:
             data["transactions"] = dataclasses.astuple(self.transactions)
         if self.changes is not None:
-            data["changes"] = dataclasses.asdict(self.changes)
+            data["changes"] = dataclasses.astuple(self.changes)
         return json.dumps(data, separators=(",", ":"))
 
     @classmethod
@@ -170,8 +168,7 @@ class CopySpec:
         offsets = data.pop("offsets", None)
         syncs = data.pop("syncs", None)
         transactions = data.pop("transactions", None)
-        if (changes := data.pop("changes", None)) is not None:
-            changes["routers"] = tuple(changes["routers"])
+        changes = data.pop("changes", None)
         return cls(
             **{
                 **data,
@@ -180,7 +177,7 @@ class CopySpec:
                 "partitions": tuple(PartitionSpec(*part) for part in data["partitions"]),
                 "offsets": None if offsets is None else ClientSettings.from_json(offsets),
                 "transactions": None if transactions is None else TransactionsSpec(*transactions),
-                "changes": None if changes is None else ChangesSpec(**changes),
+                "changes": None if changes is None else ChangesSpec(*changes),
                 "syncs": None if syncs is None else SyncsSpec(ClientSettings.from_json(syncs[0]), syncs[1], syncs[2]),
             }
         )

@@ -191,16 +191,6 @@ class _Previewer:
         found = changes_spec(self._props, self._plan.worker, connector=_name(SOURCE_CONNECTOR), task=0)
         if found is not None and found.not_repeatable:
             self._notes.append(f"Delivery is at-least-once: {found.not_repeatable}.")
-        if found is not None and found.routers:
-            at_least_once = (
-                ""
-                if self._worker.str("exactly.once.source.support").lower() != "disabled"
-                else "are written at least once, and "
-            )
-            self._notes.append(
-                f"{', '.join(f'transforms.{alias}' for alias in found.routers)}: records that are sent to other topics "
-                f"{at_least_once}have no offsets to which groups could be translated."
-            )
 
     # -- internal topics
 

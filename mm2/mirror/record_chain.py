@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from mm2.config.configdef import AbstractConfig
+from mm2.config.configdef import AbstractConfig, ConfigException
 from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.connect.api import ConnectError, RetriableError, SourceRecord
@@ -37,7 +37,7 @@ from mm2.connect.runtime.tasks.source_converter import SourceRecordConverter
 from mm2.connect.runtime.transformation_chain import build_stages
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.transforms import RegexRouter, TimestampRouter
-from mm2.copy.executor.changes import FILTERED, SKIPPED, ChangeDelayed, ChangeFailed, RoutedRecord
+from mm2.copy.executor.changes import FILTERED, SKIPPED, ChangeDelayed, ChangeFailed
 from mm2.copy.spec import PartitionSpec
 from mm2.kafka.records.batch import NO_TIMESTAMP
 from mm2.kafka.records.record import Record
@@ -58,8 +58,7 @@ class _Attempts(NamedTuple):
 class RecordChain:
     """See the module. ``settings`` are those of `mm2.mirror.record_changes.changes_spec`. Use it in one thread.
 
-    ``versions`` are those of the user's classes, ``not_repeatable`` names those that are not declared deterministic, and
-    ``routers`` those transformations of Kafka that change the topic.
+    ``versions`` are those of the user's classes, ``not_repeatable`` names those that are not declared deterministic.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -86,9 +85,10 @@ class RecordChain:
         self._attempts: dict[TopicPartition, _Attempts] = {}
         self._alias = settings["source.cluster.alias"]
         self._partitions: dict[PartitionSpec, dict[str, Any]] = {}
-        self.routers = [
-            stage.alias for stage in self._stages if isinstance(stage.transformation, RegexRouter | TimestampRouter)
-        ]
+        for stage in self._stages:
+            if isinstance(stage.transformation, RegexRouter | TimestampRouter):
+                self.close()
+                raise _routes(stage.alias, stage.class_name)
         users = [plugin for plugin in self._plugins() if not type(plugin).__module__.startswith(_OWN_CLASSES)]
         self.versions = [f"{type(plugin).__qualname__} {plugin.version()}" for plugin in users]
         self.not_repeatable = _not_repeatable(users)
@@ -101,7 +101,7 @@ class RecordChain:
     ) -> None:
         self.close()
 
-    def apply(self, part: PartitionSpec, record: Record) -> Record | RoutedRecord | str:
+    def apply(self, part: PartitionSpec, record: Record) -> Record | str:
         """As `mm2.copy.executor.changes.RecordChanges.apply`."""
         given = current = _source_record(self._source_partition(part), part, record)
         for stage in self._stages:
@@ -113,11 +113,10 @@ class RecordChain:
             if transformed is None:
                 return FILTERED
             current = transformed
-        is_routed = current.topic != part.remote_topic or current.partition != part.partition
-        if is_routed and (not current.topic or (current.partition or 0) < 0):
+        if current.topic != part.remote_topic or current.partition != part.partition:
             raise ChangeFailed(
                 f"{part.source}: the transformations send the record at offset {record.offset} to partition "
-                f"{current.partition} of topic {current.topic!r}, which cannot exist"
+                f"{current.partition} of {current.topic}; only {part.target} is possible"
             )
         try:
             converted = self._convert(current)
@@ -132,9 +131,10 @@ class RecordChain:
         if self._attempts:
             self._attempts.pop(part.source, None)
         if converted.timestamp is None and record.timestamp == NO_TIMESTAMP:
-            # Not the time of copying, which differs when it is read again.
-            converted = replace(converted, timestamp=NO_TIMESTAMP)
-        return RoutedRecord(current.topic or "", current.partition, converted) if is_routed else converted
+            return replace(
+                converted, timestamp=NO_TIMESTAMP
+            )  # not the time of copying, which differs when it is read again
+        return converted
 
     def close(self) -> None:
         """Close all plugins."""
@@ -220,3 +220,11 @@ def _not_repeatable(users: list[Any]) -> str:
     """Why a record may have another result when it is read again; "": it has not."""
     names = [type(plugin).__qualname__ for plugin in users if vars(type(plugin)).get("deterministic") is not True]
     return "" if not names else f"{', '.join(dict.fromkeys(names))} is not declared deterministic"
+
+
+def _routes(alias: str, class_name: str) -> ConfigException:
+    return ConfigException(
+        f"transforms.{alias}.type",
+        class_name,
+        "a transformation must not change the topic of copied records; name remote topics by replication.policy.class",
+    )

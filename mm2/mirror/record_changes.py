@@ -64,7 +64,7 @@ def changes_spec(
     with RecordChain(settings) as built:
         deciding = [*built.versions, settings.get("errors.tolerance", "none").lower(), chain, converters]
         digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
-        return ChangesSpec(_FACTORY, settings, digest[:_DIGEST_DIGITS], built.not_repeatable, tuple(built.routers))
+        return ChangesSpec(_FACTORY, settings, digest[:_DIGEST_DIGITS], built.not_repeatable)
 
 
 def changing_keys(props: Mapping[str, str], worker: Mapping[str, str]) -> list[str]:

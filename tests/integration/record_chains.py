@@ -127,13 +127,6 @@ CHAINS: Final[tuple[dict[str, str], ...]] = (
     {"value.converter": _JSON, "header.converter": _SIMPLE},
 )
 
-#: Chains that send records to other topics.
-ROUTERS: Final = (
-    chain(("RegexRouter", {"regex": r"([^.]*)\.(.*)", "replacement": "$2-from-$1"})),
-    chain(("RegexRouter", {"regex": "(.*)", "replacement": "$1-a", **when(has("a"))}), STAMP),
-    chain(("TimestampRouter", {"topic.format": "${topic}-${timestamp}", "timestamp.format": "yyyyMMdd-HH"})),
-)
-
 
 def random_records(count: int, seed: int) -> Iterator[Record]:
     """Records with and without key, value and headers, of texts, numbers and other bytes; timestamps rise."""

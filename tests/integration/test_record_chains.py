@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from mm2.copy.executor.changes import RoutedRecord
 from mm2.copy.spec import PartitionSpec
 from mm2.kafka.records.record import Record
 from mm2.mirror.record_chain import RecordChain
 from mm2.mirror.record_changes import changes_spec
 from tests.integration.java_source import run_source
-from tests.integration.record_chains import CHAINS, ROUTERS, random_records
+from tests.integration.record_chains import CHAINS, random_records
 from tests.support.waiting import PATIENCE
 
 _ORACLE = Path(__file__).parent / "java" / "ChainOracle.java"
@@ -28,13 +27,13 @@ def text(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
 
-def row_of(record: Record, topic: str, partition: int | None = _PART.partition) -> dict[str, Any]:
+def row_of(record: Record, topic: str) -> dict[str, Any]:
     return {
         "key": text(record.key),
         "value": text(record.value),
         "headers": [[name, text(content)] for name, content in record.headers],
         "topic": topic,
-        "partition": partition,
+        "partition": _PART.partition,
         "timestamp": record.timestamp,
     }
 
@@ -44,13 +43,7 @@ def ours(chain: Mapping[str, str], records: list[Record]) -> list[Any]:
     assert spec is not None
     with RecordChain(spec.settings) as built:
         changed = [built.apply(_PART, record) for record in records]
-    return [outcome_of(one) for one in changed]
-
-
-def outcome_of(changed: Record | RoutedRecord | str) -> dict[str, Any] | str:
-    if isinstance(changed, RoutedRecord):
-        return row_of(changed.record, changed.topic, changed.partition)
-    return changed if isinstance(changed, str) else row_of(changed, _PART.remote_topic)
+    return [one if isinstance(one, str) else row_of(one, _PART.remote_topic) for one in changed]
 
 
 @pytest.mark.timeout(int(300 * PATIENCE))
@@ -61,15 +54,14 @@ def test_each_chain_makes_what_java_makes(tmp_path: Path, count: int) -> None:
     """
     records = list(random_records(count, seed=count))
     chains, given, answers = (tmp_path / name for name in ("chains", "records", "answers"))
-    applied = (*CHAINS, *ROUTERS)
-    chains.write_text("".join(json.dumps(chain) + "\n" for chain in applied))
+    chains.write_text("".join(json.dumps(chain) + "\n" for chain in CHAINS))
     rows = [{**row_of(record, _PART.topic), "offset": record.offset} for record in records]
     given.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run_source(_ORACLE, str(chains), str(given), str(answers), "east")
     lines = [json.loads(line) for line in answers.read_text().splitlines()]
-    assert len(lines) == len(applied) * count
+    assert len(lines) == len(CHAINS) * count
     outcomes = set()
-    for index, chain in enumerate(applied):
+    for index, chain in enumerate(CHAINS):
         wanted, got = lines[index * count : (index + 1) * count], ours(chain, records)
         different = next(
             ((at, *pair) for at, pair in enumerate(zip(wanted, got, strict=True)) if pair[0] != pair[1]), None

@@ -1,8 +1,7 @@
 """What changes records between source and target: transformations and converters, applied batch by batch.
 
 `RecordChanges` is made by a higher layer from `mm2.copy.spec.ChangesSpec`; this module knows when records are changed and
-what becomes of their offsets. Partitions without changes stay on the byte path of `mm2.copy.executor.cursor`. Records that
-are sent to another partition are written by `mm2.copy.executor.routes`.
+what becomes of their offsets. Partitions without changes stay on the byte path of `mm2.copy.executor.cursor`.
 
 The loop that also renews the lease calls this, so changing records must not block it: after `SLICE_S` the rest of a
 fetched batch is left, and fetched again. At least one record is changed each time.
@@ -25,8 +24,6 @@ from mm2.kafka.records.record import Record, decode_batch
 FILTERED: Final = "filtered"
 #: Reason of a source offset whose record could not be transformed or converted, with ``errors.tolerance=all``.
 SKIPPED: Final = "skipped"
-#: Reason of a source offset whose record the transformations send to another partition.
-ROUTED: Final = "routed"
 #: For how long records are changed at a stretch, in seconds.
 SLICE_S: Final = 0.25
 
@@ -43,21 +40,11 @@ class ChangeDelayed(Exception):
         self.after_s = after_s
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedRecord:
-    """A record for another partition than the remote one. ``partition`` None: its key determines the partition."""
-
-    topic: str
-    partition: int | None
-    record: Record
-
-
 class RecordChanges(Protocol):
     """Changes the records of one micro-batch."""
 
-    def apply(self, part: PartitionSpec, record: Record) -> Record | RoutedRecord | str:
-        """The record to be written to the target partition or to another one, with any offset; or the reason why there
-        is none.
+    def apply(self, part: PartitionSpec, record: Record) -> Record | str:
+        """The record to be written to the target partition, with any offset; or the reason why there is none.
 
         Raises ChangeFailed or ChangeDelayed.
         """
@@ -109,13 +96,12 @@ def _end_of(dropped: DroppedRange) -> int:
 class ChangedBatch:
     """A fetched batch after its records were changed, up to source offset ``after``.
 
-    ``records`` are in the order of the source, each with its source offset; so are ``routed`` ones, whose offsets are
-    also in ``dropped``. ``failure`` is what prevents the record at ``after`` from being changed. ``is_last``: the rest of what was fetched has to be fetched again.
+    ``records`` are in the order of the source, each with its source offset. ``failure`` is what prevents the record at
+    ``after`` from being changed. ``is_last``: the rest of what was fetched has to be fetched again.
     """
 
     after: int
     records: list[Record] = field(default_factory=list)
-    routed: list[RoutedRecord] = field(default_factory=list)
     dropped: list[DroppedRange] = field(default_factory=list)
     failure: ChangeFailed | ChangeDelayed | None = None
     is_last: bool = False
@@ -130,20 +116,11 @@ class ChangedBatch:
 
 
 class Changer:
-    """Applies changes. All calls within one iteration of the loop share the time `SLICE_S`; ``call_soon`` is the loop's.
+    """Applies changes. All calls within one iteration of the loop share the time `SLICE_S`; ``call_soon`` is the loop's."""
 
-    ``check_topic`` raises ChangeDelayed while records cannot be sent to a topic other than the remote one.
-    """
-
-    def __init__(
-        self,
-        changes: RecordChanges,
-        call_soon: Callable[[Callable[[], None]], object],
-        check_topic: Callable[[PartitionSpec, str], None],
-    ) -> None:
+    def __init__(self, changes: RecordChanges, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._changes = changes
         self._call_soon = call_soon
-        self._check_topic = check_topic
         self._until_s: float | None = None
 
     def change(self, part: PartitionSpec, view: BatchView, start: int, after: int) -> ChangedBatch:
@@ -159,18 +136,13 @@ class Changer:
                 break
             try:
                 changed = self._changes.apply(part, record)
-                if isinstance(changed, RoutedRecord):
-                    self._check_topic(part, changed.topic)
             except (ChangeFailed, ChangeDelayed) as failure:
                 batch.after, batch.failure = offset, failure
                 break
             if isinstance(changed, str):
                 batch.drop(offset, changed)
-            elif isinstance(changed, RoutedRecord):
-                batch.drop(offset, ROUTED)
-                batch.routed.append(RoutedRecord(changed.topic, changed.partition, _at(changed.record, offset)))
             else:
-                batch.records.append(_at(changed, offset))
+                batch.records.append(Record(changed.key, changed.value, changed.headers, changed.timestamp, offset))
         batch.is_last = batch.after < after or time.monotonic() > until_s
         return batch
 
@@ -187,7 +159,3 @@ class Changer:
 
     def _next(self) -> None:
         self._until_s = None
-
-
-def _at(record: Record, offset: int) -> Record:
-    return Record(record.key, record.value, record.headers, record.timestamp, offset)

@@ -32,7 +32,6 @@ from mm2.copy.executor.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.positions import SEEN_AFTER_S, PendingRecords, Positions
 from mm2.copy.executor.reports import Reports, progress_of
-from mm2.copy.executor.routes import Routes
 from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.target_search import TargetSearch
@@ -61,7 +60,6 @@ class Copier:
         self._reports = Reports(self._link, self._cursors)
         self._quarantine: Quarantine | None = None
         self._changer: Changer | None = None
-        self._routes: Routes | None = None
         self._learning: asyncio.Task[None] | None = None
         self._log = structlog.get_logger(__name__)
 
@@ -96,9 +94,7 @@ class Copier:
         final: dict[str, Any] = {"type": "final", "reason": "", "partitions": [], "starts": []}
         try:
             if spec.changes is not None:
-                self._routes = Routes(endpoints, BackgroundTasks(link), self._cursors)
-                changes = await self._call(record_changes, spec.changes)
-                self._changer = Changer(changes, loop.call_soon, self._routes.check_topic)
+                self._changer = Changer(await self._call(record_changes, spec.changes), loop.call_soon)
             await endpoints.open(
                 room=self._has_room,
                 look_up=self._look_up if spec.with_sessions else None,
@@ -176,7 +172,7 @@ class Copier:
         if spec.dead_letter_topic is not None:
             letters = DeadLetters(sink, spec.dead_letter_topic, spec.flow)
             self._quarantine = Quarantine(letters, source, sink, commits.then)
-        self._events.attach(new_sessions, search, losses, commits, self._quarantine, self._routes)
+        self._events.attach(new_sessions, search, losses, commits, self._quarantine)
 
     async def _learn_expiration(self) -> None:
         """Find out how long the target's brokers remember producers."""
@@ -281,8 +277,6 @@ class Copier:
                     return False
                 continue
             commits.begin(transactions)
-            if self._routes is not None:
-                self._routes.in_transactions(transactions)
             break
         return True
 
@@ -369,8 +363,6 @@ class Copier:
         self._source.reconsider(self._cursors)
 
     def _has_room(self) -> bool:
-        if self._routes is not None and self._routes.is_draining:
-            return False
         if sum(cursor.window.waiting_bytes for cursor in self._cursors.values()) < ROOM_BYTES:
             return True
         # Batches that the target rejects wait until the cause is fixed. They must not block other partitions.
@@ -441,16 +433,11 @@ class Copier:
         deadline = time.monotonic() + link.drain_s
         # Unsent batches are dropped: the successor reads them again, and a long queue must not delay the stop.
         outboxes = [cursor.outbox for cursor in self._cursors.values()]
-        routes = self._routes
-        if routes is not None and routes.are_in_transactions:
-            outboxes = []  # a transaction that includes only a part of what was read is not committed
         for outbox in outboxes:
             outbox.queue = deque(outgoing for outgoing in outbox.queue if outgoing.at >= 0)
 
         def is_drained(cursor: Cursor) -> bool:
             outbox = cursor.outbox
-            if routes is not None and routes.is_busy(cursor):
-                return False
             return (
                 (outbox.idle and not cursor.window.is_searching)
                 or outbox.refused

@@ -24,7 +24,7 @@ from typing import Final, Protocol
 import structlog
 
 from mm2.copy.executor import history
-from mm2.copy.executor.changes import ChangedBatch, ChangeDelayed, Changer, DroppedRange, RoutedRecord, dropped_in
+from mm2.copy.executor.changes import ChangedBatch, ChangeDelayed, Changer, DroppedRange, dropped_in
 from mm2.copy.executor.conditions import Conditions, now_ms
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.outgoing import content_error, outgoing_batch
@@ -34,7 +34,7 @@ from mm2.copy.session import LOST_KEPT, EpochStart, Lost, Mark, PartitionConditi
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState, state_of
 from mm2.copy.tally import PASSTHROUGH, Rate, Summary, Tally
-from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches, read_header
 from mm2.kafka.records.merge import Merged, coalesce
 from mm2.kafka.records.record import Record, Rewritten, encode_batch, rewrite
@@ -63,12 +63,6 @@ class Owner(Protocol):
 
     def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
         """Send a batch."""
-
-    def route(self, cursor: Cursor, records: list[RoutedRecord], codec: int) -> None:
-        """Write records to other partitions than the remote one, encoded with this codec."""
-
-    def route_error(self, cursor: Cursor) -> KafkaFailure | None:
-        """Why routed records of the partition cannot be written at the moment."""
 
     def acked(self, cursor: Cursor, entry: SourceRange, last: int) -> None:
         """Source offsets ``entry.first``..``last`` are on the target from ``entry.target_base`` on (-1: unknown), in
@@ -384,7 +378,7 @@ class Cursor:
             conditions.write = None
             return
         outgoing = self.outbox.queue[0] if self.outbox.queue else None
-        entry = next((entry for entry in self.window.entries if entry.count and not entry.done), None)
+        entry = next((entry for entry in self.window.entries if not entry.done), None)
         state = state_of(failure)
         if outgoing is not None and entry is not None:
             if state is PartitionState.TOO_LARGE and self.owner.too_large(self, entry, outgoing):
@@ -421,8 +415,7 @@ class Cursor:
         lasting = conditions.stop or conditions.paused
         if lasting is not None:
             return lasting
-        outbox = self.outbox if self.dead_letter_outbox is None else self.dead_letter_outbox
-        last_error = outbox.last_error or self.owner.route_error(self)
+        last_error = self.outbox.last_error if self.dead_letter_outbox is None else self.dead_letter_outbox.last_error
         if last_error is not None:
             conditions.set_write(last_error, self.partition, self.window.position)
         elif not self.outbox.refused:
@@ -555,9 +548,6 @@ class Cursor:
         """Change the records of a batch that ends before source offset ``after``, and send those that are left."""
         changed = changes.change(self.spec, view, self.offset, after)
         self._is_cut = changed.is_last
-        if changed.routed:
-            # Also those before the last record that a predecessor has copied: it may have ended before they were written.
-            self.owner.route(self, changed.routed, codec)
         if self.predecessor.remaining:
             fresh = self.predecessor.skip(view, changed.after, changed)
             if self.suspended or self.stopped:

@@ -55,7 +55,7 @@ class Endpoints:
 
         ``room``: whether more may be read; the other arguments are those of `Sink`.
         """
-        spec, loop, self._may_send = self._spec, asyncio.get_running_loop(), may_send
+        spec, loop = self._spec, asyncio.get_running_loop()
         source_connections, target_connections = await asyncio.gather(
             *(self._connections_to(cluster) for cluster in self._clusters)
         )
@@ -85,14 +85,6 @@ class Endpoints:
         if spec.syncs is not None:
             _, sink = self._sink_of(spec.syncs.settings, spec.source_alias, may_send)
             self.syncs = Syncs(sink, spec.syncs.topic, spec.syncs.lag_max)
-
-    def another_sink(self) -> Sink:
-        """Another sink of the target, for partitions of which `sink` has an outbox already."""
-        sink = Sink(
-            self.target_cluster, asyncio.get_running_loop(), self._background, self._pool, may_send=self._may_send
-        )
-        self._opened.append(sink)
-        return sink
 
     def close(self) -> None:
         """Close all connections."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import structlog
 
-from mm2.copy.executor.changes import RoutedRecord
 from mm2.copy.executor.commits import Commits
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.dead_letters import Quarantine
@@ -15,7 +14,6 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
-from mm2.copy.executor.routes import Routes
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import Source
 from mm2.copy.executor.target_search import TargetSearch
@@ -39,7 +37,6 @@ class PartitionEvents:
         self._sink = sink
         self._cursors = cursors
         self.tally = tally
-        self._routes: Routes | None = None  # until `attach`: a micro-batch may end before it
         self._log = structlog.get_logger(__name__)
 
     def attach(
@@ -49,15 +46,13 @@ class PartitionEvents:
         losses: Losses,
         commits: Commits,
         quarantine: Quarantine | None,
-        routes: Routes | None = None,
     ) -> None:
-        """``quarantine`` None: there is no dead letter topic; ``routes`` None: no transformations."""
+        """``quarantine`` None: there is no dead letter topic."""
         self._new_sessions = new_sessions
         self._search = search
         self._losses = losses
         self._commits = commits
         self._quarantine = quarantine
-        self._routes = routes
 
     def own(self, cursor: Cursor) -> None:
         """Receive the events of this cursor's outbox."""
@@ -74,15 +69,6 @@ class PartitionEvents:
     def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
         """Send a batch."""
         self._sink.put(outbox, outgoing)
-
-    def route(self, cursor: Cursor, records: list[RoutedRecord], codec: int) -> None:
-        """Write records to other partitions than the remote one."""
-        if self._routes is not None:
-            self._routes.send(cursor, records, codec)
-
-    def route_error(self, cursor: Cursor) -> KafkaFailure | None:
-        """Why routed records of the partition cannot be written at the moment."""
-        return None if self._routes is None else self._routes.error(cursor)
 
     def acked(self, cursor: Cursor, entry: SourceRange, last: int) -> None:
         """The target has acknowledged records."""

@@ -50,9 +50,6 @@ class TaskTransactions:
         self._offsets_topic = offsets_topic
         self._call = call
         self._data: list[Outbox] = []
-        self._has_routed = False
-        self.is_draining = False  # nothing may be read, so that a transaction includes all records that were read
-        self.on_drained: Callable[[], None] = lambda: None
         self._offsets: dict[int, Outbox] = {}
         self._identity = ProducerIdentity(-1, -1)
         self._ended_s = time.monotonic()
@@ -78,18 +75,6 @@ class TaskTransactions:
         self._data = list(data)
         for outbox in self._data:
             self._begin_outbox(outbox, 0)
-
-    def add_routed(self, outbox: Outbox) -> None:
-        """Open the outbox of a partition to which transformations send records.
-
-        Then the records of one source partition are in several outboxes, and its position is that of the slowest one.
-        So each transaction includes all records that were read before it ends.
-        """
-        self._has_routed = True
-        if outbox not in self._data:
-            self._data.append(outbox)
-            self._begin_outbox(outbox, 0)
-            outbox.stopped = self._is_over
 
     @property
     def errors(self) -> list[KafkaFailure | None]:
@@ -124,9 +109,6 @@ class TaskTransactions:
             done = await self._commit(positions, recorded, give_up)
         finally:
             self._is_ending = False
-            if self.is_draining:
-                self.is_draining = False
-                self.on_drained()
             if not done:
                 self._close()
         return done
@@ -142,12 +124,6 @@ class TaskTransactions:
         def must_give_up() -> bool:
             return give_up() or (self._sent() and time.monotonic() - began > self._spec.timeout_ms / 1000)
 
-        if self._has_routed:
-            self.is_draining = True
-            while not all(outbox.idle for outbox in self._data):
-                if must_give_up() or any(outbox.refused for outbox in self._data):
-                    return False
-                await asyncio.sleep(_POLL_S)
         self._sink.hold(new=True)
         while not (recorded() and all(self._settled(outbox) for outbox in self._data)):
             if must_give_up():

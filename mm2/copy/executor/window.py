@@ -29,7 +29,6 @@ class SourceRange:
     ``offsets`` are those of its records, unless they are all of the range. Done once it is on the target or dropped.
     ``newest_ms`` is its newest record's timestamp; -1 when there is none, or when it belongs to a backlog. ``dropped``
     are those source offsets whose records have been dropped; other offsets without a record are holes of the source.
-    ``routed`` records were sent to other partitions, and are not acknowledged; such an entry has no offsets.
     """
 
     first: int
@@ -43,7 +42,6 @@ class SourceRange:
     target_base: int = -1
     newest_ms: int = -1
     dropped: tuple[DroppedRange, ...] = ()
-    routed: int = 0
     since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108  (the simulation replaces `time`)
 
     def runs(self) -> Iterator[tuple[int, int]]:
@@ -161,13 +159,7 @@ class Window:
 
     def drop_done(self) -> None:
         """All entries without records are done."""
-        for entry in [entry for entry in self.entries if not (entry.count or entry.done or entry.routed)]:
-            self.done(entry)
-
-    def routed(self, entry: SourceRange, count: int) -> None:
-        """So many routed records of an entry have been acknowledged."""
-        entry.routed -= count
-        if not entry.routed:
+        for entry in [entry for entry in self.entries if not entry.count and not entry.done]:
             self.done(entry)
 
     # -- the position --------------------------------------------------------------------------------------------------
@@ -220,12 +212,12 @@ class Window:
 
     def _pass(self, entry: SourceRange, unexplained: int) -> None:
         """The oldest entry is done: advance, and extend the trail."""
-        self.waiting_bytes -= entry.size
         if not entry.count:
-            if entry.first < entry.next_offset and not entry.already_copied:
+            if not entry.already_copied:
                 self.trail.missing(entry.first, entry.next_offset, entry.reason)
             self.position = entry.next_offset
             return
+        self.waiting_bytes -= entry.size
         self.copied += 0 if entry.already_copied else entry.count
         self.records += entry.count
         self.bytes += entry.size

@@ -20,7 +20,6 @@ MEANINGS: Final[Mapping[str, str]] = {
     "control": "Transaction markers, which are not records.",
     "aborted": "Records of aborted transactions.",
     "filtered": "Records that the transformations of the flow have dropped.",
-    "routed": "Records that the transformations of the flow have sent to another topic or partition.",
     "skipped": "Records that could not be transformed or converted (errors.tolerance is all).",
     "quarantined": "Records that could not be copied; they are in the dead letter topic.",
     "retention": "Records that the source deleted by retention before they were copied.",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from crc32c import crc32c
 
-from mm2.copy.executor.changes import RoutedRecord
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.reports import progress_of
@@ -18,7 +16,7 @@ from mm2.copy.session import Mark
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import Tally
-from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import CONTROL, TRANSACTIONAL, BatchView, iter_batches
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
@@ -38,9 +36,6 @@ class Owner:
         self.acks: list[tuple[int, ...]] = []
         self.newest_ms: list[int] = []
         self.calls: list[tuple[Any, ...]] = []
-        self.routed: list[int] = []  # source offsets
-        self.route_acks: list[Callable[[int], None]] = []  # called with the number of records that are acknowledged
-        self.routes_fail_with: KafkaFailure | None = None
         self.gaps: list[tuple[int, int, int]] = []  # on the target, and the acknowledged records between them
         self.searches = False  # whether gaps are searched
         self.takes_corrupt = False
@@ -55,15 +50,6 @@ class Owner:
     def acked(self, _cursor: Cursor, entry: SourceRange, last: int) -> None:
         self.acks.append((entry.first, last, entry.target_base, entry.count))
         self.newest_ms.append(entry.newest_ms)
-
-    def route(self, cursor: Cursor, records: list[RoutedRecord], _codec: int) -> None:
-        self.routed += [one.record.offset for one in records]
-        entry = SourceRange(cursor.offset, cursor.offset, routed=len(records))
-        cursor.window.append(entry)
-        self.route_acks.append(functools.partial(cursor.window.routed, entry))
-
-    def route_error(self, _cursor: Cursor) -> KafkaFailure | None:
-        return self.routes_fail_with
 
     def unreadable(self, _cursor: Cursor, failure: BrokerFailure) -> None:
         self.calls.append(("unreadable", failure.code))

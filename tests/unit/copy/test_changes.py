@@ -13,14 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.executor import changes
-from mm2.copy.executor.changes import ChangeDelayed, ChangeFailed, Changer, DroppedRange, RoutedRecord, dropped_in
+from mm2.copy.executor.changes import ChangeDelayed, ChangeFailed, Changer, DroppedRange, dropped_in
 from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import Mark
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState
-from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.records.batch import LOG_APPEND_TIME
 from mm2.kafka.records.record import Record, decode_batch
 from tests.unit.copy.batches import Bench, batch, holed, view_of
@@ -34,25 +32,20 @@ def unlimited_slices() -> Iterator[None]:
         yield
 
 
-ELSEWHERE = "elsewhere"
-
-
 class Rule:
-    """Upper-cases values, and drops or routes what the test says."""
+    """Upper-cases values, and drops what the test says."""
 
     def __init__(self, outcome: Callable[[int], str | Exception | None]) -> None:
         self._outcome = outcome
         self.seen: list[int] = []
         self.takes_s = 0.0
 
-    def apply(self, _part: PartitionSpec, record: Record) -> Record | RoutedRecord | str:
+    def apply(self, _part: PartitionSpec, record: Record) -> Record | str:
         self.seen.append(record.offset)
         time.sleep(self.takes_s)
         outcome = self._outcome(record.offset)
         if isinstance(outcome, Exception):
             raise outcome
-        if outcome == ELSEWHERE:
-            return RoutedRecord(ELSEWHERE, 0, record)
         return outcome or changed(record)
 
     def close(self) -> None:
@@ -65,12 +58,8 @@ def changed(record: Record) -> Record:
 
 def bench_with(outcome: Callable[[int], str | Exception | None], offset: int = 0, **begin: Any) -> tuple[Bench, Rule]:
     bench, rule = Bench(offset, **begin), Rule(outcome)
-    bench.cursor.changes = Changer(rule, lambda call: call(), topics_exist)
+    bench.cursor.changes = Changer(rule, lambda call: call())
     return bench, rule
-
-
-def topics_exist(_part: PartitionSpec, topic: str) -> None:
-    assert topic == ELSEWHERE
 
 
 def drop_every_third(offset: int) -> str | None:
@@ -164,7 +153,7 @@ def test_changing_records_stops_after_a_while_and_continues_at_the_same_record(m
 def test_calls_of_one_turn_of_the_loop_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "SLICE_S", 0.0)
     ended: list[Callable[[], None]] = []
-    changer = Changer(Rule(lambda _: None), ended.append, topics_exist)
+    changer = Changer(Rule(lambda _: None), ended.append)
     spec = PartitionSpec("t", 0, "A.t")
     for _ in range(2):
         changer.change(spec, view_of(batch(0, 2)), 0, 2)
@@ -271,65 +260,3 @@ def test_every_offset_of_a_range_has_one_reason(steps: list[tuple[int, int]], on
         (offset, why) for start, end, why in dropped_in(ranges, first, after, "hole") for offset in range(start, end)
     ]
     assert found == [(offset, reasons.get(offset, "hole")) for offset in range(first, after)]
-
-
-# -- records for other partitions -------------------------------------------------------------------------------------
-
-
-def route_every_third(offset: int) -> str | None:
-    return ELSEWHERE if offset % 3 == 0 else None
-
-
-def test_the_position_waits_until_routed_records_are_acknowledged() -> None:
-    bench, _ = bench_with(route_every_third)
-    bench.fetch(batch(0, 7))
-    assert (bench.owner.routed, bench.offsets()) == ([0, 3, 6], [1, 2, 4, 5])
-    bench.ack(70)
-    assert bench.cursor.window.mark == Mark(0, -1, 0)
-    (acked,) = bench.owner.route_acks
-    acked(2)  # a batch that was cut in two
-    assert bench.cursor.window.mark == Mark(0, -1, 0)
-    acked(1)
-    assert (bench.cursor.window.mark, bench.gaps) == (Mark(7, 74, 4), {"routed": 3})
-
-
-def test_the_position_passes_routed_records_only() -> None:
-    bench, _ = bench_with(lambda _: ELSEWHERE)
-    bench.fetch(batch(0, 3))
-    assert (bench.cursor.window.mark, bench.cursor.idle) == (Mark(0, -1, 0), False)
-    bench.owner.route_acks[0](3)
-    assert (bench.cursor.window.mark, bench.cursor.idle, bench.gaps) == (Mark(3, -1, 0), True, {"routed": 3})
-
-
-@pytest.mark.parametrize("there", range(5))
-def test_routed_records_between_those_of_a_predecessor_are_written_again(there: int) -> None:
-    bench, _ = bench_with(route_every_third, target=0, skip=there, skip_base=0)
-    bench.fetch(batch(0, 7))
-    assert (bench.owner.routed, bench.offsets()) == ([0, 3, 6], [1, 2, 4, 5][there:])
-    bench.ack(there)
-    assert bench.cursor.window.mark == Mark(0, 0, 0), "they may not have been written"
-    bench.owner.route_acks[0](3)
-    assert (bench.cursor.window.mark, bench.gaps) == (Mark(7, 4, 4), {"routed": 3})
-
-
-def test_a_record_whose_topic_does_not_exist_yet_is_read_again() -> None:
-    bench, rule = bench_with(route_every_third)
-
-    def not_ready(part: PartitionSpec, topic: str) -> None:
-        raise ChangeDelayed(f"{part.source}: {topic} is not ready", 0.0)
-
-    bench.cursor.changes = Changer(rule, lambda call: call(), not_ready)
-    bench.fetch(batch(1, 6))
-    assert (bench.owner.routed, bench.offsets(), bench.cursor.offset) == ([], [1, 2], 3)
-    assert bench.cursor.current_state().reason == "t-0: elsewhere is not ready"
-    bench.cursor.changes = Changer(rule, lambda call: call(), topics_exist)
-    bench.fetch(batch(1, 6))
-    assert (bench.owner.routed, bench.offsets()) == ([3, 6], [1, 2, 4, 5])
-
-
-def test_an_error_of_another_partition_is_reported() -> None:
-    bench, _ = bench_with(route_every_third)
-    bench.fetch(batch(0, 3))
-    assert bench.state == PartitionState.RUNNING
-    bench.owner.routes_fail_with = BrokerFailure.of(ErrorCode.TOPIC_AUTHORIZATION_FAILED, subject="elsewhere")
-    assert bench.state == PartitionState.UNAUTHORIZED

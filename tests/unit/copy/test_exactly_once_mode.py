@@ -19,10 +19,9 @@ from mm2.copy.executor.commits import TransactionCommits
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.fetch_states import PartitionFetchState
 from mm2.copy.executor.losses import Losses
-from mm2.copy.executor.outbox import Outbox, OutboxState, outgoing_of
+from mm2.copy.executor.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.transaction import TaskTransactions
-from mm2.copy.executor.window import SourceRange
 from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.session import Lease, LedgerEntry, Mark, PreviousCommit, Session, SourceState, Start
 from mm2.copy.spec import Assignment, TransactionsSpec
@@ -360,38 +359,6 @@ def test_a_transaction_that_can_never_be_committed_is_abandoned() -> None:
     asyncio.run(run())
     assert scene.coordinator.ended == []
     assert scene.copier._link.reason == "the transaction was abandoned"
-
-
-@pytest.mark.parametrize("outcome", ["accepted", "rejected"])
-def test_a_transaction_with_routed_records_includes_all_that_were_read(outcome: str) -> None:
-    """A part of what was read is in another outbox; committed alone it would be written twice after a crash."""
-    scene = Scene()
-    other = Outbox(TopicPartition("elsewhere", 0), ProducerIdentity(1, 0), transactional=True)
-    scene.transactions.add_routed(other)
-    barrier = SourceRange(100, 100, routed=1)
-    scene.cursor.window.append(barrier)
-    routed = outgoing_of([Record(b"k", b"v")], lambda: scene.cursor.window.routed(barrier, 1))
-    other.queue.append(routed)
-    scene.copy(200, 5)
-    assert scene.cursor.window.position == 100
-
-    async def play() -> None:
-        committing = asyncio.create_task(scene.commits.commit_transaction())
-        await asyncio.sleep(0.02)
-        assert scene.transactions.is_draining
-        assert not scene.coordinator.ended
-        if outcome == "accepted":
-            other.queue.popleft()
-            routed.acked(0)
-        else:
-            other.state = OutboxState.REFUSED
-        await committing
-
-    asyncio.run(play())
-    assert not scene.transactions.is_draining
-    assert scene.coordinator.ended == ([True] if outcome == "accepted" else [])
-    assert scene.copier._link.reason == ("" if outcome == "accepted" else "the transaction was abandoned")
-    assert scene.positions.committed[TP] == (105 if outcome == "accepted" else 100)
 
 
 def test_an_offsets_topic_that_rejects_positions_is_reported_and_awaited_until_the_transaction_times_out() -> None:

@@ -10,7 +10,7 @@ import pytest
 from mm2.config.configdef import ConfigDef, ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.connect.api import ConnectError, RetriableError, Transformation
-from mm2.copy.executor.changes import ChangeDelayed, ChangeFailed, RoutedRecord
+from mm2.copy.executor.changes import ChangeDelayed, ChangeFailed
 from mm2.copy.spec import ChangesSpec, CopySpec, PartitionSpec
 from mm2.kafka.records.record import Record
 from mm2.mirror.maker import connect_plugins
@@ -73,11 +73,6 @@ class Router(Busy):
 
     def apply(self, record: Any) -> Any:
         return record.new_record(topic="elsewhere")
-
-
-class Nowhere(Busy):
-    def apply(self, record: Any) -> Any:
-        return record.new_record(partition=-1)
 
 
 BUSY = {"transforms": "busy", "transforms.busy.type": f"{__name__}.Busy"}
@@ -147,20 +142,9 @@ def test_a_record_without_timestamp_does_not_get_that_of_the_copy() -> None:
         assert built.apply(PART, replace(RECORD, timestamp=-1)) == replace(RECORD, timestamp=-1, offset=-1)
 
 
-def test_a_record_may_get_another_topic_or_partition() -> None:
+def test_a_changed_topic_stops_the_partition() -> None:
     props = {"transforms": "r", "transforms.r.type": f"{__name__}.Router"}
-    with chain(props) as built:
-        assert built.apply(PART, RECORD) == RoutedRecord("elsewhere", 3, replace(RECORD, offset=-1))
-    props = {"transforms": "r", "transforms.r.type": "RegexRouter"}
-    props |= {"transforms.r.regex": r"A\.(.*)", "transforms.r.replacement": "$1"}
-    with chain(props) as built:
-        assert built.apply(PART, RECORD) == RoutedRecord("orders", 3, replace(RECORD, offset=-1))
-        assert built.routers == ["r"]
-    props = {"transforms": "r", "transforms.r.type": f"{__name__}.Nowhere"}
-    with (
-        chain(props) as built,
-        pytest.raises(ChangeFailed, match=r"partition -1 of topic 'A\.orders', which cannot exist"),
-    ):
+    with chain(props) as built, pytest.raises(ChangeFailed, match=r"to partition 3 of elsewhere; only A\.orders-3"):
         built.apply(PART, RECORD)
 
 
@@ -222,6 +206,15 @@ def test_what_is_sent_to_the_executor_has_only_what_it_needs() -> None:
         ({"transforms": "x", "transforms.x.type": "Filter"}, "transforms.x.type"),
         ({"A->B.transforms": "x", "A->B.transforms.x.type": "No"}, "No"),
         ({"A->B.transforms": "x", "A->B.transforms.x.type": "RegexRouter"}, "regex"),
+        (
+            {
+                "A->B.transforms": "x",
+                "A->B.transforms.x.type": "RegexRouter",
+                "A->B.transforms.x.regex": "A(.*)",
+                "A->B.transforms.x.replacement": "$1",
+            },
+            "must not change the topic",
+        ),
         ({"A->B.transforms": "x", "A->B.transforms.x.type": "Filter", "A->B.transforms.x.predicate": "p"}, "predicate"),
         ({"A->B.value.converter": "No"}, "value.converter"),
     ],
