@@ -29,6 +29,7 @@ _INSERT_HEADER = {
     "transforms.header.type": "org.apache.kafka.connect.transforms.InsertHeader",
     "transforms.header.header": "origin",
     "transforms.header.value.literal": "A",
+    "header.converter": "org.apache.kafka.connect.storage.SimpleHeaderConverter",
 }
 
 

@@ -39,5 +39,9 @@ def test_source_records_are_immutable_and_can_be_derived_from() -> None:
     assert record == SourceRecord({"p": 1}, {"o": 2}, "t", None, "k", "v", timestamp=5) != record.new_record(topic="u")
     with pytest.raises(FrozenInstanceError):
         record.topic = "u"  # type: ignore[misc]
+    assert record.new_record(headers=[("h", 1)]).headers == Headers.of([("h", 1)])
+    assert (record.headers, record.new_record(key=None).key, record.key) == (Headers(), None, "k")
+    with pytest.raises(TypeError, match="nothing_like_it"):
+        record.new_record(nothing_like_it=1)
     numbered = Numbered({}, {}, "t", None, None, None, [("h", 1)], number=7)  # type: ignore[arg-type]
     assert numbered.new_record(value="v") == Numbered({}, {}, "t", None, None, "v", Headers.of([("h", 1)]), number=7)
