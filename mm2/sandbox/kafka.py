@@ -80,7 +80,10 @@ class NodeRole:
 
 def new_id() -> str:
     """A random id in Kafka's format: 16 bytes in URL-safe base64."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # As Kafka's Uuid.randomUuid, without a leading dash: kafka-storage would take it for an option.
+    while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return made
 
 
 _RUNNING: "weakref.WeakSet[LocalKafka]" = weakref.WeakSet()
