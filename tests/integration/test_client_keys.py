@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer as Independent
 from kafka.protocol.consumer import FetchRequest, HeartbeatRequest, JoinGroupRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from mm2.config.mirror_keys import SOURCE_CONNECTOR
+from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
+from mm2.config.worker_keys import WorkerConfig
+from mm2.connect.node import Node
+from mm2.connect.plugins import Plugins
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.consumer.consumer import Consumer
 from mm2.kafka.consumer.membership import Topics
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
-from mm2.kafka.pool import Pool
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import Broker, TopicPartition
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic
 from tests.integration.test_kafka_consumer import Silent
@@ -176,7 +182,7 @@ def test_without_a_committed_offset_reading_starts_where_auto_offset_reset_says(
     assert writer.flush(30) == 0  # a batch of its own
     writer.produce(unique, b"new", partition=0, timestamp=now_ms)
     assert writer.flush(30) == 0
-    consumer, found = subscribed(kafka_b, Topics(frozenset({unique})), unique, auto_offset_reset=reset), []
+    consumer, found = subscribed(kafka_b, Topics(frozenset({unique})), unique, auto_offset_reset=reset), list[int]()
 
     def has_read(*offsets: int) -> bool:
         found.extend(record.offset for record in consumer.poll(0.1))
@@ -269,68 +275,118 @@ def test_a_position_is_looked_up_for_the_time_of_default_api_timeout() -> None:
 # -- connections
 
 
-def cluster_of(broker: LocalKafka, **more: str) -> Cluster:
-    props = {"bootstrap.servers": broker.bootstrap, **{key.replace("_", "."): value for key, value in more.items()}}
+BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+#: Connections with settings of a client, given without a prefix.
+Origin = Callable[[Mapping[str, str]], Cluster]
+
+
+def of_a_client(props: Mapping[str, str]) -> Cluster:
     return Cluster(ClientSettings.from_props(props), name="B")
 
 
+def of_a_worker(props: Mapping[str, str]) -> Cluster:
+    """The connections with which a Connect worker reads the config topic, from its file."""
+    stores = {f"{store}.storage.topic": store for store in ("config", "offset", "status")}
+    file = {"group.id": "g", "key.converter": BYTES, "value.converter": BYTES, **stores, **props}
+    return Node(WorkerConfig(file), Plugins(), worker_id="w", cluster_name="B")._clusters["configs"]
+
+
+def of_mirror_maker(props: Mapping[str, str]) -> Cluster:
+    """The admin client of a mirror connector at the source, from MirrorMaker's file."""
+    admin = {f"A.admin.{key}": value for key, value in props.items() if key != "bootstrap.servers"}
+    servers = {"A.bootstrap.servers": props["bootstrap.servers"], "B.bootstrap.servers": "127.0.0.1:1"}
+    config = MirrorMakerConfig({"clusters": "A,B", "A->B.enabled": "true", **servers, **admin})
+    connector = config.connector_config(SourceAndTarget("A", "B"), SOURCE_CONNECTOR)
+    return MirrorClients(connector).cluster(Side.SOURCE, ClientKind.ADMIN, "replication-source-admin")
+
+
+origins = pytest.mark.parametrize("origin", [of_a_client, of_a_worker, of_mirror_maker])
+
+
+@contextlib.contextmanager
+def opened(origin: Origin, bootstrap: str, settings: Mapping[str, str]) -> Iterator[Cluster]:
+    cluster = origin({"bootstrap.servers": bootstrap, **settings})
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@origins
 @pytest.mark.parametrize(
-    ("lookup", "host"), [("use_all_dns_ips", "127.0.0.1"), (None, "127.0.0.1"), ("canonical", "localhost")]
+    ("settings", "host"),
+    [({}, "127.0.0.1"), ({"client.dns.lookup": "resolve_canonical_bootstrap_servers_only"}, "localhost")],
+    ids=["default", "canonical"],
 )
 def test_bootstrap_servers_are_dialled_by_their_canonical_name_if_configured(
-    kafka_b: LocalKafka, monkeypatch: pytest.MonkeyPatch, lookup: str | None, host: str
+    kafka_b: LocalKafka, monkeypatch: pytest.MonkeyPatch, origin: Origin, settings: dict[str, str], host: str
 ) -> None:
     monkeypatch.setattr(socket, "getnameinfo", lambda *_: ("localhost", "0"))  # the answer of the name server
-    value = "resolve_canonical_bootstrap_servers_only" if lookup == "canonical" else lookup
-    cluster = cluster_of(kafka_b, **({} if value is None else {"client_dns_lookup": value}))
-    connection = cluster.open_connection(None)
-    assert connection.host == host
-    connection.close()
-    cluster.close()
+    with opened(origin, kafka_b.bootstrap, settings) as cluster:
+        connection = cluster.open_connection(None)
+        assert connection.host == host
+        connection.close()
 
 
+@origins
 @pytest.mark.parametrize(
     ("key", "option"), [("receive.buffer.bytes", socket.SO_RCVBUF), ("send.buffer.bytes", socket.SO_SNDBUF)]
 )
-def test_sockets_have_the_configured_buffers(kafka_b: LocalKafka, key: str, option: int) -> None:
+def test_sockets_have_the_configured_buffers(kafka_b: LocalKafka, origin: Origin, key: str, option: int) -> None:
     found = []
-    for more in ({}, {key: "8192"}):
-        cluster = cluster_of(kafka_b, **more)
-        connection = cluster.open_connection(None)
-        found.append(connection.sock.getsockopt(socket.SOL_SOCKET, option))
-        connection.close()
-        cluster.close()
+    for settings in ({}, {key: "8192"}):
+        with opened(origin, kafka_b.bootstrap, settings) as cluster:
+            connection = cluster.open_connection(None)
+            found.append(connection.sock.getsockopt(socket.SOL_SOCKET, option))
+            connection.close()
     assert found[1] == 2 * 8192  # Linux doubles it
     assert found[0] > found[1]
 
 
-def test_metadata_are_requested_again_when_they_are_too_old(kafka_b: LocalKafka, unique: str) -> None:
+@origins
+def test_an_idle_connection_is_closed_after_connections_max_idle_ms(kafka_b: LocalKafka, origin: Origin) -> None:
+    host, _, port = kafka_b.bootstrap.rpartition(":")
+    for settings in ({}, {"connections.max.idle.ms": "20"}):
+        with opened(origin, kafka_b.bootstrap, settings) as cluster:
+            with cluster._pool.lease((host, int(port)), time.monotonic() + 30) as first:
+                pass
+            time.sleep(0.05)
+            with cluster._pool.lease((host, int(port)), time.monotonic() + 30) as later:
+                assert (later is first) is not bool(settings)
+                assert first.closed is bool(settings)
+
+
+@origins
+def test_metadata_are_requested_again_after_metadata_max_age_ms(
+    kafka_b: LocalKafka, unique: str, origin: Origin
+) -> None:
     create_topic(kafka_b.bootstrap, unique)
     requests = []
-    for more in ({}, {"metadata_max_age_ms": "1"}):
-        with recorded() as sent:
-            cluster = cluster_of(kafka_b, **more)
+    for settings in ({}, {"metadata.max.age.ms": "1"}):
+        with recorded() as sent, opened(origin, kafka_b.bootstrap, settings) as cluster:
             for _ in range(5):
                 cluster.leader(unique, 0)
                 time.sleep(0.01)
-            cluster.close()
         requests.append(len(sent.of(MetadataRequest)))
     assert requests == [1, 5]
 
 
-def test_only_with_rebootstrap_are_the_bootstrap_servers_asked_again(kafka_b: LocalKafka) -> None:
-    for more in ({}, {"metadata_recovery_strategy": "none"}):
-        cluster = cluster_of(kafka_b, **more)
+@origins
+@pytest.mark.parametrize("settings", [{}, {"metadata.recovery.strategy": "none"}], ids=["default", "none"])
+def test_only_with_rebootstrap_are_the_bootstrap_servers_asked_again(
+    kafka_b: LocalKafka, origin: Origin, settings: dict[str, str]
+) -> None:
+    with opened(origin, kafka_b.bootstrap, settings) as cluster:
         cluster.metadata(())
         cluster._brokers = {1: Broker(1, "127.0.0.1", 1)}  # all known brokers have moved
-        if more:
+        if settings:
             with pytest.raises(KafkaFailure, match=r"127\.0\.0\.1:1"):
                 cluster.metadata((), timeout_s=5)
         else:
             assert cluster.metadata(()).brokers
-        cluster.close()
 
 
+@origins
 @pytest.mark.parametrize(
     ("settings", "delays_s"),
     [
@@ -338,22 +394,28 @@ def test_only_with_rebootstrap_are_the_bootstrap_servers_asked_again(kafka_b: Lo
         ({"reconnect.backoff.ms": "300"}, [0.3, 0.6, 1.0]),
         ({"reconnect.backoff.max.ms": "150"}, [0.05, 0.1, 0.15, 0.15]),
     ],
+    ids=["default", "reconnect.backoff.ms", "reconnect.backoff.max.ms"],
 )
 def test_reconnects_wait_for_the_configured_backoff(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], delays_s: list[float]
+    monkeypatch: pytest.MonkeyPatch, origin: Origin, settings: dict[str, str], delays_s: list[float]
 ) -> None:
-    pool = Pool(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1", **settings}), "B")
-    waits: list[float] = []
-    monkeypatch.setattr(pool, "sleep", waits.append)
-    for _ in range(len(delays_s) + 1):
-        with pytest.raises(KafkaFailure, match="refused"):
-            pool.open(("127.0.0.1", 1), time.monotonic() + 600)
+    with opened(origin, "127.0.0.1:1", settings) as cluster:
+        pool, waits = cluster._pool, list[float]()
+        monkeypatch.setattr(pool, "sleep", waits.append)
+        for _ in range(len(delays_s) + 1):
+            with pytest.raises(KafkaFailure, match="refused"):
+                pool.open(("127.0.0.1", 1), time.monotonic() + 600)
+    assert_delays(waits, delays_s)
+
+
+def assert_delays(waits: list[float], delays_s: list[float]) -> None:
+    """They have a jitter of 20 %, and are counted from a failure shortly before."""
     assert len(waits) == len(delays_s)
     for waited_s, delay_s in zip(waits, delays_s, strict=True):
-        assert 0.7 * delay_s <= waited_s <= 1.2 * delay_s  # 20 % jitter, and the time since the failure
-    pool.close()
+        assert 0.6 * delay_s <= waited_s <= 1.2 * delay_s
 
 
+@origins
 @pytest.mark.parametrize(
     ("settings", "delays_s"),
     [
@@ -361,13 +423,13 @@ def test_reconnects_wait_for_the_configured_backoff(
         ({"retry.backoff.ms": "300"}, [0.3, 0.6, 1.0]),
         ({"retry.backoff.max.ms": "150"}, [0.1, 0.15, 0.15]),
     ],
+    ids=["default", "retry.backoff.ms", "retry.backoff.max.ms"],
 )
 def test_retries_wait_for_the_configured_backoff(
-    kafka_b: LocalKafka, settings: dict[str, str], delays_s: list[float]
+    kafka_b: LocalKafka, origin: Origin, settings: dict[str, str], delays_s: list[float]
 ) -> None:
-    """A write to a topic that does not exist."""
-    cluster, waits = cluster_of(kafka_b, **settings), []
-    producer = Producer(cluster)
+    """Of a write to a topic that does not exist."""
+    waits: list[float] = []
 
     class Waits:
         """The event that ends the producer's waits."""
@@ -376,12 +438,12 @@ def test_retries_wait_for_the_configured_backoff(
             waits.append(delay_s)
             return len(waits) == len(delays_s)
 
-    producer._closed = Waits()  # type: ignore[assignment]
-    with pytest.raises(BrokerFailure, match="UNKNOWN_TOPIC_OR_PARTITION"):
-        producer.send("no-such-topic", [Record(b"k", b"v")])
-    for waited_s, delay_s in zip(waits, delays_s, strict=True):
-        assert 0.8 * delay_s <= waited_s <= 1.2 * delay_s
-    cluster.close()
+    with opened(origin, kafka_b.bootstrap, settings) as cluster:
+        producer = Producer(cluster)
+        producer._closed = cast(Any, Waits())
+        with pytest.raises(BrokerFailure, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            producer.send("no-such-topic", [Record(b"k", b"v")])
+    assert_delays(waits, delays_s)
 
 
 @pytest.fixture
@@ -391,41 +453,44 @@ def unresponsive() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_an_unanswered_request_ends_after_request_timeout_ms(unresponsive: str) -> None:
-    """The default is half a minute."""
-    cluster = Cluster(
-        ClientSettings.from_props({"bootstrap.servers": unresponsive, "request.timeout.ms": "200"}), name="B"
-    )
-    began_s = time.monotonic()
-    with pytest.raises(TimeoutFailure):
-        cluster.metadata(())
-    assert 0.15 < time.monotonic() - began_s < 8  # a connection is set up for up to 10 s
-    cluster.close()
+@origins
+def test_an_unanswered_request_ends_after_request_timeout_ms(unresponsive: str, origin: Origin) -> None:
+    """The default is half a minute, of which a connection is set up for up to 10 s."""
+    with opened(origin, unresponsive, {"request.timeout.ms": "200"}) as cluster:
+        began_s = time.monotonic()
+        with pytest.raises(TimeoutFailure):
+            cluster.metadata(())
+    assert 0.15 < time.monotonic() - began_s < 9
 
 
+@origins
 @pytest.mark.parametrize(
     ("settings", "limits_s"),
     [
         ({}, [10, 20, 30, 30]),
         ({"socket.connection.setup.timeout.ms": "200"}, [0.2, 0.4, 0.8]),
-        ({"socket.connection.setup.timeout.ms": "200", "socket.connection.setup.timeout.max.ms": "300"}, [0.2, 0.3]),
+        ({"socket.connection.setup.timeout.max.ms": "12000"}, [10, 12, 12]),
     ],
+    ids=["default", "socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"],
 )
 def test_a_connection_is_set_up_for_the_configured_time_which_doubles(
-    unresponsive: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], limits_s: list[float]
+    unresponsive: str,
+    monkeypatch: pytest.MonkeyPatch,
+    origin: Origin,
+    settings: dict[str, str],
+    limits_s: list[float],
 ) -> None:
     host, _, port = unresponsive.rpartition(":")
-    pool, given = Pool(ClientSettings.from_props({"bootstrap.servers": unresponsive, **settings}), "B"), []
-    monkeypatch.setattr(pool, "sleep", lambda _delay_s: None)
-    connect = Connection.open
+    connect, given = Connection.open, list[float]()
 
     def connecting(host: str, port: int, client: ClientSettings, *, timeout_s: float, cluster: str) -> Connection:
         given.append(timeout_s)
-        return connect(host, port, client, timeout_s=min(timeout_s, 0.3), cluster=cluster)
+        return connect(host, port, client, timeout_s=min(timeout_s, 0.05), cluster=cluster)
 
     monkeypatch.setattr(Connection, "open", connecting)
-    for _ in limits_s:
-        with pytest.raises(TimeoutFailure):
-            pool.open((host, int(port)), time.monotonic() + 600)
+    with opened(origin, unresponsive, settings) as cluster:
+        monkeypatch.setattr(cluster._pool, "sleep", lambda _delay_s: None)
+        for _ in limits_s:
+            with pytest.raises(TimeoutFailure):
+                cluster._pool.open((host, int(port)), time.monotonic() + 600)
     assert given == limits_s
-    pool.close()
