@@ -277,6 +277,31 @@ def test_records_are_compressed_by_compression_type(
         assert view.header.codec == number
 
 
+@pytest.mark.parametrize(("age", "used"), [({}, {0}), ({"metadata.max.age.ms": "1"}, {0, 1})], ids=["default", "short"])
+def test_new_partitions_are_written_to_after_metadata_max_age_ms(
+    kafka_b: LocalKafka, unique: str, age: dict[str, str], used: set[int]
+) -> None:
+    create_topic(kafka_b.bootstrap, unique, 1)
+    props = {**of_a_worker(age), "bootstrap.servers": kafka_b.bootstrap}
+    cluster = Cluster(ClientSettings.from_props(props), name="B")
+    sender, partitions = sender_with(cluster, props), set[int]()
+
+    def send() -> None:
+        sender.send(unique, None, Record(None, b"v"), lambda sent, _: partitions.add(sent.partition if sent else -1))
+        assert sender.flush(30)
+
+    send()
+    assert Admin(cluster).create_partitions({unique: 2})[unique] is None
+    cluster.invalidate(unique)
+    wait_until(lambda: len(cluster.metadata([unique]).topics[unique].partitions) == 2)
+    for _ in range(10):
+        time.sleep(0.002)
+        send()
+    assert partitions == used
+    sender.close(5)
+    cluster.close()
+
+
 def test_the_coordinator_gets_transaction_timeout_ms(cluster: Cluster, unique: str) -> None:
     props = {"name": "c", "connector.class": "X"}
     connector, requested = AbstractConfig(source_connector_config(props), props), []
