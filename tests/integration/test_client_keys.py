@@ -35,6 +35,7 @@ from tests.integration.connect_reading import create_topic
 from tests.integration.test_kafka_consumer import Silent
 from tests.support.sent_requests import SentRequests, recorded
 from tests.support.waiting import wait_until
+from tests.unit.config.key_tests import keys_of
 
 CLIENTS = "org.apache.kafka.clients.consumer"
 UNUSUAL = {
@@ -154,6 +155,11 @@ def test_a_setting_of_a_consumer_is_in_its_requests_or_its_polls(both: Both, key
     observe, expected = OBSERVED[key]
     assert observe(both.unusual) == expected
     assert observe(both.default) != expected
+
+
+def test_each_of_these_keys_has_a_case() -> None:
+    keys = keys_of("test_a_setting_of_a_consumer_is_in_its_requests_or_its_polls")
+    assert OBSERVED.keys() == {key for _, key in keys}
 
 
 def test_a_consumer_sends_heartbeats_at_its_interval(both: Both) -> None:

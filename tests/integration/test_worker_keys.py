@@ -22,6 +22,7 @@ from tests.integration.connect_toy import connector_props, running_worker
 from tests.integration.mirror_flow import partitions_of
 from tests.support.sent_requests import SentRequests, recorded
 from tests.support.waiting import wait_until
+from tests.unit.config.key_tests import keys_of
 
 STORES: Final = ("config", "offset", "status")
 UNUSUAL: Final = {
@@ -141,6 +142,10 @@ def test_a_setting_of_a_worker_is_in_its_requests_or_its_topics(
     by_default, unusual = both
     assert unusual[key] == EXPECTED[key]
     assert by_default[key] != EXPECTED[key]
+
+
+def test_each_of_these_keys_has_a_case() -> None:
+    assert EXPECTED.keys() == {key for _, key in keys_of("test_a_setting_of_a_worker_is_in_its_requests_or_its_topics")}
 
 
 def test_a_worker_sends_heartbeats_at_its_interval(both: tuple[dict[str, object], dict[str, object]]) -> None:

@@ -15,6 +15,7 @@ from mm2.connect.api import DataError, Headers, Schema, SchemaBuilder, SinkRecor
 from mm2.connect.converters import JsonConverter, StringConverter
 from mm2.connect.data import logical
 from mm2.connect.data.schema import INT32_SCHEMA, OPTIONAL_STRING_SCHEMA
+from tests.unit.config.key_tests import keys_of
 
 INNER = SchemaBuilder.struct().field("n", INT32_SCHEMA).build()
 SCHEMA = (
@@ -152,6 +153,11 @@ def test_a_key_of_a_transformation_changes_its_result(
 ) -> None:
     assert outcome(name, {**others, **key}, given, select) == expected
     assert outcome(name, others, given, select) != expected
+
+
+def test_each_of_these_keys_has_a_case() -> None:
+    tested = {(name.removesuffix("Value"), key) for name, keys, *_ in CASES for key in keys}
+    assert tested == keys_of("test_a_key_of_a_transformation_changes_its_result")
 
 
 def test_null_is_replaced_in_the_field_that_a_timestamp_converter_changes() -> None:

@@ -155,6 +155,11 @@ def test_an_offset_sync_is_due_when_the_last_one_is_offset_lag_max_behind(
     assert found == synced
 
 
+@pytest.mark.parametrize(("settings", "writes"), [({}, True), ({"emit.offset-syncs.enabled": "false"}, False)])
+def test_a_task_writes_offset_syncs_unless_disabled(settings: dict[str, str], writes: bool) -> None:
+    assert (spec_of(settings).syncs is not None) is writes
+
+
 @pytest.mark.parametrize(
     ("settings", "is_due"),
     [
