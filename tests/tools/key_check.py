@@ -8,6 +8,7 @@ process that are not part of mm2.config.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import json
@@ -22,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from mm2.cli import connect_mirror_maker
 from mm2.config.client_keys import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG
@@ -223,7 +224,7 @@ def in_the_running_process(folder: Path, wanted: Mapping[tuple[str, str], tuple[
                 120,
                 detail=lambda: (folder / "log").read_text()[-3000:],
             )
-            wait_until(lambda: bool(read_all(target.bootstrap, f"A.{TOPIC}")), 120)
+            wait_until(lambda: has_records(target.bootstrap, f"A.{TOPIC}"), 120)
             process.send_signal(signal.SIGUSR1)
             wait_until(found_file.exists, 60)
         finally:
@@ -235,6 +236,13 @@ def in_the_running_process(folder: Path, wanted: Mapping[tuple[str, str], tuple[
 
 def topics(bootstrap: str) -> set[str]:
     return set(Producer({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=10).topics)
+
+
+def has_records(bootstrap: str, topic: str) -> bool:
+    """False also while the new topic has no leader."""
+    with contextlib.suppress(KafkaException):
+        return bool(read_all(bootstrap, topic))
+    return False
 
 
 def inspected(found: str) -> None:
