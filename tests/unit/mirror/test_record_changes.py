@@ -138,6 +138,13 @@ def test_tombstones_are_dropped() -> None:
         assert built.apply(PART, RECORD) == replace(RECORD, offset=-1)
 
 
+@pytest.mark.parametrize(("pattern", "expected"), [(r"A\..*", "filtered"), ("other", replace(RECORD, offset=-1))])
+def test_a_predicate_has_its_settings(pattern: str, expected: object) -> None:
+    named = {"predicates.empty.type": "TopicNameMatches", "predicates.empty.pattern": pattern}
+    with chain(DROP | TOMBSTONES | named) as built:
+        assert built.apply(PART, RECORD) == expected
+
+
 def test_a_record_without_timestamp_does_not_get_that_of_the_copy() -> None:
     with chain(DROP | TOMBSTONES) as built:
         assert built.apply(PART, replace(RECORD, timestamp=-1)) == replace(RECORD, timestamp=-1, offset=-1)
