@@ -48,6 +48,8 @@ class Place(StrEnum):
     CONSUMER = "consumer"
     PRODUCER = "producer"
     ADMIN = "admin"
+    CONVERTER = "converter"
+    """Settings of a converter, whichever it is."""
 
 
 _CLIENT: Final = ("client", "security")
@@ -63,6 +65,7 @@ _TABLES: Final[Mapping[Place, tuple[str, ...]]] = {
     Place.CONSUMER: ("consumer", *_CLIENT),
     Place.PRODUCER: ("producer", *_CLIENT),
     Place.ADMIN: ("admin", *_CLIENT),
+    Place.CONVERTER: ("JsonConverter", "StringConverter", "BooleanConverter", "NumberConverter", "ByteArrayConverter"),
 }
 """The tables in which a key of each place is looked up, the first one that has it."""
 
@@ -173,6 +176,9 @@ def check_effects(
     return ineffective
 
 
+_CONVERTERS: Final = dict.fromkeys(("key.converter.", "value.converter.", "header.converter."), Place.CONVERTER)
+
+
 def process_uses(given: Iterable[tuple[str, str]]) -> list[KeyUse]:
     """The uses of (key, value) by the process of MirrorMaker itself."""
     clients = dict.fromkeys(LISTENER_PREFIXES, Place.PROCESS)
@@ -181,7 +187,7 @@ def process_uses(given: Iterable[tuple[str, str]]) -> list[KeyUse]:
 
 def worker_uses(props: Mapping[str, str]) -> list[KeyUse]:
     """The uses of the keys in the file of a Connect worker, provider references resolved."""
-    clients = {f"{role}.": Place(role) for role in ROLE_CONFIGS}
+    clients = {f"{role}.": Place(role) for role in ROLE_CONFIGS} | _CONVERTERS
     clients |= dict.fromkeys(LISTENER_PREFIXES, Place.WORKER)
     return [_use(key, value, key, clients, Place.WORKER) for key, value in props.items()]
 
@@ -190,7 +196,7 @@ def connector_uses(props: Mapping[str, str]) -> list[KeyUse]:
     """The uses of the keys in a connector's configuration, provider references resolved."""
     if props.get("connector.class") in CONNECTOR_CLASSES:
         return [_use(key, value, key, _MIRROR_CLIENTS, Place.MIRROR) for key, value in props.items()]
-    clients = {f"{role}.override.": Place(role) for role in ROLE_CONFIGS}
+    clients = {f"{role}.override.": Place(role) for role in ROLE_CONFIGS} | _CONVERTERS
     return [_use(key, value, key, clients, Place.CONNECTOR) for key, value in props.items()]
 
 
@@ -198,6 +204,7 @@ def flow_uses(worker: Iterable[tuple[str, str, str]], connector: Iterable[tuple[
     """The uses of the keys of one flow in MirrorMaker's file: (derived key, value, key of the file) of both parts."""
     # The worker's producers write the records, and heartbeats and checkpoints; its consumers belong to sinks.
     clients = {"producer.": Place.MIRROR_PRODUCER, "consumer.": Place.MIRROR_CONSUMER, "admin.": Place.ADMIN}
+    clients |= _CONVERTERS
     return [
         *(_use(key, value, shown_as, clients, Place.WORKER) for key, value, shown_as in worker),
         *(_use(key, value, shown_as, _MIRROR_CLIENTS, Place.MIRROR) for key, value, shown_as in connector),
@@ -218,6 +225,7 @@ _MIRROR_CLIENTS: Final = {
         )
     },
     **dict.fromkeys(("source.cluster.", "target.cluster."), Place.MIRROR_CLUSTER),
+    **_CONVERTERS,
 }
 """Prefixes of the clients of a mirror connector; the first one that matches applies."""
 # Keys of connectors that begin like those of a client.

@@ -225,6 +225,11 @@ _WHERE: Final = {
     "mirror consumer": "consumers of mirror connectors",
     "mirror producer": "producers of mirror connectors",
     "mirror syncs": "producer of offset syncs",
+    "JsonConverter": "JsonConverter",
+    "StringConverter": "StringConverter",
+    "BooleanConverter": "BooleanConverter",
+    "NumberConverter": "converters of numbers",
+    "ByteArrayConverter": "ByteArrayConverter",
 }
 _EFFECTS: Final = {Effect.PARTLY: "limited", Effect.NONE: "none", Effect.REFUSED: "refused"}
 _EFFECTS_TEXT: Final = """\

@@ -183,7 +183,7 @@ class Producer:
         return next(self._round_robin) % count if key is None else partition_for(key, count)
 
     def _partition_count(self, topic: str) -> int:
-        metadata = self._cluster.metadata([topic], max_age_s=300)
+        metadata = self._cluster.metadata([topic], max_age_s=self._cluster.settings.metadata_max_age_ms / 1000)
         info = metadata.topics.get(topic)
         if info is None or not info.partitions:
             self._cluster.invalidate(topic)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import hashlib
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from kafka.protocol.admin import AlterUserScramCredentialsRequest, CreateTopicsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
@@ -389,6 +391,29 @@ def test_host_name_is_checked_unless_switched_off(secured: Secured) -> None:
     with pytest.raises(TlsFailure, match="localhost"):
         secured.open(props)
     usable(secured.open({**props, "ssl.endpoint.identification.algorithm": ""}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "version", "cipher"),
+    [
+        ({}, "TLSv1.3", "TLS_AES_256_GCM_SHA384"),
+        ({"ssl.enabled.protocols": "TLSv1.2"}, "TLSv1.2", "ECDHE-{0}-AES256-GCM-SHA384"),
+        ({"ssl.cipher.suites": "TLS_ECDHE_{0}_WITH_AES_128_GCM_SHA256"}, "TLSv1.2", "ECDHE-{0}-AES128-GCM-SHA256"),
+    ],
+    ids=["default", "ssl.enabled.protocols", "ssl.cipher.suites"],
+)
+def test_sessions_have_an_enabled_version_and_a_configured_cipher(
+    secured: Secured, settings: dict[str, str], version: str, cipher: str
+) -> None:
+    """Without a suite of TLS 1.3, that version is disabled."""
+    kind = "ECDSA" if isinstance(secured.authority.certificate.public_key(), ec.EllipticCurvePublicKey) else "RSA"
+    settings = {key: value.format(kind) for key, value in settings.items()}
+    connection = secured.open({**secured.props("TLS"), **trusted(secured, "PEM text"), **settings})
+    assert isinstance(connection.sock, ssl.SSLSocket)
+    found = connection.sock.cipher()
+    assert found is not None
+    assert (connection.sock.version(), found[0]) == (version, cipher.format(kind))
+    usable(connection)
 
 
 def test_wrong_store_password_names_the_file(secured: Secured) -> None:

@@ -109,3 +109,4 @@ def test_files_arrive_through_standalone_workers_that_are_killed(broker: LocalKa
         worker.start()
         wait_until(lambda: trip.is_settled(worker, 1000), 90, detail=worker.tail)
         assert trip.sink.read_text() == FIRST + SECOND
+    assert (folder / "connect.offsets").exists()

@@ -152,6 +152,7 @@ def test_bad_records_are_left_out_when_all_errors_are_tolerated_and_end_the_task
     log = worker.log.read_text()
     assert "Error encountered in task" in log
     assert "KEY_CONVERTER" in log
+    assert "source_offset" in log  # by errors.log.include.messages
     worker.rest.delete(unique)
     strict = f"{unique}-strict"
     worker.rest.create(strict, {**config, "topic": unique})

@@ -1,13 +1,14 @@
 """Starts the programs with every key of Kafka set to an unusual value: `python -m tests.tools.key_check`, some minutes.
 
 Lists the keys for which neither an effect, a report nor a refusal was observed, and exits with 1 if there are any. A
-refused key is set alone, all others together. The effect of a number is that it is found in an object of the running
-process which is not part of mm2.config; other keys count as read when a module outside mm2.config names them.
+refused key is set alone, all others together. The effect of each honoured key is observed by the test that
+tests/unit/config/key_tests.tsv names, which is not run here. Large numbers are also looked for in the objects of a running
+process that are not part of mm2.config.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import gc
 import itertools
 import json
@@ -18,12 +19,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from mm2.cli import connect_mirror_maker
 from mm2.config.client_keys import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG
@@ -36,6 +36,7 @@ from mm2.config.worker_keys import DISTRIBUTED_CONFIG, STANDALONE_CONFIG
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
 from tests.support.waiting import wait_until
+from tests.unit.config.key_tests import exists, key_tests
 
 ROOT: Final = Path(__file__).parents[2]
 TOPIC: Final = "unusual"
@@ -223,7 +224,7 @@ def in_the_running_process(folder: Path, wanted: Mapping[tuple[str, str], tuple[
                 120,
                 detail=lambda: (folder / "log").read_text()[-3000:],
             )
-            wait_until(lambda: bool(read_all(target.bootstrap, f"A.{TOPIC}")), 120)
+            wait_until(lambda: has_records(target.bootstrap, f"A.{TOPIC}"), 120)
             process.send_signal(signal.SIGUSR1)
             wait_until(found_file.exists, 60)
         finally:
@@ -235,6 +236,13 @@ def in_the_running_process(folder: Path, wanted: Mapping[tuple[str, str], tuple[
 
 def topics(bootstrap: str) -> set[str]:
     return set(Producer({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=10).topics)
+
+
+def has_records(bootstrap: str, topic: str) -> bool:
+    """False also while the new topic has no leader."""
+    with contextlib.suppress(KafkaException):
+        return bool(read_all(bootstrap, topic))
+    return False
 
 
 def inspected(found: str) -> None:
@@ -264,22 +272,6 @@ def attributes(one: object) -> Iterator[float]:
             yield value
 
 
-@functools.cache
-def sources() -> str:
-    """The text of all modules that act on settings: those outside mm2.config, and config providers."""
-    modules = (path for path in (ROOT / "mm2").rglob("*.py") if path.parent.name != "config")
-    return "\n".join(path.read_text() for path in (*modules, ROOT / "mm2/config/providers.py"))
-
-
-def is_read(row: KeyEffect) -> bool:
-    """Whether such a module names the key, or composes its name from a variable and the last parts."""
-    parts = row.key.removesuffix(".*").split(".")
-    ends = [".".join(parts[place:]) for place in range(1, len(parts))]
-    composed = [f'}}.{end}"' for end in ends] + [f'}}{end}"' for end in ends if len(end) > 5]
-    literals = (f'"{".".join(parts)}"', f'"{".".join(parts)}."', *composed)
-    return any(literal in sources() for literal in literals)
-
-
 def shadowed(table: str, key: str) -> bool:
     """Whether another row applies to producers of mirror connectors."""
     return table == "producer" and any((row.place, row.key) == ("mirror producer", key) for row in key_effects())
@@ -293,15 +285,15 @@ def main() -> int:
         silent, accepted = without_effect(folder, unusual), refused(folder, unusual)
         wanted = numbers(unusual)
         live = in_the_running_process(folder, wanted)
-    honoured = [row for row in key_effects() if row.effect in (Effect.HONOURED, Effect.PARTLY)]
-    evidence = Counter(
-        "in an object of the running process" if (row.place, row.key) in live else "named by a module"
-        for row in honoured
-        if (row.place, row.key) in live or is_read(row)
+    tested = {key for key, test in key_tests() if exists(test)}
+    honoured = {(row.place, row.key) for row in key_effects() if row.effect in (Effect.HONOURED, Effect.PARTLY)}
+    print(
+        f"{len(key_effects())} keys; {len(honoured)} honoured, {len(honoured & tested)} of them with a test of the effect"
     )
-    print(f"{len(key_effects())} keys; honoured, {dict(evidence)}")
-    print("numbers not in an object:", sorted(f"{place}: {key}" for place, key in wanted.keys() - live))
-    unread = {f"{row.place}: {row.key}" for row in honoured if (row.place, row.key) not in live and not is_read(row)}
+    print(f"{len(live)} of {len(wanted)} numbers in an object of the running process; not:")
+    for place, key in sorted(wanted.keys() - live):
+        print(f"  {place}: {key}")
+    unread = {f"{place}: {key}" for place, key in honoured - tested}
     for what, keys in (("no report", silent), ("no refusal", accepted), ("no effect", unread)):
         print(f"{what}: {len(keys)}")
         for key in sorted(keys):

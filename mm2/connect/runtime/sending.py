@@ -32,7 +32,6 @@ log = structlog.get_logger(__name__)
 #: Called once for each record, on the sender's thread: with its metadata, or with the failure.
 OnSent = Callable[[RecordMetadata | None, KafkaFailure | None], None]
 
-_COUNT_AGE_S: Final = 300.0
 _POLL_S: Final = 0.2
 #: Errors for which a broker rejects a whole batch because of a single record.
 _OF_ONE: Final = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP}
@@ -143,6 +142,7 @@ class RecordSender:
         self._closed = False
         self._failure: KafkaFailure | None = None
         self._counts: dict[str, tuple[int, float]] = {}
+        self._count_age_s = cluster.settings.metadata_max_age_ms / 1000
         self._keyless = 0
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
         context = contextvars.copy_context()
@@ -211,7 +211,7 @@ class RecordSender:
     def is_ready(self, topic: str) -> bool:
         """Whether the topic's number of partitions is known, so that a record need not wait for it."""
         known = self._counts.get(topic)
-        return known is not None and known[1] > time.monotonic() - _COUNT_AGE_S
+        return known is not None and known[1] > time.monotonic() - self._count_age_s
 
     @property
     def room_bytes(self) -> int:
@@ -285,7 +285,7 @@ class RecordSender:
 
     def _partition_count(self, topic: str, blocked_from_s: float, give_up: Callable[[], bool]) -> int:
         known = self._counts.get(topic)
-        if known is not None and known[1] > blocked_from_s - _COUNT_AGE_S:
+        if known is not None and known[1] > blocked_from_s - self._count_age_s:
             return known[0]
         failures = 0
         while True:
@@ -314,7 +314,7 @@ class RecordSender:
 
     def _ask_for(self, topic: str) -> int:
         """Number of partitions; the request creates a missing topic if the brokers are configured to do so."""
-        metadata = self._cluster.metadata([topic], max_age_s=_COUNT_AGE_S)
+        metadata = self._cluster.metadata([topic], max_age_s=self._count_age_s)
         info = metadata.topics.get(topic)
         if info is not None and info.partitions:
             return len(info.partitions)

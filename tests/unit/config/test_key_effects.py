@@ -57,6 +57,8 @@ def test_each_key_has_one_row_for_each_place_and_a_reason_unless_it_is_honoured(
         ("listeners.https.ssl.provider", "Other"),
         ("metric.reporters", "com.example.Reporter"),
         ("A->B.topic.creation.default.partitions", "9"),
+        ("A->B.value.converter.converter.type", "key"),
+        ("B.key.converter.converter.type", "value"),
     ],
 )
 def test_a_key_without_effect_is_reported(key: str, value: str) -> None:
@@ -145,6 +147,9 @@ def test_a_reference_of_a_key_with_effect_is_not_resolved(tmp_path: Path) -> Non
 def test_keys_of_a_worker_s_file_and_of_its_connectors() -> None:
     worker = {"bootstrap.servers": "b:1", "metrics.num.samples": "3", "producer.linger.ms": "1", "producer.acks": "1"}
     assert [one.key for one in check_effects(worker_uses(worker))] == ["metrics.num.samples", "producer.linger.ms"]
+    converters = {"value.converter.converter.type": "key", "value.converter.schemas.enable": "false"}
+    for uses in (worker_uses, connector_uses):
+        assert [one.key for one in check_effects(uses(converters))] == ["value.converter.converter.type"]
     sink = {"connector.class": "X", "consumer.override.share.acquire.mode": "record_limit", "acme.linger.ms": "3"}
     assert [one.key for one in check_effects(connector_uses(sink))] == ["consumer.override.share.acquire.mode"]
     mirror = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from concurrent.futures import Future
 
 import pytest
 
+from mm2.config.configdef import AbstractConfig
+from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
 from mm2.connect.api import ConnectError, DataError, RetriableError
 from mm2.connect.runtime.counters import ErrorCounters
 from mm2.connect.runtime.errors.tolerance import (
@@ -111,6 +114,39 @@ def test_a_retriable_error_beyond_the_timeout_is_a_failure_also_without_toleranc
         bench.run(Flaky(10**9, RetriableError("never")))
     with pytest.raises(ConnectError, match="Tolerance exceeded"):
         Bench().run(Flaky(1, RetriableError("never")))
+
+
+class Waits(threading.Event):
+    """Notes the delays instead of waiting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delays_s: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.delays_s.append(timeout or 0.0)
+        return False
+
+
+@pytest.mark.parametrize(
+    ("given", "calls", "longest_s"),
+    [
+        ({}, 1, (0, 0)),
+        ({"errors.retry.timeout": "600000"}, 5, (2.4, 2.4)),
+        ({"errors.retry.timeout": "600000", "errors.retry.delay.max.ms": "20"}, 5, (0, 0.02)),
+    ],
+    ids=["default", "errors.retry.timeout", "errors.retry.delay.max.ms"],
+)
+def test_a_connector_s_settings_decide_on_retries(
+    given: dict[str, str], calls: int, longest_s: tuple[float, float]
+) -> None:
+    waits, step = Waits(), Flaky(4, RetriableError("soon"))
+    config = AbstractConfig(SOURCE_CONNECTOR_CONFIG, {"name": "c", "connector.class": "X", **given})
+    operator: RetryWithToleranceOperator[str] = RetryWithToleranceOperator(Tolerance.of(config), ErrorCounters(), waits)
+    with contextlib.suppress(ConnectError):
+        operator.execute(ProcessingContext("record"), ProcessingStage.VALUE_CONVERTER, "Some", step)
+    assert step.calls == calls
+    assert longest_s[0] <= max(waits.delays_s, default=0) <= longest_s[1]
 
 
 def test_stopping_ends_endless_retries_at_once_and_leaves_the_record_to_the_successor() -> None:

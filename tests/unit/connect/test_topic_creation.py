@@ -50,6 +50,11 @@ def test_the_first_fully_matching_group_applies_and_the_default_to_all_others() 
     assert found[2].new_topic("x").configs == {"cleanup.policy": "compact"}
 
 
+def test_a_group_has_its_own_replication_factor() -> None:
+    logs, default = groups(**DEFAULT, groups="logs", **{"logs.include": "log-.*", "logs.replication.factor": "2"})
+    assert (logs.new_topic("log-a").replication_factor, default.new_topic("x").replication_factor) == (2, 1)
+
+
 def test_an_invalid_pattern_is_reported_with_key_and_value() -> None:
     with pytest.raises(ConfigException, match=r"Invalid value .* for configuration topic\.creation\.logs\.include"):
         groups(**DEFAULT, groups="logs", **{"logs.include": "("})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any, cast
+
 import pytest
 
 from mm2.config.configdef import ConfigException
@@ -16,8 +19,13 @@ from mm2.kafka.consumer.assignors import (
     partitions_of,
     topics_of,
 )
+from mm2.kafka.consumer.fetching import Fetcher
 from mm2.kafka.consumer.settings import ConsumerSettings, OffsetReset
+from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import EARLIEST, TopicPartition
+from tests.support.waiting import wait_until
+from tests.unit.kafka.fetch_cluster import FetchCluster
 
 CLIENTS = "org.apache.kafka.clients.consumer"
 
@@ -84,6 +92,30 @@ def test_keys_of_the_classic_protocol_are_refused_with_java_s_sentence_when_the_
         "partition.assignment.strategy, heartbeat.interval.ms, session.timeout.ms cannot be set when "
         "group.protocol=CONSUMER"
     )
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_damaged_batch_is_only_returned_without_check_crcs(checked: bool) -> None:
+    """No broker accepts a damaged batch, so this cluster is simulated."""
+    tp, spoilt = TopicPartition("t", 0), bytearray(encode_batch([Record(b"k", b"value", timestamp=1)], base_offset=0))
+    spoilt[spoilt.index(b"value")] ^= 1
+    cluster, changed = FetchCluster({tp: 1}), threading.Condition()
+    cluster.batches[tp] = [bytes(spoilt)]
+    made = settings() if checked else settings(check__crcs="false")
+    fetcher = Fetcher(cast(Any, cluster), made, changed, on_gone=lambda: None)
+    with changed:
+        fetcher.assign([tp])
+        fetcher.seek(tp, 0)
+    fetcher.start()
+    try:
+        wait_until(lambda: fetcher.is_ready)
+        if checked:
+            with pytest.raises(CorruptBatch, match="CRC"):
+                fetcher.take(10)
+        else:
+            assert [record.value for record in fetcher.take(10)] == [b"walue"]
+    finally:
+        fetcher.close()
 
 
 #: Hand-written version 3 of ConsumerProtocolSubscription.json of Kafka 4.3.0: topics t and u, no user data, t-0 and t-1 owned.

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import socket
 import threading
 import time
+import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from mm2.kafka.oauth import TokenError, TokenSource, _expiry, unsecured_token
 from mm2.kafka.sasl_settings import Sasl
@@ -178,6 +186,130 @@ def test_temporary_errors_are_retried(endpoint: Endpoint) -> None:
     token = token_for(60)
     endpoint.answers = [(503, ""), (500, ""), (200, json.dumps({"access_token": token}))]
     assert TokenSource(sasl_for(endpoint)).token(timeout_s=5).text == token
+
+
+def configured(url: str, **more: str) -> TokenSource:
+    """A source of tokens with these keys; underscores stand for dots."""
+    client = "sasl.oauthbearer.client.credentials.client"
+    props = {
+        "bootstrap.servers": "localhost:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": url,
+        f"{client}.id": "my id",
+        f"{client}.secret": "se/cret",
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}"
+        files = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.files={more.get('sasl_oauthbearer_assertion_private_key_file')}"
+        patch.setenv("KAFKA_OPTS", f"{allowed} {files}")
+        sasl = ClientSettings.from_props(props).sasl
+    assert sasl is not None
+    return TokenSource(sasl)
+
+
+@pytest.mark.parametrize(
+    ("settings", "delays_s"),
+    [
+        ({}, [0.1, 0.2, 0.4]),
+        ({"sasl_login_retry_backoff_ms": "300"}, [0.3, 0.6, 1.2]),
+        ({"sasl_login_retry_backoff_max_ms": "150"}, [0.1, 0.15, 0.15]),
+    ],
+    ids=["default", "sasl.login.retry.backoff.ms", "sasl.login.retry.backoff.max.ms"],
+)
+def test_the_endpoint_is_asked_again_after_the_configured_backoff(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], delays_s: list[float]
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("mm2.kafka.oauth.time.sleep", waits.append)
+    endpoint.answers = [(503, "")] * 3 + [(200, json.dumps({"access_token": token_for(60)}))]
+    configured(endpoint.url, **settings).token(timeout_s=600)
+    for waited_s, delay_s in zip(waits, delays_s, strict=True):
+        assert 0.8 * delay_s <= waited_s <= 1.2 * delay_s
+
+
+@pytest.mark.parametrize(
+    ("settings", "connect_s", "read_s"),
+    [
+        ({}, 10, 600),
+        ({"sasl_login_connect_timeout_ms": "2000"}, 2, 600),
+        ({"sasl_login_read_timeout_ms": "3000"}, 10, 3),
+    ],
+    ids=["default", "sasl.login.connect.timeout.ms", "sasl.login.read.timeout.ms"],
+)
+def test_requests_to_the_endpoint_have_the_configured_timeouts(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], connect_s: float, read_s: float
+) -> None:
+    post, given = httpx.post, list[httpx.Timeout]()
+
+    def noting(*arguments: Any, **options: Any) -> httpx.Response:
+        given.append(options["timeout"])
+        return post(*arguments, **options)
+
+    monkeypatch.setattr(httpx, "post", noting)
+    endpoint.answers = [(200, json.dumps({"access_token": token_for(60)}))]
+    configured(endpoint.url, **settings).token(timeout_s=600)
+    (timeout,) = given
+    assert timeout.connect == connect_s
+    assert timeout.read == pytest.approx(read_s, abs=30 if read_s == 600 else 0)
+
+
+def test_an_endpoint_without_a_response_is_asked_again_after_the_read_timeout() -> None:
+    """The default is all the time that the login has left."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/token"
+        source = configured(url, sasl_login_read_timeout_ms="50", sasl_login_retry_backoff_ms="1")
+        with pytest.raises(TokenError, match="gave no answer"):
+            source.token(timeout_s=1)
+        silent.settimeout(0)
+        attempts = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                silent.accept()[0].close()
+                attempts += 1
+    assert attempts > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "credentials"),
+    [({}, b"my id:se/cret"), ({"sasl_oauthbearer_header_urlencode": "true"}, b"my+id:se%2Fcret")],
+)
+def test_client_credentials_are_url_encoded_on_request(
+    endpoint: Endpoint, settings: dict[str, str], credentials: bytes
+) -> None:
+    endpoint.answers = [(200, json.dumps({"access_token": token_for(60)}))]
+    configured(endpoint.url, **settings).token(timeout_s=5)
+    ((authorization, _),) = endpoint.requests
+    assert base64.b64decode(authorization.removeprefix("Basic ")) == credentials
+
+
+@pytest.mark.parametrize(
+    ("settings", "expires_s", "before_s", "has_id"),
+    [
+        ({}, 300, 60, False),
+        ({"claim_exp_seconds": "77"}, 77, 60, False),
+        ({"claim_nbf_seconds": "7"}, 300, 7, False),
+        ({"claim_jti_include": "true"}, 300, 60, True),
+    ],
+    ids=["default", "claim.exp.seconds", "claim.nbf.seconds", "claim.jti.include"],
+)
+def test_an_assertion_has_the_configured_claims(
+    endpoint: Endpoint, tmp_path: Path, settings: dict[str, str], expires_s: int, before_s: int, has_id: bool
+) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    file = tmp_path / "key.pem"
+    file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    prefix = "sasl_oauthbearer_assertion"
+    given = {f"{prefix}_{name}": value for name, value in settings.items()}
+    endpoint.answers = [(200, json.dumps({"access_token": token_for(60)}))]
+    source = configured(endpoint.url, **{f"{prefix}_claim_iss": "me", f"{prefix}_private_key_file": str(file), **given})
+    source.token(timeout_s=5)
+    ((_, body),) = endpoint.requests
+    claims = claims_of(urllib.parse.parse_qs(body)["client_assertion"][0])
+    issued = int(str(claims["iat"]))
+    assert (int(str(claims["exp"])) - issued, issued - int(str(claims["nbf"]))) == (expires_s, before_s)
+    assert ("jti" in claims) is has_id
 
 
 def test_a_rejection_is_final_and_contains_the_reason_without_the_secret(endpoint: Endpoint) -> None:

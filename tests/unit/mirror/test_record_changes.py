@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from mm2.config.configdef import ConfigDef, ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -137,6 +138,13 @@ def test_tombstones_are_dropped() -> None:
         assert built.apply(PART, RECORD) == replace(RECORD, offset=-1)
 
 
+@pytest.mark.parametrize(("pattern", "expected"), [(r"A\..*", "filtered"), ("other", replace(RECORD, offset=-1))])
+def test_a_predicate_has_its_settings(pattern: str, expected: object) -> None:
+    named = {"predicates.empty.type": "TopicNameMatches", "predicates.empty.pattern": pattern}
+    with chain(DROP | TOMBSTONES | named) as built:
+        assert built.apply(PART, RECORD) == expected
+
+
 def test_a_record_without_timestamp_does_not_get_that_of_the_copy() -> None:
     with chain(DROP | TOMBSTONES) as built:
         assert built.apply(PART, replace(RECORD, timestamp=-1)) == replace(RECORD, timestamp=-1, offset=-1)
@@ -163,6 +171,48 @@ def test_a_temporary_error_is_tried_again_until_the_timeout(monkeypatch: pytest.
     monkeypatch.setattr(Busy, "failures", 1)
     with chain(BUSY) as built, pytest.raises(ChangeFailed, match="later"):
         built.apply(PART, RECORD)
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ("key", replace(RECORD, key=b'"aw=="', offset=-1)),
+        ("value", replace(RECORD, value=b'"dg=="', offset=-1)),
+        ("header", replace(RECORD, headers=(("h", b'"MQ=="'), ("n", b"null")), offset=-1)),
+    ],
+)
+def test_a_converter_and_its_settings_change_a_part_of_a_record(part: str, expected: Record) -> None:
+    given = {f"{part}.converter": JSON, f"{part}.converter.schemas.enable": "false"}
+    with chain(given) as built:
+        assert built.apply(PART, RECORD) == expected
+    del given[f"{part}.converter.schemas.enable"]
+    with chain(given) as built:
+        assert built.apply(PART, RECORD) not in {expected, replace(RECORD, offset=-1)}
+
+
+@pytest.mark.parametrize("part", ["key", "value", "header"])
+def test_a_missing_version_of_a_converter_is_refused(part: str) -> None:
+    given = {f"{part}.converter": JSON}
+    assert spec(given) is not None
+    with pytest.raises(ConnectError, match=r"version range \[99,\)"):
+        spec({**given, f"{part}.converter.plugin.version": "[99,)"})
+
+
+@pytest.mark.parametrize(
+    ("given", "is_logged", "has_place"),
+    [
+        ({}, False, False),
+        ({"errors.log.enable": "true"}, True, False),
+        ({"errors.log.enable": "true", "errors.log.include.messages": "true"}, True, True),
+    ],
+    ids=["default", "errors.log.enable", "errors.log.include.messages"],
+)
+def test_skipped_records_are_logged_as_configured(given: dict[str, str], is_logged: bool, has_place: bool) -> None:
+    with capture_logs() as logs, chain(HEADER | {"errors.tolerance": "all"} | given) as built:
+        assert built.apply(PART, RECORD) == "skipped"
+    lines = [line for line in logs if line["event"] == "Error encountered in task"]
+    assert len(lines) == is_logged
+    assert any(line.get("source_offset") == {"offset": 42} for line in lines) is has_place
 
 
 def test_only_classes_that_declare_it_themselves_are_deterministic() -> None:

@@ -11,7 +11,7 @@ from mm2.copy.states import PartitionState
 from mm2.metrics.connect import CONNECT_METRICS
 from mm2.metrics.flows import FLOW_METRICS
 from mm2.metrics.metric import Cardinality, Sheet
-from mm2.metrics.mirror import MIRROR_METRICS
+from mm2.metrics.mirror import MIRROR_METRICS, metric_formats
 from mm2.observer.collector import SnapshotMetrics
 from mm2.observer.shapes import chosen_groups, chosen_partitions, flow_json, page_json
 from mm2.observer.views import (
@@ -200,11 +200,12 @@ def test_java_names_have_the_configured_formats() -> None:
     place = {"topic": "A.t", "partition": "1"}
     legacy = "kafka_connect_mirror_mirrorsourceconnector_replication_latency_ms"
     new = "kafka_connect_plugins_replication_latency_ms"
-    seen = samples()
+    by_default = dataclasses.replace(FLOW, metric_formats=metric_formats({}))
+    seen = samples(snapshot=dataclasses.replace(SNAPSHOT, flows=(by_default,)))
     assert value(seen, legacy, **place) == 6
     assert value(seen, f"{legacy}_max", **place) == 9
     assert not any(name.startswith("kafka_connect_plugins_") for name, _ in seen)
-    both = dataclasses.replace(FLOW, metric_formats=frozenset({"legacy", "new"}))
+    both = dataclasses.replace(FLOW, metric_formats=metric_formats({"metric.names.formats": "legacy, new"}))
     seen = samples(snapshot=dataclasses.replace(SNAPSHOT, flows=(both,)))
     assert value(seen, legacy, **place) == 6
     assert value(seen, new, connector="MirrorSourceConnector", task="1", **place) == 6
