@@ -43,11 +43,10 @@ def changes_spec(
     ``worker`` are the worker's own settings: converters of connectors that name none, and where plugins are. Raises
     ConfigException or ConnectError for settings that cannot be used.
     """
-    changing = changing_keys(props, worker)
-    if not changing:
+    changing, converters = changing_keys(props, worker), _converters(props, worker)
+    if not changing and not any(f"{key}.plugin.version" in converters for key in CONVERTER_KEYS):
         return None
     chain = {key: value for key, value in props.items() if key in _CHAIN_KEYS or key.startswith(_CHAIN_PREFIXES)}
-    converters = _converters(props, worker)
     has_transforms = TRANSFORMS_KEY in changing
     settings = {key: worker[key] for key in _WORKER_KEYS if key in worker}
     settings |= {key: value for key, value in props.items() if key in _WORKER_KEYS or key.startswith(_ERRORS)}
@@ -62,6 +61,8 @@ def changes_spec(
     from mm2.mirror.record_chain import RecordChain  # noqa: PLC0415
 
     with RecordChain(settings) as built:
+        if not changing:
+            return None  # the version of a converter was to be checked
         deciding = [*built.versions, settings.get("errors.tolerance", "none").lower(), chain, converters]
         digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
         return ChangesSpec(_FACTORY, settings, digest[:_DIGEST_DIGITS], built.not_repeatable)

@@ -274,6 +274,7 @@ def test_what_is_sent_to_the_executor_has_only_what_it_needs() -> None:
         ),
         ({"A->B.transforms": "x", "A->B.transforms.x.type": "Filter", "A->B.transforms.x.predicate": "p"}, "predicate"),
         ({"A->B.value.converter": "No"}, "value.converter"),
+        ({"A->B.key.converter": BYTES, "A->B.key.converter.plugin.version": "9"}, "9"),
     ],
 )
 def test_what_cannot_be_applied_is_refused_before_the_start(given: dict[str, str], words: str) -> None:
