@@ -80,6 +80,7 @@ class Endpoints:
             on_lost=on_lost,
             may_send=may_send,
         )
+        self.source.on_small_response = self.sink.send_scheduled
         self._opened += [self.source, self.sink]
         self.offsets_cluster, self.offsets_sink = self._sink_of(spec.offsets, "worker", may_send)
         if spec.syncs is not None:

@@ -176,6 +176,14 @@ class Sink(Brokers[_TargetBroker]):
         outbox.queue.append(outgoing)
         self.wake(outbox)
 
+    def send_scheduled(self) -> None:
+        """Send now what is scheduled for the next iteration of the loop. Without it a single record would wait for that, and
+        for the next Fetch request.
+        """
+        for broker in list(self._brokers.values()):
+            if broker.scheduled:
+                self._pump(broker)
+
     # -- sending ---------------------------------------------------------------------------------------------------
 
     def wake(self, outbox: Outbox) -> None:

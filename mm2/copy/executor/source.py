@@ -37,6 +37,7 @@ _SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
 #: A truncated log is examined during this pause; the broker would answer each request immediately.
+_SMALL_BYTES: Final = 16 << 10
 _DIVERGED_PAUSE_S: Final = 0.2
 _REFRESH_DELAY_S: Final = 0.25
 _MAX_PARTITION_BYTES: Final = 64 << 20
@@ -76,6 +77,8 @@ class Source(Brokers[SourceBroker]):
         self._prepared: tuple[float, Metadata] | None = None  # time (monotonic) and metadata
         self._assigning = False
         self._replicas = ReadReplicas(cluster.settings.client_rack, self._max_age_s)
+        #: Called when a small response has been passed on, before the next request.
+        self.on_small_response: Callable[[], None] = lambda: None
         self._watch()
 
     def add(self, receivers: Iterable[PartitionReceiver]) -> None:
@@ -296,6 +299,8 @@ class Source(Brokers[SourceBroker]):
             if fetched.records and too_small and not fetch_state.receiver.full:
                 # The next batch is larger than the limit; brokers return it whole only as the first of a response.
                 fetch_state.max_bytes = min(fetch_state.max_bytes * 4, _MAX_PARTITION_BYTES)
+        if len(frame) <= _SMALL_BYTES:
+            self.on_small_response()
         self._ask(broker)
 
     def _partition_failed(self, broker: SourceBroker, fetch_state: PartitionFetchState, fetched: Fetched) -> None:
