@@ -73,8 +73,7 @@ written by the producers of Connect's tasks: `B.producer.x` or `A->B.producer.ov
 `A->B.transforms` with `A->B.transforms.x.type` … and `A->B.predicates` change or drop records: those that the flow copies, and its
 heartbeats and checkpoints. Keys such as `transforms.x.type` need the flow's prefix. With transformations, or with converters other than
 ByteArrayConverter, all topics of the flow are decoded and encoded again, record by record (`mm2 plan` reports it). Copied records are
-bytes, so transformations of fields need HoistField before them, and a converter that can write a struct. RegexRouter renames remote
-topics, and as for every connector of the flow also the topics of heartbeats and checkpoints that match. Classes of your own are
+bytes, so transformations of fields need HoistField before them, and a converter that can write a struct. Classes of your own are
 found in `B.plugin.path`.
 
 `${provider:path:key}` refers to a value that is stored elsewhere. `config.providers` lists the providers, see

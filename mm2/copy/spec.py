@@ -28,15 +28,11 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
-    """A source partition and the topic that its records are copied to (same partition number).
-
-    ``initial_topic`` is the topic with which records enter the transformations, if these change it.
-    """
+    """A source partition and the topic that its records are copied to (same partition number)."""
 
     topic: str
     partition: int
     remote_topic: str
-    initial_topic: str = ""
 
     @property
     def source(self) -> TopicPartition:
@@ -154,7 +150,7 @@ class CopySpec:
         }
         data["source"] = self.source.to_json()
         data["target"] = self.target.to_json()
-        data["partitions"] = [dataclasses.astuple(part) for part in self.partitions]
+        data["partitions"] = [[part.topic, part.partition, part.remote_topic] for part in self.partitions]
         if self.offsets is not None:
             data["offsets"] = self.offsets.to_json()
         if self.syncs is not None:

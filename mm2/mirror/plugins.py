@@ -62,12 +62,7 @@ def _configured(key: str, kind: type[Any], default: str, props: Mapping[str, str
 
 def replication_policy(props: Mapping[str, str]) -> ReplicationPolicy:
     configured: ReplicationPolicy = _configured(POLICY_KEY, ReplicationPolicy, "DefaultReplicationPolicy", props)
-    if not props.get("transforms"):
-        return configured
-    # Imported late: few flows have transformations.
-    from mm2.mirror.renamed_topics import renamed  # noqa: PLC0415
-
-    return renamed(configured, props)
+    return configured
 
 
 def topic_filter(props: Mapping[str, str]) -> TopicFilter:

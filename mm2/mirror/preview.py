@@ -41,7 +41,6 @@ from mm2.mirror.record_changes import changes_spec, changing_keys
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.required_acls import AclStatus, Names, RequiredAcl, required_acls
-from mm2.mirror.selection import clash
 from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence, writing_principals
@@ -278,10 +277,7 @@ class _Previewer:
         provenance = Provenance(
             self._admins[Side.SOURCE], self._admins[Side.TARGET], self._selection, ledgers, collected, lambda _: False
         )
-        clashes = self._selection.clashes(source.partitions)
-        self._errors += [clash(remote, named, self._pair.target) for remote, named in clashes.items()]
-        clashing = {topic for named in clashes.values() for topic in named}
-        allowed = provenance.foreseen(source.partitions.keys() - clashing)
+        allowed = provenance.foreseen(source.partitions)
         self._errors += collected.errors
         self._notes += [
             f"Topic {topic} was failed over to cluster {self._pair.target} and is not copied."

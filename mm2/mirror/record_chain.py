@@ -42,7 +42,6 @@ from mm2.copy.spec import PartitionSpec
 from mm2.kafka.records.batch import NO_TIMESTAMP
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.renamed_topics import depends_on_name_only
 
 _LEAST_DELAY_MS: Final = 300
 _OWN_CLASSES: Final = "mm2.connect."
@@ -87,8 +86,7 @@ class RecordChain:
         self._alias = settings["source.cluster.alias"]
         self._partitions: dict[PartitionSpec, dict[str, Any]] = {}
         for stage in self._stages:
-            is_router = isinstance(stage.transformation, RegexRouter | TimestampRouter)
-            if is_router and not depends_on_name_only(stage):
+            if isinstance(stage.transformation, RegexRouter | TimestampRouter):
                 self.close()
                 raise _routes(stage.alias, stage.class_name)
         users = [plugin for plugin in self._plugins() if not type(plugin).__module__.startswith(_OWN_CLASSES)]
@@ -207,7 +205,7 @@ def _source_record(source: dict[str, Any], part: PartitionSpec, record: Record) 
     return SourceRecord(
         source,
         {"offset": record.offset},
-        part.initial_topic or part.remote_topic,
+        part.remote_topic,
         part.partition,
         record.key,
         record.value,
@@ -228,6 +226,5 @@ def _routes(alias: str, class_name: str) -> ConfigException:
     return ConfigException(
         f"transforms.{alias}.type",
         class_name,
-        "which topic a copied record gets must not depend on the record: only RegexRouter without a predicate, or with "
-        "TopicNameMatches, may change it",
+        "a transformation must not change the topic of copied records; name remote topics by replication.policy.class",
     )

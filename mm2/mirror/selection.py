@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mm2.mirror.filters import TopicFilter
@@ -41,19 +40,7 @@ class TopicSelection:
         """The name on the target of a source topic."""
         return self.policy.format_remote_topic(self.source_alias, topic)
 
-    def clashes(self, topics: Iterable[str]) -> dict[str, list[str]]:
-        """Remote topics that several of the source's topics would have, and these topics."""
-        by_remote: dict[str, list[str]] = {}
-        for topic in sorted(topics):
-            by_remote.setdefault(self.remote(topic), []).append(topic)
-        return {remote: named for remote, named in by_remote.items() if len(named) > 1}
-
     def is_remote(self, topic: str) -> bool:
         """Whether the target's `topic` is a remote topic of the source (its checkpoints topic is not)."""
         own = self.policy.checkpoints_topic(self.source_alias)
         return topic != own and self.policy.came_from(self.source_alias, topic)
-
-
-def clash(remote: str, topics: Iterable[str], target_alias: str) -> str:
-    """The message of a clash."""
-    return f"Topics {', '.join(topics)} would all be copied to topic {remote} on cluster {target_alias}, so none of them is copied"

@@ -31,7 +31,7 @@ from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
 from mm2.mirror.provenance import RENEW_S, Provenance
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.scheduler import Scheduler
-from mm2.mirror.selection import TopicSelection, clash
+from mm2.mirror.selection import TopicSelection
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side
 from mm2.mirror.task_assignment import Shares, TaskAssignment
@@ -186,7 +186,7 @@ class MirrorSourceConnector(MirrorConnector):
         source = dict(seen_source.partitions)
         self._log_changes(source)
         first, new = self._ready is None, sorted(source.keys() - self._source.keys())
-        allowed, decided = self._provenance.allowed(source.keys() - self._clashing(source))
+        allowed, decided = self._provenance.allowed(source)
         # A topic that cannot be described on the target may exist: leave it unchanged until this is known.
         creatable = {
             topic: count
@@ -216,14 +216,6 @@ class MirrorSourceConnector(MirrorConnector):
         ours = allowed - self._provenance.handed_over
         complete = sum(tp.topic in ours for tp in ready) == sum(source[topic] for topic in ours)
         return decided and complete and not seen_source.unknown and not seen_target.unknown
-
-    def _clashing(self, topics: Iterable[str]) -> set[str]:
-        """Topics that have their remote topic in common with others: records of two sessions would mix in it."""
-        clashes = self._selection.clashes(topics)
-        for remote, named in clashes.items():
-            self._recurring.report(f"clash of {remote}", clash(remote, named, self._clients.target_alias))
-        self._recurring.keep_only("clash of ", {f"clash of {remote}" for remote in clashes})
-        return {topic for named in clashes.values() for topic in named}
 
     def _hold_provenance(self) -> bool:
         return self._provenance.renew() or self._refresh()

@@ -39,11 +39,9 @@ from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.internal_topics import create_kept_topic
 from mm2.mirror.own_topics import dead_letter_topic, kept_dead_letters, kept_ledger
 from mm2.mirror.plugins import replication_policy
-from mm2.mirror.policy import ReplicationPolicy
 from mm2.mirror.promotions import holds
 from mm2.mirror.record_changes import changes_spec
 from mm2.mirror.recurring_errors import RecurringErrors
-from mm2.mirror.renamed_topics import RenamedTopics
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
 
@@ -441,13 +439,6 @@ def _create_own_topics(props: Mapping[str, str], recurring: RecurringErrors, *, 
         cluster.close()
 
 
-def _partition_spec(policy: ReplicationPolicy, source_alias: str, tp: TopicPartition) -> PartitionSpec:
-    remote = policy.format_remote_topic(source_alias, tp.topic)
-    if not isinstance(policy, RenamedTopics):
-        return PartitionSpec(tp.topic, tp.partition, remote)
-    return PartitionSpec(tp.topic, tp.partition, remote, policy.base.format_remote_topic(source_alias, tp.topic))
-
-
 def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
     """The copy job of a task from its properties. Raises ConfigException, ConnectError or ValueError."""
     clients = MirrorClients(props, task=True)
@@ -457,7 +448,8 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
     fetch_bytes = int(consumer.get("fetch.max.bytes", _DEFAULT_FETCH_MAX_BYTES))
     partition_bytes = int(consumer.get("max.partition.fetch.bytes", _DEFAULT_PARTITION_BYTES))
     partitions = tuple(
-        _partition_spec(policy, clients.source_alias, tp) for tp in decode_partitions(props[ASSIGNED_PARTITIONS_KEY])
+        PartitionSpec(tp.topic, tp.partition, policy.format_remote_topic(clients.source_alias, tp.topic))
+        for tp in decode_partitions(props[ASSIGNED_PARTITIONS_KEY])
     )
     syncs = None
     if settings.bool(EMIT_SYNCS_KEY):

@@ -103,10 +103,7 @@ class Opening:
             ways.renamed[tp] = start
             return
         self._remember(cursor, entry, start)
-        if _has_other_name(cursor, entry):
-            # The replication policy has changed. What is on the other topic, and its state, concerns no session of this one.
-            ways.positions[tp] = start.position if start.moved else entry.mark.source
-        elif not start.moved and entry.condition is not None and entry.condition.state in LASTS_UNTIL_RESET:
+        if not start.moved and entry.condition is not None and entry.condition.state in LASTS_UNTIL_RESET:
             # Ends only with a reset: what contradicts the count may no longer be detectable from the mark.
             cursor.stop_with(entry.condition)
         elif not start.moved and self._has_another_target(entry):
@@ -136,14 +133,11 @@ class Opening:
         """Give a cursor the state that is in the ledger."""
         cursor.window.trail = Trail(start.chunk, entry.gaps, start.unwritten)
         cursor.retired = entry.retired
-        has_other_name = _has_other_name(cursor, entry)
-        if has_other_name:
-            cursor.window.trail.restart()
-        elif start.moved and self._has_another_target(entry):
+        if start.moved and self._has_another_target(entry):
             cursor.window.trail.restart()
             cursor.retired = retire(cursor.retired, entry.target_id)
         cursor.lost, cursor.lost_before = list(entry.lost), entry.lost_before
-        cursor.window.foreign = 0 if has_other_name else entry.foreign
+        cursor.window.foreign = entry.foreign
         cursor.rate.value = float(entry.rate)
         if not start.moved:
             cursor.leader_epoch = entry.source_epoch
@@ -151,15 +145,9 @@ class Opening:
             cursor.epochs = entry.source_epochs
             cursor.topic_id = entry.source_id
             cursor.known_end = entry.end
-            if not has_other_name:
-                self._sessions.marks[cursor.partition] = entry.mark
+            self._sessions.marks[cursor.partition] = entry.mark
 
     def _has_another_target(self, entry: LedgerEntry) -> bool:
         """Whether the remote topic is another one than in the ledger."""
         now = self._sink.topic_ids.get(entry.remote_topic, "")
         return bool(now and entry.target_id) and now != entry.target_id
-
-
-def _has_other_name(cursor: Cursor, entry: LedgerEntry) -> bool:
-    """Whether the remote topic has another name than in the ledger."""
-    return entry.remote_topic != cursor.spec.remote_topic

@@ -36,8 +36,9 @@ _SESSION_ERRORS: Final = (
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-#: A truncated log is examined during this pause; the broker would answer each request immediately.
+#: Up to this size, what a response contains is sent before the next Fetch request.
 _SMALL_BYTES: Final = 16 << 10
+#: A truncated log is examined during this pause; the broker would answer each request immediately.
 _DIVERGED_PAUSE_S: Final = 0.2
 _REFRESH_DELAY_S: Final = 0.25
 _MAX_PARTITION_BYTES: Final = 64 << 20
@@ -299,9 +300,11 @@ class Source(Brokers[SourceBroker]):
             if fetched.records and too_small and not fetch_state.receiver.full:
                 # The next batch is larger than the limit; brokers return it whole only as the first of a response.
                 fetch_state.max_bytes = min(fetch_state.max_bytes * 4, _MAX_PARTITION_BYTES)
-        if len(frame) <= _SMALL_BYTES:
-            self.on_small_response()
-        self._ask(broker)
+        try:
+            if len(frame) <= _SMALL_BYTES:
+                self.on_small_response()
+        finally:
+            self._ask(broker)
 
     def _partition_failed(self, broker: SourceBroker, fetch_state: PartitionFetchState, fetched: Fetched) -> None:
         failure = BrokerFailure.of(fetched.error_code, subject=self._reading(fetched.topic_partition))

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from mm2.connect.api import RetriableError
 from mm2.mirror import provenance, source_connector
@@ -62,24 +61,6 @@ def test_a_policy_and_a_filter_are_found_by_their_python_path(
         )
         assert partitions_of(kafka_b, f"{unique}_from_A") == 1
         assert partitions_of(kafka_b, f"{unique}-long_from_A") == 1
-
-
-def test_topics_that_would_have_one_remote_topic_are_not_copied(
-    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
-) -> None:
-    """Records of two copy sessions would mix in it. Other topics of the flow are copied."""
-    for name in ("eu", "us", "other"):
-        create(kafka_a, f"{name}-{unique}")
-    router = {"transforms": "x", "transforms.x.type": "RegexRouter", "transforms.x.regex": r"A\.[eu][us]-(.*)"}
-    router["transforms.x.replacement"] = "all-$1"
-    with (
-        capture_logs() as logs,
-        running(MirrorSourceConnector(), props(kafka_a, kafka_b, f".*-{unique}", ("A", "B"), router)) as (connector, _),
-    ):
-        wait_until(lambda: assigned(connector) == f"other-{unique}-0", 30)
-        named = f"Topics eu-{unique}, us-{unique} would all be copied to topic all-{unique} on cluster B"
-        wait_until(lambda: any(named in str(row) for row in logs), 10, detail=lambda: logs[-5:])
-    assert partitions_of(kafka_b, f"all-{unique}") == 0
 
 
 def test_java_patterns_and_a_custom_separator(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:

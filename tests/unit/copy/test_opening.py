@@ -30,7 +30,7 @@ from mm2.copy.executor.target_progress import (
 )
 from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.segments import Segment, SegmentChunk, UnwrittenChunks
-from mm2.copy.session import EndedSession, LedgerEntry, Lost, Mark, PartitionCondition, Rules, Session, Start
+from mm2.copy.session import EndedSession, LedgerEntry, Lost, Mark, Rules, Session, Start
 from mm2.copy.spec import Assignment, ChangesSpec, CopySpec, TransactionsSpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.cluster import Cluster
@@ -322,21 +322,6 @@ def test_offsets_on_a_previous_target_are_not_used_for_a_new_target() -> None:
     assert same.cursor.window.trail.newest.segments == [Segment(0, 100, 50)], (
         "sent back on the same one, all of it holds"
     )
-
-
-@pytest.mark.parametrize("clean", [True, False])
-def test_under_another_name_of_the_remote_topic_copying_continues_at_the_mark(clean: bool) -> None:
-    """The replication policy has changed: the target's count of the old topic concerns nothing, a contradiction included."""
-    scene = Scene()
-    stopped = PartitionCondition(PartitionState.INCONSISTENT, "counted twice", 50, 1)
-    entry = ENTRY.replace(remote_topic="t", condition=stopped, known_epoch=2)
-    play(scene, lambda: scene.begin(Start(48, 48, entry, SegmentChunk(6, [Segment(0, 100, 50)]), clean=clean)))
-    assert (scene.cursor.stopped, scene.cursor.window.foreign) == (False, 0)
-    assert (scene.cursor.window.mark, scene.cursor.window.trail.newest) == (Mark(50, 70, 0), SegmentChunk(7))
-    assert scene.cursor.known_epoch == 2, "the source is the same"
-    assert scene.sessions.marks == {}
-    scene.written()
-    assert (scene.outbox.identity, scene.outbox.next) == (ProducerIdentity(9, 0), 0)
 
 
 def test_one_rejected_lookup_keeps_exactly_once() -> None:
