@@ -117,7 +117,7 @@ def test_a_look_up_ends_where_compaction_emptied_the_end_of_the_target(
         topic = unreplicated(flow)
         spec = spec_of(flow, topic, commit_interval_ms=NEVER_MS)
         write_old(source, topic, values("first", 50))
-        with flow.copying(spec) as job:
+        with flow.copying(spec, stop_s=90) as job:
             wait_until(copied(job, topic, 50), 90, detail=job.status)
             write_old(source, topic, values("second", 50))
             wait_until(lambda: len(on_target(flow, topic)) == 100, 90, detail=job.status)

@@ -229,8 +229,13 @@ class Flow:
         spec: CopySpec,
         start: Mapping[Mm2TopicPartition, int | None] | None = None,
         pauses: Callable[[], Pauses] = dict,
+        *,
+        stop_s: float = 20,
     ) -> Iterator[CopyJob]:
-        """Copy from `start`, or from the positions in ledger and offsets topic; `pauses` returns the paused partitions."""
+        """Copy from `start`, or from the positions in ledger and offsets topic; `pauses` returns the paused partitions.
+
+        The job has to stop within `stop_s`, which includes reading the positions, up to a minute from a stopped broker.
+        """
 
         def starts(wanted: Iterable[Mm2TopicPartition]) -> dict[Mm2TopicPartition, Start]:
             if start is not None:
@@ -242,7 +247,7 @@ class Flow:
         try:
             yield job
         finally:
-            assert job.stop(20), "the copying did not stop in time"
+            assert job.stop(stop_s), "the copying did not stop in time"
 
     def ledger(self) -> Ledger:
         ledger = Ledger()

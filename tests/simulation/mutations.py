@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from mm2.copy.executor import history
 from mm2.copy.executor.continued_sessions import ContinuedSessions
@@ -239,19 +239,21 @@ def _without_ended(
     return {tp: question._replace(ended=()) for tp, question in _questions(self, asked).items()}
 
 
+#: Reverts S8, which alone keeps old batches from overtaking each other.
+_AT_ONCE_BEHIND: Final = (Outbox, "may_be_processed_late", lambda *_: False)
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "S1",
-        "five batches in flight, whatever the leader remembers",
-        ((Outbox, "has_room", _depth_always),),
+        "with S8 reverted too: five batches in flight, whatever the leader remembers",
+        ((Outbox, "has_room", _depth_always), _AT_ONCE_BEHIND),
         ("replication", "errors", "move"),
         _forgetful,
         first_seed=62,
     ),
     Mutation(
         "S1",
-        "five batches in flight, however old the records are",
-        ((Outbox, "has_room", _depth_whatever_age),),
+        "with S8 reverted too: five batches in flight, however old the records are",
+        ((Outbox, "has_room", _depth_whatever_age), _AT_ONCE_BEHIND),
         ("replication", "errors"),
         _forgetful,
         first_seed=144,
@@ -272,8 +274,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "S7",
-        "with S1 reverted too: batches are sent after the final report",
-        ((Outbox, "has_room", _depth_always), (DriverLink, "release", DriverLink.send)),
+        "with S1 and S8 reverted too: batches are sent after the final report",
+        ((Outbox, "has_room", _depth_always), _AT_ONCE_BEHIND, (DriverLink, "release", DriverLink.send)),
         ("replication", "errors", "move"),
         _forgetful,
         first_seed=26,
