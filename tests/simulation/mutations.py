@@ -398,9 +398,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "S4, L3",
-        "with S1 reverted too: what contradicts the count is no reason to stop",
+        "with S1 and S8 reverted too: what contradicts the count is no reason to stop",
         (
             (Outbox, "has_room", _depth_always),
+            _AT_ONCE_BEHIND,
             (ProduceOutcomes, "_start_over", _overtaking_counts),
             (TargetLookUp, "_check_gap", lambda *_: None),
             (TargetLookUp, "_check_room", lambda *_: None),
