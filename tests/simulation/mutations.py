@@ -326,14 +326,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "S8",
         "old batches are sent behind unanswered requests of the connection",
-        ((Outbox, "may_be_processed_late", lambda *_: False),),
+        (_AT_ONCE_BEHIND,),
         ("errors", "replication", "reset"),
         first_seed=130251,
     ),
     Mutation(
         "S8, L7",
         "with S8 reverted too: the position moves past records that may be duplicates",
-        ((Outbox, "may_be_processed_late", lambda *_: False), (Window, "_search", _searched)),
+        (_AT_ONCE_BEHIND, (Window, "_search", _searched)),
         ("errors", "replication", "reset"),
         first_seed=130251,
         alarm=True,
