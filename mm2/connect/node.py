@@ -94,6 +94,7 @@ class Node:
         cluster_name: str,
         rest_url: str = URL_NOT_USED,
         rest_namespace: Sequence[str] = (),
+        rest_props: Mapping[str, str] | None = None,
         resources: Mapping[str, Any] | None = None,
         log_context: Mapping[str, str] | None = None,
         on_leader_ready: Callable[[DistributedHerder], None] | None = None,
@@ -103,7 +104,8 @@ class Node:
         """Nothing connects before :meth:`check` or ``herder.start()``. Raises ConfigException or ConnectError.
 
         ``cluster_name`` is the name of the cluster behind ``bootstrap.servers`` in messages; ``rest_namespace`` is the
-        path prefix of other workers' REST interfaces. ``reports_keys`` as for :class:`Worker`.
+        path prefix of other workers' REST interfaces, and ``rest_props`` are the settings of their TLS, those of the worker
+        if None. ``reports_keys`` as for :class:`Worker`.
         """
         self._clusters = _worker_clusters(config, worker_id, cluster_name)
         config_store, status_store, offset_store = _kafka_stores(config, self._clusters, start_timeout_s)
@@ -133,6 +135,7 @@ class Node:
             loading=lambda: offset_store.progress,
             rest_url=rest_url,
             rest_namespace=rest_namespace,
+            rest_props=rest_props,
             on_leader_ready=on_leader_ready,
         )
 

@@ -331,6 +331,7 @@ class MirrorMaker:
             cluster_name=pair.target,
             rest_url=URL_NOT_USED if internal is None else internal.advertised_url,
             rest_namespace=(pair.source, pair.target),
+            rest_props=self._config.rest_props(),
             resources={COPY_RESOURCE: self._engine, LATENCY_RESOURCE: self.checkpoint_latencies},
             log_context={"flow": str(pair)},
             on_leader_ready=configurer,

@@ -79,6 +79,7 @@ class DistributedHerder(AbstractHerder):
         loading: Callable[[], LogProgress | None] = lambda: None,
         rest_url: str = URL_NOT_USED,
         rest_namespace: Sequence[str] = (),
+        rest_props: Mapping[str, str] | None = None,
         on_leader_ready: Callable[[DistributedHerder], None] | None = None,
     ) -> None:
         super().__init__(
@@ -94,7 +95,7 @@ class DistributedHerder(AbstractHerder):
             config, cluster, rest_url, configs=config_store.snapshot, listener=self, stages=self._stages
         )
         self._rest_url = rest_url
-        self._internal_requests = InternalRequests.of(config, namespace=rest_namespace)
+        self._internal_requests = InternalRequests.of(config, rest_props, namespace=rest_namespace)
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"herder-{self.group_id}", daemon=True)
 

@@ -117,7 +117,7 @@ class InternalRequests:
     """Requests of a worker to the leader. Thread-safe; connections are not kept open.
 
     ``namespace`` is the prefix of the leader's paths: source and target alias in MirrorMaker's dedicated mode.
-    ``props`` are the worker's, for the TLS settings that verify a leader's https (:mod:`mm2.connect.tls`).
+    ``props`` are those of the REST server, for the TLS settings of requests to a leader's https (:mod:`mm2.connect.tls`).
     """
 
     def __init__(self, props: Mapping[str, str], *, namespace: Sequence[str] = (), algorithm: str) -> None:
@@ -126,9 +126,9 @@ class InternalRequests:
         self._algorithm = algorithm
 
     @classmethod
-    def of(cls, config: AbstractConfig, *, namespace: Sequence[str]) -> Self:
-        """With the settings of a worker."""
-        props = {key: str(value) for key, value in config.originals.items()}
+    def of(cls, config: AbstractConfig, rest_props: Mapping[str, str] | None, *, namespace: Sequence[str]) -> Self:
+        """With the settings of a worker, which are also those of its REST server unless ``rest_props`` is given."""
+        props = {key: str(value) for key, value in (config.originals if rest_props is None else rest_props).items()}
         return cls(props, namespace=namespace, algorithm=config.str("inter.worker.signature.algorithm"))
 
     def fence(self, leader_url: str, connector: str, key: SessionKey | None) -> None:
