@@ -31,8 +31,9 @@ def settings(alias: str, replicas: int) -> dict[str, str]:
         for cluster in (alias, "B")
         for client in ("consumer", "producer", "admin")
     }
-    factors = ("replication.factor", "offset-syncs.topic.replication.factor", "ledger.topic.replication.factor")
-    return {**short, **dict.fromkeys(factors, str(replicas))}
+    internal = ("offset-syncs.topic", "ledger.topic", "offset.storage", "config.storage", "status.storage")
+    factors = [f"{topic}.replication.factor" for topic in internal]
+    return {**short, **dict.fromkeys(["replication.factor", *factors], str(replicas))}
 
 
 @pytest.fixture(scope="module")

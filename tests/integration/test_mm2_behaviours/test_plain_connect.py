@@ -82,6 +82,7 @@ class Flow:
             "source.cluster.bootstrap.servers": self.a.bootstrap,
             "target.cluster.bootstrap.servers": self.b.bootstrap,
             "topics": self.topic,
+            "heartbeats.replication.enabled": "false",  # other tests write heartbeats to the source
             "groups": self.group,
             **{f"{factor}.factor": "1" for factor in (*factors, "heartbeats.topic.replication")},
             "refresh.topics.interval.seconds": "2",
