@@ -12,7 +12,6 @@ import random
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -20,6 +19,7 @@ from mm2.config.configdef import AbstractConfig, ConfigException
 from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.connect.api import ConnectError, RetriableError, SourceRecord
+from mm2.connect.converters import ByteArrayConverter
 from mm2.connect.data.record import NO_HEADERS, Header, Headers
 from mm2.connect.data.schema import BYTES_SCHEMA, OPTIONAL_BYTES_SCHEMA
 from mm2.connect.plugins import Plugins
@@ -76,6 +76,10 @@ class RecordChain:
             self._operator.add_reporter(LogReporter(task_id, counters, where))
         self._converters = build_converters(plugins, settings, None, {}, str)
         self._convert = SourceRecordConverter(self._converters, self._operator).convert_once
+        self._passes_bytes = all(
+            type(one) is ByteArrayConverter
+            for one in (self._converters.key, self._converters.value, self._converters.header)
+        )
         self._stages = build_stages(plugins, config, settings, None)
         self._classes = {
             ProcessingStage.KEY_CONVERTER: self._converters.key_class,
@@ -84,7 +88,8 @@ class RecordChain:
         }
         self._attempts: dict[TopicPartition, _Attempts] = {}
         self._alias = settings["source.cluster.alias"]
-        self._partitions: dict[PartitionSpec, dict[str, Any]] = {}
+        self._part: PartitionSpec | None = None
+        self._source: dict[str, Any] = {}
         for stage in self._stages:
             if isinstance(stage.transformation, RegexRouter | TimestampRouter):
                 self.close()
@@ -103,7 +108,10 @@ class RecordChain:
 
     def apply(self, part: PartitionSpec, record: Record) -> Record | str:
         """As `mm2.copy.executor.changes.RecordChanges.apply`."""
-        given = current = _source_record(self._source_partition(part), part, record)
+        if part is not self._part:
+            self._part = part
+            self._source = {"cluster": self._alias, "partition": part.partition, "topic": part.topic}
+        given = current = _source_record(self._source, part, record)
         for stage in self._stages:
             try:
                 transformed = stage.apply(current)
@@ -119,7 +127,7 @@ class RecordChain:
                 f"{current.partition} of {current.topic}; only {part.target} is possible"
             )
         try:
-            converted = self._convert(current)
+            converted = record if current is given and self._passes(record) else self._convert(current, record.offset)
         except ConversionFailed as failure:
             failed = failure.failed
             name = self._classes[failed.stage]
@@ -131,9 +139,8 @@ class RecordChain:
         if self._attempts:
             self._attempts.pop(part.source, None)
         if converted.timestamp is None and record.timestamp == NO_TIMESTAMP:
-            return replace(
-                converted, timestamp=NO_TIMESTAMP
-            )  # not the time of copying, which differs when it is read again
+            # Not the time of copying, which differs when it is read again.
+            return converted._replace(timestamp=NO_TIMESTAMP)
         return converted
 
     def close(self) -> None:
@@ -148,12 +155,9 @@ class RecordChain:
         plugins += [self._converters.key, self._converters.value, self._converters.header]
         return list({id(plugin): plugin for plugin in plugins}.values())
 
-    def _source_partition(self, part: PartitionSpec) -> dict[str, Any]:
-        found = self._partitions.get(part)
-        if found is None:
-            found = {"cluster": self._alias, "partition": part.partition, "topic": part.topic}
-            self._partitions[part] = found
-        return found
+    def _passes(self, record: Record) -> bool:
+        """Whether the converters write a record that no transformation has changed as it was read."""
+        return self._passes_bytes and (record.timestamp is None or record.timestamp >= NO_TIMESTAMP)
 
     def _failed(
         self,
@@ -196,21 +200,24 @@ class RecordChain:
 
 
 def _source_record(source: dict[str, Any], part: PartitionSpec, record: Record) -> SourceRecord:
+    key, value, given, timestamp, offset = record
     headers = NO_HEADERS
-    if record.headers:
+    if given:
         headers = Headers(
-            Header(name, content, OPTIONAL_BYTES_SCHEMA if content is None else BYTES_SCHEMA)
-            for name, content in record.headers
+            [
+                Header(name, content, OPTIONAL_BYTES_SCHEMA if content is None else BYTES_SCHEMA)
+                for name, content in given
+            ]
         )
     return SourceRecord(
         source,
-        {"offset": record.offset},
+        {"offset": offset},
         part.remote_topic,
         part.partition,
-        record.key,
-        record.value,
+        key,
+        value,
         headers,
-        record.timestamp,
+        timestamp,
         OPTIONAL_BYTES_SCHEMA,
         BYTES_SCHEMA,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,7 +75,7 @@ def test_without_a_ledger_content_is_compared_from_offset_syncs(
     target = source[20:180]
     write(kafka_a, topic, source)
     write(kafka_b, f"{unique}-a.{topic}", target)
-    target[100] = replace(target[100], value=b"another")
+    target[100] = target[100]._replace(value=b"another")
     write(kafka_a, topic, source, 1)
     write(kafka_b, f"{unique}-a.{topic}", target, 1)
     syncs = [OffsetSync(topic, 1, 20, 0), OffsetSync(topic, 1, 100, 80)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,15 +87,15 @@ def seeded(partition: int) -> list[Record]:
     elif partition == SWAPPED:
         records[60], records[61] = records[61], records[60]
     elif partition == HEADER:
-        records[70] = replace(records[70], headers=(("n", b"another"),))
+        records[70] = records[70]._replace(headers=(("n", b"another"),))
     elif partition == STAMP:
-        records[80] = replace(records[80], timestamp=(records[80].timestamp or 0) + 7)
+        records[80] = records[80]._replace(timestamp=(records[80].timestamp or 0) + 7)
     elif partition == VALUE:
-        records[90] = replace(records[90], value=b"<b>secret</b>")
+        records[90] = records[90]._replace(value=b"<b>secret</b>")
     elif partition == FOREIGN:
         records.insert(100, Record(b"who", b"knows", (), 5))
     elif partition == KEY:
-        records[110] = replace(records[110], key=None)
+        records[110] = records[110]._replace(key=None)
     return records
 
 

@@ -42,6 +42,7 @@ _NAMES: Final = {
     Type.MAP: "map",
     Type.STRUCT: "struct",
 }
+_FLOATS: Final = frozenset({Type.FLOAT32, Type.FLOAT64})
 _TYPES: Final = {name: type_ for type_, name in _NAMES.items()}
 
 
@@ -314,10 +315,11 @@ class _Writer:
             return self._null(schema)
         if schema is None:
             return self._schemaless(value)
-        if schema.name == logical.DECIMAL:
-            return self._decimal(schema, value)
-        if schema.name in _MOMENTS:
-            return str(logical.to_number(schema, value))
+        if schema.name is not None:
+            if schema.name == logical.DECIMAL:
+                return self._decimal(schema, value)
+            if schema.name in _MOMENTS:
+                return str(logical.to_number(schema, value))
         return self._typed(schema, value)
 
     def _null(self, schema: Schema | None) -> str:
@@ -356,32 +358,33 @@ class _Writer:
         return self._typed(inferred, value)
 
     def _typed(self, schema: Schema, value: Any) -> str:
-        match schema.type, value:
-            case (Type.STRUCT, Struct()):
-                if value.schema != schema:
-                    raise DataError("Mismatching schema.")
-                fields = (f"{quoted(field.name)}:{self.text(field.schema, item)}" for field, item in value.items())
-                return "{" + ",".join(fields) + "}"
-            case (Type.STRING, str()):
+        # The value's class is tested first, which takes less time than to read a type from its class.
+        kind = schema.type
+        match value:
+            case str() if kind is Type.STRING:
                 return quoted(value)
-            case (Type.BOOLEAN, bool()):
-                return "true" if value else "false"
-            case (Type.INT8 | Type.INT16 | Type.INT32 | Type.INT64, int()) if not isinstance(
-                value, bool
-            ) and numbers.fits(value, WIDTHS[schema.type]):
+            case bytes() | bytearray() | memoryview() if kind is Type.BYTES:
+                return _base64(value)
+            case bool():
+                if kind is Type.BOOLEAN:
+                    return "true" if value else "false"
+            case int() if kind in WIDTHS and numbers.fits(value, WIDTHS[kind]):
                 return str(value)
-            case (Type.FLOAT32 | Type.FLOAT64, float()):
+            case float() if kind in _FLOATS:
                 text = number_text(schema, value)
                 return text if math.isfinite(value) else f'"{text}"'
-            case (Type.BYTES, bytes() | bytearray() | memoryview()):
-                return _base64(value)
-            case (Type.ARRAY, list() | tuple()):
+            case Struct() if kind is Type.STRUCT:
+                if value.schema != schema:
+                    raise DataError("Mismatching schema.")
+                fields = [f"{quoted(field.name)}:{self.text(field.schema, item)}" for field, item in value.items()]
+                return "{" + ",".join(fields) + "}"
+            case list() | tuple() if kind is Type.ARRAY:
                 return "[" + ",".join(self.text(schema.value_schema, item) for item in value) + "]"
-            case (Type.MAP, Mapping()):
+            case Mapping() if kind is Type.MAP:
                 keys, values = schema.key_schema, schema.value_schema
                 as_object = keys is not None and keys.type is Type.STRING
                 return self._map(keys, values, value, as_object=as_object)
-        raise DataError(f"Invalid type for {schema.type.value}: {type(value).__name__}")
+        raise DataError(f"Invalid type for {kind.value}: {type(value).__name__}")
 
     def _map(self, keys: Schema | None, values: Schema | None, value: Mapping[Any, Any], *, as_object: bool) -> str:
         entries = ((self.text(keys, k), self.text(values, v)) for k, v in value.items())
@@ -396,7 +399,7 @@ def _name(key: str) -> str:
 
 
 def _base64(data: bytes | bytearray | memoryview) -> str:
-    return f'"{base64.b64encode(data).decode("ascii")}"'
+    return f'"{binascii.b2a_base64(data, newline=False).decode("ascii")}"'
 
 
 class _SchemaReader:

@@ -37,6 +37,7 @@ from mm2.connect.errors import DataError
 log = structlog.get_logger(__name__)
 
 TYPE: Final = "converter.type"
+_BYTES: Final = Type.BYTES  # a global name: see mm2.connect.data.schema
 
 
 def converter_config() -> ConfigDef:
@@ -124,7 +125,7 @@ class ByteArrayConverter(Converter, HeaderConverter):
         return
 
     def from_connect_data(self, topic: str, headers: KafkaHeaders, schema: Schema | None, value: Any) -> bytes | None:
-        if schema is not None and schema.type is not Type.BYTES:
+        if schema is not None and schema.type is not _BYTES:
             raise DataError(f"Invalid schema type for ByteArrayConverter: {schema.type.value} (topic {topic})")
         if value is None or isinstance(value, bytes):
             return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple, Self
 
@@ -34,7 +34,7 @@ class Headers(tuple[Header, ...]):
 
     def without(self, *keys: str) -> Headers:
         """These headers without those that have one of the keys."""
-        return Headers(header for header in self if header.key not in keys)
+        return Headers([header for header in self if header.key not in keys])
 
     def last_with_name(self, key: str) -> Header | None:
         """The last header with a key."""
@@ -78,6 +78,9 @@ class ConnectRecord:
             object.__setattr__(self, "headers", Headers.of(self.headers))
 
 
+_set: Final = object.__setattr__  # the records are frozen
+
+
 @dataclass(frozen=True, init=False)
 class SourceRecord(ConnectRecord):
     """A record to be written to Kafka (org.apache.kafka.connect.source.SourceRecord)."""
@@ -109,7 +112,7 @@ class SourceRecord(ConnectRecord):
         value_schema: Schema | None = None,
     ) -> None:
         # The assignments that dataclass would generate, field by field, take three times as long.
-        object.__setattr__(
+        _set(
             self,
             "__dict__",
             {
@@ -131,14 +134,19 @@ class SourceRecord(ConnectRecord):
         self._settle_headers()
 
     def new_record(self, **changes: Any) -> Self:
-        fields = self.__dict__
-        if type(self) is not SourceRecord or not changes.keys() <= fields.keys():
+        if type(self) is not SourceRecord:
             return super().new_record(**changes)
+        contents = {**self.__dict__, **changes}
+        if len(contents) > _SOURCE_FIELDS:
+            return super().new_record(**changes)
+        if type(contents["headers"]) is not Headers:
+            contents["headers"] = Headers.of(contents["headers"])
         made = object.__new__(type(self))  # `replace` takes five times as long
-        object.__setattr__(made, "__dict__", {**fields, **changes})
-        if "headers" in changes:
-            made._settle_headers()
+        _set(made, "__dict__", contents)
         return made
+
+
+_SOURCE_FIELDS: Final = len(fields(SourceRecord))
 
 
 class TimestampType(Enum):

@@ -50,6 +50,12 @@ class Type(Enum):
         """Whether values of this type do not contain other values."""
         return self not in {Type.ARRAY, Type.MAP, Type.STRUCT}
 
+    __hash__ = object.__hash__  # Members are equal only to themselves. Enum's own function is written in Python.
+
+
+#: In Python 3.11 reading a member from its class takes five times as long as reading a global name.
+_STRUCT: Final = Type.STRUCT
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -114,7 +120,7 @@ class Schema:
 
     def field_named(self, name: str) -> Field | None:
         """The field of a struct with this name. Raises DataError when this is not a struct."""
-        if self.type is not Type.STRUCT:
+        if self.type is not _STRUCT:
             raise DataError("Cannot look up fields on non-struct type")
         return self._by_name.get(name)
 

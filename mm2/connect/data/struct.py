@@ -15,6 +15,8 @@ from mm2.connect.errors import DataError
 WIDTHS: Final = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
 """Bits of the types of integers."""
 
+_STRUCT: Final = Type.STRUCT  # a global name: see mm2.connect.data.schema
+_CONTAINERS: Final = frozenset({Type.STRUCT, Type.ARRAY, Type.MAP})
 _CLASSES: Final[Mapping[Type, tuple[type, ...]]] = {
     Type.FLOAT32: (float,),
     Type.FLOAT64: (float,),
@@ -42,7 +44,7 @@ class Struct:
 
         Raises DataError for a schema of another type, unknown fields and invalid values.
         """
-        if schema.type is not Type.STRUCT:
+        if schema.type is not _STRUCT:
             raise DataError(f"Not a struct schema: {schema}")
         self.schema = schema
         self._values: list[Any] = [None] * len(schema.fields)
@@ -115,6 +117,11 @@ def _validate(schema: Schema, value: Any, location: str) -> None:
         named = f' "{schema.name}"' if schema.name is not None else ""
         found = f"{value}, beyond its range," if _is_integer(value) and schema.type in WIDTHS else type(value).__name__
         raise DataError(f"Invalid object for schema{named} with type {schema.type.value}: {found} for {location}")
+    if schema.type in _CONTAINERS:
+        _validate_contents(schema, value, location)
+
+
+def _validate_contents(schema: Schema, value: Any, location: str) -> None:
     match schema.type:
         case Type.STRUCT:
             if value.schema != schema:
@@ -144,6 +151,6 @@ def _is_instance(schema: Schema, value: Any) -> bool:
         return isinstance(value, wanted) and (wanted is not dt.date or not isinstance(value, dt.datetime))
     if schema.type in WIDTHS:
         return _is_integer(value) and fits(value, WIDTHS[schema.type])
-    if schema.type is Type.STRUCT:
+    if schema.type is _STRUCT:
         return isinstance(value, Struct)
     return isinstance(value, _CLASSES[schema.type])

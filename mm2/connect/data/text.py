@@ -43,7 +43,9 @@ def number_text(schema: Schema | None, value: float | Decimal) -> str:
 
 def convert_to_string(schema: Schema | None, value: Any) -> str | None:
     """Text of any value; None stays None. Raises DataError when the value has no Connect type."""
-    return None if value is None else _text(schema, value, embedded=False)
+    if value is None or type(value) is str:
+        return value
+    return _text(schema, value, embedded=False)
 
 
 def _text(schema: Schema | None, value: Any, *, embedded: bool) -> str:

@@ -124,6 +124,9 @@ class RecordPart(Enum):
     VALUE = "value"
 
 
+_KEY: Final = RecordPart.KEY  # a global name: see mm2.connect.data.schema
+
+
 def with_replace_null(definition: ConfigDef) -> ConfigDef:
     """The definition with the last key of most transformations, replace.null.with.default."""
     return definition.define(
@@ -153,14 +156,14 @@ class PartTransformation(Configured, Transformation):
         self._configured(settings)
 
     def _schema_of(self, record: ConnectRecord) -> Schema | None:
-        return record.key_schema if self.part is RecordPart.KEY else record.value_schema
+        return record.key_schema if self.part is _KEY else record.value_schema
 
     def _value_of(self, record: ConnectRecord) -> Any:
-        return record.key if self.part is RecordPart.KEY else record.value
+        return record.key if self.part is _KEY else record.value
 
     def _changed(self, record: Record, schema: Schema | None, value: Any, **more: Any) -> Record:
         """The record with a new key or value."""
-        if self.part is RecordPart.KEY:
+        if self.part is _KEY:
             return record.new_record(key_schema=schema, key=value, **more)
         return record.new_record(value_schema=schema, value=value, **more)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance, Type, distinct, one_of
 from mm2.connect.api.transformation import Record, Transformation
 from mm2.connect.data.builder import SchemaBuilder
-from mm2.connect.data.record import Headers
+from mm2.connect.data.record import Header, Headers
 from mm2.connect.data.schema import Schema
 from mm2.connect.data.schema import Type as SchemaType
 from mm2.connect.data.struct import Struct
@@ -125,11 +125,11 @@ class InsertHeader(Configured, Transformation):
     )
 
     def _configured(self, settings: AbstractConfig) -> None:
-        self._header = settings.str(HEADER)
-        self._schema, self._value = parse_string(settings.str(VALUE_LITERAL))
+        schema, value = parse_string(settings.str(VALUE_LITERAL))
+        self._header = Header(settings.str(HEADER), value, schema)
 
     def apply(self, record: Record) -> Record | None:
-        return record.new_record(headers=record.headers.with_header(self._header, self._value, self._schema))
+        return record.new_record(headers=Headers((*record.headers, self._header)))
 
 
 class DropHeaders(Configured, Transformation):

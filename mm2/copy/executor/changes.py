@@ -44,7 +44,7 @@ class RecordChanges(Protocol):
     """Changes the records of one micro-batch."""
 
     def apply(self, part: PartitionSpec, record: Record) -> Record | str:
-        """The record to be written to the target partition, with any offset; or the reason why there is none.
+        """The record to be written to the target partition, with its source offset; or the reason why there is none.
 
         Raises ChangeFailed or ChangeDelayed.
         """
@@ -128,21 +128,21 @@ class Changer:
 
         Raises CorruptBatch.
         """
-        batch, until_s = ChangedBatch(after), self._until()
-        for index, record in enumerate(record for record in decode_batch(view) if record.offset >= start):
+        batch, until_s, apply = ChangedBatch(after), self._until(), self._changes.apply
+        for index, record in enumerate([record for record in decode_batch(view) if record.offset >= start]):
             offset = record.offset
             if index and time.monotonic() > until_s:
                 batch.after = offset
                 break
             try:
-                changed = self._changes.apply(part, record)
+                changed = apply(part, record)
             except (ChangeFailed, ChangeDelayed) as failure:
                 batch.after, batch.failure = offset, failure
                 break
             if isinstance(changed, str):
                 batch.drop(offset, changed)
             else:
-                batch.records.append(Record(changed.key, changed.value, changed.headers, changed.timestamp, offset))
+                batch.records.append(changed)
         batch.is_last = batch.after < after or time.monotonic() > until_s
         return batch
 

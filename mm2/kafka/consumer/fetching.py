@@ -24,7 +24,7 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import BatchView
-from mm2.kafka.records.record import Headers, decode_batch_as
+from mm2.kafka.records.record import Fields, decode_batch_as
 from mm2.kafka.records.visibility import VisibleBatches, end_of
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.fetch import Fetched
@@ -296,9 +296,8 @@ class Fetcher:
 def _records(tp: TopicPartition, view: BatchView) -> list[ConsumerRecord]:
     log_append_time = view.header is not None and view.header.is_log_append_time
 
-    def record(
-        key: bytes | None, value: bytes | None, headers: Headers, timestamp: int | None, offset: int
-    ) -> ConsumerRecord:
+    def record(fields: Fields) -> ConsumerRecord:
+        key, value, headers, timestamp, offset = fields
         at = _NO_TIMESTAMP if timestamp is None else timestamp
         return ConsumerRecord(tp, offset, key, value, headers, at, log_append_time)
 

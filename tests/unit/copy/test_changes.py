@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,7 +52,7 @@ class Rule:
 
 
 def changed(record: Record) -> Record:
-    return replace(record, value=(record.value or b"").upper())
+    return record._replace(value=(record.value or b"").upper())
 
 
 def bench_with(outcome: Callable[[int], str | Exception | None], offset: int = 0, **begin: Any) -> tuple[Bench, Rule]:

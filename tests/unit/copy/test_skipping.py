@@ -6,7 +6,6 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -263,7 +262,7 @@ def test_timestamps_that_the_target_does_not_keep_are_not_compared() -> None:
     bench = Bench(0, target=0, skip=2)
     bench.fetch(batch(1, 2))
     bench.cursor.predecessor.fingerprints = deque(
-        fingerprint(replace(record(o), timestamp=77), with_time=False) for o in (0, 1)
+        fingerprint(record(o)._replace(timestamp=77), with_time=False) for o in (0, 1)
     )
     bench.cursor.predecessor.with_time, bench.cursor.suspended = False, False
     bench.fetch(batch(1, 2))

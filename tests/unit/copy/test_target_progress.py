@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -349,7 +348,7 @@ def test_a_target_that_stamps_records_itself_is_compared_without_timestamps() ->
     target.tails = [(T, batch(6, 2, producer=(7, 2, 0))), (T, stamped)]
     found = target.look_up.fingerprints(T, 7, 10, OURS, 9)
     assert found == Prints([fingerprint(record(offset), with_time=False) for offset in (7, 8, 9)], with_time=False)
-    assert found.values[0] == fingerprint(dataclasses.replace(record(7), timestamp=5), with_time=False)
+    assert found.values[0] == fingerprint(record(7)._replace(timestamp=5), with_time=False)
 
 
 def test_a_fingerprint_is_of_what_a_copy_keeps() -> None:

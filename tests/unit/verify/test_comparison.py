@@ -124,13 +124,13 @@ class History:
             elif edit == "insert":
                 target += [Record(b"foreign-%d" % number, b"?", (), 1), one]
             elif edit == "key":
-                target.append(replace(one, key=b"another"))
+                target.append(one._replace(key=b"another"))
             elif edit == "value":
-                target.append(replace(one, value=b"another"))
+                target.append(one._replace(value=b"another"))
             elif edit == "headers":
-                target.append(replace(one, headers=(*one.headers, ("new", b""))))
+                target.append(one._replace(headers=(*one.headers, ("new", b""))))
             elif edit == "timestamp":
-                target.append(replace(one, timestamp=(one.timestamp or 0) + 1))
+                target.append(one._replace(timestamp=(one.timestamp or 0) + 1))
             elif edit == "swap":
                 target += [source[number + 1], one]
                 number += 1
@@ -306,8 +306,8 @@ def test_gaps_and_records_of_another_pass_are_not_expected() -> None:
 
 def test_broker_timestamps_of_the_target_are_explained_and_not_compared() -> None:
     source = [record(number) for number in range(20)]
-    target = [replace(one, timestamp=1_800_000_000_000) for one in source]
-    target[7] = replace(target[7], value=b"another")
+    target = [one._replace(timestamp=1_800_000_000_000) for one in source]
+    target[7] = target[7]._replace(value=b"another")
     feeds = ListFeed(offsets(source)), ListFeed(offsets(target), attributes=LOG_APPEND_TIME)
     findings = compare(span(20, 20, [Segment(0, 0, 20)]), *feeds)
     assert reported(findings) == {(DifferenceKind.ALTERED_VALUE, 7): 1}
@@ -331,7 +331,7 @@ def test_without_a_ledger_both_ends_are_open_but_no_common_record_is_a_differenc
 
 def test_header_differences_contain_names_but_no_values() -> None:
     one = Record(b"k", b"v", (("a", b"1"), ("b", b"2"), ("c", None)), 5)
-    other = replace(one, headers=(("a", b"1"), ("b", b"secret"), ("d", b"3")))
+    other = one._replace(headers=(("a", b"1"), ("b", b"secret"), ("d", b"3")))
     findings = compare(span(1, 1, [Segment(0, 0, 1)]), ListFeed(offsets([one])), ListFeed(offsets([other])))
     (difference,) = findings.differences
     assert difference.kind is DifferenceKind.ALTERED_HEADERS

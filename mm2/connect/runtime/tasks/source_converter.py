@@ -14,11 +14,15 @@ from mm2.connect.runtime.errors.tolerance import (
     RetryWithToleranceOperator,
 )
 from mm2.connect.runtime.tasks.base import Converters
-from mm2.kafka.records.record import Record
+from mm2.kafka.records.record import Record, record_of
 
 T = TypeVar("T")
 
 _NO_TIMESTAMP: Final = -1
+# In every record; a member's look-up in its class takes longer than that of a global name.
+_HEADER: Final = ProcessingStage.HEADER_CONVERTER
+_KEY: Final = ProcessingStage.KEY_CONVERTER
+_VALUE: Final = ProcessingStage.VALUE_CONVERTER
 
 
 class SourceRecordConverter:
@@ -27,23 +31,24 @@ class SourceRecordConverter:
     def __init__(self, converters: Converters, operator: RetryWithToleranceOperator[Any]) -> None:
         self._converters = converters
         self._operator = operator
+        self._header = converters.header.from_connect_header
+        self._key = converters.key.from_connect_data
+        self._value = converters.value.from_connect_data
 
-    def convert_once(self, record: SourceRecord) -> Record:
-        """The record as bytes, without the operator. Raises ConversionFailed, and ConnectError for its timestamp."""
-        topic, converters = record.topic, self._converters
-        headers: list[tuple[str, bytes | None]] = []
-        stage = ProcessingStage.HEADER_CONVERTER
+    def convert_once(self, record: SourceRecord, offset: int = -1) -> Record:
+        """The record as bytes, with this offset, without the operator. Raises ConversionFailed, and ConnectError for its
+        timestamp.
+        """
+        topic, stage, convert = record.topic, _HEADER, self._header
         try:
-            for header in record.headers:
-                data = converters.header.from_connect_header(topic, header.key, header.schema, header.value)
-                headers.append((header.key, data))
-            stage = ProcessingStage.KEY_CONVERTER
-            key = converters.key.from_connect_data(topic, headers, record.key_schema, record.key)
-            stage = ProcessingStage.VALUE_CONVERTER
-            value = converters.value.from_connect_data(topic, headers, record.value_schema, record.value)
+            headers = [(name, convert(topic, name, schema, content)) for name, content, schema in record.headers]
+            stage = _KEY
+            key = self._key(topic, headers, record.key_schema, record.key)
+            stage = _VALUE
+            value = self._value(topic, headers, record.value_schema, record.value)
         except Exception as error:
             raise ConversionFailed(Failed(stage, error)) from error
-        return Record(key, value, tuple(headers), _producible_timestamp(record))
+        return record_of((key, value, tuple(headers), _producible_timestamp(record.timestamp), offset))
 
     def convert(
         self, context: ProcessingContext[SourceRecord], record: SourceRecord, failed: Failed | None
@@ -82,11 +87,12 @@ class SourceRecordConverter:
         )
         if context.error is not None:
             return None
-        return Record(key, value, tuple(headers), _producible_timestamp(record))
+        return Record(key, value, tuple(headers), _producible_timestamp(record.timestamp))
 
 
-def _producible_timestamp(record: SourceRecord) -> int | None:
-    timestamp = None if record.timestamp == _NO_TIMESTAMP else record.timestamp
-    if timestamp is not None and timestamp < 0:
-        raise ConnectError(f"Invalid record timestamp {timestamp}")
-    return timestamp
+def _producible_timestamp(timestamp: int | None) -> int | None:
+    if timestamp is None or timestamp >= 0:
+        return timestamp
+    if timestamp == _NO_TIMESTAMP:
+        return None
+    raise ConnectError(f"Invalid record timestamp {timestamp}")
