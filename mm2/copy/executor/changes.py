@@ -97,7 +97,8 @@ class ChangedBatch:
     """A fetched batch after its records were changed, up to source offset ``after``.
 
     ``records`` are in the order of the source, each with its source offset. ``failure`` is what prevents the record at
-    ``after`` from being changed. ``is_last``: the rest of what was fetched has to be fetched again.
+    ``after`` from being changed. ``is_last``: the rest of what was fetched has to be fetched again. ``is_unchanged``: the
+    records are those that were fetched from the offset on at which changing began.
     """
 
     after: int
@@ -105,6 +106,7 @@ class ChangedBatch:
     dropped: list[DroppedRange] = field(default_factory=list)
     failure: ChangeFailed | ChangeDelayed | None = None
     is_last: bool = False
+    is_unchanged: bool = False
 
     def drop(self, offset: int, reason: str) -> None:
         """The record at the next source offset has no record on the target."""
@@ -129,7 +131,8 @@ class Changer:
         Raises CorruptBatch.
         """
         batch, until_s, apply = ChangedBatch(after), self._until(), self._changes.apply
-        for index, record in enumerate([record for record in decode_batch(view) if record.offset >= start]):
+        fetched = [record for record in decode_batch(view) if record.offset >= start]
+        for index, record in enumerate(fetched):
             offset = record.offset
             if index and time.monotonic() > until_s:
                 batch.after = offset
@@ -143,6 +146,7 @@ class Changer:
                 batch.drop(offset, changed)
             else:
                 batch.records.append(changed)
+        batch.is_unchanged = batch.records == fetched
         batch.is_last = batch.after < after or time.monotonic() > until_s
         return batch
 

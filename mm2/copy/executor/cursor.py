@@ -6,7 +6,8 @@ records (`LogValidator`). Fetched batches are handled as follows:
     control batches, aborted ones under read_committed, empty ones   dropped, and counted by reason
     holes, LogAppendTime, magic 0/1, batches begun before our offset  re-encoded with the same codec
     many tiny ones in a row                                          merged
-    all, where `Cursor.changes` are set                              decoded, changed, encoded with the same codec
+    all, where `Cursor.changes` are set                              decoded, changed, encoded with the same codec if
+                                                                     any of their records has changed
     everything else                                                  passed on as bytes
 
 Records that a predecessor has put on the target are skipped, see `mm2.copy.executor.predecessor`. The position advances
@@ -517,7 +518,7 @@ class Cursor:
             self._skip(view, after)
             if self.suspended or self.stopped:
                 return
-        elif header.is_plain and header.base_offset == self.offset:
+        elif self._is_whole(header):
             paths = self.owner.tally.paths
             paths[PASSTHROUGH] = paths.get(PASSTHROUGH, 0) + 1
             self._send(view.data, header, self.offset, after)
@@ -553,8 +554,12 @@ class Cursor:
             if self.suspended or self.stopped:
                 return
             self.offset = fresh
+        header = view.header
         records = [record for record in changed.records if record.offset >= self.offset]
-        if records:
+        if records and changed.is_unchanged and header is not None and self._is_whole(header):
+            self.owner.tally.count(PASSTHROUGH)
+            self._send(view.data, header, self.offset, after)
+        elif records:
             self.owner.tally.count("transformed")
             self._send_changed(records, changed, codec)
         elif self.offset < changed.after:
@@ -566,6 +571,10 @@ class Cursor:
             self.set_read_error(PartitionState.UNREACHABLE, str(changed.failure))
         elif changed.failure is not None:
             self.fail(PartitionState.FAILED, str(changed.failure), at_source=True)
+
+    def _is_whole(self, header: BatchHeader) -> bool:
+        """Whether a batch can be passed on as it is, and nothing of it was read before."""
+        return header.is_plain and header.base_offset == self.offset
 
     def _send_changed(self, records: list[Record], changed: ChangedBatch, codec: int) -> None:
         data, offsets = encode_batch(records, codec=codec), [record.offset for record in records]

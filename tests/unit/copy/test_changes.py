@@ -18,7 +18,8 @@ from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import Mark
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState
-from mm2.kafka.records.batch import LOG_APPEND_TIME
+from mm2.copy.tally import PASSTHROUGH
+from mm2.kafka.records.batch import LOG_APPEND_TIME, TRANSACTIONAL
 from mm2.kafka.records.record import Record, decode_batch
 from tests.unit.copy.batches import Bench, batch, holed, view_of
 
@@ -36,6 +37,7 @@ class Rule:
 
     def __init__(self, outcome: Callable[[int], str | Exception | None]) -> None:
         self._outcome = outcome
+        self.change: Callable[[Record], Record] = changed
         self.seen: list[int] = []
         self.takes_s = 0.0
 
@@ -45,7 +47,7 @@ class Rule:
         outcome = self._outcome(record.offset)
         if isinstance(outcome, Exception):
             raise outcome
-        return outcome or changed(record)
+        return outcome or self.change(record)
 
     def close(self) -> None:
         return
@@ -77,6 +79,58 @@ def test_survivors_are_sent_and_the_others_counted_by_reason() -> None:
     chunk = bench.cursor.window.trail.newest
     assert chunk.segments == [Segment(0, 70, 2), Segment(4, 72, 1), Segment(6, 73, 1)]
     assert chunk.gaps == [Gap(2, 4, "filtered"), Gap(5, 6, "skipped")]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_batch_whose_records_are_unchanged_is_passed_on(codec: str) -> None:
+    """It is neither encoded nor compressed again: at another level its bytes would differ."""
+    bench, rule = bench_with({5: "filtered"}.get)
+    rule.change = lambda record: record._replace(value=bytes(bytearray(record.value or b"")))  # equal, not identical
+    data = batch(0, 4, codec=codec, level=19)
+    bench.fetch(data, batch(4, 3, codec=codec))
+    first, second = bench.outgoing_batches
+    assert bytes(first.data[61:]) == bytes(data[61:])
+    assert bench.offsets() == [0, 1, 2, 3, 4, 6]
+    assert bench.tally.paths == {PASSTHROUGH: 1, "transformed": 1}
+    bench.ack(10)
+    assert (bench.cursor.window.mark, second.header.codec) == (Mark(7, 16, 6), first.header.codec)
+
+
+@pytest.mark.parametrize(
+    ("data", "start"),
+    [
+        (batch(0, 3, attributes=LOG_APPEND_TIME), 0),
+        (holed(0, 4, [0, 1, 4]), 0),
+        (batch(0, 3), 1),
+    ],
+    ids=["LogAppendTime", "holes", "begun before"],
+)
+def test_unchanged_records_of_other_batches_are_encoded(data: bytearray, start: int) -> None:
+    bench, rule = bench_with(lambda _: None, start)
+    rule.change = lambda record: record
+    bench.fetch(data)
+    (outgoing,) = bench.outgoing_batches
+    assert outgoing.header.is_plain
+    assert outgoing.header.base_offset == 0
+    assert bench.tally.paths == {"transformed": 1}
+    assert bench.offsets() == [record.offset for record in decode_batch(view_of(data)) if record.offset >= start]
+
+
+def test_unchanged_records_that_a_predecessor_has_copied_are_not_sent() -> None:
+    bench, rule = bench_with(lambda _: None, 0, target=20, skip=2, skip_base=20)
+    rule.change = lambda record: record
+    bench.fetch(batch(0, 4))
+    assert bench.offsets() == [2, 3]
+
+
+def test_a_batch_of_a_transaction_is_passed_on_without_it() -> None:
+    bench, rule = bench_with(lambda _: None)
+    rule.change = lambda record: record
+    bench.fetch(batch(0, 2, attributes=TRANSACTIONAL, producer=(7, 0, 0)))
+    bench.outbox.stamp(bench.outgoing_batches[0])
+    header = view_of(bench.outgoing_batches[0].data).header
+    assert header is not None
+    assert not header.is_transactional
 
 
 def test_a_batch_without_survivors_moves_the_position() -> None:
