@@ -51,11 +51,15 @@ class BatchFeed(Protocol):
 
 
 class _RangeRecords:
-    """The records of a feed within a range, block by block."""
+    """The records of a feed within a range, block by block.
 
-    def __init__(self, feed: BatchFeed, first: int, after: int) -> None:
+    ``is_copy``: the timestamps of a broker (LogAppendTime) are not those of the copied records, and are left out.
+    """
+
+    def __init__(self, feed: BatchFeed, first: int, after: int, *, is_copy: bool = False) -> None:
         self.feed = feed
         self.records = 0
+        self._is_copy = is_copy
         self._first = first
         self._after = after
         self._blocks: deque[Block] = deque()
@@ -101,7 +105,8 @@ class _RangeRecords:
             block = self._blocks[number]
             stop = min(len(block.load()), block.at + size - len(items))
             found = [block.item(index) for index in range(block.at, stop)]
-            items += [item.without_timestamp() for item in found] if block.has_broker_timestamps else found
+            is_stamped = self._is_copy and block.has_broker_timestamps
+            items += [item.without_timestamp() for item in found] if is_stamped else found
             number += 1
         return items, self._ended and len(items) < size
 
@@ -145,7 +150,7 @@ class Comparison:
         self._span = span
         self._route = piece.route
         self._source = _RangeRecords(source, piece.first, piece.after)
-        self._target = _RangeRecords(target, piece.target_first, piece.target_after)
+        self._target = _RangeRecords(target, piece.target_first, piece.target_after, is_copy=True)
         self._excluded = _ExcludedOffsets(span.excluded)
         self._shift = 0  # of target offsets from those in the ledger
         self._first_pair: tuple[int, int] | None = None

@@ -314,6 +314,15 @@ def test_broker_timestamps_of_the_target_are_explained_and_not_compared() -> Non
     assert findings.explained == {Explained.TARGET_TIMESTAMPS: 19}
 
 
+def test_broker_timestamps_of_the_source_are_compared() -> None:
+    """Given a source with LogAppendTime, whose timestamps the flow has copied; only a real difference is reported."""
+    source = [replace(record(number), timestamp=1_800_000_000_000) for number in range(20)]
+    target = [*source[:7], replace(source[7], value=b"another"), *source[8:12], source[3], *source[12:]]
+    feeds = ListFeed(offsets(source), attributes=LOG_APPEND_TIME), ListFeed(offsets(target))
+    findings = compare(span(20, 21, [Segment(0, 0, 20)]), *feeds)
+    assert reported(findings) == {(DifferenceKind.ALTERED_VALUE, 7): 1, (DifferenceKind.DOUBLED, 3): 1}
+
+
 def test_without_a_ledger_both_ends_are_open_but_no_common_record_is_a_difference() -> None:
     source = offsets([record(number) for number in range(40)])
     target = [(place, one) for place, (_, one) in enumerate(source[10:30])]
