@@ -15,12 +15,15 @@ from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, C
 from mm2.cli.signals import stop_at_signals
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
+from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
+from mm2.connect.api import ConnectError
 from mm2.copy.driver.jvm import SparkUnavailable
+from mm2.copy.spec import ChangesSpec
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.record_changes import changing_keys
+from mm2.mirror.record_changes import changes_spec
 from mm2.mirror.start_from import parse_start_from
 from mm2.verify.driver import Verifier
 from mm2.verify.page import page
@@ -46,8 +49,8 @@ def add(verbs: Any) -> None:
         "verify",
         help="compare source and target of a flow, record by record",
         description="Compares source and target of a flow: every record must be on the target once, in order, with its key, "
-        "value, headers and timestamp. Other differences are explained by the flow's ledger, compaction or "
-        "retention, or reported. Reads only what was copied before it started, so the flow may be running. "
+        "value, headers and timestamp, as the flow's transformations and converters make it of the source's record. "
+        "Other differences are explained by the flow's ledger, compaction or retention, or reported. Reads only what was copied before it started, so the flow may be running. "
         "Exit code: 0 equal, 1 they differ, 2 some of it could not be compared.",
         epilog=examples(
             ("everything", "mm2 verify mm2.properties 'A->B'"),
@@ -113,11 +116,7 @@ def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     flow = ConfiguredFlow.of(options.config, options.flow)
     config = MirrorMakerConfig(load_properties(options.config))
-    if changing := changing_keys(flow.props, config.worker_config(flow.pair)):
-        raise CommandError(
-            f"Flow {flow.pair} changes its records ({', '.join(changing)}); only records that are copied unchanged can be "
-            "compared with those of the source."
-        )
+    changes = changes_of(flow, config)
     asked = asked_for(options)
     rate = bytes_of(options.max_bytes_per_sec)
     if options.parallel < 1:
@@ -127,7 +126,7 @@ def run(options: Any) -> int:
     stopping = stop_at_signals()
     verifier = Verifier(config.spark_props(), options.parallel, stopping=stopping)
     try:
-        verification = Verification(flow.props, verifier, rate=rate, patience_s=options.patience)
+        verification = Verification(flow.props, verifier, changes=changes, rate=rate, patience_s=options.patience)
         if options.continuous:
             return _go_on(options, verification, asked, stopping)
         report = verification.run(asked, _progress(options))
@@ -141,6 +140,15 @@ def run(options: Any) -> int:
         raise CommandError(str(error)) from error
     finally:
         verifier.stop()
+
+
+def changes_of(flow: ConfiguredFlow, config: MirrorMakerConfig) -> ChangesSpec | None:
+    """What changes the records of the flow. Raises ConfigException for what cannot be used, as the flow would."""
+    try:
+        connector = SOURCE_CONNECTOR.rpartition(".")[2]
+        return changes_spec(flow.props, config.worker_config(flow.pair), connector=connector, task=0)
+    except (ConfigException, ConnectError) as error:
+        raise ConfigException(f"Flow {flow.pair}: {error}") from error
 
 
 def asked_for(options: Any) -> VerifyRequest:
@@ -243,6 +251,10 @@ def _write(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
         table(out, header, rows)
     for row in shown:
         _write_details(out, row)
+    if report.changed_by and not brief:
+        out.write(f"The source's records were changed by {', '.join(report.changed_by)} before they were compared.\n")
+    if report.not_repeatable and not brief:
+        out.write(f"Differences may be due to this: {report.not_repeatable}.\n")
     took = max(report.seconds, 0.001)
     count = len(report.partitions)
     out.write(

@@ -9,6 +9,9 @@
 Both sides are read once and in step. Memory holds one or two Fetch responses and, where the sides differ, a window. A
 record for which the ledger has a target offset must be at that offset. A record that is shifted because of another one
 is reported as displaced; the records after it are expected with the same shift.
+
+If the flow changes its records, the source's records are what it makes of them (`mm2.verify.records.Change`), and nothing
+is compared as batches. Records that it drops are expected to be absent.
 """
 
 from __future__ import annotations
@@ -16,14 +19,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from mm2.copy.executor.changes import DroppedRange
 from mm2.copy.segments import Gap
 from mm2.kafka.records.batch import BatchView
 from mm2.verify.alignment import Alignment, align, pair_similar
 from mm2.verify.findings import Difference, DifferenceKind, Explained, Findings
 from mm2.verify.passes import Route, merge_gaps
-from mm2.verify.records import Block, Item
+from mm2.verify.records import Block, Change, Item
 from mm2.verify.spans import Span
 
 _WINDOW: Final = 1 << 10
@@ -54,12 +58,19 @@ class _RangeRecords:
     """The records of a feed within a range, block by block.
 
     ``is_copy``: the timestamps of a broker (LogAppendTime) are not those of the copied records, and are left out.
+    ``change``: what the flow makes of the records; None: it copies them as they are. ``records`` were read, ``dropped`` of
+    them, by reason, have no record on the target.
     """
 
-    def __init__(self, feed: BatchFeed, first: int, after: int, *, is_copy: bool = False) -> None:
+    def __init__(
+        self, feed: BatchFeed, first: int, after: int, *, is_copy: bool = False, change: Change | None = None
+    ) -> None:
         self.feed = feed
         self.records = 0
+        self.dropped: dict[str, int] = {}
+        self._dropped_ranges: deque[DroppedRange] = deque()
         self._is_copy = is_copy
+        self._change = change
         self._first = first
         self._after = after
         self._blocks: deque[Block] = deque()
@@ -110,6 +121,17 @@ class _RangeRecords:
             number += 1
         return items, self._ended and len(items) < size
 
+    def why_dropped(self, offset: int) -> str | None:
+        """The reason for which the flow drops a record that was read and not forgotten; None if it does not."""
+        index = bisect_right(self._dropped_ranges, offset, key=_end_of)
+        found = self._dropped_ranges[index] if index < len(self._dropped_ranges) else None
+        return found.reason if found is not None and found.first <= offset else None
+
+    def forget_dropped(self, before: int) -> None:
+        """`why_dropped` is not needed for offsets before this one any more."""
+        while self._dropped_ranges and self._dropped_ranges[0].after <= before:
+            self._dropped_ranges.popleft()
+
     def _fill(self) -> bool:
         while not self._ended:
             view = self.feed.read()
@@ -117,9 +139,34 @@ class _RangeRecords:
             if view is None or (header is not None and header.base_offset >= self._after):
                 self._ended = True
             elif header is None or (header.last_offset >= self._first and header.records_count > 0):
-                self._blocks.append(Block(view, self._first, self._after))
-                return True
+                block = self._block(view)
+                if block is not None:
+                    self._blocks.append(block)
+                    return True
         return False
+
+    def _block(self, view: BatchView) -> Block | None:
+        """The records of a batch; None if the flow drops all of them."""
+        if self._change is None:
+            return Block(view, self._first, self._after)
+        changed = self._change(view, self._first, self._after)
+        for one in changed.dropped:
+            self._drop(one)
+        return Block.of(changed.records) if changed.records else None
+
+    def _drop(self, one: DroppedRange) -> None:
+        count = one.after - one.first
+        self.records += count
+        self.dropped[one.reason] = self.dropped.get(one.reason, 0) + count
+        last = self._dropped_ranges[-1] if self._dropped_ranges else None
+        if last is not None and (last.after, last.reason) == (one.first, one.reason):
+            self._dropped_ranges[-1] = DroppedRange(last.first, one.after, one.reason)
+        else:
+            self._dropped_ranges.append(one)
+
+
+def _end_of(dropped: DroppedRange) -> int:
+    return dropped.after
 
 
 class _ExcludedOffsets:
@@ -141,22 +188,36 @@ class _ExcludedOffsets:
         return self._starts[index] if index < len(self._starts) else None
 
 
-class Comparison:
-    """The comparison of one range. Raises what the feeds raise, and CorruptBatch."""
+class _Extra(NamedTuple):
+    """A record of the target without one of the source, ``near`` a source offset.
 
-    def __init__(self, span: Span, source: BatchFeed, target: BatchFeed) -> None:
+    ``dropped`` is the reason for which the flow drops the record that the ledger has there; "" for any other record.
+    """
+
+    item: Item
+    near: int
+    dropped: str
+
+
+class Comparison:
+    """The comparison of one range; ``change`` is what the flow makes of the source's records, None: nothing.
+
+    Raises what the feeds and the change raise, and CorruptBatch.
+    """
+
+    def __init__(self, span: Span, source: BatchFeed, target: BatchFeed, change: Change | None = None) -> None:
         piece = span.piece
         self.findings = Findings()
         self._span = span
         self._route = piece.route
-        self._source = _RangeRecords(source, piece.first, piece.after)
+        self._source = _RangeRecords(source, piece.first, piece.after, change=change)
         self._target = _RangeRecords(target, piece.target_first, piece.target_after, is_copy=True)
         self._excluded = _ExcludedOffsets(span.excluded)
         self._shift = 0  # of target offsets from those in the ledger
         self._first_pair: tuple[int, int] | None = None
         self._last_pair: tuple[int, int] | None = None
         self._missing: list[Item] = []
-        self._extra: list[tuple[Item, int]] = []  # with a source offset nearby
+        self._extra: list[_Extra] = []
         self._differences: list[tuple[Difference, int | None]] = []
 
     def run(self) -> bool:
@@ -174,7 +235,7 @@ class Comparison:
                 return True
             self._compare_in_detail()
         self._match_leftovers()
-        self._extra = [(item, near) for item, near in self._extra if not self._is_uncertain(None, item.offset, 1)]
+        self._extra = [one for one in self._extra if not self._is_uncertain(None, one.item.offset, 1)]
         if not self._extra:
             self._finish()
         return not self._extra
@@ -182,7 +243,7 @@ class Comparison:
     @property
     def wanted(self) -> set[Hashable]:
         """Contents whose original source offsets `resolve` needs."""
-        return {item.content for item, _ in self._extra}
+        return {one.item.content for one in self._extra}
 
     def resolve(self, originals: Originals) -> None:
         """Classify unmatched target records as duplicates of others, or as extra records."""
@@ -268,6 +329,7 @@ class Comparison:
     def _passed(self, source: int, target: int, count: int, *, with_timestamps: bool = True) -> None:
         """Count equal records, and check their target offset if the ledger has one."""
         self.findings.records += count
+        self._source.forget_dropped(source)
         if not with_timestamps:
             self.findings.explain(Explained.TARGET_TIMESTAMPS, count)
         self._first_pair = self._first_pair or (source, target)
@@ -319,6 +381,8 @@ class Comparison:
         return Explained.TARGET_COMPACTED if holes else None
 
     def _why_not_on_source(self, offset: int) -> Explained | None:
+        if self._source.why_dropped(offset) is not None:
+            return None  # it is there, but not to be copied
         if offset < self._source.feed.log_start:
             return Explained.SOURCE_DELETED
         holes = self._span.source_compacted and offset < self._source.feed.log_end
@@ -398,11 +462,19 @@ class Comparison:
         known, known_target = {one for one, _ in altered}, {other for _, other in altered}
         near = self._next_source()
         self._missing += [item for index, item in enumerate(left) if index not in known]
-        self._extra += [(item, near) for index, item in enumerate(left_target) if index not in known_target]
+        self._extra += [
+            _Extra(item, near, self._why_dropped(item.offset))
+            for index, item in enumerate(left_target)
+            if index not in known_target
+        ]
         if len(self._missing) > _MAX_UNMATCHED or len(self._extra) > _MAX_UNMATCHED:
             self._match_leftovers()
             if len(self._extra) > _MAX_UNMATCHED:
                 self._report_extra({})
+
+    def _why_dropped(self, target: int) -> str:
+        origin = self._route.source_of(target - self._shift)
+        return "" if origin is None else self._source.why_dropped(origin) or ""
 
     def _altered(self, one: Item, other: Item) -> None:
         offsets = (one.offset, other.offset)
@@ -432,23 +504,24 @@ class Comparison:
         """Match the records that have remained unmatched on both sides, then report the missing ones."""
         waiting: dict[Hashable, list[int]] = {}
         for index in range(len(self._extra) - 1, -1, -1):
-            waiting.setdefault(self._extra[index][0].content, []).append(index)
+            waiting.setdefault(self._extra[index].item.content, []).append(index)
         taken: set[int] = set()
         for item in self._missing:
             indexes = waiting.get(item.content) or waiting.get(item.without_timestamp().content)
             if indexes:
                 taken.add(indexes[-1])
-                self._swapped(item, self._extra[indexes.pop()][0])
+                self._swapped(item, self._extra[indexes.pop()].item)
             else:
                 self._differ(DifferenceKind.MISSING, item.offset, None)
         self._missing.clear()
-        self._extra = [pair for index, pair in enumerate(self._extra) if index not in taken]
+        self._extra = [one for index, one in enumerate(self._extra) if index not in taken]
 
     def _report_extra(self, originals: Originals) -> None:
-        for item, near in self._extra:
+        for item, near, dropped in self._extra:
             original = originals.get(item.content)
             kind = DifferenceKind.EXTRA if original is None else DifferenceKind.DOUBLED
-            self._add(Difference(kind, original, item.offset), near)
+            detail = f"the flow drops the record that the ledger has there ({dropped})" if dropped else ""
+            self._add(Difference(kind, original, item.offset, 1, detail), near)
         self._extra.clear()
 
     def _is_uncertain(self, source: int | None, target: int | None, records: int) -> bool:
@@ -501,6 +574,8 @@ class Comparison:
                 continue
             self.findings.differ(difference, near)
         self._differences.clear()
+        for reason, records in self._source.dropped.items():
+            self.findings.explain(reason, records)
         self.findings.source_records, self.findings.target_records = self._source.records, self._target.records
 
 
@@ -556,11 +631,16 @@ def _within(ranges: list[tuple[int, int]], first: int, after: int) -> bool:
 
 
 def originals(
-    feed: BatchFeed, first: int, after: int, wanted: set[Hashable], on_progress: Callable[[], None]
+    feed: BatchFeed,
+    first: int,
+    after: int,
+    wanted: set[Hashable],
+    on_progress: Callable[[], None],
+    change: Change | None = None,
 ) -> dict[Hashable, int]:
     """The first source offset of each wanted content in a range; ``on_progress`` is called after each window."""
     found: dict[Hashable, int] = {}
-    side = _RangeRecords(feed, first, after)
+    side = _RangeRecords(feed, first, after, change=change)
     while side.head() is not None and len(found) < len(wanted):
         items, _ = side.window(_WINDOW)
         for item in items:
@@ -568,6 +648,7 @@ def originals(
                 if content in wanted:
                     found.setdefault(content, item.offset)
         side.skip(len(items))
+        side.forget_dropped(after)
         on_progress()
     return found
 

@@ -23,10 +23,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, Self
 
 from mm2.copy import channel
-from mm2.copy.spec import Assignment
+from mm2.copy.executor.changes import ChangeFailed
+from mm2.copy.spec import Assignment, PartitionSpec
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.wire.channel import BufferPool
+from mm2.verify.changes import RepeatedChanges
 from mm2.verify.comparison import Comparison, originals
 from mm2.verify.findings import Findings
 from mm2.verify.pace import RateLimit
@@ -109,6 +111,7 @@ class _RangeComparer:
         self._readers: list[RangeReader] = []
         self._buffers = BufferPool(_KEPT_BYTES)
         self._pace = RateLimit(self._job.rate, self._report_progress)
+        self._changes: RepeatedChanges | None = None
 
     def run(self) -> None:
         """Compare all ranges. Raises OSError if the connection to the driver is closed."""
@@ -116,10 +119,12 @@ class _RangeComparer:
         source = Cluster(job.source, name=job.source_alias)
         target = Cluster(job.target, name=job.target_alias)
         try:
+            if job.changes is not None:
+                self._changes = RepeatedChanges(job.changes, job.patience_s, self._report_progress)
             for number, span in job.spans:
                 try:
                     result: dict[str, Any] = {"findings": self._compare(span, source, target).to_json()}
-                except KafkaFailure as failure:
+                except (KafkaFailure, ChangeFailed) as failure:
                     result = {"error": str(failure)}
                 self._connection.send({"type": "range", "number": number, **result})
             self._report_progress(at_once=True)
@@ -127,16 +132,21 @@ class _RangeComparer:
         finally:
             source.close()
             target.close()
+            if self._changes is not None:
+                self._changes.close()
 
     def _compare(self, span: Span, source: Cluster, target: Cluster) -> Findings:
         piece = span.piece
         mine = self._reader(source, span, piece.first, piece.after)
         theirs = self._reader(target, span, piece.target_first, piece.target_after)
-        comparison = Comparison(span, mine, theirs)
+        change = None
+        if self._changes is not None:
+            change = self._changes.of(PartitionSpec(span.topic, span.partition, span.remote_topic))
+        comparison = Comparison(span, mine, theirs, change)
         try:
             if not comparison.run():
                 whole = self._reader(source, span, *span.whole)
-                comparison.resolve(originals(whole, *span.whole, comparison.wanted, self._report_progress))
+                comparison.resolve(originals(whole, *span.whole, comparison.wanted, self._report_progress, change))
         finally:
             read = sum(reader.bytes for reader in self._readers)
             for reader in self._readers:

@@ -50,6 +50,10 @@ def page(report: VerifyReport) -> str:
         "Bytes read from both sides": f"{report.bytes:,}",
         "Range": "everything" if report.is_everything else "as requested, see the offsets",
     }
+    if report.changed_by:
+        facts["Applied to the source's records"] = "; ".join(
+            filter(None, (", ".join(report.changed_by), report.not_repeatable))
+        )
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">',

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from mm2.copy.executor.changes import FILTERED, SKIPPED
 from mm2.copy.ledger import Ledger, Verified
 from mm2.copy.segments import Gap, Segment
-from mm2.copy.session import LedgerEntry
+from mm2.copy.session import LedgerEntry, Rules
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import EARLIEST, LATEST, ConfigEntry, OffsetInfo, TopicInfo, TopicPartition
@@ -32,6 +33,8 @@ _LEAST_SPAN: Final = 20_000
 _MOST_SPAN: Final = 2_000_000
 _SPANS_PER_TASK: Final = 8
 _TOPICS_PER_REQUEST: Final = 500
+#: Reasons of gaps that are found by applying the flow's changes again, not taken from the ledger.
+_DROPPED: Final = frozenset({FILTERED, SKIPPED})
 
 
 class NotInFlow(Exception):
@@ -79,7 +82,8 @@ class VerifyRequest:
 class PartitionPlan:
     """One partition: its ranges, or why it cannot be compared.
 
-    ``first`` and ``after`` are the requested source offsets.
+    ``first`` and ``after`` are the requested source offsets. ``changes`` is the digest of what changes the flow's records
+    (`mm2.copy.spec.ChangesSpec`); "": nothing does.
     """
 
     topic: str
@@ -87,6 +91,7 @@ class PartitionPlan:
     remote_topic: str
     first: int = 0
     after: int = 0
+    changes: str = ""
     certainty: Certainty = Certainty.LEDGER
     source_id: str = ""
     target_id: str = ""
@@ -249,6 +254,9 @@ def _by_ledger(
         plan.explained[Explained.PENDING] = min(after, source[1]) - bounds.position
     gaps = [gap for chunk in chunks for gap in chunk.gaps]
     plan.explained |= _explained(entry, gaps, bounds)
+    if plan.changes:
+        plan.explained = {reason: count for reason, count in plan.explained.items() if reason not in _DROPPED}
+        gaps = [gap for gap in gaps if gap.reason not in _DROPPED]
     if bounds.first >= bounds.after and not bounds.is_incremental:
         return
     found = plan_passes(chunks, bounds)
@@ -289,7 +297,19 @@ def _pass_notes(plan: PartitionPlan, found: Plan, entry: LedgerEntry) -> list[st
         )
     elif len(found.passes) > 1:
         notes.append(f"copied in {len(found.passes)} passes; each of them is compared")
-    return [*notes, entry.note] if entry.note else notes
+    return [*notes, *filter(None, (_other_changes(plan, entry), entry.note))]
+
+
+def _other_changes(plan: PartitionPlan, entry: LedgerEntry) -> str:
+    """A note if the flow has copied with other transformations than those with which it is compared."""
+    session = entry.session
+    rules = None if session is None or not entry.mark.records else Rules.parse(session.rules)
+    if session is None or rules is None or rules.changes == plan.changes:
+        return ""
+    return (
+        f"the records from source offset {session.start.source} on were copied with other transformations or converters than "
+        "those of the configuration, or with other versions of their classes"
+    )
 
 
 def _spans(base: Span, bounds: Bounds, found: Plan, gaps: Sequence[Gap], whole: tuple[int, int]) -> list[Span]:

@@ -8,14 +8,20 @@ they are in. Iterating over the bodies of a batch takes a third of the time of d
 from __future__ import annotations
 
 import hashlib
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Self
 
+from mm2.copy.executor.changes import ChangedBatch
 from mm2.kafka.errors import CorruptBatch
 from mm2.kafka.records.batch import HEADER_BYTES, BatchView
 from mm2.kafka.records.record import Record, decode_batch, read_varint, records_block
 from mm2.kafka.varint import varint
 
 _DIGEST_BYTES: Final = 16
+_NO_BATCH: Final = BatchView(None, 0, 2, memoryview(b""))
+
+#: What a flow makes of the records of a batch: those from a source offset on, up to before another.
+Change = Callable[[BatchView, int, int], ChangedBatch]
 
 
 class ValueDigest(NamedTuple):
@@ -76,6 +82,13 @@ class Block:
         self.timestamps: list[int] = []
         self.bodies: list[bytes] = []
 
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Self:
+        """Records that are in no batch, at least one; offsets ascend."""
+        block = cls(_NO_BATCH, records[0].offset, records[-1].offset + 1)
+        block.offsets = block._take(records)
+        return block
+
     @property
     def whole(self) -> bool:
         """Whether this is an unread batch of format 2 with consecutive offsets, completely in the range."""
@@ -116,7 +129,7 @@ class Block:
     def _load(self) -> list[int]:
         header = self.view.header
         if header is None:
-            return self._load_decoded(decode_batch(self.view))
+            return self._take([one for one in decode_batch(self.view) if self.first <= one.offset < self.after])
         data = records_block(header, self.view.data)
         base, first, after = header.base_offset, self.first, self.after
         started = header.base_timestamp
@@ -142,11 +155,10 @@ class Block:
             raise _corrupt(self.view, f"{len(data) - at} bytes follow the last one")
         return offsets
 
-    def _load_decoded(self, records: list[Record]) -> list[int]:
-        kept = [record for record in records if self.first <= record.offset < self.after]
-        self.timestamps = [-1 if record.timestamp is None else record.timestamp for record in kept]
-        self.bodies = [body_of(record) for record in kept]
-        return [record.offset for record in kept]
+    def _take(self, records: Sequence[Record]) -> list[int]:
+        self.timestamps = [-1 if record.timestamp is None else record.timestamp for record in records]
+        self.bodies = [body_of(record) for record in records]
+        return [record.offset for record in records]
 
 
 def body_of(record: Record) -> bytes:

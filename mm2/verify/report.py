@@ -137,7 +137,11 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The report of a flow ``A->B``. ``ranges`` is the number of pieces compared, times are ms since the epoch."""
+    """The report of a flow ``A->B``. ``ranges`` is the number of pieces compared, times are ms since the epoch.
+
+    ``changed_by`` are the keys that change the flow's records: each record of the target was compared with what these make
+    of the source's. ``not_repeatable`` names what may decide differently each time; "": nothing.
+    """
 
     flow: str
     began_ms: int
@@ -145,6 +149,8 @@ class VerifyReport:
     ranges: int
     partitions: tuple[PartitionReport, ...]
     is_everything: bool = True
+    changed_by: tuple[str, ...] = ()
+    not_repeatable: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -186,6 +192,8 @@ class VerifyReport:
             "seconds": round(self.seconds, 1),
             "everything": self.is_everything,
             "ranges": self.ranges,
+            "changed_by": list(self.changed_by),
+            "not_repeatable": self.not_repeatable,
             "records": self.records,
             "bytes_read": self.bytes,
             "explained": self.explained,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Self
 
 from mm2.copy.segments import Gap, Segment
+from mm2.copy.spec import ChangesSpec
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.verify.passes import Pass, Route
@@ -81,7 +82,8 @@ class SpanSet:
     """The job of one Spark task, whose ranges are compared in order.
 
     ``rate``: bytes per second of both sides together, 0 for no limit. ``patience_s``: how long a side may return no
-    data. ``source`` and ``target`` contain secrets.
+    data. ``changes``: what changes the records of the flow; None: nothing does. ``source``, ``target`` and ``changes``
+    contain secrets.
     """
 
     source: ClientSettings
@@ -92,6 +94,7 @@ class SpanSet:
     read_committed: bool = False
     rate: float = 0
     patience_s: float = 60
+    changes: ChangesSpec | None = None
 
     def to_json(self) -> str:
         """The job as one line, secrets included; for the executor only."""
@@ -102,6 +105,7 @@ class SpanSet:
                 "aliases": [self.source_alias, self.target_alias],
                 "spans": [[number, span.to_json()] for number, span in self.spans],
                 "limits": [self.read_committed, self.rate, self.patience_s],
+                "changes": None if self.changes is None else astuple(self.changes),
             },
             separators=(",", ":"),
         )
@@ -121,4 +125,5 @@ class SpanSet:
             read_committed,
             rate,
             patience_s,
+            None if data["changes"] is None else ChangesSpec(*data["changes"]),
         )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from mm2.copy.ledger import Ledger, LedgerLog, Verified, ledger_topic, verified_record
+from mm2.copy.spec import ChangesSpec
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import CorruptBatch, KafkaFailure
@@ -19,6 +20,7 @@ from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import FormatError, OffsetSync
 from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.plugins import replication_policy, topic_filter
+from mm2.mirror.record_changes import changing_keys
 from mm2.mirror.selection import TopicSelection
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
 from mm2.verify import planning
@@ -39,16 +41,23 @@ Progress = Callable[[int, int, int], None]
 class Verification:
     """The verification of one flow; ``props`` are its source connector's, with references resolved.
 
-    ``rate``: bytes per second of both sides together, 0 for no limit. ``patience_s``: how long a broker may return no
-    data.
+    ``changes``: what changes the flow's records (`mm2.mirror.record_changes.changes_spec`). ``rate``: bytes per second of
+    both sides together, 0 for no limit. ``patience_s``: how long a broker may return no data.
     """
 
     def __init__(
-        self, props: Mapping[str, str], verifier: Verifier, *, rate: float = 0, patience_s: float = 60
+        self,
+        props: Mapping[str, str],
+        verifier: Verifier,
+        *,
+        changes: ChangesSpec | None = None,
+        rate: float = 0,
+        patience_s: float = 60,
     ) -> None:
         self._props = props
         self._clients = MirrorClients(props)
         self._verifier = verifier
+        self._changes = None if changes is None else _quiet(changes)
         self._rate = rate
         self._patience_s = patience_s
         consumer = self._clients.client_props(Side.SOURCE, ClientKind.CONSUMER, "verify-source-consumer")
@@ -94,8 +103,16 @@ class Verification:
         for (plan, _), outcome in zip(mismatched, detailed, strict=True):
             _add_outcome(plan, found[id(plan)], outcome)
         reports = tuple(PartitionReport.of(plan, found[id(plan)]) for plan in plans)
+        changes = self._changes
         return VerifyReport(
-            self._clients.flow, began_ms, _now_ms(), len(flat), reports, is_everything=request.is_everything
+            self._clients.flow,
+            began_ms,
+            _now_ms(),
+            len(flat),
+            reports,
+            is_everything=request.is_everything,
+            changed_by=() if changes is None else tuple(changing_keys(changes.settings, {})),
+            not_repeatable="" if changes is None else changes.not_repeatable,
         )
 
     def store_verified(self, report: VerifyReport) -> None:
@@ -151,12 +168,13 @@ class Verification:
         on_target = planning.ClusterOffsets.read(target, names.values(), "read_committed")
         on_source = planning.ClusterOffsets.read(source, names, isolation)
         plans: list[PartitionPlan] = []
+        changes = "" if self._changes is None else self._changes.digest
         for topic, remote in sorted(names.items()):
             info = on_source.topics[topic]
             in_ledger = [] if ledger is None else [tp.partition for tp in ledger.partitions() if tp.topic == topic]
             indexes = set(in_ledger) | (set(info.partitions) if isinstance(info, TopicInfo) else set())
             plans += [
-                PartitionPlan(topic, index, remote)
+                PartitionPlan(topic, index, remote, changes=changes)
                 for index in sorted(indexes)
                 if request.covers(TopicPartition(topic, index))
             ]
@@ -241,7 +259,13 @@ class Verification:
             self._read_committed,
             self._rate,
             self._patience_s,
+            self._changes,
         )
+
+
+def _quiet(changes: ChangesSpec) -> ChangesSpec:
+    """The same changes without a log: the flow has logged the records that fail."""
+    return replace(changes, settings={**changes.settings, "errors.log.enable": "false"})
 
 
 def _previous_result(

@@ -7,10 +7,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,9 @@ import pytest
 from confluent_kafka.admin import ResourceType
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from mm2.cli.flow import CommandError, ConfiguredFlow
-from mm2.copy.ledger import Ledger, Verified
-from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import KafkaFailure
+from mm2.copy.ledger import Verified
 from mm2.kafka.records.record import Record
-from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
+from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
@@ -44,8 +38,11 @@ from tests.integration.verified_flow import (
     CODECS,
     COUNT,
     check_named,
+    command,
     file_of,
     flow_of,
+    is_copied,
+    ledger_of,
     numbered,
     one_of,
     seed,
@@ -61,18 +58,6 @@ def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """A target that tests freeze."""
     with LocalKafka("B", tmp_path_factory.mktemp("frail"), heap="384m") as broker:
         yield broker
-
-
-def command(file: Path, unique: str, *options: str) -> list[str]:
-    flow = f"{unique}-a->{unique}-b"
-    return [sys.executable, "-P", "-m", "mm2.cli.mm2", "verify", str(file), flow, "--parallel", "1", *options]
-
-
-def ledger_of(flow: ConfiguredFlow) -> Ledger | None:
-    """The value; None without one."""
-    with suppress(CommandError, KafkaFailure):
-        return flow.ledger()
-    return None
 
 
 # -- running flows -----------------------------------------------------------------------------------------------------
@@ -127,21 +112,6 @@ def fill(broker: LocalKafka, unique: str) -> None:
         return any(not header.is_dense for header, _ in batches(broker, cleaned))
 
     wait_until(has_holes, 60)
-
-
-def is_copied(flow: ConfiguredFlow, target: LocalKafka, ends: Mapping[TopicPartition, int]) -> bool:
-    """Wait until all records are readable on the target: in exactly-once mode the ledger precedes the end of the transaction."""
-    ledger = ledger_of(flow)
-    entries = {} if ledger is None else {place: ledger.entry(place) for place in ends}
-    marks = {entry.target: entry.mark.target for entry in entries.values() if entry is not None}
-    if not all(entry is not None and entry.mark.source >= ends[place] for place, entry in entries.items()) or not marks:
-        return False
-    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": target.bootstrap}), name="target")
-    try:
-        found = Admin(cluster).list_offsets(dict.fromkeys(marks, LATEST), "read_committed")
-    finally:
-        cluster.close()
-    return all(isinstance(info, OffsetInfo) and info.offset >= marks[place] for place, info in found.items())
 
 
 @pytest.mark.parametrize("exactly_once", ["disabled", "enabled"])

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mm2.cli.flow import ConfiguredFlow
-from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
+from mm2.cli.flow import CommandError, ConfiguredFlow
+from mm2.copy.ledger import LEDGER_CONFIGS, Ledger, chunk_record, entry_record, ledger_topic
 from mm2.copy.segments import Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Mark
+from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from mm2.verify.findings import DifferenceKind
 from mm2.verify.report import PartitionReport, VerifyReport
@@ -64,6 +68,33 @@ def numbered(count: int, size: int = 10) -> list[Record]:
         Record(b"k%d" % i, (b"%d " % i).ljust(size, b"."), (("n", b"%d" % i),), 1_700_000_000_000 + i)
         for i in range(count)
     ]
+
+
+def command(file: Path, unique: str, *options: str) -> list[str]:
+    flow = f"{unique}-a->{unique}-b"
+    return [sys.executable, "-P", "-m", "mm2.cli.mm2", "verify", str(file), flow, "--parallel", "1", *options]
+
+
+def ledger_of(flow: ConfiguredFlow) -> Ledger | None:
+    """The value; None without one."""
+    with suppress(CommandError, KafkaFailure):
+        return flow.ledger()
+    return None
+
+
+def is_copied(flow: ConfiguredFlow, target: LocalKafka, ends: Mapping[TopicPartition, int]) -> bool:
+    """Wait until all records are readable on the target: in exactly-once mode the ledger precedes the end of the transaction."""
+    ledger = ledger_of(flow)
+    entries = {} if ledger is None else {place: ledger.entry(place) for place in ends}
+    marks = {entry.target: entry.mark.target for entry in entries.values() if entry is not None}
+    if not all(entry is not None and entry.mark.source >= ends[place] for place, entry in entries.items()) or not marks:
+        return False
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": target.bootstrap}), name="target")
+    try:
+        found = Admin(cluster).list_offsets(dict.fromkeys(marks, LATEST), "read_committed")
+    finally:
+        cluster.close()
+    return all(isinstance(info, OffsetInfo) and info.offset >= marks[place] for place, info in found.items())
 
 
 def one_of(report: VerifyReport, topic: str, partition: int = 0) -> PartitionReport:

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mm2.copy.executor.changes import ChangedBatch
 from mm2.copy.segments import Gap, Segment
 from mm2.kafka.records.batch import LOG_APPEND_TIME, BatchView, iter_batches
-from mm2.kafka.records.record import Record, encode_batch
+from mm2.kafka.records.record import Record, decode_batch, encode_batch
 from mm2.verify import comparison
 from mm2.verify.comparison import Comparison, originals
 from mm2.verify.findings import DifferenceKind, Explained, Findings
 from mm2.verify.passes import Pass, Route
+from mm2.verify.records import Change
 from mm2.verify.spans import Span
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -78,11 +80,11 @@ def span(source: int, target: int, segments: Sequence[Segment], **changes: objec
     return replace(one, **changes)  # type: ignore[arg-type]
 
 
-def compare(one: Span, source: ListFeed, target: ListFeed) -> Findings:
-    compared = Comparison(one, source, target)
+def compare(one: Span, source: ListFeed, target: ListFeed, change: Change | None = None) -> Findings:
+    compared = Comparison(one, source, target, change)
     if not compared.run():
         again = replace(source, _batches=None)
-        compared.resolve(originals(again, *one.whole, compared.wanted, lambda: None))
+        compared.resolve(originals(again, *one.whole, compared.wanted, lambda: None, change))
     return compared.findings
 
 
@@ -316,8 +318,8 @@ def test_broker_timestamps_of_the_target_are_explained_and_not_compared() -> Non
 
 def test_broker_timestamps_of_the_source_are_compared() -> None:
     """Given a source with LogAppendTime, whose timestamps the flow has copied; only a real difference is reported."""
-    source = [replace(record(number), timestamp=1_800_000_000_000) for number in range(20)]
-    target = [*source[:7], replace(source[7], value=b"another"), *source[8:12], source[3], *source[12:]]
+    source = [record(number)._replace(timestamp=1_800_000_000_000) for number in range(20)]
+    target = [*source[:7], source[7]._replace(value=b"another"), *source[8:12], source[3], *source[12:]]
     feeds = ListFeed(offsets(source), attributes=LOG_APPEND_TIME), ListFeed(offsets(target))
     findings = compare(span(20, 21, [Segment(0, 0, 20)]), *feeds)
     assert reported(findings) == {(DifferenceKind.ALTERED_VALUE, 7): 1, (DifferenceKind.DOUBLED, 3): 1}
@@ -346,6 +348,125 @@ def test_header_differences_contain_names_but_no_values() -> None:
     assert difference.kind is DifferenceKind.ALTERED_HEADERS
     assert difference.detail.startswith("c is missing; d is new; b: 1 bytes (")
     assert "secret" not in difference.detail
+
+
+# -- flows that change their records ----------------------------------------------------------------------------------
+
+DROPS = {b"f": "filtered", b"s": "skipped"}
+
+
+def stamped(one: Record) -> Record:
+    """What the flow of these tests makes of a record."""
+    value = None if one.value is None else one.value.upper()
+    return one._replace(value=value, headers=(*one.headers, ("by", b"A")))
+
+
+def changing(view: BatchView, first: int, after: int) -> ChangedBatch:
+    """Records with the keys ``f`` and ``s`` are dropped, the others `stamped`."""
+    batch = ChangedBatch(after)
+    for one in decode_batch(view):
+        if first <= one.offset < after and one.key in DROPS:
+            batch.drop(one.offset, DROPS[one.key])
+        elif first <= one.offset < after:
+            batch.records.append(stamped(one))
+    return batch
+
+
+def runs_of(places: Sequence[int]) -> list[Segment]:
+    """The ledger's segments of records with these source offsets."""
+    segments: list[Segment] = []
+    for target, place in enumerate(places):
+        if segments and segments[-1].source_end == place:
+            segments[-1] = segments[-1]._replace(records=segments[-1].records + 1)
+        else:
+            segments.append(Segment(place, target, 1))
+    return segments
+
+
+@given(
+    histories(),
+    st.lists(st.tuples(st.integers(0, 120), st.sampled_from(sorted(DROPS)), st.integers(1, 20)), max_size=8),
+    sizes,
+    sizes,
+    codecs,
+    st.sampled_from(["ledger", "compacted", "content"]),
+    st.sampled_from([2, 16, 1024]),
+)
+@settings(max_examples=300)
+def test_exactly_the_edits_to_a_changed_flow_are_reported(
+    history: History,
+    dropped: list[tuple[int, bytes, int]],
+    mine: list[int],
+    theirs: list[int],
+    codec: list[str],
+    matching: str,
+    window: int,
+) -> None:
+    """Given a source between whose records others are dropped; when the changed records on the target are edited;
+    validates that each edit is reported, and that those which are dropped are explained.
+    """
+    kept, target, expected = history.play()
+    source: list[Record] = []
+    places: list[int] = []
+    for number in range(len(kept) + 1):
+        source += [
+            Record(key, b"%d" % number, (), 1) for at, key, count in dropped if at == number for _ in range(count)
+        ]
+        if number < len(kept):
+            places.append(len(source))
+            source.append(kept[number])
+    one = replace(
+        span(len(source), len(target), [] if matching == "content" else runs_of(places)),
+        source_compacted=matching == "compacted",
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(comparison, "_WINDOW", window)
+        feeds = ListFeed(offsets(source), mine, codec), ListFeed(offsets([*map(stamped, target)]), theirs)
+        findings = compare(one, *feeds, changing)
+    original = {place: number for number, place in enumerate(places)}
+    found = [
+        one._replace(source=None if one.source is None else original[one.source + step], records=1)
+        for one in findings.differences
+        for step in range(one.records)
+    ]
+    assert edits_of(replace(findings, differences=found)) == expected
+    counts = Counter(DROPS[one.key] for one in source if one.key in DROPS)
+    assert findings.explained == counts
+    assert findings.source_records == len(source)
+    quick = compare(
+        replace(one, in_detail=False),
+        ListFeed(offsets(source), mine),
+        ListFeed(offsets([*map(stamped, target)]), theirs),
+        changing,
+    )
+    assert quick.is_equal == (not expected)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_record_that_had_to_be_dropped_is_extra(compacted: bool) -> None:
+    """Given a ledger by which all records were copied, two of which the flow drops."""
+    source = [*map(record, range(40))]
+    source[20] = source[21] = source[20]._replace(key=b"f")
+    one = span(40, 40, [Segment(0, 0, 40)], source_compacted=compacted)
+    findings = compare(one, ListFeed(offsets(source)), ListFeed(offsets([*map(stamped, source)])), changing)
+    (difference,) = findings.differences
+    assert (difference.kind, difference.source, difference.target, difference.records) == (
+        DifferenceKind.EXTRA,
+        None,
+        20,
+        2,
+    )
+    assert difference.detail == "the flow drops the record that the ledger has there (filtered)"
+    assert (findings.records, findings.explained) == (38, {"filtered": 2})
+
+
+def test_without_a_ledger_records_that_had_to_be_dropped_are_extra() -> None:
+    source = [Record(b"f", b"%d" % number, (), number) for number in range(10)]
+    one = span(10, 10, [], open_start=True, open_end=True)
+    findings = compare(one, ListFeed(offsets(source)), ListFeed(offsets([*map(stamped, source)])), changing)
+    assert (findings.counts, findings.explained) == ({DifferenceKind.EXTRA: 10}, {"filtered": 10})
+    empty = compare(one, ListFeed(offsets(source)), ListFeed([]), changing)
+    assert (empty.counts, empty.explained) == ({}, {"filtered": 10})
 
 
 def test_findings_and_spans_are_serialized_without_changes() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from mm2.copy.ledger import Ledger, Verified, chunk_record, entry_record
 from mm2.copy.segments import Gap, Segment, SegmentChunk
-from mm2.copy.session import LedgerEntry, Mark, PreviousCommit
+from mm2.copy.session import LedgerEntry, Mark, PreviousCommit, Rules, Session
 from mm2.kafka.errors import BrokerFailure
-from mm2.kafka.structs import PartitionInfo, TopicInfo, TopicPartition
+from mm2.kafka.structs import PartitionInfo, ProducerIdentity, TopicInfo, TopicPartition
 from mm2.verify.passes import Pass
 from mm2.verify.planning import Certainty, ClusterOffsets, PartitionPlan, plan_partition, split_spans
 
@@ -38,8 +38,9 @@ def planned(
     first: int | None = None,
     after: int | None = None,
     syncs: Sequence[tuple[int, int]] = (),
+    changes: str = "",
 ) -> PartitionPlan:
-    plan = PartitionPlan("t", 0, "A.t")
+    plan = PartitionPlan("t", 0, "A.t", changes=changes)
     plan_partition(plan, ledger, syncs, (source, target), (first, after))
     return plan
 
@@ -93,6 +94,36 @@ def test_records_copied_again_after_a_reset_are_compared_with_a_note() -> None:
     waiting = PartitionPlan("t", 0, "A.t", before=Verified(0, 100, 100, 1, 100, {}, "s", "r", 120))
     plan_partition(waiting, ledger, (), sides, (100, None))
     assert (waiting.after, waiting.spans, waiting.notes) == (50, [], [])
+
+
+def test_what_a_flow_drops_is_not_taken_from_the_ledger_if_its_changes_can_be_applied() -> None:
+    gaps = [Gap(40, 42, "filtered"), Gap(70, 75, "skipped"), Gap(80, 81, "quarantined")]
+    chunk = SegmentChunk(0, [Segment(0, 0, 40), Segment(42, 40, 28), Segment(75, 68, 5), Segment(81, 73, 19)], gaps)
+    counts = {"filtered": 2, "skipped": 5, "quarantined": 1}
+    ledger = ledger_of(ENTRY.replace(mark=Mark(100, 92, 92), gaps=counts), chunk)
+    sides = side("t", "s", 0, 500), side("A.t", "r", 0, 300)
+    unchanged, changed = planned(ledger, *sides), planned(ledger, *sides, changes="0a")
+    assert (unchanged.explained, unchanged.spans[0].excluded) == (counts, tuple(gaps))
+    assert (changed.explained, changed.spans[0].excluded) == ({"quarantined": 1}, (gaps[2],))
+    assert planned(ledger, *sides, first=30, after=60).explained == {"filtered": 2}
+    assert planned(ledger, *sides, first=30, after=60, changes="0a").explained == {}
+
+
+def test_a_note_reports_that_a_flow_has_copied_with_other_changes() -> None:
+    session = Session(ProducerIdentity(1, 0), Mark(60, 58, 0), str(Rules(read_committed=False, changes="0a")))
+    sides = side("t", "s", 0, 500), side("A.t", "r", 0, 300)
+
+    def noted(changes: str, session: Session | None = session, records: int = 40) -> list[str]:
+        entry = ENTRY.replace(session=session, mark=Mark(100, 98, records))
+        return planned(ledger_of(entry, CHUNK), *sides, changes=changes).notes
+
+    for changes in ("0b", ""):
+        (note,) = noted(changes)
+        assert note.startswith("the records from source offset 60 on were copied with other transformations or")
+    assert not noted("0a")
+    assert not noted("0b", records=0), "nothing was copied in this session"
+    assert not noted("0b", Session(ProducerIdentity(1, 0), Mark(60, 58, 0))), "of an old version"
+    assert not noted("0b", None)
 
 
 def test_without_a_ledger_consistent_offset_syncs_align_both_sides() -> None:
