@@ -16,9 +16,7 @@ def say(text: object) -> None:
 
 def find_mutations(rule: str, limit_s: float) -> int:
     """Run schedules against each mutation until it is detected, at most ``limit_s`` seconds of processor time."""
-    from tests.simulation.directed import direct  # noqa: PLC0415
     from tests.simulation.mutations import MUTATIONS  # noqa: PLC0415
-    from tests.simulation.scenario import run  # noqa: PLC0415
 
     missed = 0
     for mutation in MUTATIONS:
@@ -26,30 +24,24 @@ def find_mutations(rule: str, limit_s: float) -> int:
             continue
         began, cpu, steps = time.perf_counter(), time.process_time(), 0
         for seed in range(mutation.first_seed, 10**6):
-            with mutation.applied():
-                if mutation.schedule is None:
-                    result = run(seed, families=mutation.families, shape=mutation.shape, alarm=mutation.alarm)
-                    violation, taken = result.violation, result.steps
-                else:
-                    violation, taken = direct(mutation.schedule, seed)
-            steps += taken
-            if violation is not None or time.process_time() - cpu > limit_s:
+            result = mutation.run(seed)
+            steps += result.steps
+            if result.violation is not None or time.process_time() - cpu > limit_s:
                 break
         took = (
             f"{time.process_time() - cpu:.1f} s of processor time, {time.perf_counter() - began:.1f} s, {steps} steps"
         )
-        if violation is None:
+        if result.violation is None:
             missed += 1
             say(f"NOT FOUND  {mutation.rule}: {mutation.what}: up to seed {seed}, {took}")
         else:
-            say(f"found      {mutation.rule}: {mutation.what}: seed {seed}, {took}: {str(violation)[:110]}")
+            say(f"found      {mutation.rule}: {mutation.what}: seed {seed}, {took}: {str(result.violation)[:110]}")
     return 1 if missed else 0
 
 
 def sound_alarms(limit_s: float) -> int:
     """Revert rules so that records are lost or duplicated, and report partitions that do not stop."""
     from tests.simulation.mutations import ALARMS  # noqa: PLC0415
-    from tests.simulation.scenario import run  # noqa: PLC0415
 
     bad = 0
     for mutation in ALARMS:
@@ -57,8 +49,7 @@ def sound_alarms(limit_s: float) -> int:
         seed = 0
         while time.process_time() - cpu < limit_s:
             seed += 1
-            with mutation.applied():
-                result = run(seed, families=mutation.families, shape=mutation.shape, alarm=True)
+            result = mutation.run(seed)
             steps += result.steps
             broken += result.broken
             if result.violation is not None:
@@ -78,7 +69,9 @@ def run_directed(seeds: int) -> int:
 
     bad = 0
     for what in (*DIRECTED, *TARGET):
-        found = {seed: violation for seed in range(1, seeds + 1) if (violation := direct(what, seed)[0]) is not None}
+        found = {
+            seed: violation for seed in range(1, seeds + 1) if (violation := direct(what, seed).violation) is not None
+        }
         bad += len(found)
         say(f"{what.name}: {len(found)} of {seeds} seeds violate an invariant")
         for seed, violation in found.items():

@@ -15,7 +15,7 @@ from tests.simulation import protocol
 from tests.simulation.cluster import Cluster, Options, Place
 from tests.simulation.oracle import Violation
 from tests.simulation.process import Process
-from tests.simulation.scenario import CONNECTOR, OFFSETS, TOPIC, Profile, Scenario, simulated
+from tests.simulation.scenario import CONNECTOR, OFFSETS, TOPIC, Profile, Result, Scenario, play, simulated
 
 if TYPE_CHECKING:
     from tests.simulation.network import Link
@@ -101,6 +101,12 @@ def _restart(scenario: Scenario, down_s: float = 0.5, *, read_committed: bool | 
 def _seldom(profile: Profile) -> None:
     profile.commit_ms = _SELDOM_MS
     profile.batch_s = 60.0
+
+
+def _seldom_and_late(profile: Profile) -> None:
+    """Brokers of the target process requests of closed connections."""
+    _seldom(profile)
+    profile.target.late_requests = True
 
 
 def _delete_records(scenario: Scenario, index: int, upto: int) -> int:
@@ -233,9 +239,10 @@ def late_first_entry(scenario: Scenario) -> None:
 def late_second_session(scenario: Scenario) -> None:
     """The isolation level is changed and changed back; the entry of the session between lands while the first is continued by a
     holder that cannot write to the ledger."""
-    world, ledger = scenario.world, ledger_topic("A")
-    part = scenario.target.partitions[ledger, 0]
-    scenario.target.decide(part, 3, part.state.isr, new_epoch=True)  # its connections are used for nothing else
+    world, target, ledger = scenario.world, scenario.target, ledger_topic("A")
+    part = target.partitions[ledger, 0]
+    target.decide(part, 3, part.state.isr, new_epoch=True)  # its connections are used for nothing else
+    target.late_topics.clear()  # late writes are appended when they arrive, not at random times after that
     world.run(3.0)
     scenario.oracle.excuses.aborted = True
     _restart(scenario, read_committed=True)
@@ -379,7 +386,7 @@ WRITTEN_PAST_THE_CUT = Schedule(written_past_the_cut, _old_source)
 STALE_OFFSETS_LEADER = Schedule(stale_offsets_leader)
 LATE_POSITION = Schedule(late_position, lambda profile: setattr(profile, "commit_ms", 200))
 LATE_FIRST_ENTRY = Schedule(late_first_entry, _seldom)
-LATE_SECOND_SESSION = Schedule(late_second_session, _seldom)
+LATE_SECOND_SESSION = Schedule(late_second_session, _seldom_and_late)
 DEPOSED_SOURCE_LEADER = Schedule(deposed_source_leader, lambda profile: setattr(profile.source, "session_s", 1.0))
 DEPOSED_LEADER_OF_AN_OLD_SOURCE = Schedule(deposed_leader_of_an_old_source, _old_source)
 DEPOSED_AT_A_HAND_OVER = Schedule(
@@ -408,22 +415,10 @@ DIRECTED: tuple[Schedule, ...] = (
 )
 
 
-def direct(schedule: Schedule, seed: int, *, echo: bool = False) -> tuple[Violation | None, int]:
-    """Run one schedule; returns its violation and its number of steps."""
+def direct(schedule: Schedule, seed: int, *, echo: bool = False, alarm: bool = False) -> Result:
+    """Run one schedule; ``alarm``: see `scenario.run`."""
     with simulated(seed, echo=echo) as world:
         source = Options(min_isr=1, lag_time_s=2.0)
         profile = Profile((), source, Options(session_s=1.0), partitions=1, produce_every_s=0.03)
         schedule.shape(profile)
-        scenario = Scenario(world, profile)
-        world.dial.append(scenario.network.dial)  # type: ignore[attr-defined]
-        violation = None
-        try:
-            scenario.setup()
-            schedule.play(scenario)
-            scenario.finish()
-        except Violation as found:
-            violation = found
-        finally:
-            for process in scenario.driver.alive():
-                process.kill()
-        return violation, world.steps
+        return play(world, profile, schedule.play, alarm=alarm)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mm2.copy.executor.discovery import LOW_LATENCY_CONNECTIONS
 from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.ledger import Ledger, ledger_topic
 from mm2.kafka.partitioner import partition_for
@@ -265,6 +266,46 @@ def frozen_with_full_socket_doubled(scenario: Scenario) -> None:
     """The same without I4."""
     scenario.network.on_send = lambda _link, _data: None
     _frozen_with_full_socket(scenario)
+
+
+# -- a request behind another one on its connection
+
+
+def late_old_batch(scenario: Scenario) -> None:
+    """A request waits for followers when its connection breaks or its executor dies. A batch of old records behind it on the
+    connection is not found by the look-up and sent again. When the followers fetch again, the broker reads the first copy,
+    and has removed the producer meanwhile."""
+    world, target = scenario.world, scenario.target
+    waiting: Place = (REMOTE, LOW_LATENCY_CONNECTIONS)  # the next partition with the same connection
+    for place in (DATA, waiting):
+        part = target.partitions[place]
+        target.decide(part, 3, part.state.isr, new_epoch=True)  # its connections are used for nothing else
+    world.run(3.0)
+    _slow(target, waiting)
+    world.run(world.now + 0.5 + world.random.random())
+    end = _end(scenario)
+    if world.random.random() < 0.5:
+        target.brokers[3].break_links(1.0)
+    else:
+        _holder(scenario)._exit(OSError("killed"))
+    if not world.run(world.now + 6.0, lambda: _end(scenario) > end):
+        raise Violation("simulation", "nothing is sent again")
+    scenario._producing = False
+    world.run(world.now + 0.5)
+    leader = target.leader_replica(DATA)
+    assert leader is not None
+    if not world.run(world.now + 3.0, lambda: not leader.producers):
+        raise Violation("simulation", "the leader remembers the producer")
+    _well(target, waiting)
+    world.run(world.now + 2.0)
+
+
+def _old_and_in_sync(profile: Profile) -> None:
+    """Old records; slow followers stay in sync, and brokers process requests of closed connections."""
+    _old(profile)
+    profile.partitions = 1 + LOW_LATENCY_CONNECTIONS
+    profile.target.lag_time_s = 120.0
+    profile.target.late_requests = True
 
 
 # -- a deposed leader of the remote partition
@@ -649,6 +690,7 @@ def _seldom_old_and_slow(profile: Profile) -> None:
     profile.produce_every_s = 0.7
 
 
+LATE_OLD_BATCH = Schedule(late_old_batch, _old_and_in_sync)
 REVIVED_SESSION = Schedule(revived_session, _in_sync)
 DEPOSED_TARGET_LEADER = Schedule(deposed_target_leader, _seldom_old_and_slow)
 
@@ -662,6 +704,7 @@ TARGET: tuple[Schedule, ...] = (
     Schedule(late_chunk, _transactions),
     Schedule(frozen_with_full_socket, _seldom_old),
     Schedule(frozen_with_full_socket_doubled, _seldom_old),
+    LATE_OLD_BATCH,
     DEPOSED_TARGET_LEADER,
     REVIVED_SESSION,
     Schedule(rules_changed_beside_a_deposed_leader, _seldom_and_few),

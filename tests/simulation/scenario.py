@@ -767,19 +767,25 @@ def run(
         profile.families = tuple(family for family in profile.families if family not in without) or ("move",)
         if shape is not None:
             shape(profile)
-        scenario = Scenario(world, profile)
-        world.dial.append(scenario.network.dial)  # type: ignore[attr-defined]
-        scenario.oracle.alarm = alarm
-        result = Result(seed, 0, 0, 0.0, profile)
-        try:
-            scenario.setup()
-            scenario.chaos()
-            scenario.finish()
-        except Violation as violation:
-            result.violation = violation
-            result.trace = list(world.trace)
+        return play(world, profile, Scenario.chaos, alarm=alarm)
+
+
+def play(world: World, profile: Profile, faults: Callable[[Scenario], None], *, alarm: bool = False) -> Result:
+    """Copy while these faults occur, remove them, and check the invariants. ``alarm``: see `run`."""
+    scenario = Scenario(world, profile)
+    world.dial.append(scenario.network.dial)  # type: ignore[attr-defined]
+    scenario.oracle.alarm = alarm
+    result = Result(world.seed, 0, 0, 0.0, profile)
+    try:
+        scenario.setup()
+        faults(scenario)
+        scenario.finish()
+    except Violation as violation:
+        result.violation = violation
+        result.trace = list(world.trace)
+    finally:
         for process in scenario.driver.alive():
             process.kill()
-        result.broken = len(scenario.oracle.broken)
-        result.steps, result.records, result.virtual_s = world.steps, scenario.oracle.checked, math.floor(world.now)
+    result.broken = len(scenario.oracle.broken)
+    result.steps, result.records, result.virtual_s = world.steps, scenario.oracle.checked, math.floor(world.now)
     return result
