@@ -138,12 +138,19 @@ def running(stage: Stage) -> Iterator[Lane]:
         yield stage.lane
     finally:
         stage.lane.signal_stop()
+        # Dead: otherwise the lane would wait until the lease of an executor that may still write has expired.
         while not stage.submitted.empty():
-            stage.submitted.get().ended("the test is over")
+            stage.submitted.get().ended("the test is over", dead=True)
         current = stage.lane._current
         if current is not None:
-            current.ended("the test is over")
+            current.ended("the test is over", dead=True)
         assert stage.lane.join(10)
+
+
+@pytest.fixture
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of a lost batch: another test asserts that its lease is awaited."""
+    monkeypatch.setattr("mm2.copy.channel.LEASE_TIMEOUT_S", 0.1)
 
 
 def test_nothing_is_leased_before_the_executor_is_ready_and_nothing_begins_before_it_has_claimed() -> None:
@@ -267,6 +274,7 @@ def test_a_running_batch_continues_until_the_next_is_ready() -> None:
         end(second)
 
 
+@pytest.mark.usefixtures("short_lease")
 def test_after_a_loss_all_positions_are_read_again() -> None:
     stage = Stage(60_000)
     with capture_logs() as logs, running(stage) as lane:
@@ -288,6 +296,7 @@ def test_after_a_loss_all_positions_are_read_again() -> None:
     assert warnings[0]["batch"] == first.name
 
 
+@pytest.mark.usefixtures("short_lease")
 def test_the_error_of_an_executor_is_reported_and_not_its_disconnection() -> None:
     stage = Stage(60_000)
     with running(stage) as lane:
@@ -327,6 +336,7 @@ def test_a_failed_read_of_positions_is_retried_and_reported(monkeypatch: pytest.
         assert (len(stage.read), lane.batches) == (3, 1)
 
 
+@pytest.mark.usefixtures("short_lease")
 def test_a_position_that_is_none_ends_the_lane() -> None:
     stage = Stage(60_000)
     stage.failures = [ValueError("The committed position of t-0 is 'x', which is not an offset.")]
@@ -439,6 +449,7 @@ def test_every_report_is_answered_so_that_the_lease_lives(kind: str) -> None:
     assert messages == [{"type": "go"}]
 
 
+@pytest.mark.usefixtures("short_lease")
 def test_an_executor_that_stops_responding_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.driver.lane.RESPONSE_TIMEOUT_S", 0.3)
     monkeypatch.setattr("mm2.copy.driver.lane.LEASE_TIMEOUT_S", 0.1)
@@ -514,6 +525,7 @@ def test_a_lane_whose_turn_is_over_stops_and_asks_for_a_slot_again() -> None:
         assert stage.begun(second) == {T0: 9, T1: 3}
 
 
+@pytest.mark.usefixtures("short_lease")
 def test_the_shown_state_changes_only_with_a_report() -> None:
     stage = Stage(60_000)
     with running(stage) as lane:
