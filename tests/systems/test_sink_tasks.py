@@ -12,7 +12,7 @@ from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
 from tests.support.waiting import wait_until
 from tests.systems.sink_events import committed, events_of, produce, put, sink_props
-from tests.systems.workers import DistributedWorker, distributed_props
+from tests.systems.workers import DistributedWorker, distributed_props, shorten_session
 
 INTEGER = "org.apache.kafka.connect.converters.IntegerConverter"
 COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
@@ -219,6 +219,8 @@ def test_a_worker_killed_between_put_and_commit_has_its_records_delivered_again(
     props = distributed_props(broker.bootstrap, f"{topic}-workers", by_coordinator=by_coordinator)
     props["offset.flush.interval.ms"] = "600000"
     config = sink_props(topic, topic, events) | overrides
+    if by_coordinator:
+        shorten_session(broker.bootstrap, f"connect-{topic}")
     with DistributedWorker(folder / "one", props) as one:
         one.rest.create(topic, config)
         one.rest.await_running(topic, 1)
@@ -236,6 +238,7 @@ def test_the_coordinator_moves_the_partitions_of_a_killed_task(broker: LocalKafk
     events, b = folder / "events", broker.bootstrap
     props = {**distributed_props(b, f"{topic}-workers", by_coordinator=True), "offset.flush.interval.ms": "500"}
     wanted: list[str] = []
+    shorten_session(b, f"connect-{topic}")
 
     def more(text: str) -> None:
         for number in range(20):
@@ -260,7 +263,7 @@ def test_the_coordinator_moves_the_partitions_of_a_killed_task(broker: LocalKafk
             wait_until(all_committed, 60, detail=one.tail)
             two.kill9()
             more("killed")
-            # The coordinator waits for the session timeout of the dead member (45 s) before it moves its partitions.
+            # The coordinator waits for the session timeout of the dead member before it moves its partitions.
             wait_until(lambda: set(put(events)) == set(wanted), 120, detail=one.tail)
             wait_until(all_committed, 60, detail=one.tail)
         one.rest.await_running(topic, 2)
