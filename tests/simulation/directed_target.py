@@ -176,7 +176,7 @@ def late_chunk(scenario: Scenario) -> None:
     world.run(5.0)
     for _ in range(6):  # not every commit changes a chunk
         _late_write(scenario, LEDGER[0], 3, late_s=8.0)
-        if world.run(world.now + 12.0, lambda: bool(scenario.written_ledger().late())):
+        if world.run(world.now + 12.0, _late_chunk_is_written(scenario)):
             break
     else:
         raise Violation("simulation", "no late chunk")
@@ -185,6 +185,21 @@ def late_chunk(scenario: Scenario) -> None:
         world.run(world.now + 3.0)
     if scenario.written_ledger().late():
         raise Violation("reasons", "a chunk that a late write has replaced is not written again")
+
+
+def _late_chunk_is_written(scenario: Scenario) -> Callable[[], bool]:
+    """Whether the ledger has a late chunk, to be called after each step: the ledger is read only when its log has changed."""
+    log: list[Any] = []
+    late = False
+
+    def check() -> bool:
+        nonlocal log, late
+        leader = scenario.target.leader_replica((ledger_topic("A"), 0))
+        if leader is not None and leader.log != log:
+            log, late = list(leader.log), bool(scenario.written_ledger().late())
+        return late
+
+    return check
 
 
 def _await_hand_over(scenario: Scenario) -> None:
