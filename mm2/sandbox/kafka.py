@@ -27,6 +27,8 @@ _TAIL_LINES = 25
 #: The serial collector needs no threads of its own, and the compiler that optimizes less starts a broker with half the
 #: processor time, which suits the few cores of a test machine.
 _SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+#: Idle threads of these pools wake up three times a second. By default there are 8 and 3, each also for the controller.
+_FEW_THREADS = {"num.io.threads": "2", "num.network.threads": "1"}
 
 _LOGGING = """\
 status = error
@@ -59,6 +61,8 @@ _DEFAULTS = {
     "broker.heartbeat.interval.ms": "500",
     # The default takes a quarter of the small heap.
     "log.cleaner.dedupe.buffer.size": "8388608",
+    # An idle controller would write a record to disk twice a second, so that followers see that the log advances (KIP-835).
+    "metadata.max.idle.interval.ms": "0",
 }
 
 
@@ -244,6 +248,11 @@ class LocalKafka:
         self.stop()
 
     @property
+    def _is_short_lived(self) -> bool:
+        """Whether little processor time matters more than throughput: unless the JVM options name a garbage collector."""
+        return not any(option.endswith("GC") for option in self._jvm_options)
+
+    @property
     def _settings_file(self) -> Path:
         return self.folder / "server.properties"
 
@@ -267,9 +276,7 @@ class LocalKafka:
             return file.read()
 
     def _java(self, jars: Path, main: str, *args: str) -> list[str]:
-        options = list(self._jvm_options)
-        if not any(option.endswith("GC") for option in options):
-            options += _SHORT_LIVED
+        options = [*self._jvm_options, *(_SHORT_LIVED if self._is_short_lived else ())]
         archive = class_archive(self.jar_set)
         if archive.exists():
             options.append(f"-XX:SharedArchiveFile={archive}")
@@ -293,6 +300,7 @@ class LocalKafka:
         }
         return {
             **_DEFAULTS,
+            **(_FEW_THREADS if self._is_short_lived else {}),
             "process.roles": place.roles,
             "node.id": str(place.node_id),
             "controller.quorum.voters": place.voters or f"{place.node_id}@{self.address('CONTROLLER')}",

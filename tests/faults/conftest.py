@@ -10,7 +10,7 @@ from tests.integration.conftest import engine
 __all__ = ["engine"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     # By default a broker checks for timed-out transactions every 10 s.
     soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}

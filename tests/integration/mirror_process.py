@@ -156,13 +156,19 @@ def _fits(value: object, wanted: object) -> bool:
     return value == wanted or (isinstance(value, str) and isinstance(wanted, str) and wanted in value)
 
 
-def write_config(file: Path, props: Mapping[str, str]) -> Path:
-    """Write a properties file for one broker per cluster, with intervals of one or two seconds."""
+def write_config(file: Path, props: Mapping[str, str | None]) -> Path:
+    """Write a properties file for one broker per cluster, with intervals of one or two seconds and small internal topics.
+
+    None in `props` stands for the default of MirrorMaker.
+    """
     made_topics = ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic")
     made_stores = ("offset.storage", "status.storage", "config.storage")
     base = {
         **{f"{name}.replication.factor": "1" for name in (*made_topics, *made_stores)},
         "replication.factor": "1",
+        # By default 25 and 5: their creation takes a broker more processor time than all other work of a short test.
+        "offset.storage.partitions": "3",
+        "status.storage.partitions": "2",
         "refresh.topics.interval.seconds": "2",
         "refresh.groups.interval.seconds": "1",
         "emit.checkpoints.interval.seconds": "1",
@@ -170,8 +176,8 @@ def write_config(file: Path, props: Mapping[str, str]) -> Path:
         "sync.topic.acls.enabled": "false",
         "tasks.max": "2",
     }
-    merged = {**base, **props}
-    file.write_text("".join(f"{key} = {value}\n" for key, value in merged.items()), encoding="latin-1")
+    lines = [f"{key} = {value}\n" for key, value in {**base, **props}.items() if value is not None]
+    file.write_text("".join(lines), encoding="latin-1")
     return file
 
 

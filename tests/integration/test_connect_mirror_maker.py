@@ -131,6 +131,8 @@ def mirror_maker(
         "spark.app.name": "life",
         "spark.ui.retainedJobs": "77",
         "emit.checkpoint.interval.seconds": "5",  # a misspelled key
+        "offset.storage.partitions": None,
+        "status.storage.partitions": None,
     }
     file = write_config(folder / "mm2.properties", props)
     for topic, partitions in TOPICS.items():
