@@ -45,7 +45,7 @@ class Conditions:
         self.write = _continued(self.write, state, reason, offset)
 
     def throttled(self, by: str, for_s: float) -> None:
-        """A limit or a quota prevents reading or writing for so many seconds; ``by`` says which."""
+        """A limit or a quota prevents reading or writing for so many seconds; ``by`` is which one."""
         self._throttled_until_s = time.monotonic() + max(for_s, _THROTTLED_FOR_S)
         self._throttled_by = by
 
