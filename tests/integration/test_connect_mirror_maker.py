@@ -483,6 +483,8 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
         **{f"{flow}.emit.heartbeats.enabled": "false" for flow in ("green->red", "blue->green", "red->blue")},
         "topics": ".*ring-.*",
         "groups": "ring-.*",
+        # Three flows stop at the same time, which takes longer than the default of 5 s on a busy machine.
+        **{f"{alias}.task.shutdown.graceful.timeout.ms": "12000" for alias in brokers},
     }
     process = MirrorProcess(write_config(tmp_path / "mm2.properties", props), tmp_path / "log")
     try:
