@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from mm2.config.configdef import AbstractConfig
@@ -52,6 +53,7 @@ _STORES: Final = ("config.storage.", "offset.storage.", "status.storage.")
 _NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 #: A pattern that looks like a literal topic name; a dot can be part of either.
 _LITERAL: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_NAMES_SHOWN: Final = 10
 _HOSTED: Final = "kafka-cluster"
 _OFFSETS: Final = "__consumer_offsets"
 
@@ -155,6 +157,7 @@ class _Previewer:
                 source = self._seen(Side.SOURCE)
                 target = self._seen(Side.TARGET)
                 topics = self._topics_to_copy(source)
+                self._other_names(topics)
                 self._remote_topics(topics, source, target)
                 self._configs(topics, target)
                 self._acls(topics, source)
@@ -271,12 +274,14 @@ class _Previewer:
         self._errors += [f"A topic of cluster {alias} cannot be described: {one}" for one in seen.unknown.values()]
         return seen
 
+    @cached_property
+    def _ledgers(self) -> Ledgers:
+        return Ledgers(self._clients, self._admins[Side.TARGET])
+
     def _topics_to_copy(self, source: TopicsSeen) -> set[str]:
         collected = _Collected()
-        ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
-        provenance = Provenance(
-            self._admins[Side.SOURCE], self._admins[Side.TARGET], self._selection, ledgers, collected, lambda _: False
-        )
+        source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
+        provenance = Provenance(source_admin, target_admin, self._selection, self._ledgers, collected, lambda _: False)
         allowed = provenance.foreseen(source.partitions)
         self._errors += collected.errors
         self._notes += [
@@ -284,6 +289,29 @@ class _Previewer:
             for topic in sorted(provenance.handed_over)
         ]
         return allowed - provenance.handed_over
+
+    def _other_names(self, topics: Collection[str]) -> None:
+        """Report remote topics to which the replication policy now gives other names than when they were copied."""
+        try:
+            ledger = self._ledgers.own()
+        except KafkaFailure:
+            return  # nothing has been copied, or this is reported elsewhere
+        entries = [
+            entry for tp in ledger.partitions() if tp.topic in topics and (entry := ledger.entry(tp)) is not None
+        ]
+        names = {entry.topic: entry.remote_topic for entry in entries}
+        renamed = [
+            f"{before} -> {now}"
+            for topic, before in sorted(names.items())
+            if before != (now := self._selection.remote(topic))
+        ]
+        if renamed:
+            more = f" and {len(renamed) - _NAMES_SHOWN} more" if len(renamed) > _NAMES_SHOWN else ""
+            self._notes.append(
+                f"Remote topics get other names: {', '.join(renamed[:_NAMES_SHOWN])}{more}. Copying continues at the current "
+                "positions, in the topics with the new names. Records that have been copied so far remain in the topics with the "
+                "old names."
+            )
 
     def _remote_topics(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
         alias = self._pair.target
@@ -345,11 +373,10 @@ class _Previewer:
         if not self._settings.bool("sync.topic.acls.enabled"):
             return
         collected, alias = _Collected(), self._pair.target
-        ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
         groups = plugins.group_filter(self._props) if self._settings.bool(GROUP_ACLS_KEY) else None
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
         writers = writing_principals(self._clients.settings(Side.TARGET, ClientKind.PRODUCER, ""))
-        acls = TopicAcls(source_admin, target_admin, self._selection, groups, ledgers, collected, writers)
+        acls = TopicAcls(source_admin, target_admin, self._selection, groups, self._ledgers, collected, writers)
         try:
             plan = acls.plan(sorted(topics), source.partitions.keys() - topics)
         except KafkaFailure as failure:

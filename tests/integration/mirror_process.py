@@ -106,7 +106,7 @@ class MirrorProcess:
         """Stop it with SIGTERM; returns its exit code and the seconds it took."""
         started = time.monotonic()
         self._process.terminate()
-        code = self._process.wait(30)
+        code = self._process.wait(30 * PATIENCE)
         return code, time.monotonic() - started
 
     def kill9(self, *, whole_family: bool = False) -> None:

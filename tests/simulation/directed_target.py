@@ -358,6 +358,36 @@ def _in_sync(profile: Profile) -> None:
     profile.burst = 1
 
 
+# -- a remote topic with another name
+
+
+def policy_changes(scenario: Scenario) -> None:
+    """Holders die with many records that they have not committed, some while they still read past those of their predecessor.
+    In between the replication policy changes, and changes back, and leaders move.
+    """
+    world, random = scenario.world, scenario.world.random
+    scenario.add_other_topic()
+    world.run(4.0)
+    for number in range(10):
+        _crash(scenario)
+        world.run(world.now + 0.5 + random.random())
+        if number < 2 or random.random() < 0.5:
+            scenario.use_other_policy()
+        if random.random() < 0.5:
+            scenario.move_target()
+        written = _end(scenario, LEDGER)
+        _start(scenario)
+        if random.random() < 0.5:
+            world.run(world.now + 10.0, lambda written=written: _end(scenario, LEDGER) > written)  # type: ignore[misc]
+        else:
+            world.run(world.now + random.choice([1.0, 4.0]))
+
+
+def _never_committed(profile: Profile) -> None:
+    _seldom(profile)
+    profile.produce_every_s = 0.02
+
+
 # -- a deposed leader of the ledger
 
 
@@ -650,6 +680,7 @@ def _seldom_old_and_slow(profile: Profile) -> None:
 
 
 REVIVED_SESSION = Schedule(revived_session, _in_sync)
+POLICY_CHANGES = Schedule(policy_changes, _never_committed)
 DEPOSED_TARGET_LEADER = Schedule(deposed_target_leader, _seldom_old_and_slow)
 
 
@@ -664,6 +695,7 @@ TARGET: tuple[Schedule, ...] = (
     Schedule(frozen_with_full_socket_doubled, _seldom_old),
     DEPOSED_TARGET_LEADER,
     REVIVED_SESSION,
+    POLICY_CHANGES,
     Schedule(rules_changed_beside_a_deposed_leader, _seldom_and_few),
     Schedule(stale_ledger_leader, _short_batches),
     Schedule(stale_seen, _seldom_short),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mm2.copy.executor import history
+from mm2.copy.executor.commits import Commits
 from mm2.copy.executor.continued_sessions import ContinuedSessions
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.cursor import Cursor
@@ -28,7 +29,7 @@ from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.copy.executor.window import Window
 from mm2.copy.ledger import Ledger
-from mm2.copy.session import Lease, Start, count_after
+from mm2.copy.session import Lease, LedgerEntry, Start, count_after
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import LATEST, TopicPartition
 from mm2.mirror.source_task import MirrorSourceTask
@@ -40,7 +41,7 @@ from tests.simulation.directed import (
     WRITTEN_PAST_THE_CUT,
     Schedule,
 )
-from tests.simulation.directed_target import DEPOSED_TARGET_LEADER, REVIVED_SESSION
+from tests.simulation.directed_target import DEPOSED_TARGET_LEADER, POLICY_CHANGES, REVIVED_SESSION
 from tests.simulation.scenario import Profile
 
 _OLD_MS = 30 * 86_400_000
@@ -239,6 +240,25 @@ def _without_ended(
     return {tp: question._replace(ended=()) for tp, question in _questions(self, asked).items()}
 
 
+_take_over = ContinuedSessions.take_over
+
+
+async def _without_look_up_elsewhere(self: ContinuedSessions, asking: list[tuple[Cursor, LedgerEntry]]) -> None:
+    await _take_over(self, [(cursor, entry) for cursor, entry in asking if not cursor.is_elsewhere])
+    elsewhere: dict[TopicPartition, int | None] = {
+        cursor.partition: entry.mark.source for cursor, entry in asking if cursor.is_elsewhere
+    }
+    if elsewhere:
+        self._new_sessions.open(elsewhere)
+
+
+_entry = Commits.entry
+
+
+def _entry_in_the_new_topic(self: Commits, cursor: Cursor) -> LedgerEntry:
+    return _entry(self, cursor).replace(remote_topic=cursor.outbox.partition.topic)
+
+
 #: Reverts S8, which alone keeps old batches from overtaking each other.
 _AT_ONCE_BEHIND: Final = (Outbox, "may_be_processed_late", lambda *_: False)
 MUTATIONS: tuple[Mutation, ...] = (
@@ -383,6 +403,24 @@ MUTATIONS: tuple[Mutation, ...] = (
         "they are looked for at the next take-over only",
         ((ProgressLookUps, "_questions", _without_ended),),
         schedule=REVIVED_SESSION,
+    ),
+    Mutation(
+        "R8",
+        "a session continues in a remote topic of another name",
+        ((SessionTable, "is_elsewhere", lambda *_: False),),
+        schedule=POLICY_CHANGES,
+    ),
+    Mutation(
+        "R8",
+        "records in flight to the topic with the old name are not looked up",
+        ((ContinuedSessions, "take_over", _without_look_up_elsewhere),),
+        schedule=POLICY_CHANGES,
+    ),
+    Mutation(
+        "R8",
+        "while they are read past, the ledger names the topic with the new name",
+        ((Commits, "entry", _entry_in_the_new_topic),),
+        schedule=POLICY_CHANGES,
     ),
     Mutation(
         "R4",

@@ -156,11 +156,12 @@ class Commits:
             cursor.conditions.note,
             end=cursor.known_end,
             lost_before=lost_before,
-            target_epoch=cursor.outbox.leader_epoch,
+            target_epoch=-1 if cursor.is_elsewhere else cursor.outbox.leader_epoch,
             lease=self._positions.lease(part.source),
             known_epoch=cursor.known_epoch,
             retired=cursor.retired,
             source_epochs=history.before(cursor.epochs, cursor.window.mark.source),
+            former=cursor.former,
         )
 
     @property
@@ -169,7 +170,7 @@ class Commits:
         return self._ledger is not None
 
     def _make_visible(self, cursor: Cursor, copied: SourceRange, last: int) -> None:
-        if self._syncs is not None:
+        if self._syncs is not None and not cursor.is_elsewhere:
             self._syncs.acked(cursor.partition, copied.first, last, copied.target_base, copied.count)
         self._arrived(cursor, copied)
 
@@ -240,7 +241,8 @@ class TransactionCommits(Commits):
             self._written[source] = _state(entry.mark, len(entry.lost), entry.foreign, entry.condition, entry.note)
 
     def acked(self, cursor: Cursor, copied: SourceRange, last: int) -> None:
-        self._in_transaction.append((cursor, copied, last))  # not visible before the commit
+        if not cursor.is_elsewhere:
+            self._in_transaction.append((cursor, copied, last))  # not visible before the commit
 
     @property
     def has_records(self) -> bool:
@@ -417,8 +419,17 @@ class TransactionCommits(Commits):
 
     def _source_state(self, cursor: Cursor) -> SourceState:
         session = self._sessions.get(cursor.partition)
+        remote_topic = cursor.spec.remote_topic
         return SourceState(
-            cursor.topic_id, cursor.leader_epoch, cursor.known_epoch, cursor.known_end, cursor.retired, session
+            cursor.topic_id,
+            cursor.leader_epoch,
+            cursor.known_epoch,
+            cursor.known_end,
+            cursor.retired,
+            session,
+            remote_topic,
+            self._sink.topic_ids.get(remote_topic, ""),
+            cursor.former,
         )
 
 
@@ -442,6 +453,14 @@ def _previous_commit_of(start: Start) -> PreviousCommit:
     state = None
     if not start.moved:
         state = SourceState(
-            entry.source_id, entry.source_epoch, entry.known_epoch, entry.end, entry.retired, entry.session
+            entry.source_id,
+            entry.source_epoch,
+            entry.known_epoch,
+            entry.end,
+            entry.retired,
+            entry.session,
+            entry.remote_topic,
+            entry.target_id,
+            entry.former,
         )
     return PreviousCommit(entry.mark, dict(entry.gaps), chunk.number, chunk.extent(), len(entry.lost), state)

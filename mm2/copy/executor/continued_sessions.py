@@ -25,7 +25,7 @@ from mm2.copy.executor.target_progress import (
     TargetLookUp,
     TargetProgress,
 )
-from mm2.copy.session import LedgerEntry
+from mm2.copy.session import LedgerEntry, Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
@@ -34,6 +34,10 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 _RETRY_S: Final = 0.25
+#: Answers about a topic that was deleted, or deleted and created again.
+_GONE: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
+)
 
 
 class ContinuedSessions:
@@ -117,15 +121,7 @@ class ContinuedSessions:
         refused_since: dict[TopicPartition, float] = {}
         while waiting and not self._link.stop.is_set():
             questions = {
-                tp: ProgressQuestion(
-                    entry.session.producer,
-                    entry.mark.records,
-                    entry.mark.target,
-                    entry.session.start.target,
-                    max(entry.target_epoch, cursor.outbox.leader_epoch),
-                    self._sink.topic_ids.get(tp.topic, ""),
-                    entry.ended_sessions,
-                )
+                tp: self._question(cursor, entry, entry.session)
                 for tp, (cursor, entry) in waiting.items()
                 if entry.session is not None
             }
@@ -152,7 +148,7 @@ class ContinuedSessions:
                     del waiting[tp]
                     cursor.fail(PartitionState.INCONSISTENT, str(answer))
                 elif (
-                    not answer.is_final
+                    not (answer.is_final or self._is_gone(entry, answer))
                     or time.monotonic() - refused_since.setdefault(tp, time.monotonic()) < LOOK_UP_REFUSED_S
                 ):
                     # A broker may just have started, or an ACL may be about to be granted.
@@ -168,6 +164,25 @@ class ContinuedSessions:
                 self._new_sessions.open(blind)
             if waiting:
                 await self._link.pause(_RETRY_S)
+
+    def _question(self, cursor: Cursor, entry: LedgerEntry, session: Session) -> ProgressQuestion:
+        epoch, topic_id = cursor.outbox.leader_epoch, self._sink.topic_ids.get(entry.remote_topic, "")
+        if cursor.is_elsewhere:  # the outbox is that of another topic
+            epoch, topic_id = -1, entry.target_id
+        return ProgressQuestion(
+            session.producer,
+            entry.mark.records,
+            entry.mark.target,
+            session.start.target,
+            max(entry.target_epoch, epoch),
+            topic_id,
+            entry.ended_sessions,
+        )
+
+    def _is_gone(self, entry: LedgerEntry, answer: KafkaFailure) -> bool:
+        """Whether a topic that is no longer written to has been deleted. One that is written to is created again."""
+        is_gone = isinstance(answer, BrokerFailure) and answer.code in _GONE
+        return is_gone and self._sessions.is_elsewhere(entry)
 
     def _newest(
         self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress
@@ -288,7 +303,7 @@ class ContinuedSessions:
                 continue
             note = f"at least once: after a crash the progress could not be looked up: {answer}"
             for cursor in self._cursors.values():
-                if cursor.spec.remote_topic == target.topic:
+                if cursor.outbox.partition.topic == target.topic:
                     cursor.conditions.note = note
 
 

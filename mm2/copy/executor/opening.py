@@ -5,6 +5,8 @@
   a session, not handed off cleanly          look up its progress on the target, skip those records
   a session, but its target was recreated    stop: RECREATED
   a session with other rules                 skip its records under its rules, then a new session
+  a session, but its remote topic has        the same; the new session is in the topic with the new name
+  another name now
   a session whose records cannot be counted  if there are some after the mark: a new session at the mark, at least once
   a session, but now in transactions         the same, then transactions
   a position only                            a new session, written to the ledger before the first batch is sent
@@ -38,12 +40,14 @@ from mm2.kafka.structs import TopicPartition
 class _Ways:
     """Partitions by the way in which they start.
 
-    ``clean`` and ``asking`` continue a session: the latter after a look-up. ``positions`` open a new one. ``named``
-    have a configured offset and no state. Of ``renamed`` the id of the remote topic has to be confirmed first.
+    ``clean`` and ``asking`` continue a session: the latter after a look-up. ``elsewhere`` end one in a topic of another
+    name, also after a look-up. ``positions`` open a new one. ``named`` have a configured offset and no state. Of
+    ``renamed`` the id of the remote topic has to be confirmed first.
     """
 
     clean: list[tuple[Cursor, LedgerEntry]] = field(default_factory=list)
     asking: list[tuple[Cursor, LedgerEntry]] = field(default_factory=list)
+    elsewhere: list[tuple[Cursor, LedgerEntry]] = field(default_factory=list)
     positions: dict[TopicPartition, int | None] = field(default_factory=dict)
     named: dict[TopicPartition, int] = field(default_factory=dict)
     renamed: dict[TopicPartition, Start] = field(default_factory=dict)
@@ -83,6 +87,8 @@ class Opening:
         for cursor, entry in ways.clean:
             self._continued.continue_session(cursor, entry)
         self._tasks.spawn(self._continued.take_over(ways.asking))
+        # Separately: their topic may be the remote topic of another partition by now.
+        self._tasks.spawn(self._continued.take_over(ways.elsewhere))
         self._new_sessions.open(ways.positions)
         for topic in {self._cursors[tp].spec.remote_topic for tp in ways.renamed}:
             rows = {tp: start for tp, start in ways.renamed.items() if self._cursors[tp].spec.remote_topic == topic}
@@ -116,7 +122,7 @@ class Opening:
         elif start.clean:
             ways.clean.append((cursor, entry))
         else:
-            ways.asking.append((cursor, entry))
+            (ways.elsewhere if cursor.is_elsewhere else ways.asking).append((cursor, entry))
 
     async def _begin_certainly(self, topic: str, starts: Mapping[TopicPartition, Start]) -> None:
         """Start partitions whose remote topic has another id in the metadata than in the ledger: one response may be
@@ -132,7 +138,9 @@ class Opening:
     def _remember(self, cursor: Cursor, entry: LedgerEntry, start: Start) -> None:
         """Give a cursor the state that is in the ledger."""
         cursor.window.trail = Trail(start.chunk, entry.gaps, start.unwritten)
-        cursor.retired = entry.retired
+        cursor.retired, cursor.former = entry.retired, entry.former
+        if self._sessions.is_elsewhere(entry):
+            cursor.be_elsewhere(entry.remote_topic)
         if start.moved and self._has_another_target(entry):
             cursor.window.trail.restart()
             cursor.retired = retire(cursor.retired, entry.target_id)
@@ -148,6 +156,6 @@ class Opening:
             self._sessions.marks[cursor.partition] = entry.mark
 
     def _has_another_target(self, entry: LedgerEntry) -> bool:
-        """Whether the remote topic is another one than in the ledger."""
-        now = self._sink.topic_ids.get(entry.remote_topic, "")
+        """Whether the remote topic is another one than in the ledger, with the same name."""
+        now = "" if self._sessions.is_elsewhere(entry) else self._sink.topic_ids.get(entry.remote_topic, "")
         return bool(now and entry.target_id) and now != entry.target_id

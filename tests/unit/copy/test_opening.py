@@ -24,13 +24,24 @@ from mm2.copy.executor.target_progress import (
     FoundBatch,
     InconsistentTarget,
     Prints,
+    ProgressQuestion,
     RevivedSession,
     TargetProgress,
     fingerprint,
 )
 from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.segments import Segment, SegmentChunk, UnwrittenChunks
-from mm2.copy.session import EndedSession, LedgerEntry, Lost, Mark, Rules, Session, Start
+from mm2.copy.session import (
+    EndedSession,
+    FormerTopic,
+    LedgerEntry,
+    Lost,
+    Mark,
+    PartitionCondition,
+    Rules,
+    Session,
+    Start,
+)
 from mm2.copy.spec import Assignment, ChangesSpec, CopySpec, TransactionsSpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.cluster import Cluster
@@ -378,6 +389,116 @@ def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
     scene.look_up.count_own = count_own
     play(scene, lambda: search(scene))
     assert scene.cursor.conditions.stop is not None
+
+
+# -- a remote topic that has another name now ------------------------------------------------------------------------------
+
+ELSEWHERE = ENTRY.replace(remote_topic="old", target_id="gone", target_epoch=2)
+TRAIL = SegmentChunk(6, [Segment(0, 100, 50)])
+
+
+def test_records_that_are_in_the_topic_with_the_old_name_are_skipped() -> None:
+    scene = Scene()
+    cursor, outbox = scene.cursor, scene.outbox
+    outbox.leader_epoch = 5  # of the other topic
+    asked: list[Mapping[TopicPartition, ProgressQuestion]] = []
+
+    def progress(questions: Mapping[TopicPartition, ProgressQuestion]) -> dict[TopicPartition, TargetProgress]:
+        asked.append(questions)
+        return dict.fromkeys(questions, TargetProgress(57, 157, 4, (FoundBatch(50, 150, 7),)))
+
+    scene.look_up.progress = progress
+    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
+    ((target, question),) = asked[0].items()
+    assert (str(target), question.topic_id, question.leader_epoch, question.behind) == ("old-0", "gone", 2, 150)
+    assert (cursor.predecessor.remaining, cursor.is_elsewhere, cursor.window.trail.newest) == (7, True, TRAIL)
+    scene.written()
+    scene.bench.fetch(batch(50, 10))
+    assert (scene.bench.owner.calls, cursor.suspended, outbox.queue) == ([("finished", 57)], True, deque())
+
+    scene.offsets[LATEST] = [30]
+    play(scene, lambda: scene.new_sessions.open_next(cursor))
+    assert (cursor.spec, cursor.former, cursor.window.mark) == (SPEC, FormerTopic("old", 57), Mark(57, 30, 0))
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(57, 30, 0), UNCOMMITTED)}
+    assert (cursor.window.trail.newest, cursor.window.foreign, scene.sessions.marks) == (SegmentChunk(7), 0, {})
+    assert (cursor.window.trail.gaps, cursor.lost) == ({"control": 2}, [*ENTRY.lost])
+    scene.written()
+    scene.bench.fetch(batch(57, 3))
+    scene.bench.ack(30)
+    assert (scene.bench.offsets(), cursor.window.mark) == ([57, 58, 59], Mark(60, 33, 3))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [Start(50, 50, ELSEWHERE, TRAIL), Start(50, 50, ELSEWHERE, TRAIL, clean=True)],
+    ids=["looked up", "handed off cleanly"],
+)
+def test_a_session_that_has_copied_nothing_more_ends_at_its_mark_in_the_topic_with_the_old_name(start: Start) -> None:
+    scene = Scene()
+    scene.standings = [TargetProgress(50, 150)]
+    play(scene, lambda: scene.begin(start))
+    assert (scene.cursor.former, scene.cursor.window.mark) == (FormerTopic("old", 50), Mark(50, 70, 0))
+    assert not scene.sessions.current[TP].after
+
+
+@pytest.mark.parametrize("code", [3, 100, 103, 29], ids=["deleted", "deleted too", "recreated", "no right"])
+def test_records_in_flight_to_a_topic_that_cannot_be_read_are_copied_again(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr("mm2.copy.executor.continued_sessions.LOOK_UP_REFUSED_S", 0.02)
+    scene = Scene()
+    scene.standings = [BrokerFailure.of(code)] * 1000
+    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
+    assert (scene.cursor.former, scene.cursor.window.mark) == (FormerTopic("old", 50), Mark(50, 70, 0))
+    assert scene.cursor.conditions.note.startswith("at least once")
+
+
+def test_a_topic_that_has_the_name_still_is_awaited_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.continued_sessions.LOOK_UP_REFUSED_S", 0.0)
+    scene = Scene()
+    scene.standings = [*[BrokerFailure.of(3)] * 20, TargetProgress(50, 150)]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
+    assert (scene.cursor.conditions.note, scene.sessions.current) == ("", {TP: SESSION})
+
+
+def test_records_that_the_topic_with_the_old_name_has_lost_are_copied_to_the_other_one() -> None:
+    scene = Scene()
+    scene.standings = [TargetProgress(44, 144)]
+    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
+    assert (scene.truncated, scene.cursor.is_elsewhere) == ([(44, 144)], True)
+
+
+@pytest.mark.parametrize("changes", [{}, {"transactions": TransactionsSpec("id")}], ids=["default", "exactly once"])
+@pytest.mark.parametrize("start", [Start(50, 50), Start(20, 20, moved=True)], ids=["committed", "reset"])
+def test_without_a_session_copying_continues_at_the_position(changes: dict[str, Any], start: Start) -> None:
+    """Given an entry of exactly-once mode, or a position that a user has set."""
+    scene = Scene(**changes)
+    entry = ELSEWHERE.replace(session=None)
+    play(scene, lambda: scene.begin(dataclasses.replace(start, entry=entry, chunk=TRAIL)))
+    cursor, position = scene.cursor, start.position or 0
+    assert cursor.window.mark == Mark(position, -1 if changes else 70, 0), "not at the mark's target offset"
+    assert (cursor.former, cursor.window.trail.newest) == (FormerTopic("old", position), SegmentChunk(7))
+
+
+def test_a_session_before_transactions_is_read_past_in_the_topic_with_the_old_name() -> None:
+    scene = Scene(transactions=TransactionsSpec("id"))
+    scene.standings = [TargetProgress(53, 153, 4, (FoundBatch(50, 150, 3),))]
+    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
+    scene.bench.fetch(batch(50, 5))
+    assert scene.bench.owner.calls == [("finished", 53)]
+    play(scene, lambda: scene.new_sessions.open_next(scene.cursor))
+    assert (scene.cursor.former, scene.cursor.window.mark) == (FormerTopic("old", 53), Mark(53, -1, 0))
+
+
+def test_a_contradiction_in_the_topic_with_the_old_name_still_lasts_until_the_position_is_reset() -> None:
+    condition = PartitionCondition(PartitionState.INCONSISTENT, "appended twice", 50, 5)
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 50, ELSEWHERE.replace(condition=condition), TRAIL)))
+    assert scene.cursor.conditions.stop == condition
+    reset = Start(20, 20, ELSEWHERE.replace(condition=condition, session=None), TRAIL, moved=True)
+    scene = Scene()
+    play(scene, lambda: scene.begin(reset))
+    assert (scene.cursor.stopped, scene.cursor.window.mark) == (False, Mark(20, 70, 0))
 
 
 # -- a session that begins ------------------------------------------------------------------------------------------------
