@@ -100,6 +100,12 @@ def _short(profile: Profile) -> None:
     profile.commit_ms = 200
 
 
+def _lasting(profile: Profile) -> None:
+    """A micro-batch that does not end: the next one would continue."""
+    _forgetful(profile)
+    profile.batch_s = 3600.0
+
+
 def _frozen(profile: Profile) -> None:
     """Lease holders that are frozen while batches wait, without lease transfers in between."""
     profile.batch_s = 60.0
@@ -367,6 +373,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ((Copier, "_starts", _clean_when_idle),),
         ("network", "stall"),
         _short,
+    ),
+    Mutation(
+        "progress",
+        "nothing is sent after an error",
+        ((ProduceOutcomes, "_start_over", lambda *_: None),),
+        ("errors",),
+        _lasting,
     ),
     Mutation(
         "R2",
