@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from fastapi import APIRouter
@@ -33,6 +33,7 @@ from mm2.connect.rest.worker_resources import internal_router, loggers_router, s
 from mm2.mirror.anonymous_access import AnonymousAccess
 from mm2.mirror.redaction import RedactedHerder
 from mm2.mirror.rest import RESERVED, Apps, flow_path
+from mm2.reasons import SparkDown
 
 _FLOWS: Final = "flows"
 _INTERNAL: Final = re.compile(r"/connectors/[^/]+/(tasks|fence)")
@@ -48,11 +49,15 @@ class FlowResources:
         *,
         internal: bool,
         apps: Apps | None = None,
+        spark_down: Callable[[], SparkDown | None] = lambda: None,
     ) -> None:
-        """Raises ConnectError or ConfigException for an extension that cannot be created."""
+        """``spark_down`` returns why Spark starts no task, or None. Raises ConnectError or ConfigException for an
+        extension that cannot be created.
+        """
         self._herders: dict[SourceAndTarget, Herder] = {}
         self._settings = settings
         self._internal = internal
+        self._spark_down = spark_down
         timeout_s = settings.limits.request_timeout_s
         self.requests = Requests(RestClient(settings.props, timeout_s), timeout_s)
         first = cast(Herder, _First(self))
@@ -117,7 +122,7 @@ class FlowResources:
             response_model=HealthInfo,
             responses=refusals()
             | {
-                503: {"model": HealthInfo, "description": "A flow is starting."},
+                503: {"model": HealthInfo, "description": "A flow is starting, or Spark starts no tasks."},
                 500: {"model": HealthInfo, "description": "The herder of a flow does not answer."},
             },
         )
@@ -126,9 +131,14 @@ class FlowResources:
             timeout_s = self._settings.limits.health_timeout_s
             herders = self._herders
             answers = await asyncio.gather(*(self.requests.health(herder, timeout_s) for herder in herders.values()))
+            down = self._spark_down()
+            if down is not None:
+                copies_nothing = HealthInfo("unhealthy", f"No records are copied: {down}.", 503)
+                answers = [max(copies_nothing, answer, key=_badness) for answer in answers]
             worst = max(answers, key=_badness)
             each = {str(pair): answer.to_json() for pair, answer in zip(herders, answers, strict=True)}
-            return JsonAnswer({**worst.to_json(), "flows": each}, worst.http_status)
+            more = {} if down is None else {"spark": {"reason": str(down.code), "message": down.message}}
+            return JsonAnswer({**worst.to_json(), "flows": each, **more}, worst.http_status)
 
         return router
 

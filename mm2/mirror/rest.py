@@ -25,6 +25,7 @@ from mm2.connect.herder.interface import Herder
 from mm2.connect.rest.binding import Binding, exposed
 from mm2.connect.rest.settings import RestSettings
 from mm2.mirror import local_processes
+from mm2.reasons import SparkDown
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -50,12 +51,20 @@ _FIRST_PORT: Final = 8083
 _TRIES: Final = 1000
 
 
+def _up() -> SparkDown | None:
+    """Used without Spark."""
+    return None
+
+
 class FlowsRest:
     """The ports of the process, bound by the constructor; requests are answered after :meth:`serve`."""
 
-    def __init__(self, config: MirrorMakerConfig, apps: Apps | None = None) -> None:
+    def __init__(
+        self, config: MirrorMakerConfig, apps: Apps | None = None, spark_down: Callable[[], SparkDown | None] = _up
+    ) -> None:
         """Raises ConfigException, or ConnectError if a port cannot be bound."""
         self._apps = apps or {}
+        self._spark_down = spark_down
         props = config.rest_props()
         self.internal = config.internal_rest
         self.binding = Binding(RestSettings.of(props)) if _LISTENERS in props else _bind_nearby(props)
@@ -102,7 +111,9 @@ class FlowsRest:
         from mm2.mirror.flow_resources import FlowResources  # noqa: PLC0415
 
         try:
-            resources = FlowResources(self._herders, self._settings, internal=self.internal, apps=self._apps)
+            resources = FlowResources(
+                self._herders, self._settings, internal=self.internal, apps=self._apps, spark_down=self._spark_down
+            )
             with self._lock:
                 if self._stopped:
                     return

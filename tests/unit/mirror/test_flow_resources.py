@@ -15,6 +15,7 @@ from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
 from mm2.mirror.flow_resources import FlowResources
 from mm2.mirror.rest import RESERVED, flow_path
+from mm2.reasons import SparkDown, SparkDownCode
 from tests.unit.connect.rest.toy_herder import ToyHerder
 
 PAIRS = [
@@ -45,8 +46,16 @@ def binding() -> Binding:
 
 
 @pytest.fixture
-def resources(herders: dict[SourceAndTarget, ToyHerder], internal: bool, binding: Binding) -> FlowResources:
-    return FlowResources(herders, binding.settings, internal=internal)
+def spark() -> list[SparkDown]:
+    """Why Spark is down, if it is."""
+    return []
+
+
+@pytest.fixture
+def resources(
+    herders: dict[SourceAndTarget, ToyHerder], internal: bool, binding: Binding, spark: list[SparkDown]
+) -> FlowResources:
+    return FlowResources(herders, binding.settings, internal=internal, spark_down=lambda: spark[-1] if spark else None)
 
 
 @pytest.fixture
@@ -132,3 +141,16 @@ def test_the_health_of_the_process_is_that_of_its_worst_flow(
 ) -> None:
     status, body = ask("GET", "/health")
     assert (status, body["status"], set(body["flows"])) == (200, "healthy", {str(pair) for pair in PAIRS})
+
+
+def test_the_process_is_not_healthy_while_spark_is_down(
+    ask: Ask, herders: dict[SourceAndTarget, ToyHerder], spark: list[SparkDown]
+) -> None:
+    assert "spark" not in ask("GET", "/health")[1]
+    spark.append(SparkDown(SparkDownCode.EXECUTOR_STOPPED, "Spark is restarting"))
+    status, body = ask("GET", "/health")
+    assert (status, body["status"]) == (503, "unhealthy"), "a restart of the process is not needed"
+    assert body["message"] == "No records are copied: Spark is restarting."
+    assert {one["message"] for one in body["flows"].values()} == {body["message"]}
+    assert body["spark"] == {"reason": "executor_stopped", "message": "Spark is restarting"}
+    assert ask("GET", "/a/b/health")[0] == 200, "the worker responds"
