@@ -96,7 +96,8 @@ class KafkaBasedLog:
             message = "a log needs either on_record or on_batches"
             raise ValueError(message)
         self._on_record = on_record
-        self._on_batches: OnBatches = on_batches or self._deliver_all
+        self._on_batches = on_batches
+        self._limit = cluster.settings.decompression_max_bytes
         self._producer = producer
         self._read_committed = read_committed
         self._wanted = None if partitions is None else sorted(partitions)
@@ -304,6 +305,9 @@ class KafkaBasedLog:
         tp = fetched.topic_partition
         first = self._positions[tp]
         visible = VisibleBatches(fetched.records, first, aborted=fetched.aborted if self._read_committed else None)
+        if self._on_batches is None:
+            self._deliver_all(tp, visible)
+            return
         views: list[BatchView] = []
         failure: CorruptBatch | None = None
         try:
@@ -312,17 +316,26 @@ class KafkaBasedLog:
             failure = error  # the batches before it are valid
         if views:
             self._on_batches(tp.partition, views, first)
-        with self._moved:
-            self._positions[tp] = visible.position
-            self._moved.notify_all()
+        self._move(tp, visible.position)
         if failure is not None:
             raise failure
 
-    def _deliver_all(self, partition: int, views: Sequence[BatchView], position: int) -> None:
-        # Decode all batches first: the answer is retried if one of them fails, and no record may be delivered twice.
-        for record in [record for view in views for record in decode_batch(view)]:
-            if record.offset >= position:
-                self._deliver(partition, record)
+    def _deliver_all(self, tp: TopicPartition, visible: VisibleBatches) -> None:
+        # One batch after another: only one is decompressed at a time, and when one fails, those before it are not
+        # delivered again.
+        position = self._positions[tp]
+        for view in visible:
+            for record in decode_batch(view, self._limit):
+                if record.offset >= position:
+                    self._deliver(tp.partition, record)
+            position = visible.position
+            self._move(tp, position)
+        self._move(tp, visible.position)
+
+    def _move(self, tp: TopicPartition, position: int) -> None:
+        with self._moved:
+            self._positions[tp] = position
+            self._moved.notify_all()
 
     def _deliver(self, partition: int, record: Record) -> None:
         timestamp = -1 if record.timestamp is None else record.timestamp

@@ -44,6 +44,9 @@ The values create ASGI applications. They are passed the resources of the proces
 directly. The applications themselves, HTTP and WebSockets, are behind the same authentication as the resources.
 """
 
+Failing: TypeAlias = Callable[[SourceAndTarget], list[str]]
+"""Why a flow cannot copy although its workers respond: one sentence for each lane."""
+
 _LISTENERS: Final = "listeners"
 _HOST: Final = "127.0.0.1"
 _FIRST_PORT: Final = 8083
@@ -53,9 +56,10 @@ _TRIES: Final = 1000
 class FlowsRest:
     """The ports of the process, bound by the constructor; requests are answered after :meth:`serve`."""
 
-    def __init__(self, config: MirrorMakerConfig, apps: Apps | None = None) -> None:
+    def __init__(self, config: MirrorMakerConfig, apps: Apps | None = None, *, failing: Failing = lambda _: []) -> None:
         """Raises ConfigException, or ConnectError if a port cannot be bound."""
         self._apps = apps or {}
+        self._failing = failing
         props = config.rest_props()
         self.internal = config.internal_rest
         self.binding = Binding(RestSettings.of(props)) if _LISTENERS in props else _bind_nearby(props)
@@ -102,7 +106,9 @@ class FlowsRest:
         from mm2.mirror.flow_resources import FlowResources  # noqa: PLC0415
 
         try:
-            resources = FlowResources(self._herders, self._settings, internal=self.internal, apps=self._apps)
+            resources = FlowResources(
+                self._herders, self._settings, internal=self.internal, apps=self._apps, failing=self._failing
+            )
             with self._lock:
                 if self._stopped:
                     return

@@ -196,6 +196,7 @@ class FlowObserver:
             work.workers,
             status.micro_batches,
             status.lost,
+            sum(1 for lane in status.lanes if lane.failing),
             self._metric_formats,
             inputs.differences,
             sum(one.records for one in verified.values()),

@@ -268,6 +268,11 @@ class HealthInfo:
         return cls("starting", f"Worker is still starting up. {details}".rstrip(), 503)
 
     @classmethod
+    def blocked(cls, details: str) -> HealthInfo:
+        """The herder responds, but its tasks cannot do their work. The status is not 500: a restart would not help."""
+        return cls("unhealthy", details, 503)
+
+    @classmethod
     def unhealthy(cls, details: str) -> HealthInfo:
         """The herder has started but does not respond; ``details`` name the stage in progress."""
         sentence = "Worker was unable to handle this request and may be unable to handle other requests."

@@ -196,7 +196,8 @@ class Fetcher:
             if view is None:
                 state.position, state.batches = state.batches.position, None
                 continue
-            records, position = _records(tp, view), state.position or 0
+            limit = self._cluster.settings.decompression_max_bytes
+            records, position = _records(tp, view, limit), state.position or 0
             if records and records[0].offset < position:
                 records = [record for record in records if record.offset >= position]
             state.ready, state.ready_at = records, 0
@@ -293,7 +294,7 @@ class Fetcher:
             self._changed.notify_all()
 
 
-def _records(tp: TopicPartition, view: BatchView) -> list[ConsumerRecord]:
+def _records(tp: TopicPartition, view: BatchView, limit: int) -> list[ConsumerRecord]:
     log_append_time = view.header is not None and view.header.is_log_append_time
 
     def record(fields: Fields) -> ConsumerRecord:
@@ -301,4 +302,4 @@ def _records(tp: TopicPartition, view: BatchView) -> list[ConsumerRecord]:
         at = _NO_TIMESTAMP if timestamp is None else timestamp
         return ConsumerRecord(tp, offset, key, value, headers, at, log_append_time)
 
-    return decode_batch_as(record, view)
+    return decode_batch_as(record, view, limit)

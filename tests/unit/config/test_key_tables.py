@@ -50,6 +50,7 @@ DEFINITIONS = {
 OWN_DEFAULT = {"key.serializer", "value.serializer", "key.deserializer", "value.deserializer", "share.acquire.mode"}
 # Kafka's policy Allowlist declares its key itself.
 OURS = {
+    "decompression.max.bytes",
     "connector.client.config.override.allowlist",
     "plugin.isolation",
     "tombstone.dead.groups.enabled",

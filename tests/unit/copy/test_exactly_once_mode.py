@@ -623,7 +623,7 @@ def test_a_position_of_a_transaction_that_was_never_committed_counts_in_no_mode(
     data = encode_batch([Record(b"p", b"99")], producer=(5, 0, 0), attributes=TRANSACTIONAL)
     seen: list[int] = []
     address = TopicPartition("offsets", 0)
-    settings = SimpleNamespace(request_timeout_ms=1000, client_rack="")
+    settings = SimpleNamespace(request_timeout_ms=1000, client_rack="", decompression_max_bytes=1 << 20)
     cluster = cast(Any, SimpleNamespace(name="B", settings=settings))
     log = KafkaBasedLog(
         cluster,
