@@ -39,7 +39,7 @@ from mm2.mirror.plans import FlowPlan
 from mm2.mirror.provenance import Provenance
 from mm2.mirror.record_changes import changes_spec, changing_keys
 from mm2.mirror.recurring_errors import RecurringErrors
-from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
+from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics, RemoteTopicsLimits
 from mm2.mirror.required_acls import AclStatus, Names, RequiredAcl, required_acls
 from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
@@ -295,6 +295,7 @@ class _Previewer:
             self._settings.int(REPLICATION_FACTOR_KEY),
             lambda _: False,
             or_broker_default=REPLICATION_FACTOR_KEY not in self._props,
+            limits=RemoteTopicsLimits.of(self._settings),
         )
         creatable = {
             topic: source.partitions[topic] for topic in topics if self._selection.remote(topic) not in target.unknown
@@ -316,7 +317,8 @@ class _Previewer:
             details = {"partitions": f"{target.partitions[remote]} -> {count}"}
             self._steps.append(Step(alias, "add partitions", remote, details))
         self._errors += [
-            f"Topic {remote} on cluster {alias} {why}" for remote, why in (*plan.wide.items(), *plan.unknown.items())
+            f"Topic {remote} on cluster {alias} {why}"
+            for remote, why in (*plan.wide.items(), *plan.unknown.items(), *plan.over_limit.items())
         ]
 
     @property

@@ -11,10 +11,12 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 import structlog
 
+from mm2.config.configdef import AbstractConfig
+from mm2.config.mirror_keys import REMOTE_PARTITIONS_KEY, REMOTE_TOPIC_PARTITIONS_KEY
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -40,13 +42,50 @@ class RemoteTopicsPlan:
     """What `RemoteTopics.ensure` would do: the topics to create, and new partition counts by remote topic.
 
     `wide` topics have more partitions than their sources. `unknown` topics cannot be created, since the configs of
-    their sources are not known. Both have a message each, without its subject.
+    their sources are not known. `over_limit` topics are not created, or get no more partitions, because of
+    `RemoteTopicsLimits`. All have a message each, without its subject.
     """
 
     create: tuple[NewTopic, ...]
     grow: Mapping[str, int]
     wide: Mapping[str, str]
     unknown: Mapping[str, str]
+    over_limit: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTopicsLimits:
+    """What a source may cause on the target: partitions of one remote topic, and of all of a flow.
+
+    Every topic has a partition, so the second limits the number of topics, too.
+    """
+
+    topic_partitions: int
+    partitions: int
+
+    @classmethod
+    def of(cls, settings: AbstractConfig) -> Self:
+        """The limits of a source connector."""
+        return cls(settings.int(REMOTE_TOPIC_PARTITIONS_KEY), settings.int(REMOTE_PARTITIONS_KEY))
+
+    def exceeded(self, wanted: Mapping[str, int], existing: Mapping[str, int]) -> dict[str, str]:
+        """The topics that must not have the wanted number of partitions, and why, without its subject.
+
+        `existing` are those of all remote topics of the flow. Topics are admitted in the order of their names, so the
+        result is the same each time.
+        """
+        left = self.partitions - sum(existing.values())
+        exceeded = {}
+        for remote, count in sorted(wanted.items()):
+            more = count - existing.get(remote, 0)
+            if count > self.topic_partitions:
+                exceeded[remote] = f"is limited to {self.topic_partitions} partitions ({REMOTE_TOPIC_PARTITIONS_KEY})"
+            elif more > left:
+                limit = f"{self.partitions} partitions ({REMOTE_PARTITIONS_KEY})"
+                exceeded[remote] = f"would exceed the limit of all remote topics of the flow, {limit}"
+            else:
+                left -= more
+        return exceeded
 
 
 @dataclass
@@ -65,6 +104,7 @@ class RemoteTopics:
     pause: Callable[[float], bool]
     recurring: RecurringErrors = field(default_factory=RecurringErrors)
     or_broker_default: bool = False
+    limits: RemoteTopicsLimits | None = None
     # Properties with their values that this target has rejected.
     _refused: set[tuple[str, str]] = field(default_factory=set)
 
@@ -75,10 +115,10 @@ class RemoteTopics:
         changes that were made and verified. Failures are reported and left out.
         """
         plan = self.plan(source, target)
-        for remote, message in (*plan.wide.items(), *plan.unknown.items()):
+        for remote, message in (*plan.wide.items(), *plan.unknown.items(), *plan.over_limit.items()):
             self._report(remote, message)
         wanted = self._create(plan.create) | self._grow(plan.grow)
-        touched = [*(topic.name for topic in plan.create), *plan.grow, *plan.wide, *plan.unknown]
+        touched = [*(topic.name for topic in plan.create), *plan.grow, *plan.wide, *plan.unknown, *plan.over_limit]
         self.recurring.keep_only("remote topic ", {f"remote topic {remote}" for remote in touched})
         return {**target, **self._verified(wanted, target)}
 
@@ -97,6 +137,9 @@ class RemoteTopics:
             for remote, topic in remote_of.items()
             if target.get(remote, 0) > source[topic]
         }
+        over_limit = self._over_limit(remote_of, source, target)
+        grow = {remote: count for remote, count in grow.items() if remote not in over_limit}
+        missing = {remote: topic for remote, topic in missing.items() if remote not in over_limit}
         new, unknown = [], {}
         for some in chunks(missing, TOPICS_PER_REQUEST):
             described = self.source_admin.describe_configs([missing[remote] for remote in some])
@@ -108,7 +151,22 @@ class RemoteTopics:
                 else:
                     copied = self._acceptable(self.config_sync.for_creation(configs))
                     new.append(NewTopic(remote, source[topic], self.replication_factor, copied))
-        return RemoteTopicsPlan(tuple(new), grow, wide, unknown)
+        return RemoteTopicsPlan(tuple(new), grow, wide, unknown, over_limit)
+
+    def _over_limit(
+        self, remote_of: Mapping[str, str], source: Mapping[str, int], target: Mapping[str, int]
+    ) -> dict[str, str]:
+        """The remote topics that would exceed a limit, with a message that names both numbers of partitions."""
+        if self.limits is None:
+            return {}
+        existing = {remote: target[remote] for remote in remote_of if remote in target}
+        wanted = {
+            remote: source[topic] for remote, topic in remote_of.items() if existing.get(remote, 0) < source[topic]
+        }
+        return {
+            remote: f"{why}: it has {existing.get(remote, 0)}, its source {wanted[remote]}. No records of the others are copied"
+            for remote, why in self.limits.exceeded(wanted, existing).items()
+        }
 
     def rehearse(self, topics: Iterable[NewTopic]) -> dict[str, KafkaFailure | None]:
         """The target's answers to the creation of these topics, by name; nothing is created."""

@@ -29,7 +29,7 @@ from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.offset_checks import Offsets, check_source_offsets
 from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
 from mm2.mirror.provenance import RENEW_S, Provenance
-from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
+from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics, RemoteTopicsLimits
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
@@ -115,6 +115,7 @@ class MirrorSourceConnector(MirrorConnector):
             scheduler.pause,
             self._recurring,
             or_broker_default=REPLICATION_FACTOR_KEY not in self._props,
+            limits=RemoteTopicsLimits.of(self._settings),
         )
         self._ledgers = Ledgers(self._clients, self._target_admin)
         self._provenance = Provenance(
