@@ -33,6 +33,8 @@ _MAX_WAIT_OF_SEVERAL_MS = 500
 _FETCH_BYTES = 8 << 20
 _PARTITION_BYTES = 1 << 20
 _KEPT_BUFFER_BYTES = 1 << 16
+_QUIET_FAILURES = 3
+_LOGGED_EVERY = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +253,11 @@ class KafkaBasedLog:
                         return
                     if not isinstance(error, KafkaFailure):
                         self._log.exception("internal error while reading")
+                    is_new = str(error) != str(self._failure) or failures == _QUIET_FAILURES
                     self._failure = error
-                    (self._log.debug if failures < 3 else self._log.warning)("reading failed", error=str(error))
+                    # A batch that cannot be read is tried again each second for as long as it exists.
+                    is_loud = failures >= _QUIET_FAILURES and (is_new or failures % _LOGGED_EVERY == 0)
+                    (self._log.warning if is_loud else self._log.debug)("reading failed", error=str(error))
                     self._reader.close()
                     self._buffer = bytearray(_KEPT_BUFFER_BYTES)  # the traceback may still refer to the previous one
                     self._cluster.invalidate(self._topic)
