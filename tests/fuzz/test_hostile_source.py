@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -28,7 +27,7 @@ def attacked(seed: int, calls: int) -> tuple[dict[str, Any], HostileBroker]:
 
 
 @pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
-def run(request: pytest.FixtureRequest) -> Iterator[tuple[dict[str, Any], HostileBroker]]:
+def run(request: pytest.FixtureRequest) -> tuple[dict[str, Any], HostileBroker]:
     return attacked(request.param, 300 if request.param == 1 else 20_000)
 
 
