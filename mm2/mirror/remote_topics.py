@@ -92,6 +92,8 @@ class RemoteTopicsLimits:
 class RemoteTopics:
     """The remote topics of one flow. `pause` sleeps and returns False at stop.
 
+    `over_limit` are the remote topics that exceeded `limits` at the last `ensure`.
+
     `or_broker_default`: the user has not set `replication_factor`, so the target's default is used if it has too few
     brokers.
     """
@@ -105,6 +107,7 @@ class RemoteTopics:
     recurring: RecurringErrors = field(default_factory=RecurringErrors)
     or_broker_default: bool = False
     limits: RemoteTopicsLimits | None = None
+    over_limit: frozenset[str] = frozenset()
     # Properties with their values that this target has rejected.
     _refused: set[tuple[str, str]] = field(default_factory=set)
 
@@ -115,6 +118,7 @@ class RemoteTopics:
         changes that were made and verified. Failures are reported and left out.
         """
         plan = self.plan(source, target)
+        self.over_limit = frozenset(plan.over_limit)
         for remote, message in (*plan.wide.items(), *plan.unknown.items(), *plan.over_limit.items()):
             self._report(remote, message)
         wanted = self._create(plan.create) | self._grow(plan.grow)

@@ -215,7 +215,9 @@ class MirrorSourceConnector(MirrorConnector):
             # Remote topics that existed before their sources get the configs now, not an interval later.
             self._sync_configs_of([topic for topic in new if topic in allowed - self._provenance.handed_over])
         ours = allowed - self._provenance.handed_over
-        complete = sum(tp.topic in ours for tp in ready) == sum(source[topic] for topic in ours)
+        # Topics over a limit are checked at the next refresh, not soon: nothing but the configuration changes that.
+        wanted = {topic for topic in ours if self._selection.remote(topic) not in self._remote_topics.over_limit}
+        complete = sum(tp.topic in wanted for tp in ready) == sum(source[topic] for topic in wanted)
         return decided and complete and not seen_source.unknown and not seen_target.unknown
 
     def _hold_provenance(self) -> bool:

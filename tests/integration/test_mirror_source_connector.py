@@ -266,3 +266,24 @@ def test_a_missing_authorizer_is_logged_once(
             return "sync.topic.acls.enabled=false" in "".join(printed)
 
         wait_until(hinted, 30, what="the hint")
+
+
+def test_topics_over_a_limit_are_reported_and_the_others_are_copied(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, partitions in (("1", 2), ("2", 5), ("3", 3), ("4", 1)):
+        create(kafka_a, f"{unique}-{name}", partitions)
+    limits = {"remote.topic.partitions.max": "4", "remote.partitions.max": "5"}
+    with running(MirrorSourceConnector(), props(kafka_a, kafka_b, unique) | limits) as (connector, context):
+        assert context.reconfigured.wait(30)
+        assert assigned(connector) == [",".join(f"{unique}-{tp}" for tp in ("1-0", "1-1", "3-0", "3-1", "3-2"))]
+        assert [partitions_of(kafka_b, f"A.{unique}-{name}") for name in "1234"] == [2, 0, 3, 0]
+        printed = "".join(capfd.readouterr())
+        assert f"Topic A.{unique}-2 on cluster B is limited to 4 partitions (remote.topic.partitions.max)" in printed
+        assert (
+            f"Topic A.{unique}-4 on cluster B would exceed the limit of all remote topics of the flow, 5 partitions"
+            in printed
+        )
+    with running(MirrorSourceConnector(), props(kafka_a, kafka_b, unique)) as (connector, _):
+        wait_until(lambda: f"{unique}-4-0" in ",".join(assigned(connector)), 30, what="topics within the defaults")
+        assert [partitions_of(kafka_b, f"A.{unique}-{name}") for name in "1234"] == [2, 5, 3, 1]
