@@ -28,7 +28,8 @@ def collect(
     left = limit
     for view in reversed(views):
         found = _collect(view, position, latest, limit)
-        if view.header is None or view.header.codec:  # other records have been received already
+        # A single batch is limited by itself, and uncompressed records have been received already.
+        if len(views) > 1 and (view.header is None or view.header.codec):
             left -= sum(len(key) + len(value or b"") for key, value in found.items())
         if left < 0:
             message = (
