@@ -39,12 +39,13 @@ from mm2.mirror.plans import FlowPlan
 from mm2.mirror.provenance import Provenance
 from mm2.mirror.record_changes import changes_spec, changing_keys
 from mm2.mirror.recurring_errors import RecurringErrors
-from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics, RemoteTopicsLimits
+from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.required_acls import AclStatus, Names, RequiredAcl, required_acls
 from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence, writing_principals
 from mm2.mirror.topic_configs import TopicConfigs
+from mm2.mirror.topic_limits import RemoteTopicsLimits
 
 _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 30.0

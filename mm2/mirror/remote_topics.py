@@ -11,12 +11,10 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
-from mm2.config.configdef import AbstractConfig
-from mm2.config.mirror_keys import REMOTE_PARTITIONS_KEY, REMOTE_TOPIC_PARTITIONS_KEY
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -26,6 +24,7 @@ from mm2.mirror.discovery import TOPICS_PER_REQUEST, chunks
 from mm2.mirror.internal_topics import broker_default_instead
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.selection import TopicSelection
+from mm2.mirror.topic_limits import RemoteTopicsLimits
 
 log = structlog.get_logger(__name__)
 
@@ -53,46 +52,11 @@ class RemoteTopicsPlan:
     over_limit: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteTopicsLimits:
-    """What a source may cause on the target: partitions of one remote topic, and of all of a flow.
-
-    Every topic has a partition, so the second limits the number of topics, too.
-    """
-
-    topic_partitions: int
-    partitions: int
-
-    @classmethod
-    def of(cls, settings: AbstractConfig) -> Self:
-        """The limits of a source connector."""
-        return cls(settings.int(REMOTE_TOPIC_PARTITIONS_KEY), settings.int(REMOTE_PARTITIONS_KEY))
-
-    def exceeded(self, wanted: Mapping[str, int], existing: Mapping[str, int]) -> dict[str, str]:
-        """The topics that must not have the wanted number of partitions, and why, without its subject.
-
-        `existing` are those of all remote topics of the flow. Topics are admitted in the order of their names, so the
-        result is the same each time.
-        """
-        left = self.partitions - sum(existing.values())
-        exceeded = {}
-        for remote, count in sorted(wanted.items()):
-            more = count - existing.get(remote, 0)
-            if count > self.topic_partitions:
-                exceeded[remote] = f"is limited to {self.topic_partitions} partitions ({REMOTE_TOPIC_PARTITIONS_KEY})"
-            elif more > left:
-                limit = f"{self.partitions} partitions ({REMOTE_PARTITIONS_KEY})"
-                exceeded[remote] = f"would exceed the limit of all remote topics of the flow, {limit}"
-            else:
-                left -= more
-        return exceeded
-
-
 @dataclass
 class RemoteTopics:
     """The remote topics of one flow. `pause` sleeps and returns False at stop.
 
-    `over_limit` are the remote topics that exceeded `limits` at the last `ensure`.
+    `over_limit` are the remote topics that exceeded `limits` at the last `ensure`, with a message each.
 
     `or_broker_default`: the user has not set `replication_factor`, so the target's default is used if it has too few
     brokers.
@@ -107,7 +71,7 @@ class RemoteTopics:
     recurring: RecurringErrors = field(default_factory=RecurringErrors)
     or_broker_default: bool = False
     limits: RemoteTopicsLimits | None = None
-    over_limit: frozenset[str] = frozenset()
+    over_limit: Mapping[str, str] = field(default_factory=dict)
     # Properties with their values that this target has rejected.
     _refused: set[tuple[str, str]] = field(default_factory=set)
 
@@ -118,7 +82,7 @@ class RemoteTopics:
         changes that were made and verified. Failures are reported and left out.
         """
         plan = self.plan(source, target)
-        self.over_limit = frozenset(plan.over_limit)
+        self.over_limit = plan.over_limit
         for remote, message in (*plan.wide.items(), *plan.unknown.items(), *plan.over_limit.items()):
             self._report(remote, message)
         wanted = self._create(plan.create) | self._grow(plan.grow)

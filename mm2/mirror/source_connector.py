@@ -29,7 +29,7 @@ from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.offset_checks import Offsets, check_source_offsets
 from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
 from mm2.mirror.provenance import RENEW_S, Provenance
-from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics, RemoteTopicsLimits
+from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
@@ -37,6 +37,7 @@ from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side
 from mm2.mirror.task_assignment import Shares, TaskAssignment
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, writing_principals
 from mm2.mirror.topic_configs import TopicConfigs
+from mm2.mirror.topic_limits import LimitNote, RemoteTopicsLimits
 
 log = structlog.get_logger(__name__)
 
@@ -118,6 +119,7 @@ class MirrorSourceConnector(MirrorConnector):
             limits=RemoteTopicsLimits.of(self._settings),
         )
         self._ledgers = Ledgers(self._clients, self._target_admin)
+        self._limit_note = LimitNote(self._ledgers, self._recurring)
         self._provenance = Provenance(
             self._source_admin,
             self._target_admin,
@@ -197,6 +199,7 @@ class MirrorSourceConnector(MirrorConnector):
             and self._selection.remote(topic) not in seen_target.unknown
         }
         target = self._remote_topics.ensure(creatable, seen_target.partitions)
+        self._limit_note.update(self._remote_topics.over_limit)
         ready = tuple(
             TopicPartition(topic, partition)
             for topic in sorted(allowed)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from mm2.config.configdef import AbstractConfig
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG
-from mm2.mirror.remote_topics import PARTITIONS_PER_REQUEST, RemoteTopicsLimits, in_requests
+from mm2.copy.ledger import Ledger
+from mm2.kafka.errors import KafkaFailure, TimeoutFailure
+from mm2.kafka.records.record import Record
+from mm2.mirror.recurring_errors import RecurringErrors
+from mm2.mirror.remote_topics import PARTITIONS_PER_REQUEST, in_requests
+from mm2.mirror.topic_limits import LimitNote, RemoteTopicsLimits, over_limit_message, summary
 
 
 def test_no_request_exceeds_the_controller_s_partition_limit_unless_one_topic_does() -> None:
@@ -46,3 +53,55 @@ def test_the_defaults_are_high() -> None:
     assert limits == RemoteTopicsLimits(10_000, 200_000)
     assert limits.exceeded({f"A.{index}": 1_000 for index in range(200)}, {}) == {}
     assert len(limits.exceeded({f"A.{index}": 1 for index in range(1_000_000)}, {})) == 800_000
+
+
+class Ledgers:
+    """The flow's own ledger; `missing` until it is created."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.missing = False
+        self.failure: KafkaFailure | None = None
+        self.writes = 0
+
+    def exists(self) -> bool:
+        return not self.missing
+
+    def write(self, records: list[Record]) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.writes += 1
+        for record in records:
+            self.ledger.apply(record.key, record.value)
+
+
+def test_topics_over_a_limit_are_noted_in_the_ledger_while_they_exceed_it() -> None:
+    """Every observer of the flow shows the note. It is small, however many topics a source has."""
+    ledgers, recurring = Ledgers(), RecurringErrors()
+    note = LimitNote(cast(Any, ledgers), recurring)
+    over = {f"A.t{index}": "is limited" for index in range(1000)}
+    ledgers.missing = True
+    note.update(over)
+    ledgers.missing = False
+    for _ in range(3):
+        note.update(over)
+    assert ledgers.writes == 1
+    message = over_limit_message(ledgers.ledger)
+    assert message == summary(over)
+    assert message.startswith("A.t0 is limited; A.t1 is limited; ")
+    assert message.endswith("; and 995 more topics exceed a limit")
+    ledgers.failure = TimeoutFailure("no broker")
+    note.update({})
+    assert over_limit_message(ledgers.ledger) == message
+    ledgers.failure = None
+    note.update({})
+    assert (over_limit_message(ledgers.ledger), ledgers.writes) == ("", 2)
+
+
+def test_a_note_of_a_previous_process_is_removed() -> None:
+    """The limit was raised, and the process restarted."""
+    ledgers = Ledgers()
+    LimitNote(cast(Any, ledgers), RecurringErrors()).update({"A.t": "is limited"})
+    assert over_limit_message(ledgers.ledger) == "A.t is limited"
+    LimitNote(cast(Any, ledgers), RecurringErrors()).update({})
+    assert over_limit_message(ledgers.ledger) == ""
