@@ -199,7 +199,7 @@ class MirrorSourceConnector(MirrorConnector):
             and self._selection.remote(topic) not in seen_target.unknown
         }
         target = self._remote_topics.ensure(creatable, seen_target.partitions)
-        self._limit_note.update(self._remote_topics.over_limit)
+        is_noted = self._limit_note.update(self._remote_topics.over_limit)
         ready = tuple(
             TopicPartition(topic, partition)
             for topic in sorted(allowed)
@@ -221,7 +221,7 @@ class MirrorSourceConnector(MirrorConnector):
         # Topics over a limit are checked at the next refresh, not soon: nothing but the configuration changes that.
         wanted = {topic for topic in ours if self._selection.remote(topic) not in self._remote_topics.over_limit}
         complete = sum(tp.topic in wanted for tp in ready) == sum(source[topic] for topic in wanted)
-        return decided and complete and not seen_source.unknown and not seen_target.unknown
+        return decided and complete and is_noted and not seen_source.unknown and not seen_target.unknown
 
     def _hold_provenance(self) -> bool:
         return self._provenance.renew() or self._refresh()

@@ -81,17 +81,19 @@ class LimitNote:
         self._recurring = recurring
         self._written: str | None = None  # None: unknown
 
-    def update(self, over_limit: Mapping[str, str]) -> None:
-        """These remote topics exceed a limit now. A failure is reported, and the next call tries again."""
+    def update(self, over_limit: Mapping[str, str]) -> bool:
+        """These remote topics exceed a limit now. False: the ledger does not have this yet, try again soon."""
         message = summary(over_limit)
         if message == self._written:
-            return
+            return True
         try:
             if not self._ledgers.exists():
-                return  # it is created by another job of the connector
+                return not message  # it is created by another job of the connector
             # The first time also without a message: a previous process may have left one.
             self._ledgers.write([note_record(_NOTE, _NAME, {"message": message} if message else None)])
             self._written = message
         except KafkaFailure as failure:
             if message:
                 self._recurring.report("note of limits", f"Topics over a limit are not in the ledger: {failure}")
+            return not message
+        return True
