@@ -6,6 +6,7 @@ exceptions of other kinds, and the largest memory in bytes beside its imports.
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import json
 import random
@@ -14,11 +15,15 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
 from mm2.copy.executor.changes import TimeSlice
+from mm2.copy.executor.fetch_selector import FetchLimits
+from mm2.copy.executor.source import Source
+from mm2.copy.executor.throttle import Throttle
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BatchOverLimit, KafkaFailure
@@ -27,6 +32,7 @@ from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.records.record import decode_batch
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, LATEST, TopicPartition
+from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched
 from tests.fuzz.hostile_broker import TOPIC
 from tests.unit.copy.batches import Bench
@@ -80,7 +86,7 @@ class Caller:
                 f"{type(error).__name__}: {str(error)[:80]} at {place.filename.rpartition('/mm2/')[2]}:{place.lineno}"
             ] += 1
         else:
-            self.outcomes[type(result).__name__] += 1
+            self.outcomes[result if isinstance(result, str) else type(result).__name__] += 1
         finally:
             faulthandler.cancel_dump_traceback_later()
 
@@ -106,6 +112,7 @@ class Caller:
             lambda: admin.group_rights(["g"]),
             admin.cluster_rights,
             *[lambda: self._fetch(cluster)] * 8,
+            *[lambda: self._read(cluster)] * 2,
         ]
 
     def _fetch(self, cluster: Cluster) -> Any:
@@ -128,15 +135,44 @@ class Caller:
         finally:
             reader.close()
 
+    def _read(self, cluster: Cluster) -> str:
+        """The executor's reader for half a second: its connections, sessions, leaders and positions."""
+        bench = Bench()
+        with ThreadPoolExecutor(2) as background:  # it outlives the loop, whose tasks use it
+            asyncio.run(self._read_into(bench, cluster, background))
+        self._count_state(bench)
+        return "read, with events" if bench.owner.calls else "read"
+
+    async def _read_into(self, bench: Bench, cluster: Cluster, background: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._on_loop_error)
+        limits, pool, throttle = FetchLimits(max_wait_ms=10), BufferPool(), Throttle()
+        source = Source(
+            cluster, loop, background, pool, limits, read_committed=True, room=lambda: True, throttle=throttle
+        )
+        source.add([bench.cursor])
+        for _ in range(50):
+            await asyncio.sleep(0.01)
+            bench.ack(0)
+        source.close()
+
+    def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, KafkaFailure):
+            self.findings[f"on the loop: {context.get('message')}: {error!r}"] += 1
+
+    def _count_state(self, bench: Bench) -> None:
+        self.outcomes[f"partition {bench.state}"] += 1
+        if bench.state == "FAILED":
+            self.findings[f"the partition failed: {bench.cursor.current_state().reason[:120]}"] += 1
+
     def _copy(self, fetched: Fetched) -> None:
         """One partition of the copier: whatever came is sent, or is the state of this partition."""
         bench = Bench()
         bench.cursor.reencoding = TimeSlice(1.0, lambda call: call)
         for _ in range(2):
             bench.cursor.take(fetched)
-        self.outcomes[f"partition {bench.state}"] += 1
-        if bench.state == "FAILED":
-            self.findings[f"the partition failed: {bench.cursor.current_state().reason[:120]}"] += 1
+        self._count_state(bench)
 
 
 def main() -> None:
