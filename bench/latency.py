@@ -17,8 +17,8 @@ from bench.outcome import Figure, Outcome
 from bench.proctree import PeakMemory, tree_cpu_time
 from bench.race import clean_up, create_topic, log_tail, still_running
 from bench.requests import request_counts
-from bench.venue import Venue
 from bench.stamps import VALUE_BYTES
+from bench.venue import Venue
 from mm2.sandbox.process import end, spawn
 
 _FOLDER = Path(__file__).resolve().parent
