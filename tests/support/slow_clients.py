@@ -7,7 +7,7 @@ import http.client
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -132,9 +132,10 @@ def resident_kb(pid: int) -> int:
     return int(line.split()[1])
 
 
-def withstand(port: int, pid: int, attack: Attack, connections: int) -> None:
+def withstand(port: int, pid: int, attack: Callable[[int], None], connections: int) -> None:
     """Assert that ``/health`` answers within a second during an attack, and that the memory is returned afterwards.
 
+    ``attack`` is called with the port of the server, ``pid`` is its process.
     ``connections`` is the limit of the listener. The memory of that many connections is normal operation.
     """
     for count in (connections, 1):
@@ -145,7 +146,7 @@ def withstand(port: int, pid: int, attack: Attack, connections: int) -> None:
     before_kb = resident_kb(pid)
     probe = HealthProbe(port)
     with probe.asking():
-        attack.run(port)
+        attack(port)
     assert set(probe.statuses) == {200}
     assert probe.slowest_s < PATIENCE
     wait_until(

@@ -166,7 +166,12 @@ class Acceptor:
         try:
             async with asyncio.timeout(self._timeout_s):
                 context = await self._context()
-                await self._loop.connect_accepted_socket(lambda: self._new_protocol(connection), sock, ssl=context)
+                await self._loop.connect_accepted_socket(
+                    lambda: self._new_protocol(connection),
+                    sock,
+                    ssl=context,
+                    ssl_shutdown_timeout=None if context is None else self._timeout_s,
+                )
             is_open = True
         except (OSError, TimeoutError) as error:
             log.debug("connection ended before its first request", reason=str(error) or type(error).__name__)

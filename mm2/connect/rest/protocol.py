@@ -47,9 +47,9 @@ class LingeringTransport:
 
     def close(self) -> None:
         """See asyncio."""
-        if self._is_lingering:
+        if self.is_closing():  # a second close() of asyncio's TLS transports disables abort()
             return
-        if self._transport.is_closing() or not self.is_needed():
+        if not self.is_needed():
             self._transport.close()
             return
         self._is_lingering = True
@@ -75,6 +75,7 @@ class StallingProtocol(H11Protocol):
     _stalled: asyncio.TimerHandle | None = None
     _header_late: asyncio.TimerHandle | None = None
     _is_ending = False
+    _is_upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.connection.transport = transport
@@ -97,6 +98,8 @@ class StallingProtocol(H11Protocol):
             super().data_received(data)
         except h11.RemoteProtocolError:  # data after a rejected request
             self.transport.close()
+        if self._is_upgraded:
+            return
         if self.conn.their_state is h11.IDLE:
             self._await_bytes()
         else:
@@ -104,6 +107,7 @@ class StallingProtocol(H11Protocol):
         self._note_progress()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._is_upgraded = True
         self._cancel_timers()
         self.connection.waiting_since_s = None
         ended = functools.partial(self.open_connections.remove, self.connection)

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from mm2.connect.request_signing import signature_headers
 from mm2.connect.rest.basic_auth import LOGIN_MODULE, BasicAuthSecurityRestExtension
@@ -226,6 +227,40 @@ def test_health_does_not_wait_for_calls_that_hang(start: Start) -> None:
             hanging.set()
 
 
+def test_a_websocket_is_a_connection_that_makes_no_room(start: Start) -> None:
+    async def accept(_scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        assert (await receive())["type"] == "websocket.disconnect"
+
+    rest = start({"rest.connections.max": "1"})
+    rest.server.serve(accept)
+    upgrade = "\r\n".join(
+        [
+            "GET / HTTP/1.1",
+            "Host: localhost",
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+            *("", ""),
+        ]
+    ).encode()
+    with connected(rest.port) as (sock,):
+        sock.sendall(upgrade)
+        assert sock.recv(4096).startswith(b"HTTP/1.1 101")
+        with connected(rest.port) as (other,):
+            assert everything(other).startswith(b"HTTP/1.1 503")
+        assert not is_closed(sock)
+
+    def is_released() -> bool:
+        with connected(rest.port) as (other,):
+            other.sendall(upgrade)
+            return other.recv(4096).startswith(b"HTTP/1.1 101")
+
+    wait_until(is_released, 10)
+
+
 @pytest.mark.parametrize(
     ("address", "peer"),
     [
@@ -296,6 +331,16 @@ def test_new_connections_get_the_replaced_certificate_and_open_ones_stay(start: 
         assert serial_of(rest.port) == new.certificate.serial_number
         kept.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert kept.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_a_server_stops_although_a_tls_client_has_not_ended_its_side(start: Start, tmp_path: Path) -> None:
+    """An exception of the server's thread would make this test fail."""
+    rest = start(served(tmp_path, own_certificate()))
+    context = ssl.create_default_context(cadata=AUTHORITY.certificate_pem)
+    with connect(rest.port) as sock, context.wrap_socket(sock, server_hostname="127.0.0.1") as tls:
+        tls.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        assert tls.recv(4096).startswith(b"HTTP/1.1 200")
+        rest.server.stop(1.0)
 
 
 @pytest.mark.parametrize("content", [None, b"-----BEGIN PRIVATE KEY-----\nMIGH"], ids=["missing", "half"])
