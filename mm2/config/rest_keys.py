@@ -70,8 +70,9 @@ REST_LIMITS_CONFIG: Final = (
         256,
         at_least(1),
         Importance.LOW,
-        "Maximum number of connections to each listener. A further connection replaces one that waits for its client, of the "
-        "address with the most connections. If all connections have requests in progress, it is rejected with status 503.",
+        "Maximum number of connections to each listener, three quarters of them from one address. A further connection replaces "
+        "one that waits for its client, of the address with the most connections. If all have requests in progress, it is "
+        "rejected with status 503.",
     )
     .define(
         "rest.idle.timeout.ms",

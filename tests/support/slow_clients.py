@@ -136,7 +136,7 @@ def withstand(port: int, pid: int, attack: Callable[[int], None], connections: i
     """Assert that ``/health`` answers within a second during an attack, and that the memory is returned afterwards.
 
     ``attack`` is called with the port of the server, ``pid`` is its process.
-    ``connections`` is the limit of the listener. The memory of that many connections is normal operation.
+    ``connections`` is the limit of one address. The memory of that many connections is normal operation.
     """
     for count in (connections, 1):
         with connected(port, count) as usual:

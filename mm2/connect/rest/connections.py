@@ -2,7 +2,8 @@
 
 A connection is *waiting* while it waits for its client: for a handshake, a header, a body, or for the client to read.
 Only its client can end that, so a client that opens many such connections must not exclude others. At the limit, the
-address with the most connections therefore loses the one that has been waiting for the longest time.
+address with the most connections therefore loses the one that has been waiting for the longest time. No address gets
+more than three quarters of the connections, so that requests in progress do not exclude others either.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import errno
 import ipaddress
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,6 +58,7 @@ class Connections:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._limit_of_peer = limit - limit // 4
         self._open: set[Connection] = set()
         #: How many have ended.
         self.ended = 0
@@ -66,17 +68,24 @@ class Connections:
 
     def admit(self, connection: Connection) -> bool:
         """Add a connection; at the limit in exchange for one that waits. False if there is none."""
-        if len(self._open) >= self._limit and not self.evict():
+        own = [one for one in self._open if one.peer == connection.peer]
+        if len(own) >= self._limit_of_peer:
+            if not self._evict_from(own):
+                return False
+        elif len(self._open) >= self._limit and not self.evict():
             return False
         self._open.add(connection)
         return True
 
     def evict(self) -> bool:
         """Abort a waiting connection, see the module. False if there is none."""
-        counts = collections.Counter(one.peer for one in self._open)
+        return self._evict_from(self._open)
+
+    def _evict_from(self, candidates: Collection[Connection]) -> bool:
+        counts = collections.Counter(one.peer for one in candidates)
         victim: Connection | None = None
         worst = (0, 0.0)
-        for one in self._open:
+        for one in candidates:
             if one.waiting_since_s is not None and (rank := (counts[one.peer], -one.waiting_since_s)) > worst:
                 victim, worst = one, rank
         if victim is None:

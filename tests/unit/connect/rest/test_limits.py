@@ -27,10 +27,11 @@ SHORT = "300"
 def test_connections_that_wait_make_room_for_those_of_another_client(start: Start) -> None:
     rest = start({"rest.connections.max": "4"})
     with connected(rest.port, 8) as waiting:
-        wait_until(lambda: sum(map(is_closed, waiting)) >= 4, 10)
-        assert [is_closed(sock) for sock in waiting] == [True] * 4 + [False] * 4, "the oldest are closed first"
+        wait_until(lambda: sum(map(is_closed, waiting)) >= 5, 10)
+        assert [is_closed(sock) for sock in waiting] == [True] * 5 + [False] * 3, "the oldest are closed first"
         assert rest.ask("GET", "/health").status == 200
-        assert sum(map(is_closed, waiting)) == 5
+        with connected(rest.port, 2, "127.0.0.3"):
+            wait_until(lambda: sum(map(is_closed, waiting)) == 6, 10)
 
 
 def test_the_client_with_the_most_connections_loses_one(start: Start) -> None:
@@ -43,7 +44,7 @@ def test_the_client_with_the_most_connections_loses_one(start: Start) -> None:
 
 
 def test_a_connection_is_rejected_while_all_have_requests_in_progress(start: Start) -> None:
-    rest = start({"rest.connections.max": "3"})
+    rest = start({"rest.connections.max": "4"})
     rest.herder.configs["c"] = {}
     rest.herder.hang = True
     with connected(rest.port, 3) as busy:
@@ -56,6 +57,9 @@ def test_a_connection_is_rejected_while_all_have_requests_in_progress(start: Sta
         assert b"retry-after: 1\r\n" in answer
         assert "rest.connections.max" in json.loads(answer.partition(b"\r\n\r\n")[2])["message"]
         assert not any(map(is_closed, busy))
+        with connected(rest.port, 1, "127.0.0.3") as (last,):
+            last.sendall(b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert last.recv(4096).startswith(b"HTTP/1.1 200"), "one client does not exclude the others"
 
 
 def test_a_header_has_a_time_limit_even_if_bytes_keep_coming(start: Start) -> None:
@@ -315,7 +319,7 @@ def test_a_tls_handshake_has_a_time_limit(start: Start, tmp_path: Path) -> None:
 
 
 def test_silent_tls_connections_make_room(start: Start, tmp_path: Path) -> None:
-    rest = start(served(tmp_path, own := own_certificate()) | {"rest.connections.max": "3"})
+    rest = start(served(tmp_path, own := own_certificate()) | {"rest.connections.max": "4"})
     with connected(rest.port, 9) as silent:
         wait_until(lambda: sum(map(is_closed, silent)) >= 6, 10)
         assert serial_of(rest.port) == own.certificate.serial_number

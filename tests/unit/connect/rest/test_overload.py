@@ -32,10 +32,10 @@ def server(**props: str) -> Iterator[tuple[int, int]]:
 def test_an_attack_neither_keeps_memory_nor_delays_the_health() -> None:
     limits = {"rest.request.max.bytes": 4 * MIB, "rest.bodies.max.bytes": 8 * MIB, "rest.connections.max": 64}
     with server(**{key: str(value) for key, value in limits.items()}) as (port, pid):
-        withstand(port, pid, Attack(bodies=40, body_bytes=4 * MIB, connections=300, slow_s=1.0).run, connections=64)
+        withstand(port, pid, Attack(bodies=40, body_bytes=4 * MIB, connections=300, slow_s=1.0).run, connections=48)
 
 
 @pytest.mark.slow
 def test_an_attack_on_the_default_limits_neither_keeps_memory_nor_delays_the_health() -> None:
     with server() as (port, pid):
-        withstand(port, pid, Attack(bodies=40, body_bytes=16 * MIB, connections=1500, slow_s=60.0).run, connections=256)
+        withstand(port, pid, Attack(bodies=40, body_bytes=16 * MIB, connections=1500, slow_s=60.0).run, connections=192)
