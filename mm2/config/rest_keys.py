@@ -67,7 +67,7 @@ REST_LIMITS_CONFIG: Final = (
     .define(
         "rest.connections.max",
         Type.INT,
-        256,
+        400,
         at_least(1),
         Importance.LOW,
         "Maximum number of connections to each listener, three quarters of them from one address. A further connection replaces "

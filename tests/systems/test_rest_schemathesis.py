@@ -53,7 +53,7 @@ def test_an_attack_from_another_address_changes_no_response(worker: DistributedW
             attacking.result()
 
     ask_all(worker, GenerationMode.POSITIVE)
-    withstand(worker.port, worker.pid, attack, connections=192)
+    withstand(worker.port, worker.pid, attack, connections=300)
 
 
 def ask_all(worker: DistributedWorker, mode: GenerationMode) -> None:

@@ -131,7 +131,7 @@ class Limits:
     #: Of the TLS handshake, and of the header of each request.
     header_timeout_s: float = 10.0
     #: To each listener.
-    max_connections: int = 256
+    max_connections: int = 400
 
 
 @dataclass(frozen=True)

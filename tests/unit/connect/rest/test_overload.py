@@ -38,4 +38,4 @@ def test_an_attack_neither_keeps_memory_nor_delays_the_health() -> None:
 @pytest.mark.slow
 def test_an_attack_on_the_default_limits_neither_keeps_memory_nor_delays_the_health() -> None:
     with server() as (port, pid):
-        withstand(port, pid, Attack(bodies=40, body_bytes=16 * MIB, connections=1500, slow_s=60.0).run, connections=192)
+        withstand(port, pid, Attack(bodies=40, body_bytes=16 * MIB, connections=1500, slow_s=60.0).run, connections=300)
