@@ -46,7 +46,8 @@ REST_LIMITS_CONFIG: Final = (
         at_least(1),
         Importance.LOW,
         "Maximum size of all REST request bodies that are being received or processed, together; beyond that, requests are "
-        "rejected with status 503. A quarter of it is for requests between workers, whose signature is verified afterwards.",
+        "rejected with status 503. A quarter of it is for requests between workers, whose signature is verified afterwards. One "
+        "address gets three quarters of both parts.",
     )
     .define(
         "rest.body.timeout.ms",

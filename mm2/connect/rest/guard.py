@@ -7,13 +7,14 @@ can be verified, so they have a budget of their own: no unauthenticated client u
 from __future__ import annotations
 
 import asyncio
+import collections
 from typing import Final
 
 import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mm2.connect.rest.connections import RETRY_AFTER_S, UNAVAILABLE
+from mm2.connect.rest.connections import RETRY_AFTER_S, UNAVAILABLE, peer_of
 from mm2.connect.rest.failures import RestFailure, failure_answer
 from mm2.connect.rest.settings import Limits
 
@@ -32,22 +33,31 @@ _SIGNED_SHARE: Final = 4
 
 
 class Budget:
-    """Bytes of the bodies that are being received or processed. Used on the event loop only."""
+    """Bytes of the bodies that are being received or processed, up to ``max_bytes``. Used on the event loop only.
 
-    def __init__(self, max_bytes: int) -> None:
+    One address gets three quarters of it, but ``min_of_peer_bytes`` in any case.
+    """
+
+    def __init__(self, max_bytes: int, min_of_peer_bytes: int) -> None:
         self.max_bytes = max_bytes
+        self.max_of_peer_bytes = max(max_bytes - max_bytes // 4, min_of_peer_bytes)
         self.used_bytes = 0
+        self._by_peer: collections.Counter[str] = collections.Counter()
 
-    def take(self, size_bytes: int) -> bool:
+    def take(self, peer: str, size_bytes: int) -> bool:
         """False if it is used up."""
-        if self.used_bytes + size_bytes > self.max_bytes:
+        if self.used_bytes + size_bytes > self.max_bytes or self._by_peer[peer] + size_bytes > self.max_of_peer_bytes:
             return False
         self.used_bytes += size_bytes
+        self._by_peer[peer] += size_bytes
         return True
 
-    def give_back(self, size_bytes: int) -> None:
+    def give_back(self, peer: str, size_bytes: int) -> None:
         """The bytes are no longer needed."""
         self.used_bytes -= size_bytes
+        self._by_peer[peer] -= size_bytes
+        if not self._by_peer[peer]:
+            del self._by_peer[peer]
 
 
 class Budgets:
@@ -55,9 +65,10 @@ class Budgets:
 
     def __init__(self, limits: Limits) -> None:
         signed_bytes = max(1, limits.max_bodies_bytes // _SIGNED_SHARE)
-        self.signed = Budget(signed_bytes)
+        self.signed = Budget(signed_bytes, 1)
         # One request of the permitted size must always be possible.
-        self.others = Budget(max(limits.max_bodies_bytes - signed_bytes, limits.max_body_bytes))
+        size_bytes = limits.max_body_bytes
+        self.others = Budget(max(limits.max_bodies_bytes - signed_bytes, size_bytes), size_bytes)
         #: Received in total.
         self.received_bytes = 0
 
@@ -76,6 +87,7 @@ class Body:
         self._budget = budgets.others
         self._max_bytes = limits.max_body_bytes
         self._taken_bytes = 0
+        self._peer = peer_of(scope.get("client"))
         length = Headers(scope=scope).get("content-length", "")
         self._announced_bytes = int(length) if length.isdigit() and length.isascii() else 0
         self._check(self._announced_bytes)
@@ -89,13 +101,13 @@ class Body:
     def use_signed_budget(self) -> None:
         """The client is not authenticated before the whole body is received. Raises RestFailure."""
         self._budget = self._budgets.signed
-        self._max_bytes = min(self._max_bytes, self._budget.max_bytes)
+        self._max_bytes = min(self._max_bytes, self._budget.max_of_peer_bytes)
         self._check(self._announced_bytes)
 
     def receive(self, size_bytes: int) -> None:
         """Count received bytes. Raises RestFailure 413 or 503."""
         self._check(self._taken_bytes + size_bytes)
-        if not self._budget.take(size_bytes):
+        if not self._budget.take(self._peer, size_bytes):
             raise RestFailure(
                 UNAVAILABLE,
                 "The server is receiving too many request bodies at the same time (rest.bodies.max.bytes)",
@@ -106,16 +118,18 @@ class Body:
 
     def end(self) -> None:
         """The request has been processed."""
-        self._budget.give_back(self._taken_bytes)
+        self._budget.give_back(self._peer, self._taken_bytes)
         self._taken_bytes = 0
 
     def _check(self, size_bytes: int) -> None:
         if size_bytes > self._max_bytes:
-            key = "a quarter of rest.bodies.max.bytes" if self._budget is self._budgets.signed else _BODY_KEY
-            raise RestFailure(_PAYLOAD_TOO_LARGE, f"The request body is larger than {key} = {self._max_bytes}", _CLOSE)
-
-
-_BODY_KEY: Final = "rest.request.max.bytes"
+            sentence = f"The request body is larger than rest.request.max.bytes = {self._max_bytes}"
+            if self._budget is self._budgets.signed:
+                sentence = (
+                    f"The body of a request between workers is larger than {self._max_bytes} bytes, its part of "
+                    "rest.bodies.max.bytes"
+                )
+            raise RestFailure(_PAYLOAD_TOO_LARGE, sentence, _CLOSE)
 
 
 class Guard:

@@ -118,14 +118,18 @@ def test_a_large_header_returns_431(rest: Running, header: bytes, is_complete: b
 
 def test_bodies_together_have_a_budget(start: Start) -> None:
     rest = start({"rest.request.max.bytes": "1000", "rest.bodies.max.bytes": "2000"})  # 1,500 without the signed ones
-    with connected(rest.port, 2) as (one, two):
+    with connected(rest.port, 2) as (one, two), connected(rest.port, 2, "127.0.0.3") as (three, four):
         one.sendall(head("POST", "/connectors", 1000) + b" " * 900)
         await_used(rest, 900)
-        two.sendall(head("POST", "/connectors", 900) + b" " * 700)
+        two.sendall(head("POST", "/connectors", 900) + b" " * 300)
         answer = everything(two)
-        assert answer.startswith(b"HTTP/1.1 503")
+        assert answer.startswith(b"HTTP/1.1 503"), "one client gets 1,125"
         assert b"retry-after: 1\r\n" in answer
         assert b"rest.bodies.max.bytes" in answer
+        three.sendall(head("POST", "/connectors", 900) + b" " * 700)
+        assert everything(three).startswith(b"HTTP/1.1 503"), "all together get 1,500"
+        four.sendall(head("POST", "/connectors", 500) + b" " * 500)
+        assert four.recv(4096).startswith(b"HTTP/1.1 500"), "another client is served"
         one.sendall(b" " * 100)
         assert one.recv(4096).startswith(b"HTTP/1.1 500"), "blanks are not JSON"
     await_used(rest, 0)
@@ -162,13 +166,13 @@ def test_an_unsigned_request_between_workers_is_rejected_before_its_body(rest: R
 
 def test_signed_bodies_use_a_quarter_of_the_budget(start: Start) -> None:
     rest = start({"rest.bodies.max.bytes": "4000"})
-    body = json.dumps([{"a": "b" * 900}]).encode()
+    body = json.dumps([{"a": "b" * 700}]).encode()
     assert rest.ask("POST", "/connectors/c/tasks", body, JSON | signature_headers(SESSION_KEY, body)).status == 204
-    large = json.dumps([{"a": "b" * 1000}]).encode()
+    large = json.dumps([{"a": "b" * 800}]).encode()
     answer = rest.ask("POST", "/connectors/c/tasks", large, JSON | signature_headers(SESSION_KEY, large))
     assert (answer.status, answer.message) == (
         413,
-        "The request body is larger than a quarter of rest.bodies.max.bytes = 1000",
+        "The body of a request between workers is larger than 750 bytes, its part of rest.bodies.max.bytes",
     )
     assert rest.ask("PUT", "/connectors/c/config", '{"a":"' + "b" * 2000 + '"}').status != 413
 
