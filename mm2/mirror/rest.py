@@ -136,7 +136,7 @@ class FlowsRest:
                     "Other machines have access to /health and /metrics only, because no authentication is configured.",
                     listeners=urls,
                 )
-        in_clear = [port.url for port in self.binding.main if port.context is None and not port.is_loopback]
+        in_clear = [port.url for port in self.binding.main if port.tls is None and not port.is_loopback]
         if resources.authenticates and in_clear:
             log.warning("Passwords are sent to these addresses unencrypted; use https.", listeners=in_clear)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,18 +10,18 @@ import structlog
 
 from mm2.connect.api import ConnectError
 from mm2.connect.rest.settings import HTTPS, Listener, RestSettings, authority_of, is_loopback, own_address, url_of
-from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, server_context
+from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, ListenerTls
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Port:
-    """A listening socket. ``context`` is the TLS context of https, None for http."""
+    """A listening socket. ``tls`` is the TLS of https, None for http."""
 
     listener: Listener
     socket: socket.socket
-    context: ssl.SSLContext | None
+    tls: ListenerTls | None
 
     @property
     def number(self) -> int:
@@ -37,7 +36,7 @@ class Port:
     @property
     def demands_certificate(self) -> bool:
         """Whether clients need a certificate that the listener trusts (``ssl.client.auth=required``)."""
-        return self.context is not None and self.context.verify_mode is ssl.CERT_REQUIRED
+        return self.tls is not None and self.tls.demands_certificate
 
     @property
     def url(self) -> str:
@@ -64,12 +63,10 @@ class Binding:
                 (self.admin, settings.admin_listeners or (), ADMIN_LISTENERS_PREFIX),
             ):
                 for listener in listeners:
-                    context = (
-                        server_context(settings.props, prefix, settings.client_auth)
-                        if listener.scheme == HTTPS
-                        else None
+                    tls = (
+                        ListenerTls(settings.props, prefix, settings.client_auth) if listener.scheme == HTTPS else None
                     )
-                    ports.append(Port(listener, listener.bind(), context))
+                    ports.append(Port(listener, listener.bind(), tls))
         except OSError as error:
             self.close()
             raise ConnectError(f"Unable to initialize REST server: {error.strerror or error}") from error
@@ -112,6 +109,11 @@ class Binding:
         # Without a listener of that scheme the worker is behind a proxy; use the first listener.
         same = [port for port in self.main if port.listener.scheme == self.settings.advertised_scheme]
         return (same or self.main)[0]
+
+    @property
+    def https(self) -> tuple[ListenerTls, ...]:
+        """The TLS of all https listeners."""
+        return tuple(port.tls for port in [*self.main, *self.admin] if port.tls is not None)
 
     def close(self) -> None:
         """Release all ports. May be called twice."""
