@@ -40,7 +40,8 @@ from tests.simulation.world import Lock, Secrets, World, patched
 TOPIC, REMOTE, OFFSETS = "orders", "A.orders", "mm2-offsets.A.internal"
 CONNECTOR = "MirrorSourceConnector"
 _MONTH_MS = 30 * 86_400_000
-_REST_S = 240.0
+_REST_S = 240.0  # to recover from the faults
+_APPEND_S = 0.003  # until both followers have a batch and the leader knows it
 _DONE_S = 3.0
 
 #: Faults by family: names of methods of `Scenario`.
@@ -650,22 +651,8 @@ class Scenario:
         for index in range(self.profile.partitions):
             self._produce_batch(index)
         self._end_transactions()
-        deadline = self.world.now + _REST_S
-        complete: set[int] = set()
-        while self.world.now < deadline and len(complete | self._stopped().keys()) < self.profile.partitions:
-            self.world.run(self.world.now + 1.0)
-            complete = {index for index in range(self.profile.partitions) if self._is_complete(index)}
-        self.world.run(self.world.now + _DONE_S)
+        self._await_ends()
         stopped = self._stopped()
-        for index in range(self.profile.partitions):
-            if index not in stopped and index not in complete:
-                rows = [row for row in self.driver.progress() if row.partition == index]
-                trouble = self.driver.lane.blocked_reason if self.driver.lane is not None else "no lane"
-                raise Violation(
-                    "stuck",
-                    f"{TOPIC}-{index} does not reach the end of its source in {_REST_S:.0f} s: {trouble} "
-                    f"{[(row.state, row.reason, row.position, row.high_watermark) for row in rows]}",
-                )
         self.oracle.finish(stopped)
         ledger = self.written_ledger()
         self.oracle.explain(stopped, ledger)
@@ -677,6 +664,41 @@ class Scenario:
         for index, note in notes.items():
             if "note" not in self.oracle.excuses.stops.get(index, set()):
                 raise Violation("note", f"{TOPIC}-{index}: {note}")
+
+    def _await_ends(self) -> None:
+        """Wait until each partition has stopped or reached the end of its source. Raises Violation for one that has not."""
+        began_s, limit_s = self.world.now, self._limit_s()
+        complete: set[int] = set()
+        moved: dict[int, tuple[int, float]] = {}  # newest position, and since when
+        while self.world.now < began_s + limit_s and len(complete | self._stopped().keys()) < self.profile.partitions:
+            self.world.run(self.world.now + 1.0)
+            complete = {index for index in range(self.profile.partitions) if self._is_complete(index)}
+            for row in self.driver.progress():
+                if row.position > moved.get(row.partition, (-1, 0.0))[0]:
+                    moved[row.partition] = row.position, self.world.now
+        self.world.run(self.world.now + _DONE_S)
+        for index in sorted(set(range(self.profile.partitions)) - complete - self._stopped().keys()):
+            rows = [row for row in self.driver.progress() if row.partition == index]
+            trouble = self.driver.lane.blocked_reason if self.driver.lane is not None else "no lane"
+            still_s = self.world.now - moved.get(index, (-1, began_s))[1]
+            raise Violation(
+                "stuck",
+                f"{TOPIC}-{index} does not reach the end of its source in {limit_s:.0f} s, and has not advanced for "
+                f"{still_s:.0f} s: {trouble} {[(row.state, row.reason, row.position, row.high_watermark) for row in rows]}",
+            )
+
+    def _limit_s(self) -> float:
+        """The time within which the rest must be copied. Old batches are sent one at a time (rules S1, S8), between commits:
+        each may take three times the mean time of a request.
+        """
+        positions = {row.partition: row.position for row in self.driver.progress()}
+        leaders = {index: self.source.leader_replica((TOPIC, index)) for index in range(self.profile.partitions)}
+        batches = sum(
+            batch.after > positions.get(index, 0)
+            for index, leader in leaders.items()
+            for batch in (leader.log if leader is not None else ())
+        )
+        return _REST_S + batches * 3 * (2 * self.network.mean_delay_s + _APPEND_S)
 
     def written_ledger(self, *, compacted: bool = False) -> Ledger:
         """The ledger from its leader's log; ``compacted``: with the last record of each key only."""

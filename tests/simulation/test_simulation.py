@@ -53,6 +53,11 @@ def test_rules_that_only_written_schedules_need_are_found_missing(rule: str) -> 
     assert all(line.startswith("found ") for line in printed.splitlines())
 
 
+def test_a_partition_that_does_not_advance_is_found() -> None:
+    """The mutation `progress` sends nothing after an error."""
+    assert simulation("--mutations", "--rule", "progress").startswith("found ")
+
+
 def test_a_seed_replays_exactly() -> None:
     """Two runs of a schedule print the same events."""
     first = simulation("--seed", "3", "--trace")
