@@ -38,6 +38,7 @@ from tests.simulation.storage import Replica, batch_at
 from tests.simulation.world import Lock, Secrets, World, patched
 
 TOPIC, REMOTE, OFFSETS = "orders", "A.orders", "mm2-offsets.A.internal"
+OTHER = "A-orders"  # the remote topic under the other policy
 CONNECTOR = "MirrorSourceConnector"
 _MONTH_MS = 30 * 86_400_000
 _REST_S = 240.0  # to recover from the faults
@@ -62,6 +63,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "reset": ("reset_position",),
     "rules": ("change_isolation",),
 }
+#: Faults that are in a run only if they are requested, so that the seeds of earlier runs keep their schedules.
+REQUESTED: dict[str, tuple[str, ...]] = {"policy": ("change_policy",)}
 
 
 @dataclass
@@ -197,6 +200,8 @@ class Scenario:
         """Create the topics, a backlog and the flow."""
         self.source.create(TOPIC, self.profile.partitions)
         self.target.create(REMOTE, self.profile.partitions)
+        if "policy" in self.profile.families:
+            self.add_other_topic()
         self.target.create(OFFSETS, 2)
         self.target.create(ledger_topic("A"), 1)
         self.target.late_topics = {OFFSETS, ledger_topic("A")}
@@ -206,6 +211,10 @@ class Scenario:
                 self._produce_batch(index)
         self.world.after(0.01, self._produce)
         self.driver.start()
+
+    def add_other_topic(self) -> None:
+        """Create the remote topic that the other policy names."""
+        self.target.create(OTHER, self.profile.partitions)
 
     # -- callbacks of the clusters
 
@@ -520,7 +529,6 @@ class Scenario:
 
     def change_isolation(self) -> None:
         """The task is killed or stopped, its isolation level changes, it starts again."""
-        random = self.world.random
 
         def change() -> bool:
             committed = not self.driver.spec.read_committed
@@ -529,9 +537,29 @@ class Scenario:
             self.oracle.excuses.aborted = True
             return True
 
+        self._change_between_starts(change)
+
+    def change_policy(self) -> None:
+        """The task is killed or stopped, its replication policy changes, it starts again."""
+
+        def change() -> bool:
+            self.use_other_policy()
+            return True
+
+        self._change_between_starts(change)
+
+    def use_other_policy(self) -> None:
+        """The next task copies to the remote topic that the other policy names."""
+        remote = OTHER if self.oracle.remote == REMOTE else REMOTE
+        parts = tuple(_replace(part, remote_topic=remote) for part in self.driver.spec.partitions)
+        self.world.say("the policy changes", remote=remote)
+        self.driver.spec = _replace(self.driver.spec, partitions=parts)
+        self.oracle.rename(remote)
+
+    def _change_between_starts(self, change: Callable[[], bool]) -> None:
         if self._starting:
             return
-        if random.random() < 0.5:
+        if self.world.random.random() < 0.5:
             self.restart_task(change)
             return
         self._starting = True
@@ -614,7 +642,7 @@ class Scenario:
 
     def chaos(self) -> None:
         """Inject random faults until the profile's duration has passed."""
-        names = [name for family in self.profile.families for name in FAMILIES[family]]
+        names = [name for family in self.profile.families for name in (FAMILIES | REQUESTED)[family]]
         end_s = self.world.now + self.profile.chaos_s
 
         def strike() -> None:
@@ -718,7 +746,7 @@ class Scenario:
         return {row.partition: (row.state, row.reason) for row in self.driver.progress() if row.stopped}
 
 
-def _replace(spec: CopySpec, **changes: Any) -> CopySpec:
+def _replace(spec: Any, **changes: Any) -> Any:
     import dataclasses  # noqa: PLC0415
 
     return dataclasses.replace(spec, **changes)
