@@ -40,7 +40,7 @@ from mm2.connect.herder.requests import StagedFuture, StageTracker, Steps, faile
 from mm2.connect.herder.starts import restart_plan
 from mm2.connect.herder.tick import HerderTick
 from mm2.connect.herder.validation import ConnectorValidation
-from mm2.connect.request_signing import RequestSignature
+from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.counters import RebalanceCounters
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import Worker
@@ -315,6 +315,14 @@ class DistributedHerder(AbstractHerder):
         return self.later(restart, f"restarting connector {name} and its tasks")
 
     # -- between workers
+
+    @property
+    def session_key(self) -> SessionKey | None:
+        return self._session_keys.current if self.verifies_signatures else None
+
+    @property
+    def verifies_signatures(self) -> bool:
+        return self._member.signs_requests
 
     def put_task_configs(
         self, name: str, configs: Sequence[Props], signature: RequestSignature | None

@@ -14,6 +14,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from mm2.connect.rest.access.control import PEER_KEY
+from mm2.connect.rest.access.principal import Peer
 from mm2.connect.rest.failures import RestFailure, error_answer, failure_answer
 from mm2.connect.rest.middleware import LOGGER, request_line
 from mm2.connect.rest.middleware import log as access_log
@@ -104,6 +106,9 @@ class StallingProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:  # copied into the scope of each request, also of a WebSocket
+            self.app_state = {**self.app_state, PEER_KEY: Peer(tls.getpeercert(binary_form=True))}
         self._await_bytes()
 
     def connection_lost(self, exc: Exception | None) -> None:

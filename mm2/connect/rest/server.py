@@ -17,6 +17,7 @@ from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.callers import CallerCheck, OwnNames
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.middleware import DEFAULT_METHODS, AccessLog, CrossOrigin, ResponseHeaders
+from mm2.connect.rest.paths import CanonicalPath
 from mm2.connect.rest.protocol import MAX_HEADER_BYTES, MAX_MESSAGE_BYTES, Guard, stalling_protocol, websocket_protocol
 
 log = structlog.get_logger(__name__)
@@ -76,11 +77,11 @@ class RestServer:
         names = OwnNames.of(binding)
         self._servers = [
             *(
-                self._server(self._around_main(CallerCheck(self._main, names, port)), port.context)
+                self._server(self._around_main(CanonicalPath(CallerCheck(self._main, names, port))), port.context)
                 for port in binding.main
             ),
             *(
-                self._server(self._around(CallerCheck(self._admin, names, port)), port.context)
+                self._server(self._around(CanonicalPath(CallerCheck(self._admin, names, port))), port.context)
                 for port in binding.admin
             ),
         ]
