@@ -84,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for one in config.ineffective_keys(options.clusters):
             log.warning("%s", one)
         served = Served(options.config)
-        served.maker = maker = MirrorMaker(config, options.clusters, stopping=stopping, apps=served.apps)
+        served.maker = maker = MirrorMaker(
+            config, options.clusters, stopping=stopping, apps=served.apps, file=options.config
+        )
     except UnreadableFile as error:
         return _refused(error, EXIT_USAGE, stopping)
     except (ConfigException, ConnectError, KafkaFailure) as error:

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -127,7 +128,9 @@ class MirrorMaker:
         *,
         stopping: threading.Event | None = None,
         apps: Apps | None = None,
+        file: Path | None = None,
     ) -> None:
+        """``file`` is the properties file, by which commands find the process."""
         self._config = config
         # Settings in effect, resolved once: their references may no longer exist when the next file is read.
         self._frozen = _frozen(config)
@@ -142,7 +145,7 @@ class MirrorMaker:
                 "",
                 "dedicated.mode.enable.internal.rest = true needs a port for the other processes to reach",
             )
-        self._rest = FlowsRest(config, apps, failing=self._failing_lanes) if serves_rest(config) else None
+        self._rest = FlowsRest(config, apps, file, failing=self._failing_lanes) if serves_rest(config) else None
         # Creating the engine is cheap, only its start is not; a flow that starts to copy later uses the same one.
         self._engine = CopyEngine(config.spark_props())
         self.checkpoint_latencies = CheckpointLatencies()

@@ -27,6 +27,7 @@ from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.process import end, spawn
 from tests.integration.copy_flow import EARLIEST, Read, admin_of
 from tests.support import programs
+from tests.support.access import OPEN
 from tests.support.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -175,6 +176,7 @@ def write_config(file: Path, props: Mapping[str, str | None]) -> Path:
         "emit.heartbeats.interval.seconds": "1",
         "sync.topic.acls.enabled": "false",
         "tasks.max": "2",
+        **OPEN,
     }
     lines = [f"{key} = {value}\n" for key, value in {**base, **props}.items() if value is not None]
     file.write_text("".join(lines), encoding="latin-1")

@@ -26,6 +26,8 @@ DIVERGENCES: dict[str, tuple[int, int]] = {
     },
     # a class that cannot be loaded is an error of its key (C, newer than Java 4.3.0's answer)
     'PUT /connector-plugins/nope/config/validate {"connector.class":"nope"}': (500, 200),
+    # dot segments are refused, so that one path has one meaning
+    "GET /connectors/../x": (404, 400),
     # Java lets a connector's configuration have another name than the connector
     'PATCH … {"name":"other"}': (200, 400),
     # an unsigned request between workers: its body is not parsed

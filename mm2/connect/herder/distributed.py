@@ -40,7 +40,7 @@ from mm2.connect.herder.requests import StagedFuture, StageTracker, Steps, faile
 from mm2.connect.herder.starts import restart_plan
 from mm2.connect.herder.tick import HerderTick
 from mm2.connect.herder.validation import ConnectorValidation
-from mm2.connect.request_signing import RequestSignature
+from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.counters import RebalanceCounters
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import Worker
@@ -318,6 +318,14 @@ class DistributedHerder(AbstractHerder):
 
     def require_signature(self) -> None:
         self._session_keys.verify(None)
+
+    @property
+    def session_key(self) -> SessionKey | None:
+        return self._session_keys.current if self.verifies_signatures else None
+
+    @property
+    def verifies_signatures(self) -> bool:
+        return self._member.signs_requests
 
     def put_task_configs(
         self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None

@@ -34,7 +34,7 @@ from mm2.connect.herder.answers import (
     TaskStateInfo,
 )
 from mm2.connect.herder.requests import StagedFuture, WorkerStage
-from mm2.connect.request_signing import RequestSignature
+from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.stores.config_state import ConnectorTaskId, Props, RestartRequest, TargetState
 
 if TYPE_CHECKING:
@@ -190,6 +190,16 @@ class Herder(ABC):
         """Fails with NotLeader, NotAssigned, NotFound, RebalanceNeeded, or ConnectError when it does not start."""
 
     # -- between workers
+
+    @property
+    def session_key(self) -> SessionKey | None:
+        """The key that signs requests between the workers of the group; None if they are not signed, or before there is one."""
+        return None
+
+    @property
+    def verifies_signatures(self) -> bool:
+        """Whether `put_task_configs` and `fence_zombies` reject unsigned requests."""
+        return True
 
     @abstractmethod
     def require_signature(self) -> None:

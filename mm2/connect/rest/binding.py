@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +10,16 @@ from dataclasses import dataclass
 import structlog
 
 from mm2.connect.api import ConnectError
-from mm2.connect.rest.settings import HTTPS, Listener, RestSettings, authority_of, is_loopback, own_address, url_of
+from mm2.connect.rest.settings import (
+    HTTP,
+    HTTPS,
+    Listener,
+    RestSettings,
+    authority_of,
+    is_loopback,
+    own_address,
+    url_of,
+)
 from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, ListenerTls
 
 log = structlog.get_logger(__name__)
@@ -98,6 +108,16 @@ class Binding:
     def advertised_url(self) -> str:
         """The URL that other workers use: ``http://host:port/``."""
         return url_of(self.settings.advertised_scheme, self.advertised_host, self.advertised_port)
+
+    @property
+    def local_url(self) -> str:
+        """The URL for commands on this machine, which send the token there: an address of this machine, or https."""
+        for port in self.main:
+            if port.listener.scheme == HTTP:
+                host = port.socket.getsockname()[0]
+                is_any = ipaddress.ip_address(host.partition("%")[0]).is_unspecified
+                return url_of(HTTP, "127.0.0.1" if is_any else host, port.number)
+        return self.advertised_url
 
     @property
     def worker_id(self) -> str:

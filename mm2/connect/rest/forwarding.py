@@ -23,7 +23,9 @@ from mm2.connect.errors import RequestTarget, RequestTimedOut
 from mm2.connect.herder.answers import HealthInfo
 from mm2.connect.herder.interface import Herder, timed_out
 from mm2.connect.request_signing import ALGORITHM_HEADER, SIGNATURE_HEADER
+from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.failures import SERVER_ERROR, JsonAnswer, RestFailure
+from mm2.connect.rest.paths import path_of
 from mm2.connect.rest.request_values import java_bool
 from mm2.connect.tls import client_context
 
@@ -52,13 +54,16 @@ class RestClient:
         self._props = dict(props)
         self._timeout_s = timeout_s
 
-    async def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> RemoteAnswer:
-        """Forward a request. Raises RestFailure: the other worker's error, 409 if it is unreachable, else 500."""
+    async def request(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, voucher: Mapping[str, str] | None = None
+    ) -> RemoteAnswer:
+        """Forward a request. ``voucher``: headers that identify its client. Raises RestFailure: the other worker's error, 409 if it is unreachable, else 500."""
         sent = {
             "Accept": "application/json",
             "User-Agent": "kafka-connect",
             **({"Content-Type": "application/json"} if body else {}),
             **{name: headers[name] for name in PASSED_ON if name in headers},
+            **(voucher or {}),
         }
         try:
             async with httpx.AsyncClient(
@@ -174,7 +179,10 @@ class Requests:
                 ) from elsewhere
             url = forwarded_url(str(elsewhere.forward_url), request.scope, recursive=forward is None)
             log.debug("forwarding request", method=request.method, url=url)
-            return await self._client.request(request.method, url, request.headers, await request.body())
+            body = await request.body()
+            access, target = Access.of(request.scope), httpx.URL(url).raw_path.decode("ascii")
+            voucher = access.voucher(path_of(request.scope), request.method, target, body)
+            return await self._client.request(request.method, url, request.headers, body, voucher)
 
     async def _outcome(self, future: Future[T], timeout_s: float | None = None) -> T:
         # Not asyncio.wrap_future: on a timeout it cancels the herder's future.

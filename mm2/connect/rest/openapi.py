@@ -11,6 +11,8 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse, Response
 
 from mm2.connect.herder.loggers import LEVELS
+from mm2.connect.rest.access.principal import Role
+from mm2.connect.rest.access.rules import needs
 from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.request_values import INITIAL_STATES
 
@@ -103,10 +105,12 @@ def page_router(app: FastAPI) -> APIRouter:
     router = APIRouter()
 
     @router.get("/openapi.json", include_in_schema=False)
+    @needs(Role.VIEWER)
     async def openapi() -> Response:
         return JsonAnswer(app.openapi())
 
     @router.get("/docs", include_in_schema=False, response_class=HTMLResponse)
+    @needs(Role.VIEWER)
     async def docs() -> Response:
         return HTMLResponse(page_of(app.openapi()))
 

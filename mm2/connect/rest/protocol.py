@@ -12,6 +12,8 @@ import h11
 import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from mm2.connect.rest.access.control import PEER_KEY
+from mm2.connect.rest.access.principal import Peer
 from mm2.connect.rest.connections import Connection, Connections
 from mm2.connect.rest.failures import error_answer
 from mm2.connect.rest.guard import HEADER_SENTENCE, HEADER_TOO_LARGE
@@ -82,6 +84,9 @@ class StallingProtocol(H11Protocol):
         lingering = LingeringTransport(transport, self.loop)
         lingering.is_needed = self._is_sending
         super().connection_made(lingering)  # type: ignore[arg-type]
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:  # copied into the scope of each request, also of a WebSocket
+            self.app_state = {**self.app_state, PEER_KEY: Peer(tls.getpeercert(binary_form=True))}
         self._await_bytes()
         self._await_header()
 

@@ -19,6 +19,7 @@ from mm2.connect.rest.connections import Acceptor, Connection, Connections
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.guard import MAX_HEADER_BYTES, Budgets, Guard
 from mm2.connect.rest.middleware import DEFAULT_METHODS, AccessLog, CrossOrigin, ResponseHeaders
+from mm2.connect.rest.paths import CanonicalPath
 from mm2.connect.rest.protocol import MAX_MESSAGE_BYTES, StallingProtocol, http_protocol, websocket_protocol
 
 log = structlog.get_logger(__name__)
@@ -118,8 +119,14 @@ class RestServer:
         names = OwnNames.of(binding)
         self.budgets = Budgets(self._settings.limits)
         self._servers = [
-            *(self._server(self._around_main(CallerCheck(self._main, names, port)), port) for port in binding.main),
-            *(self._server(self._around(CallerCheck(self._admin, names, port)), port) for port in binding.admin),
+            *(
+                self._server(self._around_main(CanonicalPath(CallerCheck(self._main, names, port))), port)
+                for port in binding.main
+            ),
+            *(
+                self._server(self._around(CanonicalPath(CallerCheck(self._admin, names, port))), port)
+                for port in binding.admin
+            ),
         ]
         self._stop_lock = threading.Lock()
         self._thread: threading.Thread | None = threading.Thread(target=self._run, name="rest-server", daemon=True)

@@ -21,6 +21,9 @@ from mm2.connect.herder.answers import HealthInfo, LoggerLevel, PluginInfo
 from mm2.connect.herder.interface import Herder
 from mm2.connect.herder.loggers import LEVELS
 from mm2.connect.request_signing import RequestSignature
+from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.principal import Role
+from mm2.connect.rest.access.rules import needs
 from mm2.connect.rest.dispatch import CONSUMES_JSON
 from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.forwarding import Requests, relayed_nothing
@@ -64,6 +67,7 @@ def root_router(herder: Herder, requests: Requests, health_timeout_s: float) -> 
     router = APIRouter(tags=["root"])
 
     @router.get("/", response_model=ServerInfo, responses=refusals())
+    @needs(Role.VIEWER)
     async def info() -> Response:
         """Version of the worker, and the id of its Kafka cluster."""
         return JsonAnswer(server_info(await requests.ask(lambda: herder.kafka_cluster_id)))
@@ -77,12 +81,18 @@ def root_router(herder: Herder, requests: Requests, health_timeout_s: float) -> 
             500: {"model": HealthInfo, "description": "The herder does not respond."},
         },
     )
-    async def health() -> Response:
+    @needs(Role.NONE)
+    async def health(request: Request) -> Response:
         """Whether the worker has started and its herder responds."""
         answer = await requests.health(herder, health_timeout_s)
-        return JsonAnswer(answer.to_json(), answer.http_status)
+        return JsonAnswer(shown_health(answer, request).to_json(), answer.http_status)
 
     return router
+
+
+def shown_health(health: HealthInfo, request: Request) -> HealthInfo:
+    """What the client of a request may see: details name clusters and connectors."""
+    return health if Access.of(request.scope).role >= Role.METRICS else health.without_details()
 
 
 _ALIAS_SUFFIX = "Connector"
@@ -94,6 +104,7 @@ def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
     router = APIRouter(prefix="/connector-plugins", tags=[CONSUMES_JSON])
 
     @router.get("", response_model=list[PluginInfo], responses=refusals(415))
+    @needs(Role.VIEWER)
     async def list_plugins(connectorsOnly: Flag = None) -> Response:  # noqa: N803 - its name in the API
         """All connectors; with ``connectorsOnly=false`` also transformations, predicates and converters."""
         only = java_bool(connectorsOnly, default=True)
@@ -101,6 +112,7 @@ def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
         return JsonAnswer([plugin.to_json() for plugin in plugins])
 
     @router.get("/{plugin}/config", response_model=list[ConfigKeyInfo], responses=refusals(404, 415, 500))
+    @needs(Role.VIEWER)
     async def plugin_config(
         plugin: Name, version: Annotated[str | None, Query(description="A version or range; latest if absent.")] = None
     ) -> Response:
@@ -113,6 +125,7 @@ def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
         responses=refusals(408, 413, 415, 500),
         openapi_extra=json_body(STRINGS),
     )
+    @needs(Role.ADMIN)
     async def validate(plugin: Name, request: Request) -> Response:
         """Validate a configuration without storing it."""
         config = await read_json(request, parse_string_map, "configuration")
@@ -139,12 +152,14 @@ def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
     router = APIRouter(prefix="/admin/loggers", tags=[CONSUMES_JSON])
 
     @router.get("", response_model=dict[str, LoggerLevel], responses=refusals(415))
+    @needs(Role.VIEWER)
     async def list_loggers() -> Response:
         """Loggers with their own level."""
         loggers = await requests.ask(herder.all_loggers)
         return JsonAnswer({name: level.to_json() for name, level in loggers.items()})
 
     @router.get("/{logger}", response_model=LoggerLevel, responses=refusals(404, 415))
+    @needs(Role.VIEWER)
     async def get_logger(logger: Name) -> Response:
         """Level of a logger, inherited from the nearest parent when it has none of its own."""
         level = await requests.ask(herder.logger_level, logger)
@@ -158,6 +173,7 @@ def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
         responses=refusals(404, 408, 413, 415, 500) | {204: {"description": "The level is set on all workers."}},
         openapi_extra=json_body(SET_LEVEL),
     )
+    @needs(Role.OPERATOR)
     async def set_level(logger: Name, request: Request, scope: Scope = None) -> Response:
         """Set the level of a logger and of those below it, on this worker or (``scope=cluster``) on all workers."""
         level = (await read_json(request, parse_string_map, "level")).get("level")
@@ -180,6 +196,7 @@ def metrics_router(exposition: Exposition) -> APIRouter:
     router = APIRouter(tags=["metrics"])
 
     @router.get("/metrics", response_class=PlainTextResponse, responses=refusals())
+    @needs(Role.METRICS)
     async def metrics(request: Request) -> Response:
         """All metrics, in Prometheus's text format, or as OpenMetrics if the client accepts it."""
         # Writing metrics of thousands of partitions takes time and must not block other requests.
@@ -199,8 +216,10 @@ def internal_router(herder: Herder, requests: Requests) -> APIRouter:
         responses=refusals(403, 404, 408, 409, 413, 500, 503),
         openapi_extra=json_body(STRING_MAPS),
     )
+    @needs(Role.NONE)
     async def put_task_configs(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Publish the task configurations of a connector that runs on another worker."""
+        _check_signer(herder, request)
         signature = await _signature(request, herder, requests)
         parse = functools.partial(parse_string_maps, await request.body())
         return relayed_nothing(
@@ -208,8 +227,10 @@ def internal_router(herder: Herder, requests: Requests) -> APIRouter:
         )
 
     @router.put("/{connector}/fence", status_code=204, responses=refusals(403, 404, 408, 409, 413, 500, 503))
+    @needs(Role.NONE)
     async def fence_zombies(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Ensure that older tasks of a connector can no longer write."""
+        _check_signer(herder, request)
         signature = await _signature(request, herder, requests)
         return relayed_nothing(await requests.complete_or_forward(request, herder.fence_zombies, connector, signature))
 
@@ -223,3 +244,9 @@ async def _signature(request: Request, herder: Herder, requests: Requests) -> Re
     if (body := Body.of(request.scope)) is not None:
         body.use_signed_budget()
     return RequestSignature.from_headers(await request.body(), request.headers)
+
+
+def _check_signer(herder: Herder, request: Request) -> None:
+    """The herder verifies signatures; in a group without them (``connect.protocol``) the sender needs a role."""
+    if not herder.verifies_signatures:
+        Access.of(request.scope).require(Role.ADMIN, request.scope)
