@@ -44,6 +44,7 @@ from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.connect.stores.config_state import RestartRequest
 from mm2.connect.stores.config_store import PrivilegedWriteError
+from mm2.connect.tls import ListenerTls
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import ConnectFailure, KafkaFailure
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
@@ -159,6 +160,11 @@ class MirrorMaker:
         except BaseException:
             self._close()
             raise
+
+    @property
+    def listeners(self) -> tuple[ListenerTls, ...]:
+        """The TLS of the process's https listeners."""
+        return () if self._rest is None else self._rest.binding.https
 
     def start(self) -> None:
         """Start Spark (in the background) and all herders; returns at once. Raises ConnectError if that fails."""

@@ -26,6 +26,6 @@ def warn_of_exposure(binding: Binding) -> None:
         )
     elif role > Role.NONE and urls:
         log.info("Clients without authentication have the role %s.", role, listeners=urls)
-    in_clear = [port.url for port in ports if port.context is None and not port.is_loopback]
+    in_clear = [port.url for port in ports if port.tls is None and not port.is_loopback]
     if in_clear and (binding.settings.extension_classes):
         log.warning("Passwords are sent to these addresses unencrypted; use https.", listeners=in_clear)
