@@ -67,9 +67,10 @@ def nasty() -> Snapshot:
     return Snapshot(int(time.time() * 1000), "1", (well, flow), spark, certificates=(certificate,))
 
 
-@pytest.fixture
-def door(tmp_path: Path) -> Iterator[str]:
-    """Its address."""
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its address. A process can load NiceGUI once."""
+    tmp_path = tmp_path_factory.mktemp("door")
     authority = issue("an authority")
     issue("worker", authority, address="127.0.0.1").pkcs12(tmp_path / "worker.p12", authority)
     credentials, login = tmp_path / "credentials.properties", tmp_path / "login.conf"

@@ -316,9 +316,6 @@ class DistributedHerder(AbstractHerder):
 
     # -- between workers
 
-    def require_signature(self) -> None:
-        self._session_keys.verify(None)
-
     @property
     def session_key(self) -> SessionKey | None:
         return self._session_keys.current if self.verifies_signatures else None
@@ -326,6 +323,9 @@ class DistributedHerder(AbstractHerder):
     @property
     def verifies_signatures(self) -> bool:
         return self._member.signs_requests
+
+    def require_signature(self) -> None:
+        self._session_keys.verify(None)
 
     def put_task_configs(
         self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None

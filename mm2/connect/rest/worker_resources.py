@@ -237,6 +237,12 @@ def internal_router(herder: Herder, requests: Requests) -> APIRouter:
     return router
 
 
+def _check_signer(herder: Herder, request: Request) -> None:
+    """The herder verifies signatures; in a group without them (``connect.protocol``) the sender needs a role."""
+    if not herder.verifies_signatures:
+        Access.of(request.scope).require(Role.ADMIN, request.scope)
+
+
 async def _signature(request: Request, herder: Herder, requests: Requests) -> RequestSignature | None:
     """Receive the body, if the request is signed or need not be. Raises RequestError, RestFailure."""
     if RequestSignature.from_headers(b"", request.headers) is None:
@@ -244,9 +250,3 @@ async def _signature(request: Request, herder: Herder, requests: Requests) -> Re
     if (body := Body.of(request.scope)) is not None:
         body.use_signed_budget()
     return RequestSignature.from_headers(await request.body(), request.headers)
-
-
-def _check_signer(herder: Herder, request: Request) -> None:
-    """The herder verifies signatures; in a group without them (``connect.protocol``) the sender needs a role."""
-    if not herder.verifies_signatures:
-        Access.of(request.scope).require(Role.ADMIN, request.scope)
