@@ -145,7 +145,7 @@ class MirrorMaker:
                 "",
                 "dedicated.mode.enable.internal.rest = true needs a port for the other processes to reach",
             )
-        self._rest = FlowsRest(config, apps, file) if serves_rest(config) else None
+        self._rest = FlowsRest(config, apps, file, failing=self._failing_lanes) if serves_rest(config) else None
         # Creating the engine is cheap, only its start is not; a flow that starts to copy later uses the same one.
         self._engine = CopyEngine(config.spark_props())
         self.checkpoint_latencies = CheckpointLatencies()
@@ -213,6 +213,9 @@ class MirrorMaker:
     def plans(self) -> Mapping[SourceAndTarget, FlowPlan]:
         """The plan of each flow, including flows that wait for their target; replaced, never changed."""
         return self._plans
+
+    def _failing_lanes(self, pair: SourceAndTarget) -> list[str]:
+        return self._engine.failing_lanes(str(pair))
 
     @property
     def engine(self) -> CopyEngine:

@@ -291,6 +291,7 @@ class FlowView:
     workers: Sequence[GroupProcess] = ()
     micro_batches: Mapping[int, int] = field(default_factory=dict)
     lost_micro_batches: int = 0
+    failing_lanes: int = 0
     metric_formats: frozenset[str] = frozenset({"legacy"})
     differences: Mapping[str, int] = field(default_factory=dict)
     verified_records: int = 0

@@ -519,4 +519,3 @@ def test_separate_admin_listeners_and_connect_s_own_workers_have_the_same_rules(
     finally:
         server.stop(1.0)
         requests.close()
-
