@@ -259,6 +259,8 @@ class HealthInfo:
 
     def without_details(self) -> HealthInfo:
         """Only the status, for clients without a role."""
+        if self == self.blocked(self.message):
+            return self.blocked("A flow cannot copy; the role metrics shows which one, and why.")
         known = {"healthy": self.healthy(), "starting": self.starting(""), "unhealthy": self.unhealthy("")}
         return known[self.status]
 
