@@ -315,6 +315,7 @@ def test_a_changed_or_reused_voucher_is_rejected(monkeypatch: pytest.MonkeyPatch
     ("url", "shown"),
     [
         ("/ui/login?code=abc", "/ui/login?code=[hidden]"),
+        ("/metrics?access_token=abc", "/metrics?access_token=[hidden]"),
         ("/s/?EIO=4&sid=abc&t=1", "/s/?EIO=4&sid=[hidden]&t=1"),
         ("/s/?%73id=abc&client_id=x", "/s/?%73id=[hidden]&client_id=[hidden]"),
         ("/connectors?expand=info", "/connectors?expand=info"),
