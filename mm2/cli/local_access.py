@@ -30,10 +30,8 @@ def add(verbs: Any) -> None:
         description="Prints the token that gives access, as an administrator, to the REST interface of a process of this user on "
         "this machine. A process has another token after each start. Keep it secret. Exit code: 0, or 2 if the command failed.",
         epilog=examples(
-            (
-                "the state of all flows",
-                'curl -H "Authorization: Bearer $(mm2 token mm2.properties)" 127.0.0.1:8083/overview',
-            ),
+            ("print it", "mm2 token"),
+            ("of one of several processes with the file", "mm2 token mm2.properties --pid 4711"),
         ),
     )
     _add_process(token)
@@ -44,7 +42,7 @@ def add(verbs: Any) -> None:
         description="Prints a link that logs a browser in to the dashboard, once and within one minute, as an administrator. "
         "Exit code: 0, or 2 if the command failed.",
         epilog=examples(
-            ("print the link", "mm2 ui mm2.properties"),
+            ("print the link", "mm2 ui"),
             ("open it in the browser of this machine", "mm2 ui mm2.properties --open"),
         ),
     )

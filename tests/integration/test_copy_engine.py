@@ -70,6 +70,7 @@ def test_every_record_of_every_codec_is_copied_unchanged(flow: Flow) -> None:
     limits = {"message__timestamp__after__max__ms": FOREVER, "max__message__bytes": "2000000"}
     topic = flow.topic(partitions=5, source=limits, target=limits)
     headers: list[tuple[str, Any]] = [("a", b"1"), ("b", None), ("a", b"2"), ("", b""), ("ü", b"\xff")]
+    # The values with other timestamps are long: small batches would be merged.
     for partition, codec in enumerate(CODECS):
         producer = producer_of(flow.source, compression__type=codec)
         for i in range(300):
@@ -82,9 +83,9 @@ def test_every_record_of_every_codec_is_copied_unchanged(flow: Flow) -> None:
         producer.produce(topic, b"value only", partition=partition, headers=headers)
         producer.produce(topic, os.urandom(500_000) * 2, key=b"a megabyte", partition=partition)
         for stamp in (1, 4102444800000, 253402300799000, 1_600_000_000_000):
-            producer.produce(topic, b"%d" % stamp, key=b"odd", partition=partition, timestamp=stamp)
+            producer.produce(topic, b"%d" % stamp + os.urandom(2000), key=b"odd", partition=partition, timestamp=stamp)
         assert producer.flush(60) == 0
-        odd = [Record(b"odd", b"%d" % stamp, (("h", None),), stamp) for stamp in (0, -1, 1 << 42, 5)]
+        odd = [Record(b"odd", b"%d" % stamp + os.urandom(2000), (("h", None),), stamp) for stamp in (0, -1, 1 << 42, 5)]
         write(flow.source, topic, odd, codec=codec, partition=partition)
     spec = flow.spec(topic, partitions=5)
     with flow.copying(spec) as job:

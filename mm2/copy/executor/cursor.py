@@ -5,7 +5,7 @@ records (`LogValidator`). Fetched batches are handled as follows:
 
     control batches, aborted ones under read_committed, empty ones   dropped, and counted by reason
     holes, LogAppendTime, magic 0/1, batches begun before our offset  re-encoded with the same codec
-    many tiny ones in a row                                          merged
+    tiny ones in a row                                               merged
     all, where `Cursor.changes` are set                              decoded, changed, encoded with the same codec if
                                                                      any of their records has changed
     everything else                                                  passed on as bytes
@@ -51,8 +51,6 @@ QUARANTINED: Final = "quarantined"
 #: Why a source log has no record at an offset: it was compacted, or the topic is not compacted and the record is missing.
 COMPACTED: Final = "compacted"
 MISSING: Final = "missing"
-#: Minimum number of consecutive tiny batches that are merged.
-MANY_BATCHES: Final = 16
 #: From this number of source offsets behind on, a partition is catching up.
 BEHIND_OFFSETS: Final = 10_000
 
@@ -437,12 +435,11 @@ class Cursor:
     def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
         if self.predecessor.remaining or self.changes is not None:
             return iter_batches(fetched.records)
-        # A few tiny batches are passed on. Merging compressed ones costs more than passing them on, unless there are too many for
-        # the connection to the target.
+        # Merging compressed ones costs more than passing them on, unless there are too many for the connection to the target. Others
+        # are merged while they wait for it (`Outbox.merge_waiting`).
         return coalesce(
             fetched.records,
             self.offset,
-            least=MANY_BATCHES,
             compressed=self.behind,
             transactional=not (self.read_committed and fetched.aborted),
         )

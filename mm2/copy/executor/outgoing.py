@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mm2.copy.executor.outbox import OutgoingBatch
 from mm2.copy.executor.window import SourceRange, Window
 from mm2.copy.tally import Tally
 from mm2.kafka.errors import CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, read_header
+from mm2.kafka.records.merge import merge
 from mm2.kafka.records.record import decode_batch, rewrite, split
 
 
@@ -44,7 +47,18 @@ def outgoing_batch(
         window.done(head)
         return outgoing_batch(memoryview(rest.data), read_header(rest.data), tail, window, tally)
 
-    return OutgoingBatch(data, header, acked, cut, without)
+    def merged(run: Sequence[OutgoingBatch]) -> tuple[OutgoingBatch, int]:
+        try:
+            batch = merge([BatchView(one.header, one.header.base_offset, 2, one.data) for one in run])[0]
+        except (CorruptBatch, ValueError):
+            run[0].merge = None  # passed on as it is; the target's error counts
+            return run[0], 1
+        if batch.batches == 1:
+            return run[0], 1
+        joined = window.join([one.entry for one in run[: batch.batches] if one.entry is not None], len(batch.data))
+        return outgoing_batch(memoryview(batch.data), batch.header, joined, window, tally), batch.batches
+
+    return OutgoingBatch(data, header, acked, cut, without, entry, merged)
 
 
 def content_error(outgoing: OutgoingBatch) -> CorruptBatch | None:

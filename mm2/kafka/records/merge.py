@@ -71,7 +71,8 @@ def merge(views: Sequence[BatchView], *, max_bytes: int = MAX_MERGED_BYTES) -> l
     """Merge consecutive batches, all plain (`BatchHeader.is_plain`) and of one codec, into as few as possible.
 
     At most ``max_bytes`` of batches are merged into one, which has about the same size or less; a larger batch stays
-    alone. The merged batches have no producer and no transaction.
+    alone. The merged batches have no producer and no transaction, and
+    the offsets and the leader epoch of the source.
 
     Raises CorruptBatch when a CRC is wrong or records are malformed, ValueError for batches that are not plain, differ
     in codec or are not consecutive.
@@ -338,6 +339,8 @@ class _Run:
             attributes=codec.id,
             base_timestamp=self._base_timestamp,
             max_timestamp=self._newest,
+            base_offset=self._first,
         )
+        _INT32.pack_into(data, LOG_OVERHEAD, self._leader_epoch)
         after = self._first + self._count
         return Merged(data, read_header(data), self._first, after, self.batches, self._leader_epoch)

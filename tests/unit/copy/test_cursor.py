@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, MISSING, QUEUE_LIMIT_BYTES
+from mm2.copy.executor.cursor import BEHIND_OFFSETS, MISSING, QUEUE_LIMIT_BYTES
 from mm2.copy.executor.outbox import OutboxState, OutgoingBatch
 from mm2.copy.executor.reports import progress_of
 from mm2.copy.executor.window import SourceRange
@@ -20,7 +20,7 @@ from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.records.batch import LOG_APPEND_TIME, TRANSACTIONAL, read_header
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
-from tests.unit.copy.batches import Bench, batch, checked, holed, marker, spoiled, view_of
+from tests.unit.copy.batches import Bench, batch, checked, holed, marker, of_epoch, spoiled, view_of
 
 
 def segments(bench: Bench) -> list[Segment]:
@@ -89,8 +89,8 @@ def test_log_append_time_is_reencoded() -> None:
     assert {r.timestamp for r in decode_batch(view_of(bench.outgoing_batches[0].data))} == {1001}
 
 
-def test_many_small_batches_are_merged_and_few_are_sent_unchanged() -> None:
-    bench, many = Bench(), MANY_BATCHES + 1
+def test_consecutive_small_batches_are_merged_and_others_are_sent_unchanged() -> None:
+    bench, many = Bench(), 2
     bench.fetch(*(batch(offset, 1) for offset in range(many)), holed(many, many + 2, [many + 1]), batch(many + 3, 1))
     assert bench.offsets() == [*range(many), many + 1, many + 3]
     assert [outgoing.count for outgoing in bench.outgoing_batches] == [many, 1, 1]
@@ -826,3 +826,91 @@ def test_a_successor_measures_live_records_unless_it_is_far_behind() -> None:
     bench.fetch(batch(12, 2), end=12 + BEHIND_OFFSETS + 1)
     bench.ack(10)
     assert bench.owner.newest_ms == [1011, -1]
+
+
+# -- small batches that wait for a request ------------------------------------------------------------------------
+
+
+def test_small_batches_that_wait_are_sent_as_one() -> None:
+    bench = Bench()
+    bench.fetch(batch(0, 1), batch(1, 2))
+    bench.fetch_each(batch(3, 1), batch(4, 3))
+    bench.outbox.merge_waiting()
+    (merged,) = bench.outbox.queue
+    assert [record.key for record in decode_batch(view_of(merged.data))] == [b"k%03d" % offset for offset in range(7)]
+    assert bench.cursor.window.waiting_bytes == len(merged.data)
+    bench.ack(50)
+    assert (bench.cursor.window.mark, bench.cursor.window.waiting_bytes) == (Mark(7, 57, 7), 0)
+    assert (segments(bench), bench.owner.acks) == ([Segment(0, 50, 7)], [(0, 6, 50, 7)])
+    assert bench.cursor.idle
+
+
+def test_merged_batches_are_cut_and_continued_like_others() -> None:
+    bench = Bench()
+    bench.fetch_each(*(batch(offset, 1) for offset in range(6)))
+    bench.outbox.merge_waiting()
+    (merged,) = bench.outbox.queue
+    assert merged.split is not None
+    pieces = merged.split()
+    assert pieces is not None
+    assert [piece.count for piece in pieces] == [3, 3]
+    rest = pieces[0].without and pieces[0].without(1)
+    assert rest
+    assert [record.key for record in decode_batch(view_of(rest.data))] == [b"k001", b"k002"]
+    rest.acked(21)
+    pieces[1].acked(23)
+    assert bench.cursor.window.mark == Mark(6, 26, 6)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(batch(3, 2), id="behind a hole"),
+        pytest.param(batch(2, 2, codec="lz4"), id="of another codec"),
+        pytest.param(batch(2, 100), id="with many records"),
+        pytest.param(encode_batch([Record(None, bytes(5000))], base_offset=2), id="with many bytes"),
+        pytest.param(of_epoch(batch(2, 2), 3), id="of another leader epoch"),
+        pytest.param(holed(2, 5, [3, 4]), id="with holes"),
+        pytest.param(checked(batch(2, 2)[:61] + b"\x7e" + batch(2, 2)[62:]), id="with malformed records"),
+    ],
+)
+def test_other_batches_are_sent_separately(second: bytearray) -> None:
+    bench = Bench()
+    bench.fetch_each(batch(0, 2), second)
+    before = list(bench.outbox.queue)
+    bench.outbox.merge_waiting()
+    bench.outbox.merge_waiting()
+    assert list(bench.outbox.queue) == before
+    bench.ack(10)
+    assert bench.cursor.idle
+
+
+def test_a_batch_that_was_sent_is_never_merged() -> None:
+    bench = Bench()
+    bench.fetch_each(batch(0, 1), batch(1, 1), batch(2, 1))
+    first = bench.outbox.send_next()
+    bench.outbox.queue.appendleft(first)  # its outcome is unknown
+    bench.outbox.merge_waiting()
+    assert [outgoing.at for outgoing in bench.outbox.queue] == [0, -1, -1]
+    bench.outbox.queue.popleft()
+    bench.outbox.merge_waiting()
+    assert [(outgoing.at, outgoing.count) for outgoing in bench.outbox.queue] == [(-1, 2)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 3), min_size=2, max_size=8), st.integers(1, 7), st.permutations(range(3)))
+def test_positions_are_the_same_with_and_without_merging(counts: list[int], first: int, order: list[int]) -> None:
+    plain, merging = Bench(), Bench()
+    for bench in (plain, merging):
+        offset = 0
+        for count in counts:
+            bench.fetch(batch(offset, count))
+            offset += count
+    sent = [merging.outbox.send_next() for _ in range(min(first, 3, len(counts) - 1))]
+    merging.outbox.merge_waiting()
+    sent += [merging.outbox.send_next() for _ in range(len(merging.outbox.queue))]
+    plain.ack(10)
+    for index in sorted(range(len(sent)), key=lambda number: order[number % 3]):
+        sent[index].acked(10 + sent[index].at)
+    assert merging.cursor.window.mark == plain.cursor.window.mark
+    assert (segments(merging), merging.cursor.window.waiting_bytes) == (segments(plain), 0)
