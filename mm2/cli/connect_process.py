@@ -18,7 +18,7 @@ import configargparse
 import structlog
 
 from mm2 import __version__
-from mm2.cli.allocator import use_one_arena
+from mm2.allocator import use_one_arena
 from mm2.cli.logs import add_log_options, configure_logging
 from mm2.cli.signals import exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException

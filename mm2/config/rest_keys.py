@@ -53,6 +53,42 @@ REST_LIMITS_CONFIG: Final = (
         "Maximum size of a REST request body; larger requests are rejected with status 413.",
     )
     .define(
+        "rest.bodies.max.bytes",
+        Type.INT,
+        64 * 1024 * 1024,
+        at_least(1),
+        Importance.LOW,
+        "Maximum size of all REST request bodies that are being received or processed, together; beyond that, requests are "
+        "rejected with status 503. A quarter of it is for requests between workers, whose signature is verified afterwards. One "
+        "address gets three quarters of both parts.",
+    )
+    .define(
+        "rest.body.timeout.ms",
+        Type.INT,
+        30_000,
+        at_least(1),
+        Importance.LOW,
+        "How long a client may take to send the body of a REST request; slower requests are rejected with status 408.",
+    )
+    .define(
+        "rest.header.timeout.ms",
+        Type.INT,
+        10_000,
+        at_least(1),
+        Importance.LOW,
+        "How long a client may take for the TLS handshake, and again to send the header of a request; slower connections are closed.",
+    )
+    .define(
+        "rest.connections.max",
+        Type.INT,
+        400,
+        at_least(1),
+        Importance.LOW,
+        "Maximum number of connections to each listener, three quarters of them from one address. A further connection replaces "
+        "one that waits for its client, of the address with the most connections. If all have requests in progress, it is "
+        "rejected with status 503.",
+    )
+    .define(
         "rest.idle.timeout.ms",
         Type.INT,
         30_000,

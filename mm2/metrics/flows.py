@@ -197,6 +197,12 @@ MICRO_BATCHES: Final = Metric(
 MICRO_BATCHES_LOST: Final = Metric(
     "mm2_spark_micro_batches_lost_total", MetricType.COUNTER, "Micro-batches that ended without a final report.", _FLOW
 )
+FAILING_LANES: Final = Metric(
+    "mm2_failing_lanes",
+    MetricType.GAUGE,
+    "Lanes of this process that cannot copy: their last three or more micro-batches ended without a final report.",
+    _FLOW,
+)
 RELOADS: Final = Metric(
     "mm2_config_reloads_total",
     MetricType.COUNTER,
@@ -258,6 +264,7 @@ FLOW_METRICS: Final = (
     SPARK_UP,
     MICRO_BATCHES,
     MICRO_BATCHES_LOST,
+    FAILING_LANES,
     RELOADS,
     CERTIFICATE,
     DIFFERENCES,

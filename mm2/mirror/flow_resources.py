@@ -36,7 +36,7 @@ from mm2.connect.rest.paths import path_of
 from mm2.connect.rest.settings import RestSettings
 from mm2.connect.rest.worker_resources import internal_router, loggers_router, server_info
 from mm2.mirror.redaction import RedactedHerder
-from mm2.mirror.rest import RESERVED, Apps, flow_path
+from mm2.mirror.rest import RESERVED, Apps, Failing, flow_path
 
 _FLOWS: Final = "flows"
 _INTERNAL: Final = re.compile(r"/connectors/[^/]+/(tasks|fence)")
@@ -53,11 +53,15 @@ class FlowResources:
         internal: bool,
         apps: Apps | None = None,
         local: LocalAccess | None = None,
+        failing: Failing = lambda _: [],
     ) -> None:
-        """Raises ConnectError or ConfigException for an extension that cannot be created."""
+        """``failing``: why a flow cannot copy although its workers respond.
+
+        Raises ConnectError or ConfigException for an extension that cannot be created."""
         self._herders: dict[SourceAndTarget, Herder] = {}
         self._settings = settings
         self._internal = internal
+        self._failing = failing
         timeout_s = settings.limits.request_timeout_s
         self.requests = Requests(RestClient(settings.props, timeout_s), timeout_s)
         first = cast(Herder, _First(self))
@@ -118,7 +122,7 @@ class FlowResources:
             response_model=HealthInfo,
             responses=refusals()
             | {
-                503: {"model": HealthInfo, "description": "A flow is starting."},
+                503: {"model": HealthInfo, "description": "A flow is starting, or cannot copy."},
                 500: {"model": HealthInfo, "description": "The herder of a flow does not answer."},
             },
         )
@@ -127,7 +131,8 @@ class FlowResources:
             """Health of all flows; the status of the process is the worst one."""
             timeout_s = self._settings.limits.health_timeout_s
             herders = self._herders
-            answers = await asyncio.gather(*(self.requests.health(herder, timeout_s) for herder in herders.values()))
+            responses = await asyncio.gather(*(self.requests.health(herder, timeout_s) for herder in herders.values()))
+            answers = [self._with_lanes(pair, found) for pair, found in zip(herders, responses, strict=True)]
             worst = max(answers, key=_badness)
             if Access.of(request.scope).role < Role.METRICS:
                 return JsonAnswer(worst.without_details().to_json(), worst.http_status)
@@ -142,6 +147,11 @@ class FlowResources:
         pair, _ = _split(segments[1:] if segments[0] == _FLOWS else segments)
         herder = None if pair is None else self._herders.get(pair)
         return None if herder is None else herder.session_key
+
+    def _with_lanes(self, pair: SourceAndTarget, health: HealthInfo) -> HealthInfo:
+        """The health of a flow whose herder has responded so."""
+        failing = self._failing(pair) if health.http_status == 200 else []
+        return HealthInfo.blocked("; ".join(failing)) if failing else health
 
     def _flows(self) -> list[dict[str, Any]]:
         return [

@@ -44,6 +44,7 @@ from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.connect.stores.config_state import RestartRequest
 from mm2.connect.stores.config_store import PrivilegedWriteError
+from mm2.connect.tls import ListenerTls
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import ConnectFailure, KafkaFailure
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
@@ -144,7 +145,7 @@ class MirrorMaker:
                 "",
                 "dedicated.mode.enable.internal.rest = true needs a port for the other processes to reach",
             )
-        self._rest = FlowsRest(config, apps, file) if serves_rest(config) else None
+        self._rest = FlowsRest(config, apps, file, failing=self._failing_lanes) if serves_rest(config) else None
         # Creating the engine is cheap, only its start is not; a flow that starts to copy later uses the same one.
         self._engine = CopyEngine(config.spark_props())
         self.checkpoint_latencies = CheckpointLatencies()
@@ -159,6 +160,11 @@ class MirrorMaker:
         except BaseException:
             self._close()
             raise
+
+    @property
+    def listeners(self) -> tuple[ListenerTls, ...]:
+        """The TLS of the process's https listeners."""
+        return () if self._rest is None else self._rest.binding.https
 
     def start(self) -> None:
         """Start Spark (in the background) and all herders; returns at once. Raises ConnectError if that fails."""
@@ -207,6 +213,9 @@ class MirrorMaker:
     def plans(self) -> Mapping[SourceAndTarget, FlowPlan]:
         """The plan of each flow, including flows that wait for their target; replaced, never changed."""
         return self._plans
+
+    def _failing_lanes(self, pair: SourceAndTarget) -> list[str]:
+        return self._engine.failing_lanes(str(pair))
 
     @property
     def engine(self) -> CopyEngine:

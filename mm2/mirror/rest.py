@@ -47,6 +47,9 @@ authenticated client (`Access.within`). The applications themselves, HTTP and We
 as the resources, and require a role with `Access.require`.
 """
 
+Failing: TypeAlias = Callable[[SourceAndTarget], list[str]]
+"""Why a flow cannot copy although its workers respond: one sentence for each lane."""
+
 _LISTENERS: Final = "listeners"
 _HOST: Final = "127.0.0.1"
 _FIRST_PORT: Final = 8083
@@ -56,10 +59,18 @@ _TRIES: Final = 1000
 class FlowsRest:
     """The ports of the process, bound by the constructor; requests are answered after :meth:`serve`."""
 
-    def __init__(self, config: MirrorMakerConfig, apps: Apps | None = None, file: Path | None = None) -> None:
+    def __init__(
+        self,
+        config: MirrorMakerConfig,
+        apps: Apps | None = None,
+        file: Path | None = None,
+        *,
+        failing: Failing = lambda _: [],
+    ) -> None:
         """Raises ConfigException, or ConnectError if a port cannot be bound. ``file`` is the properties file."""
         self._file = file
         self._apps = apps or {}
+        self._failing = failing
         props = config.rest_props()
         self.internal = config.internal_rest
         self.binding = Binding(RestSettings.of(props)) if _LISTENERS in props else _bind_nearby(props)
@@ -110,7 +121,12 @@ class FlowsRest:
 
         try:
             resources = FlowResources(
-                self._herders, self._settings, internal=self.internal, apps=self._apps, local=self._local
+                self._herders,
+                self._settings,
+                internal=self.internal,
+                apps=self._apps,
+                local=self._local,
+                failing=self._failing,
             )
             with self._lock:
                 if self._stopped:

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka.admin import ResourceType
 from structlog.testing import capture_logs
 
+from mm2.copy.driver import lane
 from mm2.copy.driver.engine import CopyEngine, CopyFailed
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
@@ -449,6 +450,32 @@ def test_a_killed_worker_is_replaced_without_duplicates(flow: Flow) -> None:
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == [
         "micro-batch lost, its partitions continue at the target's progress"
     ]
+    assert_complete(flow, topic)
+
+
+def test_a_lane_whose_workers_are_killed_again_and_again_is_failing(
+    engine: CopyEngine, flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the kernel, when each of them takes too much memory. `/health` answers 503 then."""
+    topic = flow.topic()
+    spec = flow.spec(topic)
+    write(flow.source, topic, numbered(0, 10))
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+
+        def is_failing() -> bool:
+            for worker in workers():
+                worker.send_signal(signal.SIGKILL)
+            return bool(engine.failing_lanes(spec.flow))
+
+        wait_until(is_failing, 120, detail=job.status)
+        (failing,) = engine.failing_lanes(spec.flow)
+        assert failing in job.status()["troubles"]
+        assert job.lanes()[0].failing.startswith("the last ")
+        monkeypatch.setattr(lane, "_RECOVERED_S", 1.0)
+        wait_until(lambda: not engine.failing_lanes(spec.flow), 120, detail=job.status)
+        write(flow.source, topic, numbered(10, 10))
+        flow.wait_until_copied(job, spec)
     assert_complete(flow, topic)
 
 

@@ -324,15 +324,23 @@ class DistributedHerder(AbstractHerder):
     def verifies_signatures(self) -> bool:
         return self._member.signs_requests
 
-    def put_task_configs(
-        self, name: str, configs: Sequence[Props], signature: RequestSignature | None
-    ) -> StagedFuture[None]:
-        def put() -> None:
-            self.require_leader("write task configurations")
-            self._known(name)
-            self._privileges.put_task_configs(name, configs)
+    def require_signature(self) -> None:
+        self._session_keys.verify(None)
 
-        return self._if_signed(signature, lambda: self.later(put, f"writing the task configs of connector {name}"))
+    def put_task_configs(
+        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None
+    ) -> StagedFuture[None]:
+        def begin() -> StagedFuture[None]:
+            parsed = configs()
+
+            def put() -> None:
+                self.require_leader("write task configurations")
+                self._known(name)
+                self._privileges.put_task_configs(name, parsed)
+
+            return self.later(put, f"writing the task configs of connector {name}")
+
+        return self._if_signed(signature, begin)
 
     def fence_zombies(self, name: str, signature: RequestSignature | None) -> StagedFuture[None]:
         return self._if_signed(signature, lambda: self.begin_fencing(name))

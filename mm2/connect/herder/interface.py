@@ -15,7 +15,7 @@ these errors carry the URL to forward to.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
@@ -202,12 +202,16 @@ class Herder(ABC):
         return True
 
     @abstractmethod
-    def put_task_configs(
-        self, name: str, configs: Sequence[Props], signature: RequestSignature | None
-    ) -> StagedFuture[None]:
-        """Publish the task configurations of a follower's connector. The signature is checked first.
+    def require_signature(self) -> None:
+        """Raises BadRequest if worker-to-worker requests must be signed: for a request without a signature."""
 
-        Fails with BadRequest (missing or malformed signature, connector stopped), Forbidden (wrong signature), NotReady
+    @abstractmethod
+    def put_task_configs(
+        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None
+    ) -> StagedFuture[None]:
+        """Publish the task configurations of a follower's connector.
+
+        ``configs`` parses them; it is called only if the signature is valid, and its exceptions are raised. Fails with BadRequest (missing or malformed signature, connector stopped), Forbidden (wrong signature), NotReady
         (no key yet), NotLeader, NotFound or RebalanceNeeded; standalone: NotSupported.
         """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,18 +20,18 @@ from mm2.connect.rest.settings import (
     own_address,
     url_of,
 )
-from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, server_context
+from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, ListenerTls
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Port:
-    """A listening socket. ``context`` is the TLS context of https, None for http."""
+    """A listening socket. ``tls`` is the TLS of https, None for http."""
 
     listener: Listener
     socket: socket.socket
-    context: ssl.SSLContext | None
+    tls: ListenerTls | None
 
     @property
     def number(self) -> int:
@@ -47,7 +46,7 @@ class Port:
     @property
     def demands_certificate(self) -> bool:
         """Whether clients need a certificate that the listener trusts (``ssl.client.auth=required``)."""
-        return self.context is not None and self.context.verify_mode is ssl.CERT_REQUIRED
+        return self.tls is not None and self.tls.demands_certificate
 
     @property
     def url(self) -> str:
@@ -74,12 +73,10 @@ class Binding:
                 (self.admin, settings.admin_listeners or (), ADMIN_LISTENERS_PREFIX),
             ):
                 for listener in listeners:
-                    context = (
-                        server_context(settings.props, prefix, settings.client_auth)
-                        if listener.scheme == HTTPS
-                        else None
+                    tls = (
+                        ListenerTls(settings.props, prefix, settings.client_auth) if listener.scheme == HTTPS else None
                     )
-                    ports.append(Port(listener, listener.bind(), context))
+                    ports.append(Port(listener, listener.bind(), tls))
         except OSError as error:
             self.close()
             raise ConnectError(f"Unable to initialize REST server: {error.strerror or error}") from error
@@ -132,6 +129,11 @@ class Binding:
         # Without a listener of that scheme the worker is behind a proxy; use the first listener.
         same = [port for port in self.main if port.listener.scheme == self.settings.advertised_scheme]
         return (same or self.main)[0]
+
+    @property
+    def https(self) -> tuple[ListenerTls, ...]:
+        """The TLS of all https listeners."""
+        return tuple(port.tls for port in [*self.main, *self.admin] if port.tls is not None)
 
     def close(self) -> None:
         """Release all ports. May be called twice."""

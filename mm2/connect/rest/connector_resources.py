@@ -31,12 +31,12 @@ from mm2.connect.rest.request_values import (
     Forward,
     Name,
     TaskNumber,
-    body_of,
     java_bool,
     java_int,
     parse_create_request,
     parse_offsets,
     parse_string_map,
+    read_json,
 )
 from mm2.connect.stores.config_state import ConnectorTaskId, RestartRequest
 
@@ -119,7 +119,7 @@ def _add_creation(router: APIRouter, herder: Herder, requests: Requests) -> None
     @needs(Role.ADMIN)
     async def create_connector(request: Request, forward: Forward = None) -> Response:
         """Create a connector."""
-        wanted = parse_create_request(await body_of(request))
+        wanted = await read_json(request, parse_create_request)
         config = _named(wanted.name, wanted.config)
         outcome = await requests.complete_or_forward(
             request,
@@ -142,7 +142,7 @@ def _add_creation(router: APIRouter, herder: Herder, requests: Requests) -> None
     @needs(Role.ADMIN)
     async def put_config(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Create a connector, or replace its configuration."""
-        config = _named(connector, parse_string_map(await body_of(request), "configuration"))
+        config = _named(connector, await read_json(request, parse_string_map, "configuration"))
         outcome: Created | RemoteAnswer = await requests.complete_or_forward(
             request, herder.put_connector_config, connector, config, allow_replace=True
         )
@@ -163,7 +163,7 @@ def _add_modification(router: APIRouter, herder: Herder, requests: Requests) -> 
     @needs(Role.ADMIN)
     async def patch_config(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Change parts of a configuration; null removes a key (KIP-477)."""
-        patch = parse_string_map(await body_of(request), "configuration")
+        patch = await read_json(request, parse_string_map, "configuration")
         outcome = await requests.complete_or_forward(request, herder.patch_connector_config, connector, patch)
         return relayed(outcome, 200, lambda created: created.info.to_json())
 
@@ -276,7 +276,7 @@ def _add_offsets(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @needs(Role.ADMIN)
     async def alter_offsets(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Change offsets of a stopped connector; an offset of null removes the offset of a partition."""
-        offsets = parse_offsets(await body_of(request))
+        offsets = await read_json(request, parse_offsets)
         outcome = await requests.complete_or_forward(request, herder.alter_connector_offsets, connector, offsets)
         return relayed(outcome, 200, lambda message: message.to_json())
 

@@ -26,7 +26,7 @@ def warn_of_exposure(binding: Binding) -> None:
         )
     elif role > Role.NONE and urls:
         log.info("Clients without authentication have the role %s.", role, listeners=urls)
-    in_clear = [port.url for port in ports if port.context is None and not port.is_loopback]
+    in_clear = [port.url for port in ports if port.tls is None and not port.is_loopback]
     props = binding.settings.props
     if in_clear and (binding.settings.extension_classes or props.get(f"{OIDC_PREFIX}expected.issuer")):
         log.warning("Passwords and tokens are sent to these addresses unencrypted; use https.", listeners=in_clear)

@@ -111,6 +111,7 @@ T = TypeVar("T")
 
 #: Concurrent calls into a herder; those that wait for its thread do not count.
 _THREADS: Final = 64
+_HEALTH_THREADS: Final = 2
 
 
 class Requests:
@@ -120,10 +121,13 @@ class Requests:
         self._client = client
         self.timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="rest")
+        #: Not shared, so that calls that hang do not delay the health.
+        self._health_threads = ThreadPoolExecutor(_HEALTH_THREADS, thread_name_prefix="rest-health")
 
     def close(self) -> None:
         """Do not wait for running calls."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._health_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def ask(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of a blocking method, called on a thread, since a store or a plugin may take time.
@@ -138,7 +142,7 @@ class Requests:
 
     async def health(self, herder: Herder, timeout_s: float) -> HealthInfo:
         """Whether the herder's thread responds within the time; otherwise the stage in progress."""
-        future = await self.ask(herder.health)
+        future = await self._outcome(self._health_threads.submit(herder.health))
         try:
             return await self._outcome(future, timeout_s)
         except RequestTimedOut:

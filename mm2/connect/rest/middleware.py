@@ -113,12 +113,18 @@ def without_secrets(url: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """Client input, escaped so that it cannot end the quotes or the line."""
+    """Client input, escaped so that it cannot end the quotes or the line, and shortened like that of a large header."""
     return (
-        text.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "backslashreplace").decode().translate(_CONTROL)
+        text[:_MAX_LOGGED]
+        .replace("\\", "\\\\")
+        .replace('"', '\\"')
+        .encode("ascii", "backslashreplace")
+        .decode()
+        .translate(_CONTROL)
     )
 
 
+_MAX_LOGGED: Final = 8 * 1024
 _CONTROL: Final = {code: f"\\x{code:02x}" for code in [*range(32), 127]}
 
 

@@ -6,6 +6,7 @@ Also the worker-to-worker requests below ``/connectors``, which are signed with 
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -26,8 +27,17 @@ from mm2.connect.rest.access.rules import needs
 from mm2.connect.rest.dispatch import CONSUMES_JSON
 from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.forwarding import Requests, relayed_nothing
+from mm2.connect.rest.guard import Body
 from mm2.connect.rest.openapi import SET_LEVEL, STRING_MAPS, STRINGS, json_body, refusals
-from mm2.connect.rest.request_values import Flag, Forward, Name, body_of, java_bool, parse_string_map, parse_string_maps
+from mm2.connect.rest.request_values import (
+    Flag,
+    Forward,
+    Name,
+    java_bool,
+    parse_string_map,
+    parse_string_maps,
+    read_json,
+)
 
 if TYPE_CHECKING:
     from mm2.metrics.exposition import Exposition
@@ -118,7 +128,7 @@ def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
     @needs(Role.ADMIN)
     async def validate(plugin: Name, request: Request) -> Response:
         """Validate a configuration without storing it."""
-        config = parse_string_map(await body_of(request), "configuration")
+        config = await read_json(request, parse_string_map, "configuration")
         named = config.get(_CONNECTOR_CLASS)
         if named is not None and not _pruned(named).endswith(_pruned(plugin)):
             raise BadRequest(f"Included connector type {named} does not match request type {plugin}")
@@ -166,7 +176,7 @@ def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
     @needs(Role.OPERATOR)
     async def set_level(logger: Name, request: Request, scope: Scope = None) -> Response:
         """Set the level of a logger and of those below it, on this worker or (``scope=cluster``) on all workers."""
-        level = parse_string_map(await body_of(request), "level").get("level")
+        level = (await read_json(request, parse_string_map, "level")).get("level")
         if level is None:
             raise BadRequest("Desired 'level' parameter was not specified in request.")
         if level.upper() not in LEVELS:
@@ -210,11 +220,10 @@ def internal_router(herder: Herder, requests: Requests) -> APIRouter:
     async def put_task_configs(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Publish the task configurations of a connector that runs on another worker."""
         _check_signer(herder, request)
-        body = await request.body()
-        configs = parse_string_maps(body)
-        signature = RequestSignature.from_headers(body, request.headers)
+        signature = await _signature(request, herder, requests)
+        parse = functools.partial(parse_string_maps, await request.body())
         return relayed_nothing(
-            await requests.complete_or_forward(request, herder.put_task_configs, connector, configs, signature)
+            await requests.complete_or_forward(request, herder.put_task_configs, connector, parse, signature)
         )
 
     @router.put("/{connector}/fence", status_code=204, responses=refusals(403, 404, 408, 409, 413, 500, 503))
@@ -222,7 +231,7 @@ def internal_router(herder: Herder, requests: Requests) -> APIRouter:
     async def fence_zombies(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Ensure that older tasks of a connector can no longer write."""
         _check_signer(herder, request)
-        signature = RequestSignature.from_headers(await request.body(), request.headers)
+        signature = await _signature(request, herder, requests)
         return relayed_nothing(await requests.complete_or_forward(request, herder.fence_zombies, connector, signature))
 
     return router
@@ -232,3 +241,12 @@ def _check_signer(herder: Herder, request: Request) -> None:
     """The herder verifies signatures; in a group without them (``connect.protocol``) the sender needs a role."""
     if not herder.verifies_signatures:
         Access.of(request.scope).require(Role.ADMIN, request.scope)
+
+
+async def _signature(request: Request, herder: Herder, requests: Requests) -> RequestSignature | None:
+    """Receive the body, if the request is signed or need not be. Raises RequestError, RestFailure."""
+    if RequestSignature.from_headers(b"", request.headers) is None:
+        await requests.ask(herder.require_signature)
+    if (body := Body.of(request.scope)) is not None:
+        body.use_signed_budget()
+    return RequestSignature.from_headers(await request.body(), request.headers)

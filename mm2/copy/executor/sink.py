@@ -82,6 +82,7 @@ class Sink(Brokers[_TargetBroker]):
     """
 
     role = "target"
+    largest_answer_bytes = produce.LARGEST_ANSWER_BYTES
 
     def __init__(
         self,

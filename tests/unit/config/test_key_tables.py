@@ -50,6 +50,7 @@ DEFINITIONS = {
 OWN_DEFAULT = {"key.serializer", "value.serializer", "key.deserializer", "value.deserializer", "share.acquire.mode"}
 # Kafka's policy Allowlist declares its key itself.
 OURS = {
+    "decompression.max.bytes",
     "connector.client.config.override.allowlist",
     "plugin.isolation",
     "tombstone.dead.groups.enabled",
@@ -109,6 +110,8 @@ def test_client_keys_are_bootstrap_protocol_tls_and_sasl() -> None:
 
 def test_our_own_keys_are_connector_keys() -> None:
     assert {name: MIRROR_SOURCE_CONFIG.keys[name].default for name in OWN_CONFIG.names} == {
+        "remote.partitions.max": 200000,
+        "remote.topic.partitions.max": 10000,
         "copy.batch.duration.ms": 60000,
         "copy.lanes": 0,
         "copy.commit.interval.ms": 1000,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mm2.copy.executor.changes import TimeSlice
 from mm2.copy.executor.cursor import BEHIND_OFFSETS, MISSING, QUEUE_LIMIT_BYTES
 from mm2.copy.executor.outbox import OutboxState, OutgoingBatch
 from mm2.copy.executor.reports import progress_of
@@ -20,6 +22,7 @@ from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.records.batch import LOG_APPEND_TIME, TRANSACTIONAL, read_header
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
+from tests.support import bombs
 from tests.unit.copy.batches import Bench, batch, checked, holed, marker, of_epoch, spoiled, view_of
 
 
@@ -914,3 +917,94 @@ def test_positions_are_the_same_with_and_without_merging(counts: list[int], firs
         sent[index].acked(10 + sent[index].at)
     assert merging.cursor.window.mark == plain.cursor.window.mark
     assert (segments(merging), merging.cursor.window.waiting_bytes) == (segments(plain), 0)
+
+
+# -- limits of batches that are decompressed ----------------------------------------------------------------------
+
+
+def test_a_batch_over_the_limit_stops_its_partition() -> None:
+    """At once: its checksum is right, so another attempt would give the same. What was read before is still copied."""
+    bench = Bench()
+    bench.fetch(batch(0, 3), bombs.zeros("zstd", 128 << 20, offset=3), batch(4, 3))
+    assert bench.state == PartitionState.OVER_LIMIT
+    condition = bench.cursor.current_state()
+    assert (condition.offset, bench.cursor.stopped, bench.cursor.conditions.is_stopped_at_source) == (3, True, True)
+    assert condition.reason.startswith("t-0: the batch at offsets 3..3 is not decompressed: a zstd block of ")
+    assert "decompression.max.bytes" in condition.reason
+    assert bench.offsets() == [0, 1, 2]
+
+
+def test_an_old_message_set_over_the_limit_stops_its_partition() -> None:
+    """Magic 1, gzip."""
+    bench = Bench()
+    bench.cursor.limit = 1 << 20
+    bench.fetch(bombs.message_set(bombs.GZIP, bombs.gzip_zeros(2 << 20)))
+    assert bench.state == PartitionState.OVER_LIMIT
+
+
+def test_a_batch_over_the_limit_goes_to_the_dead_letters() -> None:
+    """With ``errors.tolerance=all``, unchanged; the position does not pass it before."""
+    bench = Bench()
+    bench.owner.takes_corrupt = True
+    bench.fetch(batch(0, 3), bombs.zeros("zstd", 128 << 20, offset=3), batch(4, 3))
+    assert bench.owner.calls == [("corrupt", 3)]
+    assert (bench.cursor.suspended, bench.cursor.stopped, bench.cursor.offset) == (True, False, 4)
+
+
+def test_a_large_batch_that_the_target_does_not_accept_is_not_split_over_the_limit() -> None:
+    """It was passed on as bytes; splitting needs its records."""
+    bench = Bench()
+    bench.cursor.limit = 1000
+    records = [Record(b"k%03d" % index, bytes(2000), (), 1000) for index in range(2)]
+    bench.fetch(encode_batch(records, codec="zstd"))
+    (outgoing,) = bench.outgoing_batches
+    assert outgoing.split is not None
+    assert outgoing.split() is None
+    bench.outbox.state = OutboxState.REFUSED
+    bench.cursor.refused(BrokerFailure.of(10, subject="writing to A.t-0"))
+    assert bench.state == PartitionState.OVER_LIMIT
+    reason = bench.cursor.current_state().reason
+    assert "decompression.max.bytes), and writing to A.t-0: MESSAGE_TOO_LARGE" in reason
+
+
+def test_a_refused_batch_over_the_limit_is_not_called_malformed() -> None:
+    """Its content is not known."""
+    bench = Bench()
+    bench.cursor.limit = 1000
+    bench.fetch(encode_batch([Record(b"k%03d" % index, bytes(2000), (), 1000) for index in range(2)], codec="zstd"))
+    bench.outbox.state = OutboxState.REFUSED
+    bench.cursor.refused(BrokerFailure.of(87, subject="writing to A.t-0"))
+    assert (bench.state, bench.owner.calls) == (PartitionState.REFUSED, [])
+
+
+def test_re_encoding_leaves_the_rest_for_the_next_iteration_of_the_loop() -> None:
+    """The loop also renews the lease. What is left is fetched again."""
+    turns: list[Callable[[], None]] = []
+    slice_ = TimeSlice(60.0, turns.append)
+    bench = Bench()
+    bench.cursor.reencoding = slice_
+    batches = [batch(offset, 3, attributes=LOG_APPEND_TIME) for offset in range(0, 12, 3)]
+    bench.fetch(*batches)
+    assert bench.cursor.offset == 12
+    assert not slice_.is_over
+    slice_._until_s = time.monotonic() - 1
+    bench.fetch(*batches[:1])
+    assert (bench.cursor.offset, len(bench.outgoing_batches)) == (12, 4), "another partition has taken the time"
+    (turn,) = turns
+    turn()
+    bench.cursor.reencoding = TimeSlice(0.0, turns.append)
+    again = Bench()
+    again.cursor.reencoding = _AfterOne(60.0, turns.append)
+    again.fetch(*batches)
+    assert (again.offsets(), again.cursor.offset) == ([0, 1, 2], 3), "at least one batch each time"
+
+
+class _AfterOne(TimeSlice):
+    """The time is over after the first batch."""
+
+    asked = 0
+
+    @property
+    def is_over(self) -> bool:
+        self.asked += 1
+        return self.asked > 1

@@ -10,25 +10,30 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastapi.routing import APIRoute
 from structlog.testing import capture_logs
 
 from mm2.config.mirrormaker import SourceAndTarget
+from mm2.connect.herder.interface import Herder
 from mm2.connect.metrics import ConnectMetrics
+from mm2.connect.plugins import Plugins
 from mm2.connect.rest.access.assembly import LocalAccess
 from mm2.connect.rest.access.principal import Role
 from mm2.connect.rest.access.rules import needs, role_of
-from mm2.connect.rest.app import application, metrics_app
+from mm2.connect.rest.app import application, metrics_app, worker_resources
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.dispatch import Dispatch
+from mm2.connect.rest.extensions import load_extensions
+from mm2.connect.rest.forwarding import Requests, RestClient
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
 from mm2.copy.driver.engine import CopyEngine
 from mm2.metrics.exposition import Exposition
 from mm2.mirror.flow_resources import FlowResources
+from mm2.mirror.redaction import RedactedHerder
 from mm2.observer.observer import Observer
 from mm2.observer.resources import overview_app
 from mm2.observer.views import Snapshot
@@ -475,3 +480,42 @@ def test_with_passwords_a_certificate_alone_is_not_sufficient_as_in_java(tmp_pat
         assert clients.ask(process, "ada", "GET", "/flows", login(Role.ADMIN)) == 403
     finally:
         process.close()
+
+
+def test_separate_admin_listeners_and_connect_s_own_workers_have_the_same_rules(tmp_path: Path) -> None:
+    users = password_settings(tmp_path, USERS)
+    roles = {"rest.role.viewer": "User:viewer", "rest.role.admin": "User:admin"}
+    settings = RestSettings.of(
+        {"listeners": "http://127.0.0.1:0", "admin.listeners": "http://127.0.0.1:0", **users, **roles}
+    )
+    herder = ToyHerder()
+    herder.configs["c"] = {"name": "c", "database.password": "hunter2"}
+    requests = Requests(RestClient(settings.props, 20), 20)
+    extensions = load_extensions(settings.extension_classes, Plugins(), settings.props)
+    shown = cast(Herder, RedactedHerder(herder))
+    resources = worker_resources(herder, settings, requests, extensions, local=LocalAccess(TOKEN), redacted=shown)
+    server = RestServer(Binding(settings))
+    server.serve(resources.main, resources.admin)
+    main, admin = (ports[0].number for ports in (server.binding.main, server.binding.admin))
+
+    def ask(port: int, path: str, headers: Mapping[str, str]) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", path, headers=dict(headers))
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        return response.status, text
+
+    try:
+        token = {"Authorization": f"Bearer {TOKEN}"}
+        for port, path in ((main, "/"), (main, "/connectors"), (main, "/docs"), (admin, "/admin/loggers")):
+            assert ask(port, path, {})[0] == 401, path
+            assert ask(port, path, login(Role.METRICS))[0] == 403, path
+            assert ask(port, path, login(Role.VIEWER))[0] == 200, path
+            assert ask(port, path, token)[0] == 200, path
+        assert ask(main, "/health", {})[0] == 200
+        assert "hunter2" not in ask(main, "/connectors/c/config", login(Role.VIEWER))[1]
+        assert "hunter2" in ask(main, "/connectors/c/config", login(Role.ADMIN))[1]
+    finally:
+        server.stop(1.0)
+        requests.close()
