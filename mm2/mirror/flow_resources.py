@@ -52,12 +52,13 @@ class FlowResources:
         *,
         internal: bool,
         apps: Apps | None = None,
-        local: LocalAccess | None = None,
         failing: Failing = lambda _: [],
+        local: LocalAccess | None = None,
     ) -> None:
         """``failing``: why a flow cannot copy although its workers respond.
 
-        Raises ConnectError or ConfigException for an extension that cannot be created."""
+        Raises ConnectError or ConfigException for an extension that cannot be created.
+        """
         self._herders: dict[SourceAndTarget, Herder] = {}
         self._settings = settings
         self._internal = internal
@@ -141,17 +142,17 @@ class FlowResources:
 
         return router
 
+    def _with_lanes(self, pair: SourceAndTarget, health: HealthInfo) -> HealthInfo:
+        """The health of a flow whose herder has responded so."""
+        failing = self._failing(pair) if health.http_status == 200 else []
+        return HealthInfo.blocked("; ".join(failing)) if failing else health
+
     def _session_key(self, path: str) -> SessionKey | None:
         """The key of the flow whose interface has this path."""
         segments = path.split("/")[1:]
         pair, _ = _split(segments[1:] if segments[0] == _FLOWS else segments)
         herder = None if pair is None else self._herders.get(pair)
         return None if herder is None else herder.session_key
-
-    def _with_lanes(self, pair: SourceAndTarget, health: HealthInfo) -> HealthInfo:
-        """The health of a flow whose herder has responded so."""
-        failing = self._failing(pair) if health.http_status == 200 else []
-        return HealthInfo.blocked("; ".join(failing)) if failing else health
 
     def _flows(self) -> list[dict[str, Any]]:
         return [

@@ -125,8 +125,8 @@ class FlowsRest:
                 self._settings,
                 internal=self.internal,
                 apps=self._apps,
-                local=self._local,
                 failing=self._failing,
+                local=self._local,
             )
             with self._lock:
                 if self._stopped:
