@@ -32,7 +32,7 @@ from mm2.connect.herder.interface import Herder
 from mm2.connect.metrics import ConnectMetrics, ObservedWorker
 from mm2.connect.plugins import Plugins
 from mm2.connect.rest import local_processes
-from mm2.connect.rest.access.assembly import LocalAccess
+from mm2.connect.rest.access.assembly import LocalAccess, check_access
 from mm2.connect.rest.app import worker_resources
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.exposure import warn_of_exposure
@@ -203,6 +203,7 @@ class _Running:
         for one in check_effects(worker_uses(props)):
             log.warning("%s", one)
         self._settings = RestSettings.of(props)
+        check_access(props)
         self._extensions = load_extensions(self._settings.extension_classes, plugins, props)
         binding = Binding(self._settings)
         self._server = RestServer(binding)

@@ -141,7 +141,8 @@ def _mirror_sections() -> list[ReferenceTable]:
         ReferenceTable("Heartbeats: MirrorHeartbeatConnector", "", MIRROR_HEARTBEAT_CONFIG, mirror | common),
         ReferenceTable(
             "REST",
-            "Without a prefix. TLS keys for the listeners have the prefix `listeners.https.` (or `admin.listeners.https.`). Without "
+            "Without a prefix. TLS keys for the listeners have the prefix `listeners.https.` (or `admin.listeners.https.`), those for the "
+            "issuer of tokens `rest.oauthbearer.`. Without "
             "`listeners`, a MirrorMaker process listens on 127.0.0.1, port 8083 or the next free port; Connect's workers on the "
             "default below.",
             MIRROR_REST_CONFIG,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mm2.config.configdef import ConfigDef, ConfigException, Importance, Type, at_least, one_of
+from mm2.config.configdef import ConfigDef, ConfigException, Importance, Type, at_least, between, distinct, one_of
 from mm2.config.validators import Check
 from mm2.config.worker_keys import REST_CONFIG
 
@@ -22,8 +22,9 @@ _MEMBERS: Final = (
     "Certificate:* are all of them."
 )
 
-LISTENER_PREFIXES: Final = ("listeners.https.", "admin.listeners.https.")
-"""Prefixes of the TLS keys of listeners."""
+OIDC_PREFIX: Final = "rest.oauthbearer."
+LISTENER_PREFIXES: Final = ("listeners.https.", "admin.listeners.https.", OIDC_PREFIX)
+"""Prefixes of the TLS keys of listeners, and of the connection to the issuer of tokens."""
 
 REST_LIMITS_CONFIG: Final = (
     ConfigDef()
@@ -148,6 +149,84 @@ REST_LIMITS_CONFIG: Final = (
 )
 """Keys that in Java are constants, unlimited, or JVM properties."""
 
+OIDC_CONFIG: Final = (
+    ConfigDef()
+    .define(
+        f"{OIDC_PREFIX}expected.issuer",
+        Type.STRING,
+        None,
+        None,
+        Importance.MEDIUM,
+        "Issuer of the tokens (OpenID Connect) that are accepted as Authorization: Bearer; an https URL. Empty = none.",
+    )
+    .define(
+        f"{OIDC_PREFIX}expected.audience",
+        Type.LIST,
+        [],
+        distinct(),
+        Importance.MEDIUM,
+        "Accepted audiences of a token, at least one with an issuer.",
+    )
+    .define(
+        f"{OIDC_PREFIX}sub.claim.name",
+        Type.STRING,
+        "sub",
+        None,
+        Importance.LOW,
+        "Claim with the user, or a path as for the groups.",
+    )
+    .define(
+        f"{OIDC_PREFIX}groups.claim.name",
+        Type.STRING,
+        "groups",
+        None,
+        Importance.MEDIUM,
+        "Claim with the groups of the user, a list or one string. A value that begins with / is a path into the claims (JSON "
+        "pointer): /realm_access/roles.",
+    )
+    .define(
+        f"{OIDC_PREFIX}clock.skew.seconds",
+        Type.INT,
+        30,
+        between(0, 600),
+        Importance.LOW,
+        "Accepted difference between the clocks of the issuer and of this machine.",
+    )
+    .define(
+        f"{OIDC_PREFIX}jwks.endpoint.url",
+        Type.STRING,
+        None,
+        None,
+        Importance.LOW,
+        "URL of the issuer's keys. Default: the one in <issuer>/.well-known/openid-configuration.",
+    )
+    .define(
+        f"{OIDC_PREFIX}jwks.endpoint.refresh.ms",
+        Type.LONG,
+        3_600_000,
+        at_least(1000),
+        Importance.LOW,
+        "Age at which the issuer's keys are read again. Keys of twice this age are no longer used.",
+    )
+    .define(
+        f"{OIDC_PREFIX}jwks.endpoint.retry.backoff.ms",
+        Type.LONG,
+        100,
+        at_least(1),
+        Importance.LOW,
+        "Initial delay after a failed read of the keys.",
+    )
+    .define(
+        f"{OIDC_PREFIX}jwks.endpoint.retry.backoff.max.ms",
+        Type.LONG,
+        10_000,
+        at_least(1),
+        Importance.LOW,
+        "Maximum delay after failed reads, and minimum time between reads because of unknown keys.",
+    )
+)
+"""Bearer tokens for REST. The names are those of Kafka's keys for brokers, with another prefix than sasl.oauthbearer."""
+
 
 def _listeners_or_none() -> Check:
     def ensure(name: str, value: object) -> None:
@@ -160,7 +239,7 @@ def _listeners_or_none() -> Check:
 CARDINALITY_KEY: Final = "metrics.cardinality"
 
 MIRROR_REST_CONFIG: Final = (
-    ConfigDef(REST_CONFIG, REST_LIMITS_CONFIG)
+    ConfigDef(REST_CONFIG, REST_LIMITS_CONFIG, OIDC_CONFIG)
     .redefine("listeners", validator=_listeners_or_none())
     .define(
         CARDINALITY_KEY,

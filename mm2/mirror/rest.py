@@ -23,8 +23,7 @@ from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.connect.api import ConnectError
 from mm2.connect.herder.interface import Herder
 from mm2.connect.rest import local_processes
-from mm2.connect.rest.access.assembly import LocalAccess
-from mm2.connect.rest.access.roles import RoleMap
+from mm2.connect.rest.access.assembly import LocalAccess, check_access
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.exposure import warn_of_exposure
 from mm2.connect.rest.settings import RestSettings
@@ -76,7 +75,7 @@ class FlowsRest:
         self.internal = config.internal_rest
         self.binding = Binding(RestSettings.of(props)) if _LISTENERS in props else _bind_nearby(props)
         self._settings = self.binding.settings
-        RoleMap.of(self._settings.props)  # a wrong role is reported at the start
+        check_access(self._settings.props)  # wrong settings are reported at the start
         self._local = LocalAccess()
         if self.internal and _LISTENERS not in props:
             log.warning(

@@ -9,36 +9,31 @@ or, as with Java's scripts, as ``-D`` in the environment variable KAFKA_OPTS. In
         file="/path/to/credentials.properties";
     };
 
-The credentials file has one ``user=password`` per line. It is read when the worker starts. With an empty file there are
-no users: Java then accepts all requests, here clients have the role of ``rest.unauthenticated.access``. Passwords never
-appear in logs or messages.
+The credentials file has one ``user=password`` per line. With an empty file there are no users: Java then accepts all
+requests, here clients have the role of ``rest.unauthenticated.access``. Unlike in Java, a password may be a hash, and the
+file is read again when it changes. Passwords never appear in logs or messages.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hmac
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import structlog
 from starlette.datastructures import Headers
 
 from mm2 import __version__
 from mm2.config.configdef import ConfigException
 from mm2.config.java_options import system_property
-from mm2.config.properties import parse_properties
 from mm2.config.rest_keys import LOGIN_CONFIG_KEY
+from mm2.connect.rest.access.credentials import Credentials, CredentialsFile, Users
 from mm2.connect.rest.access.principal import Authenticator, Kind, Peer, Principal, WrongCredentials
 from mm2.connect.rest.access.throttle import FailureThrottle
 from mm2.connect.rest.extensions import ConnectRestExtension, ConnectRestExtensionContext
 from mm2.kafka.jaas import JaasError, parse_jaas
-
-log = structlog.get_logger(__name__)
 
 LOGIN_MODULE: Final = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule"
 _ENTRY: Final = "KafkaConnect"
@@ -47,25 +42,11 @@ _SECTION: Final = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Credentials:
-    """The users that are authenticated."""
-
-    passwords: Mapping[str, str] = field(repr=False)
-
-    def verify(self, user: str, password: str) -> bool:
-        """Whether this is the password of the user."""
-        # Compared for unknown users, too, so that the response time reveals nothing.
-        expected = self.passwords.get(user, "")
-        same = hmac.compare_digest(password.encode(), expected.encode())
-        return same and user in self.passwords
-
-
 class BasicAuthSecurityRestExtension(ConnectRestExtension):
     """Authenticates users of a file by ``Authorization: Basic``."""
 
     def __init__(self) -> None:
-        self._credentials = Credentials({})
+        self._credentials = Credentials(Users({}))
 
     def configure(self, configs: Mapping[str, str]) -> None:
         """Read login configuration and credentials. Raises ConfigException naming the file."""
@@ -75,8 +56,8 @@ class BasicAuthSecurityRestExtension(ConnectRestExtension):
         """See ConnectRestExtension: it has no resources."""
 
     def authenticators(self) -> Sequence[Authenticator]:
-        """None when the credentials file is empty."""
-        return [PasswordAuthenticator(self._credentials)] if self._credentials.passwords else []
+        """One for passwords, also while the credentials file is empty."""
+        return [PasswordAuthenticator(self._credentials)]
 
     def version(self) -> str:
         """See ConnectRestExtension."""
@@ -102,14 +83,14 @@ class PasswordAuthenticator:
             return None
         user, password = found
         self._throttle.check(user)
-        if not self._credentials.verify(user, password):
+        if not (user and await self._credentials.matches(user, password)):
             self._throttle.failed(user)
             raise WrongCredentials("the user is unknown or the password is wrong", user)
         self._throttle.succeeded(user)
         return Principal(user, Kind.PASSWORD)
 
 
-def load_credentials(configs: Mapping[str, str]) -> Credentials:
+def load_credentials(configs: Mapping[str, str]) -> CredentialsFile:
     """The credentials that the login configuration names. Raises ConfigException naming the file."""
     location = configs.get(LOGIN_CONFIG_KEY) or system_property(LOGIN_CONFIG_KEY)
     if not location:
@@ -132,10 +113,7 @@ def load_credentials(configs: Mapping[str, str]) -> Credentials:
     file = entry.options.get("file", "").strip()
     if not file:
         raise ConfigException(LOGIN_CONFIG_KEY, location, f'entry {_ENTRY}: the option file="…" is missing')
-    passwords = parse_properties(_read(f"file of {_ENTRY}", file), source=file)
-    if not passwords:
-        log.warning("credentials file is empty, no user can log in", file=file)
-    return Credentials(dict(passwords))
+    return CredentialsFile(Path(file))
 
 
 def _read(key: str, location: str) -> str:

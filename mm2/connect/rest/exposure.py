@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from mm2.config.rest_keys import STRANGERS_KEY
+from mm2.config.rest_keys import OIDC_PREFIX, STRANGERS_KEY
 from mm2.connect.rest.access.principal import Role
 from mm2.connect.rest.access.roles import RoleMap
 from mm2.connect.rest.binding import Binding, exposed
@@ -27,5 +27,6 @@ def warn_of_exposure(binding: Binding) -> None:
     elif role > Role.NONE and urls:
         log.info("Clients without authentication have the role %s.", role, listeners=urls)
     in_clear = [port.url for port in ports if port.tls is None and not port.is_loopback]
-    if in_clear and (binding.settings.extension_classes):
-        log.warning("Passwords are sent to these addresses unencrypted; use https.", listeners=in_clear)
+    props = binding.settings.props
+    if in_clear and (binding.settings.extension_classes or props.get(f"{OIDC_PREFIX}expected.issuer")):
+        log.warning("Passwords and tokens are sent to these addresses unencrypted; use https.", listeners=in_clear)

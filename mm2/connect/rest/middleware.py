@@ -96,8 +96,9 @@ def request_line(scope: Mapping[str, Any], status: int, sent_bytes: int, took_ms
     )
 
 
-#: Parameters that give access to a page: of socket.io, NiceGUI and the login.
-_SECRETS: Final = frozenset({"sid", "client_id", "code"})
+#: Parameters that give access to a page: of socket.io, NiceGUI and the login. Tokens in URLs (RFC 6750, section 2.3) are
+#: not accepted, but a client may send them.
+_SECRETS: Final = frozenset({"sid", "client_id", "code", "access_token"})
 
 
 def without_secrets(url: str) -> str:

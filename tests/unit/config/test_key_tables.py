@@ -31,7 +31,7 @@ from mm2.config.mirror_keys import (
     topic_throttles,
 )
 from mm2.config.mirrormaker import TOP_CONFIG
-from mm2.config.rest_keys import CARDINALITY_KEY, REST_LIMITS_CONFIG, STRANGERS_KEY
+from mm2.config.rest_keys import CARDINALITY_KEY, OIDC_CONFIG, REST_LIMITS_CONFIG, STRANGERS_KEY
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG, WorkerConfig, parse_response_headers
 
 DEFINITIONS = {
@@ -55,6 +55,7 @@ OURS = {
     "plugin.isolation",
     "tombstone.dead.groups.enabled",
     *REST_LIMITS_CONFIG.names,
+    *OIDC_CONFIG.names,
 }
 # Java's own MirrorMaker has these in workers' files only; its whole REST interface is ours.
 OF_WORKERS = {"admin.listeners", "rest.extension.classes", CARDINALITY_KEY, STRANGERS_KEY}

@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from mm2.config.configdef import ConfigException
 from mm2.connect.request_signing import generate_key
 from mm2.connect.rest import local_processes
+from mm2.connect.rest.access.credentials import Credentials, Users
 from mm2.connect.rest.access.local_token import LocalToken, new_token
 from mm2.connect.rest.access.principal import (
     ANONYMOUS,
@@ -31,7 +32,7 @@ from mm2.connect.rest.access.roles import RoleMap
 from mm2.connect.rest.access.sessions import CODE_LIFE_S, SESSION_LIFE_S, Sessions
 from mm2.connect.rest.access.throttle import Allowance, FailureThrottle
 from mm2.connect.rest.access.vouchers import SIGNATURE_HEADER, VOUCHER_HEADER, voucher_headers, voucher_of
-from mm2.connect.rest.basic_auth import Credentials, PasswordAuthenticator
+from mm2.connect.rest.basic_auth import PasswordAuthenticator
 from mm2.connect.rest.middleware import without_secrets
 from tests.support.passwords import basic
 
@@ -141,7 +142,7 @@ def run(authenticator: Any, headers: dict[str, str], peer: Peer | None = None) -
 def test_a_throttled_name_is_not_checked_even_with_the_right_password() -> None:
     clock = Clock()
     throttle = FailureThrottle(Allowance(2, 10.0), Allowance(50, 1.0), clock)
-    passwords = PasswordAuthenticator(Credentials({"ada": "lovelace"}), throttle)
+    passwords = PasswordAuthenticator(Credentials(Users({"ada": "lovelace"})), throttle)
     assert run(passwords, basic("ada", "lovelace")) == ADA
     for _ in range(2):
         with pytest.raises(WrongCredentials):
@@ -314,6 +315,7 @@ def test_a_changed_or_reused_voucher_is_rejected(monkeypatch: pytest.MonkeyPatch
     ("url", "shown"),
     [
         ("/ui/login?code=abc", "/ui/login?code=[hidden]"),
+        ("/metrics?access_token=abc", "/metrics?access_token=[hidden]"),
         ("/s/?EIO=4&sid=abc&t=1", "/s/?EIO=4&sid=[hidden]&t=1"),
         ("/s/?%73id=abc&client_id=x", "/s/?%73id=[hidden]&client_id=[hidden]"),
         ("/connectors?expand=info", "/connectors?expand=info"),

@@ -13,10 +13,11 @@ from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from mm2.connect.rest.access.control import Access, AccessControl
+from mm2.connect.rest.access.credentials import Credentials, Users
 from mm2.connect.rest.access.principal import Role
 from mm2.connect.rest.access.roles import RoleMap
 from mm2.connect.rest.access.sessions import Sessions
-from mm2.connect.rest.basic_auth import Credentials, PasswordAuthenticator
+from mm2.connect.rest.basic_auth import PasswordAuthenticator
 from mm2.connect.rest.binding import Binding, exposed
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings, is_loopback
@@ -178,7 +179,7 @@ def test_with_external_listeners_any_host_name_is_accepted() -> None:
 def test_websockets_need_the_same_password_as_other_requests() -> None:
     binding = Binding(RestSettings.of({"listeners": LOOPBACK}))
     server = RestServer(binding)
-    passwords = PasswordAuthenticator(Credentials({"ada": "lovelace"}))
+    passwords = PasswordAuthenticator(Credentials(Users({"ada": "lovelace"})))
 
     async def restricted(scope: Scope, receive: Receive, send: Send) -> None:
         Access.of(scope).require(Role.VIEWER, scope)

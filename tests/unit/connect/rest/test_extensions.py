@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Mapping
 from pathlib import Path
@@ -88,7 +89,7 @@ def test_with_an_empty_file_no_client_can_log_in(start: Start, tmp_path: Path) -
 def test_kafka_opts_can_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = login_file(tmp_path)["java.security.auth.login.config"]
     monkeypatch.setenv("KAFKA_OPTS", f"-Dx=y -Djava.security.auth.login.config={file}")
-    assert load_credentials({}).verify("admin", "a:b")
+    assert asyncio.run(load_credentials({}).matches("admin", "a:b"))
     assert (
         system_property("java.security.auth.login.config", '"-Djava.security.auth.login.config=/with blank"')
         == "/with blank"
