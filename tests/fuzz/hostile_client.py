@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import json
+import logging
 import random
 import resource
 import sys
@@ -19,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
+
+import structlog
 
 from mm2.copy.executor.changes import TimeSlice
 from mm2.copy.executor.fetch_selector import FetchLimits
@@ -178,6 +181,7 @@ class Caller:
 def main() -> None:
     """Run, and print what happened."""
     port, calls, seed = map(int, sys.argv[1:])
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     caller = Caller(port, seed)
     with Path("/proc/self/statm").open(encoding="ascii") as file:
         size = int(file.read().split()[0]) * resource.getpagesize()
