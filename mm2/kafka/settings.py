@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from mm2.config.configdef import ConfigException
 from mm2.kafka.assertion_settings import Assertion
+from mm2.kafka.ciphers import check_suites, check_versions
 from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.kafka.sasl_settings import Sasl, read_sasl
 from mm2.kafka.typed_keys import TypedKeys
@@ -50,6 +51,11 @@ class Tls:
     def has_key(self) -> bool:
         """True when the client has a certificate of its own."""
         return bool(self.keystore_location or self.keystore_key)
+
+    @property
+    def has_trust(self) -> bool:
+        """False when the system's trust store is used."""
+        return bool(self.truststore_location or self.truststore_certificates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +195,8 @@ def read_tls(keys: TypedKeys) -> Tls:
         raise ConfigException(
             "ssl.endpoint.identification.algorithm", tls.endpoint_identification, "must be https or empty"
         )
-    if not {"TLSv1.2", "TLSv1.3"}.intersection(tls.enabled_protocols):
-        raise ConfigException(
-            "ssl.enabled.protocols",
-            ",".join(tls.enabled_protocols),
-            "must contain TLSv1.2 or TLSv1.3; older versions are not supported",
-        )
+    check_versions(tls.enabled_protocols)
+    check_suites(tls.cipher_suites, tls.enabled_protocols)
     if bool(tls.keystore_key) != bool(tls.keystore_certificate_chain):
         missing = "ssl.keystore.certificate.chain" if tls.keystore_key else "ssl.keystore.key"
         raise ConfigException(missing, None, "a PEM key and its certificate chain must be given together")

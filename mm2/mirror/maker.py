@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -43,6 +44,7 @@ from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.connect.stores.config_state import RestartRequest
 from mm2.connect.stores.config_store import PrivilegedWriteError
+from mm2.connect.tls import ListenerTls
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import ConnectFailure, KafkaFailure
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
@@ -126,7 +128,9 @@ class MirrorMaker:
         *,
         stopping: threading.Event | None = None,
         apps: Apps | None = None,
+        file: Path | None = None,
     ) -> None:
+        """``file`` is the properties file, by which commands find the process."""
         self._config = config
         # Settings in effect, resolved once: their references may no longer exist when the next file is read.
         self._frozen = _frozen(config)
@@ -141,7 +145,7 @@ class MirrorMaker:
                 "",
                 "dedicated.mode.enable.internal.rest = true needs a port for the other processes to reach",
             )
-        self._rest = FlowsRest(config, apps, failing=self._failing_lanes) if serves_rest(config) else None
+        self._rest = FlowsRest(config, apps, file, failing=self._failing_lanes) if serves_rest(config) else None
         # Creating the engine is cheap, only its start is not; a flow that starts to copy later uses the same one.
         self._engine = CopyEngine(config.spark_props())
         self.checkpoint_latencies = CheckpointLatencies()
@@ -156,6 +160,11 @@ class MirrorMaker:
         except BaseException:
             self._close()
             raise
+
+    @property
+    def listeners(self) -> tuple[ListenerTls, ...]:
+        """The TLS of the process's https listeners."""
+        return () if self._rest is None else self._rest.binding.https
 
     def start(self) -> None:
         """Start Spark (in the background) and all herders; returns at once. Raises ConnectError if that fails."""

@@ -236,7 +236,8 @@ class SparkView:
 class CertificateView:
     """A certificate of the flow's clients or of the process's https listeners.
 
-    For listeners source, target and cluster are "". ``file`` is the base name.
+    For listeners source, target and cluster are "". ``file`` is the base name. ``problem``: why the file, which has
+    been replaced since, is not in use.
     """
 
     source: str
@@ -244,6 +245,7 @@ class CertificateView:
     cluster: str
     file: str
     expires_ms: int
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ CHANGING = re.compile(
 #: Commands that do not end, stop the flow that later commands need, or need features that this flow does not have. Only their
 #: syntax is checked here; other tests run them.
 NOT_BESIDE = re.compile(
-    r"--watch|--keep|--continuous|--cluster C|worker\.properties|jq|completion"
+    r"--watch|--keep|--open|--pid|--continuous|--cluster C|worker\.properties|jq|completion"
     r"|\bmm2 (stop|failover|promote)\b(?!.*--dry-run)|\bmm2 failback\b|bin/demo|'B->A'"
 )
 #: Topics of the examples.

@@ -173,6 +173,7 @@ class Site:
             "listeners": f"http://127.0.0.1:{self.port}",
             "rest.extension.classes": f"{AUTH}.BasicAuthSecurityRestExtension",
             "java.security.auth.login.config": str(self.folder / "login"),
+            "rest.unauthenticated.access": "none",
         }
 
     def write_file(self, **more: str) -> Path:

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end
 from tests.support import programs
+from tests.support.access import OPEN
 from tests.support.java import connect_java, console_logging
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -134,6 +135,7 @@ class WorkerProcess(ABC):
             "key.converter": STRING_CONVERTER,
             "value.converter": STRING_CONVERTER,
             "offset.flush.interval.ms": "500",
+            **OPEN,
         }
 
     @property

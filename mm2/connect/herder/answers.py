@@ -257,6 +257,11 @@ class HealthInfo:
         """``{"status", "message"}``."""
         return {"status": self.status, "message": self.message}
 
+    def without_details(self) -> HealthInfo:
+        """Only the status, for clients without a role."""
+        known = {"healthy": self.healthy(), "starting": self.starting(""), "unhealthy": self.unhealthy("")}
+        return known[self.status]
+
     @classmethod
     def healthy(cls) -> HealthInfo:
         """The herder responded."""

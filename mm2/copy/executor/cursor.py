@@ -16,11 +16,12 @@ in `mm2.copy.executor.window`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -31,7 +32,7 @@ from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.outgoing import content_error, outgoing_batch
 from mm2.copy.executor.predecessor import PredecessorRecords
 from mm2.copy.executor.window import SourceRange, Window
-from mm2.copy.session import LOST_KEPT, EpochStart, Lost, Mark, PartitionCondition
+from mm2.copy.session import LOST_KEPT, EpochStart, FormerTopic, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState, state_of
 from mm2.copy.tally import PASSTHROUGH, Rate, Summary, Tally
@@ -131,12 +132,22 @@ class Owner(Protocol):
         """
 
 
+class FormerLog(NamedTuple):
+    """Topic id ("": unknown) and newest known leader epoch (-1: unknown) of a remote topic that is no longer written to."""
+
+    topic_id: str
+    leader_epoch: int
+
+
 @dataclass(slots=True, eq=False)
 class Cursor:
     """A partition's receiver for the source (`PartitionReceiver`) and sender for the sink.
 
-    While ``suspended`` it is not read, nor while a user has paused it. ``limit`` is ``decompression.max.bytes``.
-    ``reencoding`` limits the time for re-encoding batches, shared by all partitions; None: no limit.
+    While ``suspended`` it is not read, nor while a user has paused it. ``spec`` names the remote topic of the session.
+    ``elsewhere`` is the log of that topic while it has another name than the topic of ``outbox``: the replication policy has
+    changed, and the records of a predecessor's session are skipped. Nothing is sent before the next session.
+    ``limit`` is ``decompression.max.bytes``. ``reencoding`` limits the time for re-encoding batches, shared by all
+    partitions; None: no limit.
     """
 
     spec: PartitionSpec
@@ -155,6 +166,8 @@ class Cursor:
     known_epoch: int = -1  # no batch of a higher leader epoch is counted as copied by a predecessor
     topic_id: str = ""
     retired: tuple[str, ...] = ()  # replaced topic ids of both sides
+    former: FormerTopic | None = None  # see `LedgerEntry.former`
+    elsewhere: FormerLog | None = None
     high_watermark: int = -1
     last_stable: int = -1
     known_end: int = -1  # last known end offset of the source, also from a predecessor
@@ -220,6 +233,11 @@ class Cursor:
     def idle(self) -> bool:
         """Whether everything fetched is on the target or dropped."""
         return not self.window.entries or self.predecessor.fingerprints is not None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the session, which is to end, is in a remote topic of another name."""
+        return self.elsewhere is not None
 
     @property
     def stopped(self) -> bool:
@@ -345,6 +363,21 @@ class Cursor:
         self.offset = self.window.position = offset
         self.epochs = history.before(self.epochs, offset)
         self.leader_epoch = self.known_epoch = -1
+
+    def be_elsewhere(self, remote_topic: str, log: FormerLog) -> None:
+        """The records of the predecessor's session are in this topic."""
+        self.spec = dataclasses.replace(self.spec, remote_topic=remote_topic)
+        self.elsewhere = log
+
+    def leave_former_topic(self, position: int) -> None:
+        """Records from this source offset on are sent to the topic of the outbox. What is known of the other topic does not
+        apply to it.
+        """
+        self.former = FormerTopic(self.spec.remote_topic, position)
+        self.spec = dataclasses.replace(self.spec, remote_topic=self.outbox.partition.topic)
+        self.elsewhere = None
+        self.window.trail.restart()
+        self.window.foreign = 0
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call ``then`` once nothing is in flight."""

@@ -15,6 +15,7 @@ from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
 from mm2.mirror.flow_resources import FlowResources
 from mm2.mirror.rest import RESERVED, flow_path
+from tests.support.access import OPEN
 from tests.unit.connect.rest.toy_herder import ToyHerder
 
 PAIRS = [
@@ -41,7 +42,7 @@ def internal(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def binding() -> Binding:
-    return Binding(RestSettings.of({"listeners": "http://127.0.0.1:0"}))
+    return Binding(RestSettings.of({"listeners": "http://127.0.0.1:0", **OPEN}))
 
 
 @pytest.fixture
