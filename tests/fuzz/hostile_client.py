@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import json
+import logging
 import random
 import resource
 import sys
@@ -19,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
+
+import structlog
 
 from mm2.copy.executor.changes import TimeSlice
 from mm2.copy.executor.fetch_selector import FetchLimits
@@ -175,16 +178,23 @@ class Caller:
         self._count_state(bench)
 
 
+def _peak_kilobytes() -> int:
+    """The largest resident memory so far. ru_maxrss would include the process that has forked this one."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
 def main() -> None:
     """Run, and print what happened."""
     port, calls, seed = map(int, sys.argv[1:])
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     caller = Caller(port, seed)
     with Path("/proc/self/statm").open(encoding="ascii") as file:
         size = int(file.read().split()[0]) * resource.getpagesize()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _peak_kilobytes()
     resource.setrlimit(resource.RLIMIT_AS, (size + LIMIT_BYTES, -1))
     caller.run(calls)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    grown = (_peak_kilobytes() - before) << 10
     print(json.dumps({"outcomes": caller.outcomes, "findings": caller.findings, "bytes": grown}))  # noqa: T201
 
 
