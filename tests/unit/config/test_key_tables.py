@@ -51,6 +51,7 @@ OWN_DEFAULT = {"key.serializer", "value.serializer", "key.deserializer", "value.
 # Kafka's policy Allowlist declares its key itself.
 OURS = {
     "connector.client.config.override.allowlist",
+    "plugin.allowed.classes",
     "plugin.isolation",
     "tombstone.dead.groups.enabled",
     *REST_LIMITS_CONFIG.names,

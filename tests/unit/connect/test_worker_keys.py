@@ -26,6 +26,7 @@ from tests.unit.connect.test_internal_requests import Leader, leader
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 TASK = ConnectorTaskId("c", 0)
+FILES = {"plugin.path": "libs/connect-file-4.3.0.jar"}
 FILE_SOURCE = {"connector.class": "FileStreamSource", "file": "f", "topic": "t"}
 MIRROR_SOURCE = {"connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector"}
 
@@ -46,7 +47,7 @@ def worker_config(**settings: str) -> WorkerConfig:
 
 
 def worker(**settings: str) -> Worker:
-    return Worker("w", worker_config(**settings), Plugins(), FileOffsetStore(Path("unused")), cluster_name="T")
+    return Worker("w", worker_config(**settings), Plugins(FILES), FileOffsetStore(Path("unused")), cluster_name="T")
 
 
 # -- the group and its config topic
