@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from mm2.config.providers import ConfigTransformerResult
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, DataError
 from mm2.connect.errors import BadRequest, Forbidden
@@ -280,7 +281,8 @@ def test_a_connector_is_restarted_when_a_secret_expires_unless_config_action_rel
             return
 
     instance, restarts = worker(), list[tuple[str, float]]()
-    monkeypatch.setattr(instance, "ttls", lambda _props: {"path": 2000})
+    expiring = ConfigTransformerResult({}, {"path": 2000})
+    monkeypatch.setattr(instance, "resolution", lambda _props: expiring)
 
     def restart(name: str, delay_s: float) -> Any:
         restarts.append((name, delay_s))
