@@ -57,7 +57,7 @@ class Verification:
         self._props = props
         self._clients = MirrorClients(props)
         self._verifier = verifier
-        self._changes = None if changes is None else _quiet(changes)
+        self._changes = changes
         self._rate = rate
         self._patience_s = patience_s
         consumer = self._clients.client_props(Side.SOURCE, ClientKind.CONSUMER, "verify-source-consumer")
@@ -263,21 +263,18 @@ class Verification:
         )
 
 
-def _quiet(changes: ChangesSpec) -> ChangesSpec:
-    """The same changes without a log: the flow has logged the records that fail."""
-    return replace(changes, settings={**changes.settings, "errors.log.enable": "false"})
-
-
 def _previous_result(
     ledger: Ledger, plan: PartitionPlan, source: planning.ClusterOffsets, target: planning.ClusterOffsets
 ) -> Verified | None:
     """How far a partition was compared before.
 
-    None if it never was, or if the result is obsolete: one of its topics was recreated since, or the target has lost
-    compared records.
+    None if it never was, or if the result is obsolete: the remote topic has another name or one of the topics was recreated
+    since, or the target has lost compared records.
     """
-    before = ledger.verified(plan.source)
-    if before is None or not before.is_of(source.topic_id(plan.topic), target.topic_id(plan.remote_topic)):
+    before, entry = ledger.verified(plan.source), ledger.entry(plan.source)
+    if before is None or (entry is not None and entry.former is not None and before.checked <= entry.former.until):
+        return None
+    if not before.is_of(source.topic_id(plan.topic), target.topic_id(plan.remote_topic)):
         return None
     end = target.ends.get(TopicPartition(plan.remote_topic, plan.partition))
     return None if before.target < 0 or (isinstance(end, int) and end < before.target) else before

@@ -142,6 +142,16 @@ class CopyEngine:
             tuple(sorted({report_wait for job in jobs for report_wait in job.blocked_reasons()})),
         )
 
+    def failing_lanes(self, flow: str) -> list[str]:
+        """Why lanes of the flow ``A->B`` in this process cannot copy, one sentence for each; one for all while Spark is
+        down.
+        """
+        if (down := self.down) is not None:
+            return [down.message]
+        with self._lock:
+            jobs = [job for job in self._jobs if job.flow == flow]
+        return [lane.failing for job in jobs for lane in job.lanes() if lane.failing]
+
     # -- for the lanes ---------------------------------------------------------------------------------------------
 
     def submit(self, lane: str, batch: MicroBatch) -> None:
