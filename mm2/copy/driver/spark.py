@@ -36,8 +36,9 @@ _RETRY: Final = Backoff(1_000, 60_000)
 _POLL_S: Final = 0.5
 _PAUSE_S: Final = 0.05
 _CHECK_EVERY_S: Final = 5.0
-#: A check of a busy machine takes longer; each poll is one that the JVM has answered.
-_CHECK_POLLS: Final = 60
+#: Ten minutes of polls that the JVM has answered: a stopped executor is recognized at once, because it rejects tasks, and on a
+#: machine with a load of 150 a first task started after half a minute.
+_CHECK_POLLS: Final = 1200
 
 T = TypeVar("T")
 
@@ -246,7 +247,7 @@ class Spark:
         executor = spark.sc().statusStore().executorList(True).head()
         if executor.activeTasks() >= executor.maxTasks():
             return ""  # all slots are in use
-        return f"it has not started a task for {_CHECK_POLLS * _POLL_S:.0f} s"
+        return f"it has not started a task for {_CHECK_POLLS * _POLL_S / 60:.0f} minutes"
 
     def _begin(self) -> None:
         self._started_at = time.monotonic()
