@@ -276,8 +276,6 @@ class Spark:
                     return
                 self._stopping.wait(delay_s)
                 continue
-            if is_local(self._props):
-                threading.Thread(target=self._watch, args=(context,), name="spark-watch", daemon=True).start()
             seconds = round(time.monotonic() - self._started_at, 1)
             with self._changed:
                 if not self._stopping.is_set():
@@ -287,6 +285,8 @@ class Spark:
                     self._lost = None
                     self._changed.notify_all()
                     self._log.info("Spark is up", master=self._props["spark.master"], seconds=seconds)
+            if is_local(self._props):
+                threading.Thread(target=self._watch, args=(context,), name="spark-watch", daemon=True).start()
             return
 
     def _launch(self) -> Any:
