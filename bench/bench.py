@@ -112,6 +112,16 @@ def _parser() -> Any:
     parser.add_argument("--rtt", type=int, default=0, metavar="MS", help="round trip to the target")
     parser.add_argument("--rate", type=int, default=1000, help="of --latency, records/s (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=1.0, help="of --latency (default: %(default)s)")
+    parser.add_argument("--partitions", type=int, help="of --latency (default: 8)")
+    parser.add_argument(
+        "--batch-records",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of --latency: 1 as producers with linger.ms=0 write (default: a batch each millisecond)",
+    )
+    parser.add_argument("--tasks", type=int, default=0, metavar="N", help="of --latency: tasks.max of all contenders")
+    parser.add_argument("--cold", action="store_true", help="of --latency: new brokers for each run, without warm-up")
     parser.add_argument("--runs", type=int, help="measured runs of each contender (default: 3)")
     parser.add_argument("--quick", action="store_true", help="little data and one run, for a rough result")
     parser.add_argument(
@@ -131,7 +141,11 @@ def _parser() -> Any:
 def _event(options: Any) -> Event:
     """The event that the options describe."""
     if options.latency:
-        event = Event(Traffic(options.rate, round(60 * options.minutes)))
+        traffic = Traffic(options.rate, round(60 * options.minutes), cold=options.cold)
+        if options.partitions:
+            traffic = replace(traffic, partitions=options.partitions)
+        traffic = replace(traffic, batch_records=options.batch_records, tasks=options.tasks)
+        event = Event(traffic)
     elif options.idle:
         event = Event(Idleness(60), contenders=(OURS, JAVA_DEFAULT))
     elif options.many:

@@ -12,11 +12,9 @@ from bench.latency import Traffic
 from bench.many import Many
 from bench.outcome import Figure, Outcome
 from bench.shapes import Shape
-from bench.stamps import VALUE_BYTES
 
 THREE = (OURS, JAVA_DEFAULT, JAVA_TUNED)
 FOUR = (*THREE, JAVA_WIDE)
-_LONG_S = 300
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Event:
     def name(self) -> str:
         """Also what it is called on the command line."""
         if isinstance(self.task, Traffic):
-            return f"latency-{self.task.rate}" + ("-max" if self.task.seconds >= _LONG_S else "")
+            return self.task.name
         if isinstance(self.task, Idleness):
             return "idle"
         if isinstance(self.task, Many):
@@ -49,7 +47,7 @@ class Event:
     @property
     def title(self) -> str:
         if isinstance(self.task, Traffic):
-            task = f"latency at {self.task.rate:,} records of {VALUE_BYTES} B per second over {self.task.seconds} s"
+            task = self.task.title
         elif isinstance(self.task, Idleness):
             task = f"{TOPICS * PARTITIONS:,} idle partitions for {self.task.seconds} s"
         elif isinstance(self.task, Many):
@@ -71,7 +69,7 @@ class Event:
     def compared(self) -> tuple[Figure, ...]:
         """Figures whose ratios are reported, with or without a goal."""
         if isinstance(self.task, Traffic):
-            return latency.P50, latency.P99, latency.P999, latency.LONGEST, latency.CPU_SHARE
+            return latency.COMPARED
         if isinstance(self.task, Idleness):
             return idle.CPU, idle.START, idle.MEMORY
         if isinstance(self.task, Many):

@@ -3,9 +3,9 @@
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -16,15 +16,17 @@ from bench.errors import BenchFailed
 from bench.outcome import Figure, Outcome
 from bench.proctree import PeakMemory, tree_cpu_time
 from bench.race import clean_up, create_topic, log_tail, still_running
+from bench.requests import request_counts
+from bench.stamps import VALUE_BYTES
 from bench.venue import Venue
 from mm2.sandbox.process import end, spawn
 
-PARTITIONS = 8
 _FOLDER = Path(__file__).resolve().parent
 _START_PATIENCE_S = 120.0
 _WARM_UP_S = 15.0
 _WATCHER_PATIENCE_S = 60.0
 _TOLD_SECONDS = 5
+_LONG_S = 300
 
 P50, P99, P999 = Figure("p50 ms", 2), Figure("p99 ms", 2), Figure("p99.9 ms", 2)
 LONGEST = Figure("max ms", 1)
@@ -36,15 +38,65 @@ MEMORY = Figure("peak RSS MB")
 MISSING = Figure("missing")
 """Records that were seen on the source and, half a minute after the end, not on the target."""
 
-FIGURES = (P50, P99, P999, LONGEST, FLOOR_P50, FLOOR_P99, FLOOR_LONGEST, CPU_SHARE, MEMORY, MISSING)
+BROKER_CPU_SHARE = Figure("brokers' CPU %", 1)
+"""Of both brokers, in percent of one core; the producer and the watcher cause a part of it."""
+FETCHES, PRODUCES = Figure("Fetch/s"), Figure("Produce/s")
+"""Requests that the source and the target answer in a second; the watcher's Fetch requests are among them."""
+
+FIGURES = (
+    *(P50, P99, P999, LONGEST, FLOOR_P50, FLOOR_P99, FLOOR_LONGEST, CPU_SHARE, BROKER_CPU_SHARE, FETCHES, PRODUCES),
+    *(MEMORY, MISSING),
+)
+
+
+COMPARED = (P50, P99, P999, LONGEST, CPU_SHARE, BROKER_CPU_SHARE, FETCHES, PRODUCES)
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """`rate` in records per second, watched for `seconds`."""
+    """`rate` in records per second, watched for `seconds`.
+
+    A batch each millisecond, or with `batch_records` so many records in each batch. `tasks` is tasks.max of all
+    contenders. `cold`: each run has brokers of its own, and is watched from the first record that is copied.
+    """
 
     rate: int
     seconds: int
+    partitions: int = 8
+    batch_records: int = 0
+    tasks: int = 0
+    cold: bool = False
+
+    @property
+    def name(self) -> str:
+        """Also what it is called on the command line."""
+        usual = Traffic(self.rate, self.seconds)
+        parts = (
+            f"latency-{self.rate}",
+            f"{self.partitions}p" if self.partitions != usual.partitions else "",
+            f"batches-of-{self.batch_records}" if self.batch_records else "",
+            f"{self.tasks}-tasks" if self.tasks else "",
+            "cold" if self.cold else "",
+            "max" if self.seconds >= _LONG_S else "",
+        )
+        return "-".join(filter(None, parts))
+
+    @property
+    def title(self) -> str:
+        """In a report."""
+        parts = (
+            f"latency at {self.rate:,} records of {VALUE_BYTES} B per second over {self.seconds} s",
+            f"{self.partitions} partitions",
+            f"{self.batch_records} records a batch" if self.batch_records else "",
+            f"tasks.max={self.tasks}" if self.tasks else "",
+            "brokers just started" if self.cold else "",
+        )
+        return ", ".join(filter(None, parts))
+
+    @property
+    def more(self) -> Mapping[str, str]:
+        """Settings of all contenders."""
+        return {"tasks.max": str(self.tasks)} if self.tasks else {}
 
 
 class Line:
@@ -59,9 +111,10 @@ class Line:
         self._runs += 1
         topic = f"steady-{self._runs}"
         place = folder / f"run-{self._runs}"
-        create_topic(self._venue.clusters[0], topic, PARTITIONS)
+        create_topic(self._venue.clusters[0], topic, traffic.partitions)
         bootstrap = self._venue.brokers[0].bootstrap
-        producer = _python("steady.py", bootstrap, topic, PARTITIONS, traffic.rate, to=folder / "producer.log")
+        shape = (traffic.partitions, traffic.rate, traffic.batch_records)
+        producer = _python("steady.py", bootstrap, topic, *shape, to=folder / "producer.log")
         try:
             return self._measure(contender, traffic, topic, place, producer)
         finally:
@@ -71,20 +124,23 @@ class Line:
     def _measure(
         self, contender: Contender, traffic: Traffic, topic: str, place: Path, producer: Popen[bytes]
     ) -> Outcome:
-        flow = self._venue.flow(self._runs, topic)
-        arrivals = Arrivals(self._venue.clusters[1], flow.remote_topic, PARTITIONS)
+        flow = replace(self._venue.flow(self._runs, topic), more=traffic.more)
+        arrivals = Arrivals(self._venue.clusters[1], flow.remote_topic, traffic.partitions)
         process = contender.launch(flow, place)
         check = _both_running(process, producer)
         try:
             with PeakMemory(process.pid).watching() as memory:
                 arrivals.wait(1, _START_PATIENCE_S, check)
                 copied_since = time.monotonic()
-                time.sleep(_WARM_UP_S)  # what waited is copied, and Java's compiler has seen the work
-                cpu = tree_cpu_time(process.pid)
+                if not traffic.cold:
+                    time.sleep(_WARM_UP_S)  # what waited is copied, and Java's compiler has seen the work
+                requests = self._requests()
+                cpu, broker_cpu = tree_cpu_time(process.pid), self._venue.broker_cpu_time()
                 watched_since = time.monotonic()
                 seen = self._watch((topic, flow.remote_topic), traffic, place, check)
-                cpu = tree_cpu_time(process.pid) - cpu
+                cpu, broker_cpu = tree_cpu_time(process.pid) - cpu, self._venue.broker_cpu_time() - broker_cpu
                 watched_s = time.monotonic() - watched_since
+                requests = tuple(after - before for before, after in zip(requests, self._requests(), strict=True))
         except BenchFailed as exc:
             raise BenchFailed(f"{contender.title}: {exc}\n{log_tail(place)}") from exc
         finally:
@@ -99,6 +155,9 @@ class Line:
             FLOOR_P99: source["p99"],
             FLOOR_LONGEST: source["max"],
             CPU_SHARE: 100 * cpu.total_s / watched_s,
+            BROKER_CPU_SHARE: 100 * broker_cpu.total_s / watched_s,
+            FETCHES: requests[0] / watched_s,
+            PRODUCES: requests[1] / watched_s,
             MEMORY: memory.peak_bytes / 1e6,
             MISSING: source["records"] - target["records"],
         }
@@ -108,12 +167,17 @@ class Line:
             [_worst_seconds(seen, watched_since - copied_since)],
         )
 
+    def _requests(self) -> tuple[int, ...]:
+        """The number of Fetch requests to the source and of Produce requests to the target until now."""
+        source, target = (request_counts(broker.pid) for broker in self._venue.brokers)
+        return source["Fetch"], target["Produce"]
+
     def _watch(
         self, topics: tuple[str, str], traffic: Traffic, place: Path, check: Callable[[], None]
     ) -> dict[str, Any]:
         bootstraps = [broker.bootstrap for broker in self._venue.brokers]
         output = place / "watcher.json"
-        watcher = _python("watcher.py", *bootstraps, *topics, PARTITIONS, traffic.seconds, to=output)
+        watcher = _python("watcher.py", *bootstraps, *topics, traffic.partitions, traffic.seconds, to=output)
         deadline = time.monotonic() + traffic.seconds + _WATCHER_PATIENCE_S
         try:
             while watcher.poll() is None:

@@ -56,9 +56,12 @@ def perform(hall: Hall, event: Event, watch: Watch = lambda _pid: nullcontext())
     try:
         if isinstance(event.task, Shape):
             _check_disk(folder, event.task)
-        needs: dict[str, Any] = {"heap": HEAP, "settings": BROKER_SETTINGS} if isinstance(event.task, Many) else {}
-        with open_venue(folder, event.conditions, **needs) as venue:
-            outcomes = _rounds(hall, event, *_prepare(hall, event, venue, folder, facts, watch))
+        if isinstance(event.task, Traffic) and event.task.cold:
+            outcomes = _rounds(hall, event, partial(_run_cold, event, event.task, folder), [])
+        else:
+            needs: dict[str, Any] = {"heap": HEAP, "settings": BROKER_SETTINGS} if isinstance(event.task, Many) else {}
+            with open_venue(folder, event.conditions, **needs) as venue:
+                outcomes = _rounds(hall, event, *_prepare(hall, event, venue, folder, facts, watch))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Result(
@@ -71,6 +74,17 @@ def perform(hall: Hall, event: Event, watch: Watch = lambda _pid: nullcontext())
         outcomes=outcomes,
         facts=facts,
     )
+
+
+def _run_cold(event: Event, traffic: Traffic, folder: Path, contender: Contender) -> Outcome:
+    """Run one contender on brokers that have just been started."""
+    place = folder / "cold"
+    place.mkdir()
+    try:
+        with open_venue(place, event.conditions) as venue:
+            return Line(venue).run(contender, traffic, place)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def load(hall: Hall, venue: Venue, shape: Shape) -> tuple[str, Stored]:

@@ -1,9 +1,10 @@
 """A process that writes to a topic at a steady rate; each record contains its creation time.
 
-    python -P bench/steady.py HOST:PORT TOPIC PARTITIONS RATE
+    python -P bench/steady.py HOST:PORT TOPIC PARTITIONS RATE BATCH_RECORDS
 
 A batch each millisecond (less often below 1,000 records a second), to one partition after another, as producers with a
-sticky partitioner do. It is made by hand from a template, so that the producer takes next to nothing from those that are
+sticky partitioner do. With BATCH_RECORDS above 0 batches of that size, in at most 2,500 requests a second with a batch for
+one or more partitions each, as producers with ``linger.ms=0`` do. A batch is made by hand from a template, so that the producer takes next to nothing from those that are
 measured. Runs until SIGTERM.
 """
 
@@ -27,6 +28,7 @@ from mm2.kafka.wire import produce
 
 _BY_NAME = 12
 """The last version of Produce that needs no topic ids."""
+_REQUESTS_S = 2500
 
 
 class Template:
@@ -48,10 +50,12 @@ class Template:
         return assemble(self._block, count=self._count, attributes=0, base_timestamp=now_ms, max_timestamp=now_ms)
 
 
-def main(bootstrap: str, topic: str, partitions: int, rate: int) -> None:
+def main(bootstrap: str, topic: str, partitions: int, rate: int, batch_records: int) -> None:
     """Writes until SIGTERM."""
-    ticks_s = min(rate, 1000)
-    template = Template(rate // ticks_s)
+    batches_s = rate // batch_records if batch_records else min(rate, 1000)
+    batches = min(partitions, -(-batches_s // _REQUESTS_S))  # of each request
+    ticks_s = batches_s / batches
+    template = Template(batch_records or rate // batches_s)
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": bootstrap}, client_id="steady"), name="A")
     cluster.metadata((topic,))
     connection = cluster.open_connection(cluster.leader(topic, 0))
@@ -70,7 +74,10 @@ def main(bootstrap: str, topic: str, partitions: int, rate: int) -> None:
                 version,
                 connection.next_correlation_id(),
                 connection.client_id,
-                {TopicPartition(topic, tick % partitions): template.batch()},
+                {
+                    TopicPartition(topic, number % partitions): template.batch()
+                    for number in range(tick * batches, (tick + 1) * batches)
+                },
                 acks=1,
                 timeout_ms=30_000,
             )
@@ -81,10 +88,10 @@ def main(bootstrap: str, topic: str, partitions: int, rate: int) -> None:
 
 def _take_answers(connection: Connection, version: int) -> None:
     while select.select([connection], [], [], 0)[0]:
-        for produced in produce.response(version, connection.receive_frame(bytearray(512), timeout_s=10)):
+        for produced in produce.response(version, connection.receive_frame(bytearray(4096), timeout_s=10)):
             if produced.error_code:
                 raise SystemExit(f"The source refuses a batch with error {produced.error_code}.")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))

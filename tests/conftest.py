@@ -9,7 +9,8 @@ import hypothesis
 import pytest
 import structlog
 
-from mm2.sandbox.kafka import LocalKafka, start_pair
+from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
+from tests.support.waiting import PATIENCE
 
 # No deadline: slow examples show a busy machine, and pytest-timeout ends a test that hangs.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -29,12 +30,25 @@ def _logging_as_it_was() -> Iterator[None]:
     root.setLevel(level)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Processes publish their addresses and tokens here, and commands find them, instead of in the user's folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def kafka_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, LocalKafka]]:
     # By default no group of KIP-848 may have a session timeout below 45 s, even if it is configured for this group only.
     short = {"group.consumer.min.session.timeout.ms": "6000", "group.consumer.min.heartbeat.interval.ms": "1000"}
-    with start_pair(tmp_path_factory.mktemp("kafka"), overrides=short) as pair:
+    folder = tmp_path_factory.mktemp("kafka")
+    pair = LocalKafka("A", folder / "a", overrides=short), LocalKafka("B", folder / "b", overrides=short)
+    start_all(pair, 60.0 * PATIENCE)
+    try:
         yield pair
+    finally:
+        stop_all(pair)
 
 
 @pytest.fixture

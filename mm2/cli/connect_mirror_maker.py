@@ -18,7 +18,7 @@ import configargparse
 import structlog
 
 from mm2 import __version__
-from mm2.cli.allocator import use_one_arena
+from mm2.allocator import use_one_arena
 from mm2.cli.logs import add_log_options, configure_logging
 from mm2.cli.served import Served
 from mm2.cli.signals import ask_at_hangup, exit_in, stop_at_signals
@@ -84,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for one in config.ineffective_keys(options.clusters):
             log.warning("%s", one)
         served = Served(options.config)
-        served.maker = maker = MirrorMaker(config, options.clusters, stopping=stopping, apps=served.apps)
+        served.maker = maker = MirrorMaker(
+            config, options.clusters, stopping=stopping, apps=served.apps, file=options.config
+        )
     except UnreadableFile as error:
         return _refused(error, EXIT_USAGE, stopping)
     except (ConfigException, ConnectError, KafkaFailure) as error:

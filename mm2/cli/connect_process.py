@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol, cast
 
 import configargparse
 import structlog
 
 from mm2 import __version__
-from mm2.cli.allocator import use_one_arena
+from mm2.allocator import use_one_arena
 from mm2.cli.logs import add_log_options, configure_logging
 from mm2.cli.signals import exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
@@ -31,8 +31,11 @@ from mm2.connect.herder.base import AbstractHerder
 from mm2.connect.herder.interface import Herder
 from mm2.connect.metrics import ConnectMetrics, ObservedWorker
 from mm2.connect.plugins import Plugins
+from mm2.connect.rest import local_processes
+from mm2.connect.rest.access.assembly import LocalAccess, check_access
 from mm2.connect.rest.app import worker_resources
-from mm2.connect.rest.binding import Binding, exposed
+from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.exposure import warn_of_exposure
 from mm2.connect.rest.extensions import close_extensions, load_extensions
 from mm2.connect.rest.forwarding import Requests, RestClient
 from mm2.connect.rest.server import RestServer
@@ -41,6 +44,7 @@ from mm2.connect.rest.worker_resources import metrics_router
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import ConnectFailure, KafkaFailure
 from mm2.metrics.exposition import Exposition
+from mm2.mirror.redaction import RedactedHerder
 from mm2.mirror.source_task import COPY_RESOURCE
 
 log = structlog.get_logger(__name__)
@@ -195,21 +199,26 @@ class _Running:
         for sentence in old:
             log.warning(sentence)
         plugins = Plugins(raw)
-        props = ConfigTransformer.from_props(raw, plugins.new_provider).transform(raw)
+        transformer = ConfigTransformer.from_props(raw, plugins.new_provider)
+        props = transformer.transform(raw)
+        for name in (name for name, is_restricted in transformer.restricted.items() if not is_restricted):
+            log.warning(
+                "Connector configurations can read everything that this worker can read: set config.providers.%s.param.%s.",
+                name,
+                "allowed.paths (or allowlist.pattern for EnvVarConfigProvider)",
+            )
         for one in check_effects(worker_uses(props)):
             log.warning("%s", one)
         self._settings = RestSettings.of(props)
+        check_access(props)
         self._extensions = load_extensions(self._settings.extension_classes, plugins, props)
         binding = Binding(self._settings)
         self._server = RestServer(binding)
         self._closers.append(lambda: close_extensions(self._extensions))
-        urls = exposed([*binding.main, *binding.admin])
-        if urls and not any(extension.authenticates for extension in self._extensions):
-            log.warning(
-                "Any client that reaches these addresses can read all connector configurations and run connectors, as in Kafka: set "
-                "listeners to addresses of 127.0.0.1, rest.extension.classes, or ssl.client.auth=required with https.",
-                listeners=urls,
-            )
+        warn_of_exposure(binding)
+        self._local = LocalAccess.publish(binding)
+        local_processes.write(binding.local_url, (), path)
+        self._closers.append(local_processes.remove)
         self.node = program.make_node(props, plugins, binding)
         self._closers.append(self.node.stop)
         cluster_id = self._cluster_id(float(props.get(_PATIENCE_KEY, _CLUSTER_PATIENCE_MS)) / 1000)
@@ -231,7 +240,15 @@ class _Running:
         self._closers.append(requests.close)
         workers = [ObservedWorker(herder, {})] if isinstance(herder, AbstractHerder) else []
         metrics = metrics_router(Exposition(ConnectMetrics(lambda: workers)))
-        resources = worker_resources(herder, self._settings, requests, self._extensions, [metrics])
+        resources = worker_resources(
+            herder,
+            self._settings,
+            requests,
+            self._extensions,
+            [metrics],
+            local=self._local,
+            redacted=cast(Herder, RedactedHerder(herder)),
+        )
         self._server.serve(resources.main, resources.admin)
         log.info("Kafka Connect started.")
 

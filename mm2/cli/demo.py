@@ -19,7 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 import mm2
+from mm2.cli.flow import CommandError
+from mm2.cli.local_access import chosen, login_link
+from mm2.cli.terminal import with_controls
 from mm2.cli.verbs import examples, seconds
+from mm2.connect.api import ConnectError
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
@@ -70,6 +74,13 @@ class MirrorMakerProcess:
         if code is not None:
             tail = "\n".join(self.log_file.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
             raise DemoFailed(f"connect-mirror-maker ended with exit code {code}:\n{tail}")
+
+    def dashboard_link(self) -> str | None:
+        """A link that opens the dashboard, once; None if there is none."""
+        try:
+            return login_link(chosen(self.properties_file))
+        except (CommandError, ConnectError):
+            return None
 
     def stop(self) -> None:
         end(self._process, patience_s=_STOP_PATIENCE_S)
@@ -169,7 +180,7 @@ def _add_options(parser: Any) -> None:
 
 def run(options: Any) -> int:
     """Run the command; returns the exit code."""
-    console = Console()
+    console = Console(file=with_controls(sys.stdout))
     folder = Path(tempfile.mkdtemp(prefix="mm2-demo-"))
     # SIGTERM gets the same clean end as Ctrl-C, which a shell ignores for background processes.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -218,6 +229,7 @@ def _run(console: Console, folder: Path, *, seconds: float, rate: float, keep: b
 
         if not demo.follow(lambda rates: rates.records > 0, _START_PATIENCE_S):
             raise DemoFailed(f"nothing arrived on B in {_START_PATIENCE_S:.0f} s; see {mirror.log_file}.")
+        _show_dashboard(console, mirror)
         enough = time.monotonic() + seconds
         demo.follow(lambda _: time.monotonic() >= enough)
         pump.stop()
@@ -225,9 +237,17 @@ def _run(console: Console, folder: Path, *, seconds: float, rate: float, keep: b
         equal = _verdict(console, source, target, pump, caught_up=caught_up)
         if keep:
             console.print(f"Still running, with {mirror.properties_file}. Ctrl-C stops everything.", highlight=False)
+            _show_dashboard(console, mirror)
             pump.start()
             _until_interrupted(demo)
     return 0 if equal else 1
+
+
+def _show_dashboard(console: Console, mirror: MirrorMakerProcess) -> None:
+    link = mirror.dashboard_link()
+    if link is not None:
+        text = f"Dashboard, once and within a minute: {link}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _until_interrupted(demo: Demo) -> None:

@@ -1,4 +1,4 @@
-"""`mm2 processes`: the MirrorMaker processes of this user on this machine, and their REST interfaces."""
+"""`mm2 processes`: the processes of this user on this machine, and their REST interfaces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from mm2.cli.flow import EXIT_WELL, table
 from mm2.cli.verbs import examples
-from mm2.mirror.local_processes import processes
+from mm2.connect.rest.local_processes import processes
 
 
 def add(verbs: Any) -> None:
@@ -18,7 +18,8 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "processes",
         help="REST addresses of the processes on this machine",
-        description="The MirrorMaker processes of this user on this machine, with the address of their REST interface. "
+        description="The MirrorMaker processes and Connect workers of this user on this machine, with the address of their REST "
+        "interface. "
         "Exit code: 0.",
         epilog=examples(
             ("all processes", "mm2 processes"),
@@ -40,11 +41,11 @@ def run(options: Any) -> int:
                 str(process.pid),
                 time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.since_ms / 1000)),
                 process.url,
-                ", ".join(process.flows),
+                ", ".join(process.flows) or "-",
             )
             for process in found
         ]
         table(sys.stdout, ("PID", "SINCE", "REST", "FLOWS"), rows)
     else:
-        sys.stdout.write("No MirrorMaker process of yours has a REST interface on this machine.\n")
+        sys.stdout.write("No process of yours has a REST interface on this machine.\n")
     return EXIT_WELL

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import ssl
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import httpx
@@ -14,11 +16,13 @@ import httpx
 from mm2.cli.flow import CommandError
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
+from mm2.config.properties import load_properties
+from mm2.connect.rest.local_processes import Process, UntrustedFolder, processes, token_of
 from mm2.connect.tls import LISTENERS_PREFIX, client_context
-from mm2.mirror.local_processes import processes
 from mm2.mirror.rest import encoded, flow_path
 
 PASSWORD_VARIABLE: Final = "MM2_REST_PASSWORD"  # noqa: S105 - its name, not a password
+TOKEN_VARIABLE: Final = "MM2_REST_TOKEN"  # noqa: S105 - its name, not a token
 KEY_PASSWORD_VARIABLE: Final = "MM2_REST_KEY_PASSWORD"  # noqa: S105 - its name, not a password
 _TIMEOUT_S: Final = 30.0
 Addresses: TypeAlias = tuple[frozenset[str], frozenset[str]]
@@ -35,7 +39,10 @@ def add_access(parser: Any) -> None:
         "flow between the clusters of the file (mm2 processes)",
     )
     parser.add_argument(
-        "--user", metavar="NAME", help=f"the user to authenticate as; the password is read from {PASSWORD_VARIABLE}"
+        "--user",
+        metavar="NAME",
+        help=f"the user to authenticate as; the password is read from {PASSWORD_VARIABLE}. Without this option, the token in "
+        f"{TOKEN_VARIABLE}, or for a process of yours on this machine the one that mm2 token prints",
     )
     parser.add_argument(
         "--cacert",
@@ -52,28 +59,76 @@ def add_access(parser: Any) -> None:
 
 
 @dataclass(frozen=True)
+class Login:
+    """The credentials of requests. ``authorization`` is the header; ``local`` are the processes whose tokens may be sent."""
+
+    authorization: str | None
+    local: Sequence[Process] = ()
+
+    @classmethod
+    def of(cls, options: Any) -> Login:
+        """For the arguments of `add_access`. Raises CommandError, UntrustedFolder."""
+        if options.user is not None:
+            if PASSWORD_VARIABLE not in os.environ:
+                raise CommandError(
+                    f"The password of {options.user} must be in the environment variable {PASSWORD_VARIABLE}."
+                )
+            pair = f"{options.user}:{os.environ[PASSWORD_VARIABLE]}".encode()
+            return cls(f"Basic {base64.b64encode(pair).decode()}", _local(options))
+        token = os.environ.get(TOKEN_VARIABLE)
+        return cls(None if token is None else f"Bearer {token}", _local(options))
+
+    def headers(self, url: str) -> dict[str, str]:
+        """The headers of a request. A token of a process is sent to the address that this process has published only."""
+        if self.authorization is not None:
+            return {"Authorization": self.authorization}
+        for process in self.local:
+            token = token_of(process) if _same_server(url, process.url) else None
+            if token is not None:
+                return {"Authorization": f"Bearer {token}"}
+        return {}
+
+
+def _local(options: Any) -> Sequence[Process]:
+    try:
+        return processes()
+    except UntrustedFolder:
+        if options.url is None:
+            raise
+        return ()
+
+
+def _same_server(url: str, published: str) -> bool:
+    one, other = urllib.parse.urlsplit(url), urllib.parse.urlsplit(published)
+    names = {"127.0.0.1" if part.hostname == "localhost" else part.hostname for part in (one, other)}
+    return len(names) == 1 and (one.scheme, one.port) == (other.scheme, other.port)
+
+
+def tls_of(process: Process) -> ssl.SSLContext | bool:
+    """How to verify the certificate of a process: by the stores of its file. Raises ConfigException."""
+    if not process.url.startswith("https:"):
+        return False
+    raw = load_properties(Path(process.file))
+    return client_context(raw if "clusters" not in raw else MirrorMakerConfig(raw).rest_props())
+
+
+@dataclass(frozen=True)
 class FlowRest:
     """The connectors of one flow, through any of its processes. ``props`` contain the TLS settings."""
 
     pair: SourceAndTarget
     urls: Sequence[str]
     props: Mapping[str, str] = field(repr=False)
-    login: tuple[str, str] | None = field(default=None, repr=False)
+    login: Login = field(repr=False)
 
     @classmethod
     def of(cls, options: Any, config: MirrorMakerConfig, pair: SourceAndTarget) -> FlowRest:
         """The client for the arguments of `add_access`. Raises CommandError or ConfigException."""
-        login = None
-        if options.user is not None:
-            if PASSWORD_VARIABLE not in os.environ:
-                raise CommandError(
-                    f"The password of {options.user} must be in the environment variable {PASSWORD_VARIABLE}."
-                )
-            login = (options.user, os.environ[PASSWORD_VARIABLE])
+        login = Login.of(options)
         props = _own_tls(options) or config.rest_props()
         if options.url is not None:
             return cls(pair, [_checked(options.url)], props, login)
-        found = cls(pair, [process.url for process in processes() if str(pair) in process.flows], props, login)
+        found = cls(pair, [process.url for process in login.local if str(pair) in process.flows], props, login)
         wanted = _addresses(config.connector_config(pair, SOURCE_CONNECTOR))
         # Another file may use the same aliases for other clusters.
         own = [url for url in found.urls if found._addresses_at(url) in {None, wanted}]
@@ -123,8 +178,9 @@ class FlowRest:
     def _send(self, method: str, place: str) -> httpx.Response:
         verify = client_context(self.props) if place.startswith("https:") else False
         # No proxy of the environment: these are for external addresses.
-        with httpx.Client(verify=verify, timeout=_TIMEOUT_S, trust_env=False, auth=self.login) as client:
-            return client.request(method, place, headers={"Accept": "application/json"})
+        headers = {"Accept": "application/json", **self.login.headers(place)}
+        with httpx.Client(verify=verify, timeout=_TIMEOUT_S, trust_env=False) as client:
+            return client.request(method, place, headers=headers)
 
 
 def _addresses(props: Mapping[str, str]) -> Addresses:
@@ -160,7 +216,7 @@ def _unreached(url: str, error: BaseException) -> str:
 
 def _error_of(response: httpx.Response) -> str:
     if response.status_code == 401:
-        return f"it requires authentication; set --user, and the password in {PASSWORD_VARIABLE}."
+        return f"it requires authentication; set --user, and the password in {PASSWORD_VARIABLE}, or a token in {TOKEN_VARIABLE}."
     try:
         message = str(response.json()["message"])
     except (ValueError, KeyError, TypeError):

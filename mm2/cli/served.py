@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from starlette.types import ASGIApp
@@ -26,7 +26,7 @@ class Served:
             self._flows,
             engine=lambda: self.maker.engine,
             reloads=lambda: self.maker.reloads,
-            rest=self._rest,
+            listeners=lambda: self.maker.listeners,
         )
 
     @property
@@ -37,9 +37,6 @@ class Served:
     def stop(self) -> None:
         """Stop observing."""
         self.observer.stop()
-
-    def _rest(self) -> Mapping[str, str]:
-        return self.maker.config.rest_props()
 
     def _flows(self) -> Sequence[WatchedFlow]:
         maker = self.maker

@@ -158,6 +158,15 @@ CONSUMER_CONFIG: Final = (
     )
     .define("max.partition.fetch.bytes", Type.INT, 1048576, at_least(0), HIGH, "Maximum bytes per partition and fetch.")
     .define(
+        "decompression.max.bytes",
+        Type.INT,
+        67108864,
+        between(1, _INT_MAX),
+        MEDIUM,
+        "Memory for the records of one batch after decompression. Only batches that have to be decompressed are "
+        "limited. A partition with a larger batch is OVER_LIMIT; a sink task that reads one fails.",
+    )
+    .define(
         "fetch.min.bytes", Type.INT, 1, at_least(0), HIGH, "Minimum bytes that the broker waits for before it answers."
     )
     .define("fetch.max.bytes", Type.INT, 52428800, at_least(0), MEDIUM, "Maximum bytes per fetch.")

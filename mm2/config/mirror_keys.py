@@ -118,6 +118,9 @@ THROTTLE_KEY: Final = "copy.throttle.bytes.per.sec"
 TOPIC_THROTTLE_PREFIX: Final = f"{THROTTLE_KEY}."
 """Prefix of a source topic's name: a rate limit for this topic, in addition to that of the flow."""
 
+REMOTE_PARTITIONS_KEY: Final = "remote.partitions.max"
+REMOTE_TOPIC_PARTITIONS_KEY: Final = "remote.topic.partitions.max"
+
 OWN_CONFIG: Final = (
     ConfigDef()
     .define(
@@ -143,6 +146,23 @@ OWN_CONFIG: Final = (
         LOW,
         "Where partitions without a committed position start: a time (ms since 1970 or ISO 8601), or file: and the path "
         "of a list of offsets. Empty, and for partitions that are not listed: auto.offset.reset applies.",
+    )
+    .define(
+        REMOTE_PARTITIONS_KEY,
+        Type.INT,
+        200000,
+        at_least(0),
+        LOW,
+        "Maximum partitions of all remote topics of the flow. Topics and partitions beyond it are reported and not created, "
+        "whatever the source has.",
+    )
+    .define(
+        REMOTE_TOPIC_PARTITIONS_KEY,
+        Type.INT,
+        10000,
+        at_least(1),
+        LOW,
+        "Maximum partitions of a remote topic. A topic with more on the source is reported and not created.",
     )
     .define(
         "source.data.loss",

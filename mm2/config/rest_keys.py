@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from typing import Final
 
-from mm2.config.configdef import ConfigDef, ConfigException, Importance, Type, at_least, one_of
+from mm2.config.configdef import ConfigDef, ConfigException, Importance, Type, at_least, between, distinct, one_of
 from mm2.config.validators import Check
 from mm2.config.worker_keys import REST_CONFIG
 
 LOGIN_CONFIG_KEY: Final = "java.security.auth.login.config"
 
-LISTENER_PREFIXES: Final = ("listeners.https.", "admin.listeners.https.")
-"""Prefixes of the TLS keys of listeners."""
+STRANGERS_KEY: Final = "rest.unauthenticated.access"
+EVERYTHING: Final = "all"
+"""An older name of the role admin in `STRANGERS_KEY`."""
+
+ROLE_PREFIX: Final = "rest.role."
+ROLES: Final = ("metrics", "viewer", "operator", "admin")
+"""Roles of clients, each of which includes those before it (`mm2.connect.rest.access`)."""
+_MEMBERS: Final = (
+    "Separator ;, each entry User:name (of a password or a token), Certificate:subject or Group:name (of a token); User:* and "
+    "Certificate:* are all of them."
+)
+
+OIDC_PREFIX: Final = "rest.oauthbearer."
+LISTENER_PREFIXES: Final = ("listeners.https.", "admin.listeners.https.", OIDC_PREFIX)
+"""Prefixes of the TLS keys of listeners, and of the connection to the issuer of tokens."""
 
 REST_LIMITS_CONFIG: Final = (
     ConfigDef()
@@ -40,6 +53,42 @@ REST_LIMITS_CONFIG: Final = (
         "Maximum size of a REST request body; larger requests are rejected with status 413.",
     )
     .define(
+        "rest.bodies.max.bytes",
+        Type.INT,
+        64 * 1024 * 1024,
+        at_least(1),
+        Importance.LOW,
+        "Maximum size of all REST request bodies that are being received or processed, together; beyond that, requests are "
+        "rejected with status 503. A quarter of it is for requests between workers, whose signature is verified afterwards. One "
+        "address gets three quarters of both parts.",
+    )
+    .define(
+        "rest.body.timeout.ms",
+        Type.INT,
+        30_000,
+        at_least(1),
+        Importance.LOW,
+        "How long a client may take to send the body of a REST request; slower requests are rejected with status 408.",
+    )
+    .define(
+        "rest.header.timeout.ms",
+        Type.INT,
+        10_000,
+        at_least(1),
+        Importance.LOW,
+        "How long a client may take for the TLS handshake, and again to send the header of a request; slower connections are closed.",
+    )
+    .define(
+        "rest.connections.max",
+        Type.INT,
+        400,
+        at_least(1),
+        Importance.LOW,
+        "Maximum number of connections to each listener, three quarters of them from one address. A further connection replaces "
+        "one that waits for its client, of the address with the most connections. If all have requests in progress, it is "
+        "rejected with status 503.",
+    )
+    .define(
         "rest.idle.timeout.ms",
         Type.INT,
         30_000,
@@ -55,8 +104,128 @@ REST_LIMITS_CONFIG: Final = (
         Importance.LOW,
         "Java's login configuration for BasicAuthSecurityRestExtension; can also be set in the environment variable KAFKA_OPTS.",
     )
+    .define(
+        STRANGERS_KEY,
+        Type.STRING,
+        "none",
+        one_of("none", *ROLES, EVERYTHING),
+        Importance.MEDIUM,
+        "The role of clients without credentials: none has access to the status of /health only. all is the same as admin. "
+        "(Java: always admin, unless rest.extension.classes or ssl.client.auth require a login.)",
+    )
+    .define(
+        f"{ROLE_PREFIX}metrics",
+        Type.STRING,
+        None,
+        None,
+        Importance.MEDIUM,
+        f"Clients that may read /metrics and the details of /health. {_MEMBERS}",
+    )
+    .define(
+        f"{ROLE_PREFIX}viewer",
+        Type.STRING,
+        None,
+        None,
+        Importance.MEDIUM,
+        f"Clients that may also read everything else, without secrets, and see the dashboard. {_MEMBERS}",
+    )
+    .define(
+        f"{ROLE_PREFIX}operator",
+        Type.STRING,
+        None,
+        None,
+        Importance.MEDIUM,
+        f"Clients that may also pause, resume, restart and stop connectors, and change log levels. {_MEMBERS}",
+    )
+    .define(
+        f"{ROLE_PREFIX}admin",
+        Type.STRING,
+        None,
+        None,
+        Importance.MEDIUM,
+        "Clients that may also create, change, validate and delete configurations and offsets. Without any of the keys "
+        f"rest.role.*, every user with a password or a trusted certificate has this role, as in Java. {_MEMBERS}",
+    )
 )
 """Keys that in Java are constants, unlimited, or JVM properties."""
+
+OIDC_CONFIG: Final = (
+    ConfigDef()
+    .define(
+        f"{OIDC_PREFIX}expected.issuer",
+        Type.STRING,
+        None,
+        None,
+        Importance.MEDIUM,
+        "Issuer of the tokens (OpenID Connect) that are accepted as Authorization: Bearer; an https URL. Empty = none.",
+    )
+    .define(
+        f"{OIDC_PREFIX}expected.audience",
+        Type.LIST,
+        [],
+        distinct(),
+        Importance.MEDIUM,
+        "Accepted audiences of a token, at least one with an issuer.",
+    )
+    .define(
+        f"{OIDC_PREFIX}sub.claim.name",
+        Type.STRING,
+        "sub",
+        None,
+        Importance.LOW,
+        "Claim with the user, or a path as for the groups.",
+    )
+    .define(
+        f"{OIDC_PREFIX}groups.claim.name",
+        Type.STRING,
+        "groups",
+        None,
+        Importance.MEDIUM,
+        "Claim with the groups of the user, a list or one string. A value that begins with / is a path into the claims (JSON "
+        "pointer): /realm_access/roles.",
+    )
+    .define(
+        f"{OIDC_PREFIX}clock.skew.seconds",
+        Type.INT,
+        30,
+        between(0, 600),
+        Importance.LOW,
+        "Accepted difference between the clocks of the issuer and of this machine.",
+    )
+    .define(
+        f"{OIDC_PREFIX}jwks.endpoint.url",
+        Type.STRING,
+        None,
+        None,
+        Importance.LOW,
+        "URL of the issuer's keys. Default: the one in <issuer>/.well-known/openid-configuration.",
+    )
+    .define(
+        f"{OIDC_PREFIX}jwks.endpoint.refresh.ms",
+        Type.LONG,
+        3_600_000,
+        at_least(1000),
+        Importance.LOW,
+        "Age at which the issuer's keys are read again. Keys of twice this age are no longer used.",
+    )
+    .define(
+        f"{OIDC_PREFIX}jwks.endpoint.retry.backoff.ms",
+        Type.LONG,
+        100,
+        at_least(1),
+        Importance.LOW,
+        "Initial delay after a failed read of the keys.",
+    )
+    .define(
+        f"{OIDC_PREFIX}jwks.endpoint.retry.backoff.max.ms",
+        Type.LONG,
+        10_000,
+        at_least(1),
+        Importance.LOW,
+        "Maximum delay after failed reads, and minimum time between reads because of unknown keys.",
+    )
+)
+"""Bearer tokens for REST. The names are those of Kafka's keys for brokers, with another prefix than sasl.oauthbearer."""
 
 
 def _listeners_or_none() -> Check:
@@ -68,20 +237,10 @@ def _listeners_or_none() -> Check:
 
 
 CARDINALITY_KEY: Final = "metrics.cardinality"
-STRANGERS_KEY: Final = "rest.unauthenticated.access"
-EVERYTHING: Final = "all"
 
 MIRROR_REST_CONFIG: Final = (
-    ConfigDef(REST_CONFIG, REST_LIMITS_CONFIG)
+    ConfigDef(REST_CONFIG, REST_LIMITS_CONFIG, OIDC_CONFIG)
     .redefine("listeners", validator=_listeners_or_none())
-    .define(
-        STRANGERS_KEY,
-        Type.STRING,
-        "metrics",
-        one_of("metrics", EVERYTHING),
-        Importance.LOW,
-        "What clients on other machines may access if no authentication is configured: /health and /metrics, or all.",
-    )
     .define(
         CARDINALITY_KEY,
         Type.STRING,

@@ -38,7 +38,7 @@ TLS_CONFIG: Final = (
         [],
         distinct(),
         LOW,
-        "Cipher suites by their names in Java or OpenSSL; empty = the defaults. A list without suites of TLS 1.3 disables TLS 1.3.",
+        "Cipher suites by their names in Java or OpenSSL; empty = the defaults. A version of TLS without a suite in the list is disabled.",
     )
     .define("ssl.enabled.protocols", Type.LIST, "TLSv1.2,TLSv1.3", distinct(), MEDIUM, "Enabled TLS versions.")
     .define("ssl.keystore.type", Type.STRING, "JKS", None, MEDIUM, "Format of the key store: JKS, PKCS12 or PEM.")

@@ -16,6 +16,7 @@ from typing import Final
 from mm2.config.client_keys import CLIENT_KEYS, CONSUMER_CONFIG, ROLE_CONFIGS
 from mm2.config.connector_keys import CLIENT_OVERRIDE_PREFIXES, SOURCE_CONNECTOR_CONFIG, TOPIC_CREATION_PREFIX
 from mm2.config.mirror_keys import CONNECTOR_KEYS, MIRROR_CLIENT_CONFIG, RENAMED, TOPIC_THROTTLE_PREFIX
+from mm2.config.rest_keys import OIDC_PREFIX
 from mm2.config.security_keys import TLS_CONFIG
 from mm2.config.worker_keys import (
     CONVERTER_PREFIXES,
@@ -210,11 +211,9 @@ class KeyReaders:
         if key.startswith(f"{_PROVIDERS}."):
             known = [f"{_PROVIDERS}.{name}." for name in self.providers]
             return _READ if key.startswith(tuple(known)) else _unread(_PROVIDERS)
-        if key.startswith(_HTTPS_LISTENER):
-            name = key.removeprefix(_HTTPS_LISTENER)
-            if name in TLS_CONFIG or name == "ssl.client.auth":
-                return _READ
-            return _unread(_nearest(name, TLS_CONFIG.names, _ALIKE)).under(_HTTPS_LISTENER)
+        for prefix in (_HTTPS_LISTENER, f"{OIDC_PREFIX}ssl."):
+            if key.startswith(prefix):
+                return _tls(key, prefix.removesuffix("ssl."))
         if key in _COPIED_WORKER_KEYS or key.startswith((*STORAGE_PREFIXES, *CONVERTER_PREFIXES, _POLICY_PREFIX)):
             return _storage(key)
         return _unread(self._nearest_top(key))
@@ -244,6 +243,13 @@ class KeyReaders:
 def _client(role: str, name: str) -> _Verdict:
     """A setting of a client; interceptors may have settings of their own."""
     return _unless_misspelt(name, ROLE_CONFIGS[role].names)
+
+
+def _tls(key: str, prefix: str) -> _Verdict:
+    name = key.removeprefix(prefix)
+    if name in TLS_CONFIG or (name == "ssl.client.auth" and prefix == _HTTPS_LISTENER):
+        return _READ
+    return _unread(_nearest(name, TLS_CONFIG.names, _ALIKE)).under(prefix)
 
 
 def _storage(key: str) -> _Verdict:

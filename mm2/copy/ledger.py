@@ -50,6 +50,7 @@ LEDGER_CONFIGS: Final = {
 }
 
 _RATE_HOLDS_MS: Final = 30_000
+_CHUNK_BYTES: Final = 16 << 20  # a full chunk has some kilobytes; another client may write anything into the topic
 
 
 def ledger_topic(source_alias: str) -> str:
@@ -515,10 +516,22 @@ def _compressed(value: bytes) -> bytes:
     return zlib.compress(value, 1) if value.startswith(b"{") else value
 
 
+def _decompressed(value: bytes) -> bytes:
+    """A chunk that `_compressed` has returned. Raises ValueError or zlib.error for any other bytes."""
+    if value.startswith(b"{"):
+        return value
+    unpacker = zlib.decompressobj()
+    plain = unpacker.decompress(value, _CHUNK_BYTES)
+    if not unpacker.eof:
+        message = f"more than {_CHUNK_BYTES} bytes"
+        raise ValueError(message)
+    return plain
+
+
 def _chunk(source: TopicPartition, number: int, value: bytes) -> SegmentChunk | None:
     """A chunk; None, logged, when it is not readable."""
     try:
-        return SegmentChunk.from_json(number, json.loads(value if value.startswith(b"{") else zlib.decompress(value)))
+        return SegmentChunk.from_json(number, json.loads(_decompressed(value)))
     except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
         log.warning("ledger chunk not readable", partition=str(source), chunk=number, error=repr(error))
         return None

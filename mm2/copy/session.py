@@ -30,7 +30,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
-from mm2.copy.segments import SegmentChunk, UnwrittenChunks
+from mm2.copy.segments import SegmentChunk, Trail, UnwrittenChunks
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 SEQUENCES: Final = 1 << 31
@@ -79,6 +79,15 @@ class Lost(NamedTuple):
     after: int
     reason: str
     at_ms: int
+
+
+class FormerTopic(NamedTuple):
+    """The remote topic of a partition before the replication policy gave it another name. Records from source offset
+    ``until`` on are in the topic with the current name.
+    """
+
+    topic: str
+    until: int
 
 
 class PartitionCondition(NamedTuple):
@@ -154,7 +163,7 @@ class PositionHeader(NamedTuple):
 
     ``seen`` is an offset of that partition of the offsets topic: the writer knew all records before it (-1: unknown).
     ``epochs`` are `LedgerEntry.source_epoch`, `LedgerEntry.known_epoch` and `LedgerEntry.target_epoch` at the mark;
-    None in headers of older versions.
+    None in headers of older versions. ``remote_topic`` is the session's where there has been another one, otherwise "".
     """
 
     lease: Lease
@@ -162,12 +171,14 @@ class PositionHeader(NamedTuple):
     mark: Mark
     seen: int = -1
     epochs: tuple[int, int, int] | None = None
+    remote_topic: str = ""
 
     @classmethod
     def of(cls, entry: LedgerEntry) -> Self:
         """The header of a position that is written after this entry."""
         epochs = (entry.source_epoch, entry.known_epoch, entry.target_epoch)
-        return cls(entry.lease, entry.session, entry.mark, entry.seen, epochs)
+        remote_topic = "" if entry.former is None else entry.remote_topic
+        return cls(entry.lease, entry.session, entry.mark, entry.seen, epochs, remote_topic)
 
     def to_bytes(self) -> bytes:
         """The value of the record header."""
@@ -176,6 +187,8 @@ class PositionHeader(NamedTuple):
             data["epochs"] = list(self.epochs)
         if self.session is not None:
             data["session"] = self.session.at(self.mark).to_json()
+        if self.remote_topic:
+            data["topic"] = self.remote_topic
         return json.dumps(data, separators=(",", ":")).encode()
 
     @classmethod
@@ -190,11 +203,14 @@ class PositionHeader(NamedTuple):
             Mark(*data["mark"]),
             int(data["seen"]),
             None if epochs is None else (source, known, target),
+            str(data.get("topic", "")),
         )
 
 
 class SourceState(NamedTuple):
-    """The source of an entry, besides the mark, and the session that the mark belongs to; see `LedgerEntry`."""
+    """The source of an entry, besides the mark, and the session and the remote topic that the mark belongs to; see
+    `LedgerEntry`. ``remote_topic`` is "" in entries of older versions: that of the entry.
+    """
 
     source_id: str = ""
     source_epoch: int = -1
@@ -202,19 +218,25 @@ class SourceState(NamedTuple):
     end: int = -1
     retired: tuple[str, ...] = ()
     session: Session | None = None
+    remote_topic: str = ""
+    target_id: str = ""
+    former: FormerTopic | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As in the ledger."""
         data: dict[str, Any] = {"id": self.source_id, "epoch": self.source_epoch, "known": self.known_epoch}
-        data |= {"end": self.end, "retired": list(self.retired)}
+        data |= {"end": self.end, "retired": list(self.retired), "target": [self.remote_topic, self.target_id]}
         if self.session is not None:
             data["session"] = self.session.to_json()
+        if self.former is not None:
+            data["former"] = list(self.former)
         return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`. KeyError, TypeError or ValueError for anything else."""
-        session = data.get("session")
+        session, former = data.get("session"), data.get("former")
+        remote_topic, target_id = data.get("target", ("", ""))
         return cls(
             str(data["id"]),
             int(data["epoch"]),
@@ -222,7 +244,17 @@ class SourceState(NamedTuple):
             int(data["end"]),
             tuple(map(str, data["retired"])),
             None if session is None else Session.from_json(session),
+            str(remote_topic),
+            str(target_id),
+            None if former is None else _former_topic_of(former),
         )
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of `LedgerEntry` that are known."""
+        known = self._asdict()
+        if not self.remote_topic:
+            del known["remote_topic"], known["target_id"], known["former"]
+        return known
 
 
 class PreviousCommit(NamedTuple):
@@ -258,7 +290,8 @@ class LedgerEntry:
     ``known_epoch`` is the highest source leader epoch of which a batch can have been copied without a newer election
     (-1: unknown): a successor counts no batch of a higher epoch. ``retired`` are topic ids of both sides that were
     replaced by newer ones; metadata with such an id is stale. ``source_epochs`` are the newest leader epochs of what was
-    read before the mark, oldest first; nothing is known of what lies before the first one.
+    read before the mark, oldest first; nothing is known of what lies before the first one. ``former`` is the remote topic
+    before this one, if the replication policy has changed (None: it has not).
     """
 
     topic: str
@@ -286,6 +319,7 @@ class LedgerEntry:
     seen: int = -1
     retired: tuple[str, ...] = ()
     source_epochs: tuple[EpochStart, ...] = ()
+    former: FormerTopic | None = None
 
     @property
     def lost_ranges(self) -> int:
@@ -330,7 +364,7 @@ class LedgerEntry:
         if before.state is None:
             return entry
         # The position belongs to the topic and the log of that time.
-        return entry.replace(**before.state._asdict())
+        return entry.replace(**before.state.fields())
 
     def replace(self, **changes: Any) -> Self:
         """The same entry with other values."""
@@ -366,6 +400,8 @@ class LedgerEntry:
             data["source"]["epochs"] = [list(one) for one in self.source_epochs]
         if self.retired:
             data["retired"] = list(self.retired)
+        if self.former is not None:
+            data["former"] = list(self.former)
         if self.before is not None:
             mark, gaps, chunk, extent, lost, state = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -378,7 +414,7 @@ class LedgerEntry:
     @classmethod
     def from_json(cls, topic: str, partition: int, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`. KeyError, TypeError or ValueError for anything else."""
-        session, condition = data.get("session"), data.get("trouble")
+        session, condition, former = data.get("session"), data.get("trouble"), data.get("former")
         return cls(
             topic,
             partition,
@@ -405,6 +441,7 @@ class LedgerEntry:
             int(data.get("seen", -1)),
             tuple(map(str, data.get("retired", ()))),
             tuple(EpochStart(int(epoch), int(start)) for epoch, start in data["source"].get("epochs", ())),
+            None if former is None else _former_topic_of(former),
         )
 
 
@@ -415,6 +452,11 @@ def lease_of(value: bytes) -> Lease | None:
     """The lease of an entry or a chunk in the ledger, without parsing the rest; None for one of an old version."""
     found = _LEASE.match(value)
     return None if found is None else Lease(int(found[1]), int(found[2]))
+
+
+def _former_topic_of(row: list[Any]) -> FormerTopic:
+    topic, until = row
+    return FormerTopic(str(topic), int(until))
 
 
 def _previous_commit_of(row: list[Any] | None, state: dict[str, Any] | None) -> PreviousCommit | None:
@@ -527,7 +569,15 @@ def written_start(
     if written.foreign_at >= max(seen, 0):
         # A late position may lie behind the user's. The next entry names it, or its reader would not expect it (`explains`).
         return Start(written.foreign, committed, entry.replace(session=None), chunk, moved=True)
+    unwritten = UnwrittenChunks()
     if header is not None and header.lease > entry.lease and header.session is not None:
+        if header.remote_topic not in {"", entry.remote_topic}:
+            # The ledger has lost the entry with which the session in the other remote topic began.
+            former = FormerTopic(entry.remote_topic, header.session.start.source)
+            entry = entry.replace(remote_topic=header.remote_topic, target_id="", former=former)
+            trail = Trail(chunk)
+            trail.restart()
+            chunk, unwritten = trail.newest, trail.unwritten()
         entry = entry.replace(
             mark=header.mark, session=header.session, lease=header.lease, seen=header.seen, source_epochs=()
         )
@@ -535,7 +585,7 @@ def written_start(
             # Epochs of the mark; otherwise a clean election between the two would look like a truncation.
             source, known, target = header.epochs
             entry = entry.replace(source_epoch=source, known_epoch=known, target_epoch=target)
-    return Start(entry.mark.source, committed, entry, chunk)
+    return Start(entry.mark.source, committed, entry, chunk, unwritten=unwritten)
 
 
 _RULES: Final = re.compile(r"isolation=read_(un)?committed(?:;changes=([0-9a-f]+))?")

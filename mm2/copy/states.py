@@ -24,6 +24,7 @@ class PartitionState(StrEnum):
     UNAUTHORIZED = "UNAUTHORIZED"
     CORRUPT = "CORRUPT"
     TOO_LARGE = "TOO_LARGE"
+    OVER_LIMIT = "OVER_LIMIT"  # a batch needs more memory than decompression.max.bytes
     LOST_RANGE = "LOST_RANGE"  # records are missing on the source or on the target, and which they are, or what to do, is not known
     DELETED = "DELETED"
     RECREATED = "RECREATED"
@@ -43,6 +44,7 @@ LASTING: Final = frozenset(
         PartitionState.UNAUTHORIZED,
         PartitionState.CORRUPT,
         PartitionState.TOO_LARGE,
+        PartitionState.OVER_LIMIT,
         PartitionState.LOST_RANGE,
         PartitionState.RECREATED,
         PartitionState.INCONSISTENT,

@@ -199,6 +199,8 @@ class Groups:
         entry = self._sides.ledger.entry(tp)
         if entry is None or offset != entry.mark.source or entry.mark.target < 0:
             return None
+        if entry.remote_topic != self._translator.topic_on_target(tp.topic):
+            return None  # the replication policy has changed since
         return entry.mark.target if Translation(self._sides.ledger.chunks(tp), entry.mark).is_empty else None
 
     def _compare(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:

@@ -20,6 +20,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from mm2 import __version__
+from mm2.kafka.answer_checks import check_frame, check_nulls, largest_answer
 from mm2.kafka.dial import NO_KEY_HINT, dial
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import (
@@ -41,6 +42,8 @@ _SIZE: Final = struct.Struct(">i")
 _REAUTHENTICATE_AT: Final = 0.85  # of the session lifetime; Java reauthenticates between 85 and 95 %
 _MIN_SESSION_MS: Final = 1_000
 _ONE_AT_A_TIME: Final = threading.Lock()
+_GROWTH_BYTES: Final = 8 << 20  # of a receive buffer, before more of a frame has arrived
+_UVARINT_BITS: Final = 35
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,18 +201,28 @@ class Connection:
         byte; the rest of the frame has `request.timeout.ms`. Raises TimeoutFailure (connection still usable when no
         byte had come), DisconnectedFailure, or CorruptBatch for a size that is negative or above the limit.
         """
-        size = self._read_size(time.monotonic() + timeout_s)
-        if size > len(buffer):
-            missing = max(size, min(2 * len(buffer), self._settings.max_frame_bytes)) - len(buffer)
-            try:
-                buffer.extend(bytes(missing))
-            except BufferError:
-                self.close()
-                raise
-        view = memoryview(buffer)[:size]
-        self._stream.read_into(view, time.monotonic() + self._default_timeout_s)
+        size = self._read_size(time.monotonic() + timeout_s, self._settings.max_frame_bytes)
+        deadline = time.monotonic() + self._default_timeout_s
+        received = 0
+        while received < size:
+            if received == len(buffer) or not buffer:
+                self._grow(buffer, size)
+            # In steps: the size is only a claim, and memory is taken for what has arrived.
+            stop = min(size, len(buffer))
+            with memoryview(buffer) as whole, whole[received:stop] as view:
+                self._stream.read_into(view, deadline)
+            received = stop
         self._answered = True
-        return view
+        return memoryview(buffer)[:size]
+
+    def _grow(self, buffer: bytearray, size: int) -> None:
+        wanted = min(size, len(buffer) + _GROWTH_BYTES)
+        doubled = min(2 * len(buffer), self._settings.max_frame_bytes, len(buffer) + _GROWTH_BYTES)
+        try:
+            buffer.extend(bytes(max(wanted, doubled) - len(buffer)))
+        except BufferError:
+            self.close()
+            raise
 
     def maybe_reauthenticate(self) -> None:
         """Authenticate again on the live connection after 85 % of the session lifetime (KIP-368).
@@ -277,7 +290,7 @@ class Connection:
     def _receive(self, deadline: float) -> Any:
         oldest = self._in_flight[0]
         try:
-            size = self._read_size(deadline)
+            size = self._read_size(deadline, min(largest_answer(oldest.name), self._settings.max_frame_bytes))
         except TimeoutFailure as error:
             raise TimeoutFailure(f"The {self.who} did not answer a {oldest.name} request in time.") from error
         except (DisconnectedFailure, TlsFailure) as error:
@@ -286,12 +299,14 @@ class Connection:
         self._stream.read_into(frame, max(deadline, time.monotonic() + self._default_timeout_s))
         self._in_flight.popleft()
         try:
+            check_frame(frame)
             correlation_id, position = _read_header(frame, oldest.response_class)
             if correlation_id == oldest.correlation_id:
                 response = oldest.response_class.decode(frame[position:])
+                check_nulls(response)
                 self._answered = self._answered or oldest.name not in _HANDSHAKES
                 return response
-        except (ValueError, IndexError, struct.error, TypeError) as error:
+        except Exception as error:  # any bytes may have been sent, and the decoder asserts some of its assumptions
             self.close()
             raise CorruptBatch(
                 f"The {self.who} sent an answer to a {oldest.name} request that cannot be read."
@@ -299,22 +314,20 @@ class Connection:
         self.close()
         raise CorruptBatch(f"The {self.who} answered request {correlation_id} when {oldest.correlation_id} was due.")
 
-    def _read_size(self, deadline: float) -> int:
-        """Size of the next frame. A TimeoutFailure before its first byte leaves the connection open."""
+    def _read_size(self, deadline: float, limit: int) -> int:
+        """Size of the next frame, at most ``limit``. A TimeoutFailure before its first byte leaves the connection open."""
         if self.closed:
             raise DisconnectedFailure(f"The connection to the {self.who} is closed.")
         self._stream.read_into(memoryview(self._size), deadline, rest_s=self._default_timeout_s)
         (size,) = _SIZE.unpack(self._size)
-        if 0 <= size <= self._settings.max_frame_bytes and not self._looks_like_tls():
+        if 0 <= size <= limit and not self._looks_like_tls():
             return int(size)
         self.close()
         if self._looks_like_tls():
             raise TlsFailure(f"The {self.who} uses TLS on this port: set security.protocol to SSL or SASL_SSL.")
         if bytes(self._size) == b"HTTP":
             raise CorruptBatch(f"The {self.who} is a web server.")
-        raise CorruptBatch(
-            f"The {self.who} sent a frame of {size} bytes, the limit is {self._settings.max_frame_bytes}."
-        )
+        raise CorruptBatch(f"The {self.who} sent a frame of {size} bytes, the limit is {limit}.")
 
     def _looks_like_tls(self) -> bool:
         """Whether the first frame starts with a TLS alert or handshake record."""
@@ -449,3 +462,6 @@ def _read_uvarint(frame: memoryview, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
+        if shift >= _UVARINT_BITS:
+            message = "an integer of more than five bytes"
+            raise ValueError(message)

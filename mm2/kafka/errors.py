@@ -12,6 +12,7 @@
     │   ├── UnsupportedVersion    no version of the request that client and broker both support
     │   └── ProducerFenced        a newer producer uses the transactional id, or the transaction timed out
     └── CorruptBatch              record bytes that contradict each other
+        └── BatchOverLimit        a record batch that needs more memory than ``decompression.max.bytes``
 
 Every message is one sentence that names the address or the cluster. `retriable` is true if the same call may succeed
 later without any change by an operator, `is_final` if it can never succeed.
@@ -152,3 +153,10 @@ class ProducerFenced(BrokerFailure):
 
 class CorruptBatch(KafkaFailure):
     """A frame or a record batch whose bytes contradict each other."""
+
+
+class BatchOverLimit(CorruptBatch):
+    """A record batch that needs more memory than ``decompression.max.bytes`` allows. It may be intact.
+
+    A few kilobytes can decompress to gigabytes: zstd expands by up to 32,768, gzip by 1,032.
+    """

@@ -9,32 +9,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.errors import BatchOverLimit, CorruptBatch
 from mm2.kafka.records.batch import BatchView
+from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.kafka.records.record import decode_batch, read_varint, records_block
 
 
-def collect(views: Sequence[BatchView], position: int) -> dict[bytes, bytes | None]:
+def collect(
+    views: Sequence[BatchView], position: int, limit: int = DECOMPRESSION_MAX_BYTES
+) -> dict[bytes, bytes | None]:
     """The last value of each key in the records from offset ``position`` on; records without a key are omitted.
 
-    The caller checks the CRC. Raises CorruptBatch when the records are malformed.
+    The caller checks the CRC. Raises BatchOverLimit when a batch, or all keys and values together, take more than
+    ``limit`` bytes of memory, and CorruptBatch when the records are malformed.
     """
     latest: dict[bytes, bytes | None] = {}
     # Newest batch first: most keys repeat, and the values of a known key are skipped.
+    left = limit
     for view in reversed(views):
-        latest.update(_collect(view, position, latest))
+        found = _collect(view, position, latest, limit)
+        # A single batch is limited by itself, and uncompressed records have been received already.
+        if len(views) > 1 and (view.header is None or view.header.codec):
+            left -= sum(len(key) + len(value or b"") for key, value in found.items())
+        if left < 0:
+            message = (
+                f"the batches from offset {view.base_offset} on take more than {limit} bytes (decompression.max.bytes)"
+            )
+            raise BatchOverLimit(message)
+        latest.update(found)
     return latest
 
 
-def _collect(view: BatchView, position: int, known: Mapping[bytes, bytes | None]) -> dict[bytes, bytes | None]:
+def _collect(
+    view: BatchView, position: int, known: Mapping[bytes, bytes | None], limit: int
+) -> dict[bytes, bytes | None]:
     latest: dict[bytes, bytes | None] = {}
     header = view.header
     if header is None or header.base_offset < position:
-        for record in decode_batch(view):
+        for record in decode_batch(view, limit):
             if record.offset >= position and record.key is not None and record.key not in known:
                 latest[record.key] = record.value
         return latest
-    data = records_block(header, view.data)
+    data = records_block(header, view.data, limit)
     at = 0
     try:
         # See mm2.kafka.records.record for the layout. Varints of one or two bytes are read inline: a call would cost as

@@ -33,6 +33,8 @@ _MAX_WAIT_OF_SEVERAL_MS = 500
 _FETCH_BYTES = 8 << 20
 _PARTITION_BYTES = 1 << 20
 _KEPT_BUFFER_BYTES = 1 << 16
+_QUIET_FAILURES = 3
+_LOGGED_EVERY = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ class KafkaBasedLog:
             message = "a log needs either on_record or on_batches"
             raise ValueError(message)
         self._on_record = on_record
-        self._on_batches: OnBatches = on_batches or self._deliver_all
+        self._on_batches = on_batches
+        self._limit = cluster.settings.decompression_max_bytes
         self._producer = producer
         self._read_committed = read_committed
         self._wanted = None if partitions is None else sorted(partitions)
@@ -250,8 +253,11 @@ class KafkaBasedLog:
                         return
                     if not isinstance(error, KafkaFailure):
                         self._log.exception("internal error while reading")
+                    is_new = str(error) != str(self._failure) or failures == _QUIET_FAILURES
                     self._failure = error
-                    (self._log.debug if failures < 3 else self._log.warning)("reading failed", error=str(error))
+                    # A batch that cannot be read is tried again each second for as long as it exists.
+                    is_loud = failures >= _QUIET_FAILURES and (is_new or failures % _LOGGED_EVERY == 0)
+                    (self._log.warning if is_loud else self._log.debug)("reading failed", error=str(error))
                     self._reader.close()
                     self._buffer = bytearray(_KEPT_BUFFER_BYTES)  # the traceback may still refer to the previous one
                     self._cluster.invalidate(self._topic)
@@ -304,6 +310,9 @@ class KafkaBasedLog:
         tp = fetched.topic_partition
         first = self._positions[tp]
         visible = VisibleBatches(fetched.records, first, aborted=fetched.aborted if self._read_committed else None)
+        if self._on_batches is None:
+            self._deliver_all(tp, visible)
+            return
         views: list[BatchView] = []
         failure: CorruptBatch | None = None
         try:
@@ -312,17 +321,26 @@ class KafkaBasedLog:
             failure = error  # the batches before it are valid
         if views:
             self._on_batches(tp.partition, views, first)
-        with self._moved:
-            self._positions[tp] = visible.position
-            self._moved.notify_all()
+        self._move(tp, visible.position)
         if failure is not None:
             raise failure
 
-    def _deliver_all(self, partition: int, views: Sequence[BatchView], position: int) -> None:
-        # Decode all batches first: the answer is retried if one of them fails, and no record may be delivered twice.
-        for record in [record for view in views for record in decode_batch(view)]:
-            if record.offset >= position:
-                self._deliver(partition, record)
+    def _deliver_all(self, tp: TopicPartition, visible: VisibleBatches) -> None:
+        # One batch after another: only one is decompressed at a time, and when one fails, those before it are not
+        # delivered again.
+        position = self._positions[tp]
+        for view in visible:
+            for record in decode_batch(view, self._limit):
+                if record.offset >= position:
+                    self._deliver(tp.partition, record)
+            position = visible.position
+            self._move(tp, position)
+        self._move(tp, visible.position)
+
+    def _move(self, tp: TopicPartition, position: int) -> None:
+        with self._moved:
+            self._positions[tp] = position
+            self._moved.notify_all()
 
     def _deliver(self, partition: int, record: Record) -> None:
         timestamp = -1 if record.timestamp is None else record.timestamp

@@ -230,7 +230,9 @@ def _ask_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
         connect=min(left_s, (sasl.login_connect_timeout_ms or 1000 * _CONNECT_TIMEOUT_S) / 1000),
     )
     try:
-        response = httpx.post(url, data=form, headers=headers, timeout=timeout, verify=_trust(url, sasl))
+        response = httpx.post(
+            url, data=form, headers=headers, timeout=timeout, verify=_trust(url, sasl), follow_redirects=False
+        )
     except httpx.HTTPError as error:
         raise _PassingError(f"the {place} gave no answer: {error or type(error).__name__}") from error
     if response.status_code in _FINAL_STATUSES:

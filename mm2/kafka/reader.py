@@ -94,11 +94,12 @@ def read_partition(
     reader = BatchReader(cluster, leader, {topic.name: topic}, read_committed=read_committed)
     reader.positions[tp] = start
     waited_s = 0.0
+    limit = cluster.settings.decompression_max_bytes
     try:
         while reader.positions[tp] < end:
             before = reader.positions[tp]
             for batch in reader.poll(max_wait_ms=500):
-                for record in decode_batch(batch.view):
+                for record in decode_batch(batch.view, limit):
                     if start <= record.offset < end:
                         yield record
             waited_s = waited_s + 0.5 if reader.positions[tp] == before else 0.0

@@ -14,11 +14,14 @@ from typing import Any, Self
 
 from mm2.config.configdef import ConfigException
 from mm2.kafka.assertion_settings import Assertion
+from mm2.kafka.ciphers import check_suites, check_versions
+from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.kafka.sasl_settings import Sasl, read_sasl
 from mm2.kafka.typed_keys import TypedKeys
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MIB = 1024 * 1024
+_INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +52,18 @@ class Tls:
         """True when the client has a certificate of its own."""
         return bool(self.keystore_location or self.keystore_key)
 
+    @property
+    def has_trust(self) -> bool:
+        """False when the system's trust store is used."""
+        return bool(self.truststore_location or self.truststore_certificates)
+
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
     """Client settings of one cluster. Times in milliseconds, sizes in bytes; -1 as a buffer size is the OS default.
 
     ``api_timeout_ms`` limits an administrative call with all its retries; 0: ``request_timeout_ms``.
+    ``decompression_max_bytes`` limits the memory of the decompressed records of one batch, and of their objects.
     """
 
     bootstrap: tuple[tuple[str, int], ...]
@@ -76,6 +85,7 @@ class ClientSettings:
     receive_buffer_bytes: int = -1
     api_timeout_ms: int = 0
     max_frame_bytes: int = 256 * _MIB
+    decompression_max_bytes: int = DECOMPRESSION_MAX_BYTES
     tls: Tls | None = None
     sasl: Sasl | None = None
 
@@ -110,6 +120,9 @@ class ClientSettings:
             send_buffer_bytes=keys.integer("send.buffer.bytes", -1, low=-1),
             receive_buffer_bytes=keys.integer("receive.buffer.bytes", -1, low=-1),
             api_timeout_ms=keys.integer("default.api.timeout.ms", 0, low=0),
+            decompression_max_bytes=keys.integer(
+                "decompression.max.bytes", DECOMPRESSION_MAX_BYTES, low=1, high=_INT_MAX
+            ),
             tls=read_tls(keys) if security_protocol.endswith("SSL") else None,
             sasl=read_sasl(keys) if security_protocol.startswith("SASL") else None,
         )
@@ -182,12 +195,8 @@ def read_tls(keys: TypedKeys) -> Tls:
         raise ConfigException(
             "ssl.endpoint.identification.algorithm", tls.endpoint_identification, "must be https or empty"
         )
-    if not {"TLSv1.2", "TLSv1.3"}.intersection(tls.enabled_protocols):
-        raise ConfigException(
-            "ssl.enabled.protocols",
-            ",".join(tls.enabled_protocols),
-            "must contain TLSv1.2 or TLSv1.3; older versions are not supported",
-        )
+    check_versions(tls.enabled_protocols)
+    check_suites(tls.cipher_suites, tls.enabled_protocols)
     if bool(tls.keystore_key) != bool(tls.keystore_certificate_chain):
         missing = "ssl.keystore.certificate.chain" if tls.keystore_key else "ssl.keystore.key"
         raise ConfigException(missing, None, "a PEM key and its certificate chain must be given together")

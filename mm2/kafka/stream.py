@@ -167,7 +167,7 @@ def tls_reason(error: ssl.SSLError) -> str:
     """OpenSSL's reason for an error, in terms that an administrator can search for."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message.rstrip(".")
-    return (error.reason or str(error)).replace("_", " ").lower().rstrip(".")
+    return error.reason.replace("_", " ").lower().rstrip(".") if error.reason else str(error).rstrip(".")
 
 
 def _byte_view(buffer: Buffer) -> memoryview:

@@ -37,6 +37,9 @@ log = structlog.get_logger(__name__)
 _JKS_MAGICS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _DER_SEQUENCE: Final = b"\x30"
 
+#: Of each file: time of the last change in ns, size in bytes, inode number.
+Stamps = tuple[tuple[int, int, int], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class _Store:
@@ -52,8 +55,7 @@ def build_ssl_context(tls: Tls) -> ssl.SSLContext:
 
     Raises ConfigException naming the key and the file when a store cannot be read or opened.
     """
-    stamps = tuple(_stamp(key, location) for key, location in _locations(tls))
-    return _build(tls, stamps)
+    return _build(tls, store_stamps(tls))
 
 
 def build_server_ssl_context(tls: Tls, client_certificates: ssl.VerifyMode) -> ssl.SSLContext:
@@ -66,8 +68,7 @@ def build_server_ssl_context(tls: Tls, client_certificates: ssl.VerifyMode) -> s
             "ssl.keystore.location", None, "a listener for https needs a private key with a certificate"
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _set_versions(context, tls)
-    set_ciphers(context, tls.cipher_suites)
+    set_ciphers(context, tls.cipher_suites, tls.enabled_protocols)
     _set_key(context, tls)
     context.verify_mode = client_certificates
     if client_certificates is not ssl.CERT_NONE:
@@ -81,11 +82,16 @@ def expiries(tls: Tls) -> Mapping[str, datetime]:
     Indexed by file name without folder, or by the name of the setting that contains PEM. Raises ConfigException as
     `build_ssl_context` does.
     """
-    return _expiries(tls, tuple(_stamp(key, location) for key, location in _locations(tls)))
+    return _expiries(tls, store_stamps(tls))
+
+
+def store_stamps(tls: Tls) -> Stamps:
+    """Values that differ after one of the stores' files has been changed or replaced. Raises ConfigException."""
+    return tuple(_stamp(key, location) for key, location in _locations(tls))
 
 
 @functools.lru_cache(maxsize=32)
-def _expiries(tls: Tls, stamps: tuple[tuple[int, int, int], ...]) -> Mapping[str, datetime]:
+def _expiries(tls: Tls, stamps: Stamps) -> Mapping[str, datetime]:
     del stamps  # only part of the cache key
     found: dict[str, datetime] = {}
     if tls.keystore_certificate_chain:
@@ -132,21 +138,15 @@ def _stamp(key: str, location: str) -> tuple[int, int, int]:
 
 
 @functools.lru_cache(maxsize=32)
-def _build(tls: Tls, stamps: tuple[tuple[int, int, int], ...]) -> ssl.SSLContext:
+def _build(tls: Tls, stamps: Stamps) -> ssl.SSLContext:
     del stamps  # only part of the cache key
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = bool(tls.endpoint_identification)
     context.verify_mode = ssl.CERT_REQUIRED
-    _set_versions(context, tls)
-    set_ciphers(context, tls.cipher_suites)
+    set_ciphers(context, tls.cipher_suites, tls.enabled_protocols)
     _set_trust(context, tls)
     _set_key(context, tls)
     return context
-
-
-def _set_versions(context: ssl.SSLContext, tls: Tls) -> None:
-    context.minimum_version = ssl.TLSVersion.TLSv1_2 if "TLSv1.2" in tls.enabled_protocols else ssl.TLSVersion.TLSv1_3
-    context.maximum_version = ssl.TLSVersion.TLSv1_3 if "TLSv1.3" in tls.enabled_protocols else ssl.TLSVersion.TLSv1_2
 
 
 def _set_trust(context: ssl.SSLContext, tls: Tls) -> None:

@@ -125,9 +125,10 @@ BATCHES: Final = Metric(
     "mm2_record_batches_total",
     MetricType.COUNTER,
     "Record batches by path: passthrough, or the reason for re-encoding (compacted, log_append_time, old_format, "
-    "begun, merged, too_large, transformed). A batch of which transformations and converters change and drop no record is passed "
-    "on and counts as passthrough; transformed are those of which they change or drop some, and those that have to be encoded for "
-    "another reason. A batch of which they drop every record is not counted.",
+    "begun, merged, too_large, transformed). Small batches that are merged later, while they wait for a request, count as "
+    "passthrough. A batch of which transformations and converters change and drop no record is passed on and counts as "
+    "passthrough; transformed are those of which they change or drop some, and those that have to be encoded for another reason. A "
+    "batch of which they drop every record is not counted.",
     (*_FLOW, "path"),
 )
 GAPS: Final = Metric(
@@ -201,6 +202,12 @@ MICRO_BATCHES: Final = Metric(
 MICRO_BATCHES_LOST: Final = Metric(
     "mm2_spark_micro_batches_lost_total", MetricType.COUNTER, "Micro-batches that ended without a final report.", _FLOW
 )
+FAILING_LANES: Final = Metric(
+    "mm2_failing_lanes",
+    MetricType.GAUGE,
+    "Lanes of this process that cannot copy: their last three or more micro-batches ended without a final report.",
+    _FLOW,
+)
 RELOADS: Final = Metric(
     "mm2_config_reloads_total",
     MetricType.COUNTER,
@@ -262,6 +269,7 @@ FLOW_METRICS: Final = (
     SPARK_UP,
     MICRO_BATCHES,
     MICRO_BATCHES_LOST,
+    FAILING_LANES,
     RELOADS,
     CERTIFICATE,
     DIFFERENCES,

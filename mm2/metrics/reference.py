@@ -19,9 +19,9 @@ _HEAD: Final = """\
 # Metrics
 
 `GET /metrics` on the REST port of connect-mirror-maker (all flows of the process), connect-distributed and connect-standalone,
-in Prometheus's text format, or as OpenMetrics for a scraper that accepts it; with the same authentication as the rest of the interface.
-Other machines can read only it and `/health` without authentication ([SECURITY.md](SECURITY.md)). This page is generated from the
-descriptions in `mm2/metrics` (`python -m mm2.metrics.reference`); a test compares it.
+in Prometheus's text format, or as OpenMetrics for a scraper that accepts it. The scraper needs the role metrics
+([SECURITY.md](SECURITY.md#log-in)). This page is generated from the descriptions in `mm2/metrics`
+(`python -m mm2.metrics.reference`); a test compares it.
 
 - **Unknown values are absent**, never 0: add `absent()` to rules that alert on a value. Exceptions: the metrics of parts that should run and do not are 0
   (`mm2_task_up`, `mm2_connector_up`, `mm2_flow_cluster_up`, `mm2_spark_up`), and these series exist as long as they are configured.

@@ -8,17 +8,21 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2.config.mirrormaker import SourceAndTarget
-from mm2.config.rest_keys import EVERYTHING, STRANGERS_KEY
 from mm2.connect.herder.answers import HealthInfo
 from mm2.connect.herder.interface import Herder
 from mm2.connect.plugins import Plugins
+from mm2.connect.request_signing import SessionKey
+from mm2.connect.rest.access.assembly import LocalAccess, access_control
+from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.principal import Role
+from mm2.connect.rest.access.rules import needs
 from mm2.connect.rest.app import application, herder_routers
-from mm2.connect.rest.dispatch import Dispatch, resource_path
+from mm2.connect.rest.dispatch import Dispatch
 from mm2.connect.rest.extensions import (
     Configurable,
     ConnectClusterState,
@@ -28,11 +32,11 @@ from mm2.connect.rest.extensions import (
 from mm2.connect.rest.failures import JsonAnswer, RestFailure
 from mm2.connect.rest.forwarding import Requests, RestClient
 from mm2.connect.rest.openapi import refusals
+from mm2.connect.rest.paths import path_of
 from mm2.connect.rest.settings import RestSettings
 from mm2.connect.rest.worker_resources import internal_router, loggers_router, server_info
-from mm2.mirror.anonymous_access import AnonymousAccess
 from mm2.mirror.redaction import RedactedHerder
-from mm2.mirror.rest import RESERVED, Apps, flow_path
+from mm2.mirror.rest import RESERVED, Apps, Failing, flow_path
 
 _FLOWS: Final = "flows"
 _INTERNAL: Final = re.compile(r"/connectors/[^/]+/(tasks|fence)")
@@ -48,11 +52,17 @@ class FlowResources:
         *,
         internal: bool,
         apps: Apps | None = None,
+        failing: Failing = lambda _: [],
+        local: LocalAccess | None = None,
     ) -> None:
-        """Raises ConnectError or ConfigException for an extension that cannot be created."""
+        """``failing``: why a flow cannot copy although its workers respond.
+
+        Raises ConnectError or ConfigException for an extension that cannot be created.
+        """
         self._herders: dict[SourceAndTarget, Herder] = {}
         self._settings = settings
         self._internal = internal
+        self._failing = failing
         timeout_s = settings.limits.request_timeout_s
         self.requests = Requests(RestClient(settings.props, timeout_s), timeout_s)
         first = cast(Herder, _First(self))
@@ -60,7 +70,6 @@ class FlowResources:
         loggers = [loggers_router(first, self.requests)]
         self._admin_apart = settings.admin_listeners is not None
         own = application([self._own_router(), *([] if self._admin_apart else loggers)])
-        self.admin: ASGIApp | None = Dispatch(application(loggers)) if settings.admin_listeners else None
         self._apps = _ByPath(Dispatch(own))
         self._apps.more.update({segment: make(self._apps) for segment, make in (apps or {}).items()})
         self.change(herders)
@@ -69,14 +78,9 @@ class FlowResources:
         for extension in extensions:
             extension.register(ConnectRestExtensionContext(configurable, ConnectClusterState(first, timeout_s)))
         configurable.add_routers(own)
-        #: Whether every client has to authenticate.
-        self.authenticates = any(extension.authenticates for extension in extensions)
-        is_open = settings.props.get(STRANGERS_KEY, "").strip() == EVERYTHING
-        self.main: ASGIApp = configurable.around(
-            self._apps if self.authenticates or is_open else AnonymousAccess(self._apps)
-        )
-        if self.admin is not None and not is_open:
-            self.admin = AnonymousAccess(self.admin)  # extensions do not protect the admin listeners
+        control = access_control(settings, extensions, local or LocalAccess(), self._session_key)
+        self.main: ASGIApp = control.around(configurable.around(self._apps))
+        self.admin = control.around(Dispatch(application(loggers))) if settings.admin_listeners else None
 
     @property
     def herders(self) -> Mapping[SourceAndTarget, Herder]:
@@ -103,11 +107,13 @@ class FlowResources:
         router = APIRouter(tags=["process"])
 
         @router.get("/", responses=refusals())
+        @needs(Role.VIEWER)
         async def info() -> Response:
             """Version of the process, and its flows."""
             return JsonAnswer({**server_info(""), "flows": self._flows()})
 
         @router.get("/flows", responses=refusals())
+        @needs(Role.VIEWER)
         async def flows() -> Response:
             """The flows and where their REST interfaces are."""
             return JsonAnswer(self._flows())
@@ -117,20 +123,36 @@ class FlowResources:
             response_model=HealthInfo,
             responses=refusals()
             | {
-                503: {"model": HealthInfo, "description": "A flow is starting."},
+                503: {"model": HealthInfo, "description": "A flow is starting, or cannot copy."},
                 500: {"model": HealthInfo, "description": "The herder of a flow does not answer."},
             },
         )
-        async def health() -> Response:
+        @needs(Role.NONE)
+        async def health(request: Request) -> Response:
             """Health of all flows; the status of the process is the worst one."""
             timeout_s = self._settings.limits.health_timeout_s
             herders = self._herders
-            answers = await asyncio.gather(*(self.requests.health(herder, timeout_s) for herder in herders.values()))
+            responses = await asyncio.gather(*(self.requests.health(herder, timeout_s) for herder in herders.values()))
+            answers = [self._with_lanes(pair, found) for pair, found in zip(herders, responses, strict=True)]
             worst = max(answers, key=_badness)
+            if Access.of(request.scope).role < Role.METRICS:
+                return JsonAnswer(worst.without_details().to_json(), worst.http_status)
             each = {str(pair): answer.to_json() for pair, answer in zip(herders, answers, strict=True)}
             return JsonAnswer({**worst.to_json(), "flows": each}, worst.http_status)
 
         return router
+
+    def _with_lanes(self, pair: SourceAndTarget, health: HealthInfo) -> HealthInfo:
+        """The health of a flow whose herder has responded so."""
+        failing = self._failing(pair) if health.http_status == 200 else []
+        return HealthInfo.blocked("; ".join(failing)) if failing else health
+
+    def _session_key(self, path: str) -> SessionKey | None:
+        """The key of the flow whose interface has this path."""
+        segments = path.split("/")[1:]
+        pair, _ = _split(segments[1:] if segments[0] == _FLOWS else segments)
+        herder = None if pair is None else self._herders.get(pair)
+        return None if herder is None else herder.session_key
 
     def _flows(self) -> list[dict[str, Any]]:
         return [
@@ -166,21 +188,22 @@ class _ByPath:
         self._own = own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = resource_path(scope["raw_path"].decode("latin-1"))
+        path = path_of(scope)
         more = self.more.get(path.split("/")[1])
         if more is not None:
             await more(scope, receive, send)
             return
-        app, rest = self._target(path)
+        app, rest = self._target(path, scope)
         await app({**scope, "path": rest, "path_is_raw": True}, receive, send)
 
-    def _target(self, path: str) -> tuple[ASGIApp, str]:
+    def _target(self, path: str, scope: Scope) -> tuple[ASGIApp, str]:
         segments = path.split("/")[1:]
         below = segments[0] == _FLOWS and len(segments) > 2
         pair, rest = _split(segments[1:] if below else segments)
         if below or segments[0] not in RESERVED:
             app = None if pair is None else self.flows.get(pair)
             if app is None and (below or pair is not None):
+                Access.of(scope).require(Role.METRICS, scope)  # no other client learns which flows exist
                 raise RestFailure.plain(404)
             return (self._own, path) if app is None else (app, rest)
         if pair in self.internal and _INTERNAL.fullmatch(rest):

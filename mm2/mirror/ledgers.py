@@ -71,6 +71,14 @@ class Ledgers:
         self._own = _Read(topic_id, now_s, ledger, positions)
         return ledger
 
+    def exists(self) -> bool:
+        """Whether the flow's own ledger exists. Raises KafkaFailure if that is not known."""
+        topic = ledger_topic(self._clients.source_alias)
+        answer = self._target_admin.describe_topics([topic])[topic]
+        if isinstance(answer, KafkaFailure) and not vanished(answer):
+            raise answer
+        return not isinstance(answer, KafkaFailure)
+
     def notes_of_source(self, kind: str, source_admin: Admin) -> Iterator[Notes]:
         """The notes of all readable ledgers of flows into the source, flow by flow.
 

@@ -8,6 +8,7 @@ any.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from mm2.mirror.formats import OffsetSync
@@ -105,18 +106,24 @@ class OffsetSyncStore:
         else:
             self._histories[key] = advanced(history, sync)
 
-    def translate(self, topic: str, partition: int, upstream_offset: int) -> int | None:
+    def translate(
+        self,
+        topic: str,
+        partition: int,
+        upstream_offset: int,
+        is_valid: Callable[[OffsetSync], bool] = lambda _sync: True,
+    ) -> int | None:
         """Downstream offset for a group's committed `upstream_offset`.
 
         None if there is no basis for a translation (first read in progress, or no sync of this partition); TOO_OLD if
-        the offset is before every usable sync. Between two syncs the result is one past the lower one (KAFKA-12468):
-        how offsets advance after a sync cannot be inferred from it.
+        the offset is before every usable sync, or the sync before it is not valid. Between two syncs the result is one past
+        the lower one (KAFKA-12468): how offsets advance after a sync cannot be inferred from it.
         """
         history = self._histories.get((topic, partition)) if self._ready else None
         if history is None:
             return None
         sync = lookup(history, upstream_offset)
-        if sync.upstream_offset > upstream_offset:
+        if sync.upstream_offset > upstream_offset or not is_valid(sync):
             return self.TOO_OLD
         return sync.downstream_offset + (0 if sync.upstream_offset == upstream_offset else 1)
 

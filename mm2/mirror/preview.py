@@ -8,9 +8,10 @@ clusters are asked whether a topic could be created (``validate_only``), and for
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from mm2.config.configdef import AbstractConfig
@@ -45,6 +46,7 @@ from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence, writing_principals
 from mm2.mirror.topic_configs import TopicConfigs
+from mm2.mirror.topic_limits import RemoteTopicsLimits
 
 _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 30.0
@@ -52,6 +54,7 @@ _STORES: Final = ("config.storage.", "offset.storage.", "status.storage.")
 _NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 #: A pattern that looks like a literal topic name; a dot can be part of either.
 _LITERAL: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_NAMES_SHOWN: Final = 10
 _HOSTED: Final = "kafka-cluster"
 _OFFSETS: Final = "__consumer_offsets"
 
@@ -150,11 +153,13 @@ class _Previewer:
         self._record_changes()
         source = target = TopicsSeen({}, {})
         topics: set[str] = set()
+        former: set[str] = set()
         if self._plan.replicates and len(self._admins) == len(Side):
             try:
                 source = self._seen(Side.SOURCE)
                 target = self._seen(Side.TARGET)
                 topics = self._topics_to_copy(source)
+                former = self._other_names(topics, target)
                 self._remote_topics(topics, source, target)
                 self._configs(topics, target)
                 self._acls(topics, source)
@@ -165,6 +170,7 @@ class _Previewer:
         names = Names(
             topics={*source.partitions, *source.unknown, *literal},
             remote_topics={*map(self._selection.remote, topics)},
+            former_topics=former,
             groups=self._groups(),
             syncs_topic=syncs_topic(self._props),
             syncs_side=syncs_side(self._props),
@@ -271,12 +277,14 @@ class _Previewer:
         self._errors += [f"A topic of cluster {alias} cannot be described: {one}" for one in seen.unknown.values()]
         return seen
 
+    @cached_property
+    def _ledgers(self) -> Ledgers:
+        return Ledgers(self._clients, self._admins[Side.TARGET])
+
     def _topics_to_copy(self, source: TopicsSeen) -> set[str]:
         collected = _Collected()
-        ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
-        provenance = Provenance(
-            self._admins[Side.SOURCE], self._admins[Side.TARGET], self._selection, ledgers, collected, lambda _: False
-        )
+        source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
+        provenance = Provenance(source_admin, target_admin, self._selection, self._ledgers, collected, lambda _: False)
         allowed = provenance.foreseen(source.partitions)
         self._errors += collected.errors
         self._notes += [
@@ -284,6 +292,41 @@ class _Previewer:
             for topic in sorted(provenance.handed_over)
         ]
         return allowed - provenance.handed_over
+
+    def _other_names(self, topics: Collection[str], target: TopicsSeen) -> set[str]:
+        """Report remote topics to which the replication policy now gives other names than when they were copied. Returns
+        those with the old names that exist.
+        """
+        try:
+            ledger = self._ledgers.own()
+        except KafkaFailure:
+            return set()  # nothing has been copied, or this is reported elsewhere
+        entries = filter(None, (ledger.entry(tp) for tp in ledger.partitions() if tp.topic in topics))
+        names = {(entry.remote_topic, self._selection.remote(entry.topic)) for entry in entries}
+        renamed = sorted((before, now) for before, now in names if before != now)
+        if not renamed:
+            return set()
+        former = sorted({before for before, _ in renamed})
+        described = {
+            name: answer
+            for some in chunks(former, TOPICS_PER_REQUEST)
+            for name, answer in self._admins[Side.TARGET].describe_topics(some).items()
+        }
+        gone = {name for name in former if vanished(described[name])}
+        existing = sorted({now for _, now in renamed if now in target.partitions})
+        self._notes.append(
+            f"Remote topics get other names: {_first_of([f'{before} -> {now}' for before, now in renamed])}. Copying continues at "
+            "the current positions, in the topics with the new names. Records that have been copied so far remain in the topics "
+            "with the old names."
+        )
+        if existing:
+            self._notes.append(f"Topics with the new names exist already, records are appended: {_first_of(existing)}.")
+        if gone:
+            self._notes.append(
+                f"Topics with the old names do not exist any more: {_first_of(sorted(gone))}. Records that were in flight when the "
+                "flow last stopped are copied again."
+            )
+        return set(former) - gone
 
     def _remote_topics(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
         alias = self._pair.target
@@ -295,6 +338,7 @@ class _Previewer:
             self._settings.int(REPLICATION_FACTOR_KEY),
             lambda _: False,
             or_broker_default=REPLICATION_FACTOR_KEY not in self._props,
+            limits=RemoteTopicsLimits.of(self._settings),
         )
         creatable = {
             topic: source.partitions[topic] for topic in topics if self._selection.remote(topic) not in target.unknown
@@ -316,7 +360,8 @@ class _Previewer:
             details = {"partitions": f"{target.partitions[remote]} -> {count}"}
             self._steps.append(Step(alias, "add partitions", remote, details))
         self._errors += [
-            f"Topic {remote} on cluster {alias} {why}" for remote, why in (*plan.wide.items(), *plan.unknown.items())
+            f"Topic {remote} on cluster {alias} {why}"
+            for remote, why in (*plan.wide.items(), *plan.unknown.items(), *plan.over_limit.items())
         ]
 
     @property
@@ -345,11 +390,10 @@ class _Previewer:
         if not self._settings.bool("sync.topic.acls.enabled"):
             return
         collected, alias = _Collected(), self._pair.target
-        ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
         groups = plugins.group_filter(self._props) if self._settings.bool(GROUP_ACLS_KEY) else None
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
         writers = writing_principals(self._clients.settings(Side.TARGET, ClientKind.PRODUCER, ""))
-        acls = TopicAcls(source_admin, target_admin, self._selection, groups, ledgers, collected, writers)
+        acls = TopicAcls(source_admin, target_admin, self._selection, groups, self._ledgers, collected, writers)
         try:
             plan = acls.plan(sorted(topics), source.partitions.keys() - topics)
         except KafkaFailure as failure:
@@ -447,6 +491,11 @@ class _Previewer:
                 self._notes.append(f"Cluster {self._clients.alias(side)} has no authorizer: everything is allowed.")
                 return True
         return False
+
+
+def _first_of(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
 class _KnownAcls:

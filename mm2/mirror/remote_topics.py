@@ -24,6 +24,7 @@ from mm2.mirror.discovery import TOPICS_PER_REQUEST, chunks
 from mm2.mirror.internal_topics import broker_default_instead
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.selection import TopicSelection
+from mm2.mirror.topic_limits import RemoteTopicsLimits
 
 log = structlog.get_logger(__name__)
 
@@ -40,18 +41,22 @@ class RemoteTopicsPlan:
     """What `RemoteTopics.ensure` would do: the topics to create, and new partition counts by remote topic.
 
     `wide` topics have more partitions than their sources. `unknown` topics cannot be created, since the configs of
-    their sources are not known. Both have a message each, without its subject.
+    their sources are not known. `over_limit` topics are not created, or get no more partitions, because of
+    `RemoteTopicsLimits`. All have a message each, without its subject.
     """
 
     create: tuple[NewTopic, ...]
     grow: Mapping[str, int]
     wide: Mapping[str, str]
     unknown: Mapping[str, str]
+    over_limit: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class RemoteTopics:
     """The remote topics of one flow. `pause` sleeps and returns False at stop.
+
+    `over_limit` are the remote topics that exceeded `limits` at the last `ensure`, with a message each.
 
     `or_broker_default`: the user has not set `replication_factor`, so the target's default is used if it has too few
     brokers.
@@ -65,6 +70,8 @@ class RemoteTopics:
     pause: Callable[[float], bool]
     recurring: RecurringErrors = field(default_factory=RecurringErrors)
     or_broker_default: bool = False
+    limits: RemoteTopicsLimits | None = None
+    over_limit: Mapping[str, str] = field(default_factory=dict)
     # Properties with their values that this target has rejected.
     _refused: set[tuple[str, str]] = field(default_factory=set)
 
@@ -75,10 +82,11 @@ class RemoteTopics:
         changes that were made and verified. Failures are reported and left out.
         """
         plan = self.plan(source, target)
-        for remote, message in (*plan.wide.items(), *plan.unknown.items()):
+        self.over_limit = plan.over_limit
+        for remote, message in (*plan.wide.items(), *plan.unknown.items(), *plan.over_limit.items()):
             self._report(remote, message)
         wanted = self._create(plan.create) | self._grow(plan.grow)
-        touched = [*(topic.name for topic in plan.create), *plan.grow, *plan.wide, *plan.unknown]
+        touched = [*(topic.name for topic in plan.create), *plan.grow, *plan.wide, *plan.unknown, *plan.over_limit]
         self.recurring.keep_only("remote topic ", {f"remote topic {remote}" for remote in touched})
         return {**target, **self._verified(wanted, target)}
 
@@ -97,6 +105,9 @@ class RemoteTopics:
             for remote, topic in remote_of.items()
             if target.get(remote, 0) > source[topic]
         }
+        over_limit = self._over_limit(remote_of, source, target)
+        grow = {remote: count for remote, count in grow.items() if remote not in over_limit}
+        missing = {remote: topic for remote, topic in missing.items() if remote not in over_limit}
         new, unknown = [], {}
         for some in chunks(missing, TOPICS_PER_REQUEST):
             described = self.source_admin.describe_configs([missing[remote] for remote in some])
@@ -108,7 +119,22 @@ class RemoteTopics:
                 else:
                     copied = self._acceptable(self.config_sync.for_creation(configs))
                     new.append(NewTopic(remote, source[topic], self.replication_factor, copied))
-        return RemoteTopicsPlan(tuple(new), grow, wide, unknown)
+        return RemoteTopicsPlan(tuple(new), grow, wide, unknown, over_limit)
+
+    def _over_limit(
+        self, remote_of: Mapping[str, str], source: Mapping[str, int], target: Mapping[str, int]
+    ) -> dict[str, str]:
+        """The remote topics that would exceed a limit, with a message that names both numbers of partitions."""
+        if self.limits is None:
+            return {}
+        existing = {remote: target[remote] for remote in remote_of if remote in target}
+        wanted = {
+            remote: source[topic] for remote, topic in remote_of.items() if existing.get(remote, 0) < source[topic]
+        }
+        return {
+            remote: f"{why}: it has {existing.get(remote, 0)}, its source {wanted[remote]}. No records of the others are copied"
+            for remote, why in self.limits.exceeded(wanted, existing).items()
+        }
 
     def rehearse(self, topics: Iterable[NewTopic]) -> dict[str, KafkaFailure | None]:
         """The target's answers to the creation of these topics, by name; nothing is created."""

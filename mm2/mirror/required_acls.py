@@ -79,10 +79,13 @@ class AclStatus:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The resources on both clusters, as far as known: ``groups`` are the source's groups that are translated."""
+    """The resources on both clusters, as far as known: ``groups`` are the source's groups that are translated,
+    ``former_topics`` are remote topics to which another replication policy copied.
+    """
 
     topics: Collection[str]
     remote_topics: Collection[str]
+    former_topics: Collection[str]
     groups: Collection[str]
     syncs_topic: str
     syncs_side: Side
@@ -121,6 +124,7 @@ def required_acls(
         )
         need(Side.TARGET, topic, names.remote_topics, (describe, create, write), "copying")
         need(Side.TARGET, topic, names.remote_topics, (read,), "no duplicates after a failure")
+        need(Side.TARGET, topic, names.former_topics, (read,), "no duplicates after a change of the replication policy")
         need(Side.TARGET, topic, names.remote_topics, (AclOperation.ALTER,), "adding partitions")
         if _is_on(source, "sync.topic.configs.enabled"):
             configs = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)

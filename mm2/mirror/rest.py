@@ -14,17 +14,19 @@ import contextlib
 import threading
 import urllib.parse
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
-from mm2.config.rest_keys import EVERYTHING, STRANGERS_KEY
 from mm2.connect.api import ConnectError
 from mm2.connect.herder.interface import Herder
-from mm2.connect.rest.binding import Binding, exposed
+from mm2.connect.rest import local_processes
+from mm2.connect.rest.access.assembly import LocalAccess, check_access
+from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.exposure import warn_of_exposure
 from mm2.connect.rest.settings import RestSettings
-from mm2.mirror import local_processes
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -40,9 +42,13 @@ RESERVED: Final = ("ui", "metrics", "overview", "health", "admin", "connectors",
 Apps: TypeAlias = Mapping[str, "Callable[[ASGIApp], ASGIApp]"]
 """Further applications of the process, by the first path segment, one of RESERVED.
 
-The values create ASGI applications. They are passed the resources of the process without authentication, to call them
-directly. The applications themselves, HTTP and WebSockets, are behind the same authentication as the resources.
+The values create ASGI applications. They are passed the resources of the process, to call them on behalf of an
+authenticated client (`Access.within`). The applications themselves, HTTP and WebSockets, are behind the same authentication
+as the resources, and require a role with `Access.require`.
 """
+
+Failing: TypeAlias = Callable[[SourceAndTarget], list[str]]
+"""Why a flow cannot copy although its workers respond: one sentence for each lane."""
 
 _LISTENERS: Final = "listeners"
 _HOST: Final = "127.0.0.1"
@@ -53,13 +59,24 @@ _TRIES: Final = 1000
 class FlowsRest:
     """The ports of the process, bound by the constructor; requests are answered after :meth:`serve`."""
 
-    def __init__(self, config: MirrorMakerConfig, apps: Apps | None = None) -> None:
-        """Raises ConfigException, or ConnectError if a port cannot be bound."""
+    def __init__(
+        self,
+        config: MirrorMakerConfig,
+        apps: Apps | None = None,
+        file: Path | None = None,
+        *,
+        failing: Failing = lambda _: [],
+    ) -> None:
+        """Raises ConfigException, or ConnectError if a port cannot be bound. ``file`` is the properties file."""
+        self._file = file
         self._apps = apps or {}
+        self._failing = failing
         props = config.rest_props()
         self.internal = config.internal_rest
         self.binding = Binding(RestSettings.of(props)) if _LISTENERS in props else _bind_nearby(props)
         self._settings = self.binding.settings
+        check_access(self._settings.props)  # wrong settings are reported at the start
+        self._local = LocalAccess()
         if self.internal and _LISTENERS not in props:
             log.warning(
                 "Processes on other machines cannot reach this one: set listeners to an address of this machine.",
@@ -73,6 +90,7 @@ class FlowsRest:
 
     def serve(self, herders: Mapping[SourceAndTarget, Herder]) -> None:
         """Start to serve these flows in the background. The modules are loaded in parallel to the rest of the start."""
+        self._local = LocalAccess.publish(self.binding)
         self.change(herders)
         threading.Thread(target=self._serve, name="rest-start", daemon=True).start()
 
@@ -82,7 +100,7 @@ class FlowsRest:
             self._herders = dict(herders)
             if self._resources is not None:
                 self._resources.change(self._herders)
-        local_processes.write(self.binding.advertised_url, [str(pair) for pair in herders])
+        local_processes.write(self.binding.local_url, [str(pair) for pair in herders], self._file)
 
     def stop(self, graceful_s: float) -> None:
         """Accept no more requests, and wait this long for requests in progress. May be called twice."""
@@ -102,7 +120,14 @@ class FlowsRest:
         from mm2.mirror.flow_resources import FlowResources  # noqa: PLC0415
 
         try:
-            resources = FlowResources(self._herders, self._settings, internal=self.internal, apps=self._apps)
+            resources = FlowResources(
+                self._herders,
+                self._settings,
+                internal=self.internal,
+                apps=self._apps,
+                failing=self._failing,
+                local=self._local,
+            )
             with self._lock:
                 if self._stopped:
                     return
@@ -110,29 +135,9 @@ class FlowsRest:
                 self._resources = resources
                 self._server = RestServer(self.binding)
             self._server.serve(resources.main, resources.admin)
-            self._warn(resources)
+            warn_of_exposure(self.binding)
         except Exception:
             log.exception("The REST interface could not be started.")
-
-    def _warn(self, resources: FlowResources) -> None:
-        """Warn about what other machines can access at the ports of the process."""
-        ports = [*self.binding.main, *self.binding.admin]
-        if not resources.authenticates and (urls := exposed(ports)):
-            if self._settings.props.get(STRANGERS_KEY, "").strip() == EVERYTHING:
-                log.warning(
-                    "Any client that reaches these addresses can read and change the flows: no authentication is configured, and %s is %s.",
-                    STRANGERS_KEY,
-                    EVERYTHING,
-                    listeners=urls,
-                )
-            else:
-                log.info(
-                    "Other machines have access to /health and /metrics only, because no authentication is configured.",
-                    listeners=urls,
-                )
-        in_clear = [port.url for port in self.binding.main if port.context is None and not port.is_loopback]
-        if resources.authenticates and in_clear:
-            log.warning("Passwords are sent to these addresses unencrypted; use https.", listeners=in_clear)
 
 
 def serves_rest(config: MirrorMakerConfig) -> bool:

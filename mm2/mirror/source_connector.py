@@ -37,6 +37,7 @@ from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side
 from mm2.mirror.task_assignment import Shares, TaskAssignment
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, writing_principals
 from mm2.mirror.topic_configs import TopicConfigs
+from mm2.mirror.topic_limits import LimitNote, RemoteTopicsLimits
 
 log = structlog.get_logger(__name__)
 
@@ -115,8 +116,10 @@ class MirrorSourceConnector(MirrorConnector):
             scheduler.pause,
             self._recurring,
             or_broker_default=REPLICATION_FACTOR_KEY not in self._props,
+            limits=RemoteTopicsLimits.of(self._settings),
         )
         self._ledgers = Ledgers(self._clients, self._target_admin)
+        self._limit_note = LimitNote(self._ledgers, self._recurring)
         self._provenance = Provenance(
             self._source_admin,
             self._target_admin,
@@ -196,6 +199,7 @@ class MirrorSourceConnector(MirrorConnector):
             and self._selection.remote(topic) not in seen_target.unknown
         }
         target = self._remote_topics.ensure(creatable, seen_target.partitions)
+        is_noted = self._limit_note.update(self._remote_topics.over_limit)
         ready = tuple(
             TopicPartition(topic, partition)
             for topic in sorted(allowed)
@@ -214,8 +218,10 @@ class MirrorSourceConnector(MirrorConnector):
             # Remote topics that existed before their sources get the configs now, not an interval later.
             self._sync_configs_of([topic for topic in new if topic in allowed - self._provenance.handed_over])
         ours = allowed - self._provenance.handed_over
-        complete = sum(tp.topic in ours for tp in ready) == sum(source[topic] for topic in ours)
-        return decided and complete and not seen_source.unknown and not seen_target.unknown
+        # Topics over a limit are checked at the next refresh, not soon: nothing but the configuration changes that.
+        wanted = {topic for topic in ours if self._selection.remote(topic) not in self._remote_topics.over_limit}
+        complete = sum(tp.topic in wanted for tp in ready) == sum(source[topic] for topic in wanted)
+        return decided and complete and is_noted and not seen_source.unknown and not seen_target.unknown
 
     def _hold_provenance(self) -> bool:
         return self._provenance.renew() or self._refresh()

@@ -445,6 +445,11 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
     settings = AbstractConfig(MIRROR_SOURCE_CONFIG, dict(props))
     policy = replication_policy(props)
     consumer = clients.client_props(Side.SOURCE, ClientKind.CONSUMER, "replication-consumer")
+    source = ClientSettings.from_props(consumer)
+    # Records of the source are read on the target, too: to find out which of them are there.
+    target = replace(
+        ClientSettings.from_props(context.worker.producer_props), decompression_max_bytes=source.decompression_max_bytes
+    )
     fetch_bytes = int(consumer.get("fetch.max.bytes", _DEFAULT_FETCH_MAX_BYTES))
     partition_bytes = int(consumer.get("max.partition.fetch.bytes", _DEFAULT_PARTITION_BYTES))
     partitions = tuple(
@@ -463,8 +468,8 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         task_id=context.task_id,
         source_alias=clients.source_alias,
         target_alias=clients.target_alias,
-        source=ClientSettings.from_props(consumer),
-        target=ClientSettings.from_props(context.worker.producer_props),
+        source=source,
+        target=target,
         partitions=partitions,
         offsets_topic=context.worker.offset_storage_topic,
         offsets=_offsets_elsewhere(context.worker),

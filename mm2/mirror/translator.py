@@ -19,6 +19,7 @@ from mm2.copy.session import LedgerEntry
 from mm2.copy.states import PartitionState
 from mm2.copy.translation import TranslatedOffset, Translation
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.formats import OffsetSync
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.policy import ReplicationPolicy
 from mm2.reasons import OffsetReason, OffsetReasonCode
@@ -92,6 +93,9 @@ class Translator:
         if on_target.get(remote, "") is None:
             return self._no_topic(remote)
         known = self._standing(self.ledger, partition, back=False)
+        if known and known[0].remote_topic != remote:
+            # The replication policy has changed, so the offset syncs are those of the other topic, too.
+            return Untranslated(_other_copy(partition.topic, known[0]))
         if known and (changed := _changed(known[0], on_source.get(partition.topic, ""), on_target.get(remote, ""))):
             return Untranslated(changed, was_undone=True)  # so are the offset syncs, which have no topic ids
         found, reason = (None, None) if known is None else _by_ledger(known[1], offset)
@@ -102,7 +106,7 @@ class Translator:
             back = self._back(partition, partition.topic, offset, on_source, on_target)
             if isinstance(back, Translated) and (found is None or back.is_exact):
                 return back
-        by_syncs = self._by_syncs(partition, offset)
+        by_syncs = self._by_syncs(partition, offset, None if known is None else known[0])
         if isinstance(by_syncs, int):
             if found is None:
                 return Translated(remote, by_syncs, is_exact=False)
@@ -124,11 +128,22 @@ class Translator:
 
     # -- the methods
 
-    def _by_syncs(self, partition: TopicPartition, offset: int) -> int | OffsetReason:
-        """The offset by offset syncs, or why there is none."""
+    def _by_syncs(self, partition: TopicPartition, offset: int, entry: LedgerEntry | None) -> int | OffsetReason:
+        """The offset by offset syncs, or why there is none.
+
+        A sync does not name the remote topic. If there has been another one, only those are used that lie in what the
+        ledger knows to be in the current one.
+        """
         if self.syncs is None or not self.syncs.ready:
             return OffsetReason(OffsetReasonCode.NO_SYNC, "the offset syncs have not been read")
-        found = self.syncs.translate(partition.topic, partition.partition, offset)
+
+        def is_valid(sync: OffsetSync) -> bool:
+            if entry is None or entry.former is None:
+                return True
+            is_copied = entry.former.until <= sync.upstream_offset < entry.mark.source
+            return is_copied and sync.downstream_offset < entry.mark.target
+
+        found = self.syncs.translate(partition.topic, partition.partition, offset, is_valid)
         if found is None:
             return OffsetReason(OffsetReasonCode.NO_SYNC, "there is no offset sync for it")
         if found == OffsetSyncStore.TOO_OLD:
@@ -148,7 +163,7 @@ class Translator:
             return Untranslated(OffsetReason(OffsetReasonCode.NO_LEDGER, message))
         entry, translation = known
         if entry.remote_topic != partition.topic:
-            return Untranslated(OffsetReason(OffsetReasonCode.OTHER, f"the copy of {home} is {entry.remote_topic}"))
+            return Untranslated(_other_copy(home, entry))
         # For the flow that copied it, the source is this flow's target.
         if changed := _changed(entry, on_target.get(home, ""), on_source.get(partition.topic, "")):
             return Untranslated(changed, was_undone=True)
@@ -173,6 +188,10 @@ class Translator:
             known = (version, entry, Translation(ledger.chunks(source), entry.mark))
             self._known[back, source] = known
         return known[1], known[2]
+
+
+def _other_copy(topic: str, entry: LedgerEntry) -> OffsetReason:
+    return OffsetReason(OffsetReasonCode.OTHER, f"the copy of {topic} is {entry.remote_topic}")
 
 
 def _by_ledger(translation: Translation, offset: int) -> tuple[TranslatedOffset | None, OffsetReason]:

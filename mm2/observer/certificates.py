@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from mm2.config.configdef import ConfigException
-from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, tls_settings
+from mm2.connect.tls import ListenerTls
 from mm2.kafka.tls import expiries
 from mm2.mirror.clients import Side
 from mm2.observer.polls import FlowClients
@@ -56,12 +56,12 @@ def client_certificates(clients: FlowClients) -> tuple[CertificateView, ...]:
     return tuple(found)
 
 
-def listener_certificates(rest: Mapping[str, str]) -> tuple[CertificateView, ...]:
-    """The certificates and CAs of the process's own https listeners; ``rest`` are its resolved REST settings."""
-    found: dict[str, int] = {}
-    for key, prefix in (("listeners", LISTENERS_PREFIX), ("admin.listeners", ADMIN_LISTENERS_PREFIX)):
-        if "https:" not in rest.get(key, "").lower():
-            continue
-        with contextlib.suppress(ConfigException):
-            found |= {name: int(end.timestamp() * 1000) for name, end in expiries(tls_settings(rest, prefix)).items()}
-    return tuple(CertificateView("", "", "", name, expires_ms) for name, expires_ms in found.items())
+def listener_certificates(listeners: Iterable[ListenerTls]) -> tuple[CertificateView, ...]:
+    """The certificates and authorities that the process's own https listeners use now."""
+    found: dict[str, CertificateView] = {}
+    for tls in listeners:
+        for name, end in tls.expiries().items():
+            view = CertificateView("", "", "", name, int(end.timestamp() * 1000), tls.problem)
+            if name not in found or view.expires_ms < found[name].expires_ms:
+                found[name] = view
+    return tuple(found.values())

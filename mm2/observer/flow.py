@@ -18,6 +18,7 @@ from mm2.copy.tally import BOUNDS_S
 from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror.clients import Side
+from mm2.mirror.topic_limits import over_limit_message
 from mm2.observer.certificates import Certificates, client_certificates
 from mm2.observer.flow_state import FlowInputs, state_of, summary_of
 from mm2.observer.partitions import PartitionBook, PartitionInputs, Partitions
@@ -196,6 +197,7 @@ class FlowObserver:
             work.workers,
             status.micro_batches,
             status.lost,
+            sum(1 for lane in status.lanes if lane.failing),
             self._metric_formats,
             inputs.differences,
             sum(one.records for one in verified.values()),
@@ -221,6 +223,8 @@ class FlowObserver:
             unknown = f"{pair.target} has no ledger of what comes from {pair.source}"
             if any(one.position is not None for one in partitions.views):
                 troubles.append(f"{unknown}: only what this process has copied is known")
+        if ledger is not None and (over_limit := over_limit_message(ledger)):
+            troubles.append(over_limit)
         if self._unread_work:
             troubles.append(f"its workers are not known: {self._unread_work}")
         # The ledger also contains the source's end offsets of the last fetch.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -19,8 +19,9 @@ from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
+from mm2.connect.tls import ListenerTls
 from mm2.copy.driver.engine import CopyEngine
-from mm2.observer.certificates import Certificates, listener_certificates
+from mm2.observer.certificates import listener_certificates
 from mm2.observer.flow import FlowObserver, WatchedFlow
 from mm2.observer.views import LaneView, Snapshot, SparkView
 
@@ -35,7 +36,7 @@ _FIRST_S: Final = 3.0
 class Observer:
     """The observer of a process. Thread-safe.
 
-    ``flows`` returns the current flows, ``engine`` is the process's copy engine, ``rest`` its resolved REST settings.
+    ``flows`` returns the current flows, ``engine`` is the process's copy engine, ``listeners`` the TLS of its https listeners.
     """
 
     def __init__(
@@ -44,13 +45,13 @@ class Observer:
         engine: Callable[[], CopyEngine],
         *,
         reloads: Callable[[], Mapping[str, int]] = dict,
-        rest: Callable[[], Mapping[str, str]] = dict,
+        listeners: Callable[[], Iterable[ListenerTls]] = tuple,
         idle_s: float = IDLE_S,
     ) -> None:
         self._flows = flows
         self._engine = engine
         self._reloads = reloads
-        self._listener_certificates = Certificates(lambda: listener_certificates(rest()))
+        self._listeners = listeners
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
@@ -130,7 +131,7 @@ class Observer:
             dict(self._reloads()),
             (
                 *(one for observer in observers.values() for one in observer.certificates.now()),
-                *self._listener_certificates.now(),
+                *listener_certificates(self._listeners()),
             ),
         )
 

@@ -238,7 +238,9 @@ class PartitionBook:
         copied: tuple[int, int],
     ) -> PartitionView:
         entry, row = known.entry, None if status is None else status.row
-        target = -1 if entry is None else entry.mark.target
+        remote = status.remote_topic if status is not None else "" if entry is None else entry.remote_topic
+        # After a change of the replication policy the mark is that of a topic with another name until copying continues.
+        target = -1 if entry is None or entry.remote_topic != remote else entry.mark.target
         if row is not None and row.position >= position:
             target = max(target, row.target_offset)
         own = row.bytes / row.records if row is not None and row.records else self._record_bytes
@@ -250,7 +252,7 @@ class PartitionBook:
         return PartitionView(
             tp.topic,
             tp.partition,
-            status.remote_topic if status is not None else "" if entry is None else entry.remote_topic,
+            remote,
             state,
             reason,
             since_ms,

@@ -13,6 +13,8 @@ from starlette.types import ASGIApp
 
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.errors import BadRequest, NotFound
+from mm2.connect.rest.access.principal import Role
+from mm2.connect.rest.access.rules import needs
 from mm2.connect.rest.app import application
 from mm2.connect.rest.dispatch import Dispatch
 from mm2.connect.rest.failures import JsonAnswer
@@ -46,6 +48,7 @@ def overview_router(observer: Observer) -> APIRouter:
         return found
 
     @router.get("", response_model=dict[str, Any], responses=refusals())
+    @needs(Role.VIEWER)
     async def overview() -> Response:
         """All flows of the process: state, sentence, what is at risk, totals, latencies, tasks; Spark."""
         now = await snapshot()
@@ -60,6 +63,7 @@ def overview_router(observer: Observer) -> APIRouter:
         return JsonAnswer(whole)
 
     @router.get("/{source}/{target}", response_model=dict[str, Any], responses=refusals(404))
+    @needs(Role.VIEWER)
     async def one_flow(source: Name, target: Name) -> Response:
         """One flow, as in the list of all."""
         return JsonAnswer(flow_json(await flow_of(source, target)))
@@ -72,6 +76,7 @@ def _add_pages(router: APIRouter, flow_of: Callable[[str, str], Awaitable[FlowVi
     """Add the resources that return a part of the rows of one flow."""
 
     @router.get("/{source}/{target}/partitions", response_model=dict[str, Any], responses=refusals(400, 404))
+    @needs(Role.VIEWER)
     async def partitions(
         source: Name,
         target: Name,
@@ -92,6 +97,7 @@ def _add_pages(router: APIRouter, flow_of: Callable[[str, str], Awaitable[FlowVi
         return JsonAnswer(page_json(rows, offset, limit))
 
     @router.get("/{source}/{target}/groups", response_model=dict[str, Any], responses=refusals(400, 404))
+    @needs(Role.VIEWER)
     async def groups(
         source: Name,
         target: Name,

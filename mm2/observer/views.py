@@ -236,7 +236,8 @@ class SparkView:
 class CertificateView:
     """A certificate of the flow's clients or of the process's https listeners.
 
-    For listeners source, target and cluster are "". ``file`` is the base name.
+    For listeners source, target and cluster are "". ``file`` is the base name. ``problem``: why the file, which has
+    been replaced since, is not in use.
     """
 
     source: str
@@ -244,6 +245,7 @@ class CertificateView:
     cluster: str
     file: str
     expires_ms: int
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +291,7 @@ class FlowView:
     workers: Sequence[GroupProcess] = ()
     micro_batches: Mapping[int, int] = field(default_factory=dict)
     lost_micro_batches: int = 0
+    failing_lanes: int = 0
     metric_formats: frozenset[str] = frozenset({"legacy"})
     differences: Mapping[str, int] = field(default_factory=dict)
     verified_records: int = 0

@@ -1,4 +1,4 @@
-"""The actions of the dashboard, executed as REST requests within the process."""
+"""The actions of the dashboard, executed as REST requests within the process, with the role of the page's client."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import httpx
-import structlog
 from starlette.types import ASGIApp
 
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.errors import RequestError
+from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.failures import RestFailure
 from mm2.mirror.rest import encoded, flow_path
-
-log = structlog.get_logger(__name__)
 
 _TIMEOUT_S: Final = 100.0
 
@@ -82,19 +80,17 @@ class Actions:
     """Sends the requests; ``rest`` is the REST application of the process."""
 
     def __init__(self, rest: ASGIApp) -> None:
-        self._client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(rest), base_url="http://localhost", timeout=_TIMEOUT_S, trust_env=False
-        )
+        self._rest = rest
 
-    async def do(self, action: Action, subject: Subject, viewer: str) -> tuple[bool, str]:
-        """Execute an action; returns whether it succeeded, and a message.
-
-        ``viewer`` is the client's address, for the log.
-        """
-        log.info("dashboard action requested", action=action.name.lower(), subject=str(subject), viewer=viewer)
+    async def do(self, action: Action, subject: Subject, access: Access) -> tuple[bool, str]:
+        """Execute an action for a client; returns whether it succeeded, and a message."""
         name = str(subject)
+        transport = httpx.ASGITransport(access.calling(self._rest))
         try:
-            response = await self._client.request(action.method, f"{subject.path}/{action.path}")
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://localhost", timeout=_TIMEOUT_S
+            ) as client:
+                response = await client.request(action.method, f"{subject.path}/{action.path}")
         except (RestFailure, RequestError) as failure:
             return False, f"{action.name} {name}: {failure}"
         if response.is_success:

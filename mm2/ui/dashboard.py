@@ -11,6 +11,9 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.principal import Role
+from mm2.ui.login import answered_by_login
 from mm2.ui.source import PageData
 
 log = structlog.get_logger(__name__)
@@ -39,7 +42,10 @@ class Dashboard:
         self._loading = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle an ASGI request."""
+        """Handle an ASGI request. Raises RestFailure."""
+        if await answered_by_login(scope, receive, send):
+            return
+        Access.of(scope).require(Role.VIEWER, scope)
         if scope["path"] == PATH:
             # Relative, since a proxy may add a prefix.
             await RedirectResponse("ui/")(scope, receive, send)

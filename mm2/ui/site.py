@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from nicegui import Client, ui
 from starlette.types import ASGIApp
 
+from mm2.connect.rest.access.control import Access
 from mm2.observer.views import Snapshot
 from mm2.ui.actions import Actions
 from mm2.ui.dashboard import PATH
@@ -46,7 +47,7 @@ async def open_site(source: PageData, rest: ASGIApp) -> ASGIApp:
         "partitions": ("Partitions", lambda request: PartitionsView(feed.snapshot, request.query_params)),
         "groups": ("Groups", lambda request: GroupsView(feed.snapshot, request.query_params)),
         "gaps": ("Gaps", lambda request: GapsView(feed.snapshot, request.query_params)),
-        "connectors": ("Connectors", lambda _: ConnectorsView(actions)),
+        "connectors": ("Connectors", lambda request: ConnectorsView(actions, Access.of(request.scope))),
         "workers": ("Workers", lambda _: WorkersView()),
         "spark": ("Spark", lambda _: SparkPage()),
         "configuration": ("Configuration", lambda request: ConfigurationView(source.settings, request.query_params)),

@@ -14,6 +14,7 @@ from typing import Final
 from mm2.copy.executor.changes import ChangedBatch, ChangeDelayed, ChangeFailed, record_changes
 from mm2.copy.spec import ChangesSpec, PartitionSpec
 from mm2.kafka.records.batch import BatchView
+from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.kafka.records.record import Record, decode_batch
 from mm2.verify.records import Change
 
@@ -25,10 +26,17 @@ class RepeatedChanges:
     """The changes of a flow, for one thread. Raises what their factory raises. Records that fail are not logged again.
 
     ``patience_s``: how long one record may be delayed by RetriableErrors. ``on_progress`` is called at least every hundred
-    records.
+    records. ``limit`` is ``decompression.max.bytes``.
     """
 
-    def __init__(self, spec: ChangesSpec, patience_s: float, on_progress: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        spec: ChangesSpec,
+        patience_s: float,
+        on_progress: Callable[[], None],
+        limit: int = DECOMPRESSION_MAX_BYTES,
+    ) -> None:
+        self._limit = limit
         self._changes = record_changes(replace(spec, settings={**spec.settings, "errors.log.enable": "false"}))
         self._patience_s = patience_s
         self._on_progress = on_progress
@@ -46,7 +54,8 @@ class RepeatedChanges:
 
     def _change(self, part: PartitionSpec, view: BatchView, first: int, after: int) -> ChangedBatch:
         batch = ChangedBatch(after)
-        for index, record in enumerate(one for one in decode_batch(view) if first <= one.offset < after):
+        records = (one for one in decode_batch(view, self._limit) if first <= one.offset < after)
+        for index, record in enumerate(records):
             if index % _RECORDS_PER_REPORT == 0:
                 self._on_progress()
             changed = self._apply(part, record)

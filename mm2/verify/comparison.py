@@ -23,7 +23,9 @@ from typing import Final, NamedTuple, Protocol
 
 from mm2.copy.executor.changes import DroppedRange
 from mm2.copy.segments import Gap
+from mm2.kafka.errors import BatchOverLimit
 from mm2.kafka.records.batch import BatchView
+from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.verify.alignment import Alignment, align, pair_similar
 from mm2.verify.findings import Difference, DifferenceKind, Explained, Findings
 from mm2.verify.passes import Route, merge_gaps
@@ -31,6 +33,8 @@ from mm2.verify.records import Block, Change, Item
 from mm2.verify.spans import Span
 
 _WINDOW: Final = 1 << 10
+#: Records that differ are compared in windows; a window holds at most so many times decompression.max.bytes.
+_WINDOW_LIMITS: Final = 4
 _LARGEST_WINDOW: Final = 1 << 15
 #: The number of unmatched records that are kept to be matched later.
 _MAX_UNMATCHED: Final = 50_000
@@ -59,13 +63,21 @@ class _RangeRecords:
 
     ``is_copy``: the timestamps of a broker (LogAppendTime) are not those of the copied records, and are left out.
     ``change``: what the flow makes of the records; None: it copies them as they are. ``records`` were read, ``dropped`` of
-    them, by reason, have no record on the target.
+    them, by reason, have no record on the target. ``limit`` is ``decompression.max.bytes``.
     """
 
     def __init__(
-        self, feed: BatchFeed, first: int, after: int, *, is_copy: bool = False, change: Change | None = None
+        self,
+        feed: BatchFeed,
+        first: int,
+        after: int,
+        *,
+        is_copy: bool = False,
+        change: Change | None = None,
+        limit: int = DECOMPRESSION_MAX_BYTES,
     ) -> None:
         self.feed = feed
+        self._limit = limit
         self.records = 0
         self.dropped: dict[str, int] = {}
         self._dropped_ranges: deque[DroppedRange] = deque()
@@ -109,12 +121,22 @@ class _RangeRecords:
                 self._blocks.popleft()
 
     def window(self, size: int) -> tuple[list[Item], bool]:
-        """The next records, at most ``size``, and whether these are the last ones."""
+        """The next records, at most ``size``, and whether these are the last ones.
+
+        Raises BatchOverLimit when the records take more memory than some batches may.
+        """
         items: list[Item] = []
-        number = 0
+        number = held = 0
         while len(items) < size and (number < len(self._blocks) or self._fill()):
             block = self._blocks[number]
             stop = min(len(block.load()), block.at + size - len(items))
+            held += block.held_bytes
+            if held > _WINDOW_LIMITS * self._limit:
+                message = (
+                    f"the records from offset {self._blocks[0].first} on differ, and comparing them takes more than "
+                    f"{_WINDOW_LIMITS} times {self._limit} bytes (decompression.max.bytes)"
+                )
+                raise BatchOverLimit(message)
             found = [block.item(index) for index in range(block.at, stop)]
             is_stamped = self._is_copy and block.has_broker_timestamps
             items += [item.without_timestamp() for item in found] if is_stamped else found
@@ -148,11 +170,11 @@ class _RangeRecords:
     def _block(self, view: BatchView) -> Block | None:
         """The records of a batch; None if the flow drops all of them."""
         if self._change is None:
-            return Block(view, self._first, self._after)
+            return Block(view, self._first, self._after, self._limit)
         changed = self._change(view, self._first, self._after)
         for one in changed.dropped:
             self._drop(one)
-        return Block.of(changed.records) if changed.records else None
+        return Block.of(changed.records, self._limit) if changed.records else None
 
     def _drop(self, one: DroppedRange) -> None:
         count = one.after - one.first
@@ -202,16 +224,23 @@ class _Extra(NamedTuple):
 class Comparison:
     """The comparison of one range; ``change`` is what the flow makes of the source's records, None: nothing.
 
-    Raises what the feeds and the change raise, and CorruptBatch.
+    ``limit`` is ``decompression.max.bytes``. Raises what the feeds and the change raise, and CorruptBatch.
     """
 
-    def __init__(self, span: Span, source: BatchFeed, target: BatchFeed, change: Change | None = None) -> None:
+    def __init__(
+        self,
+        span: Span,
+        source: BatchFeed,
+        target: BatchFeed,
+        change: Change | None = None,
+        limit: int = DECOMPRESSION_MAX_BYTES,
+    ) -> None:
         piece = span.piece
         self.findings = Findings()
         self._span = span
         self._route = piece.route
-        self._source = _RangeRecords(source, piece.first, piece.after, change=change)
-        self._target = _RangeRecords(target, piece.target_first, piece.target_after, is_copy=True)
+        self._source = _RangeRecords(source, piece.first, piece.after, change=change, limit=limit)
+        self._target = _RangeRecords(target, piece.target_first, piece.target_after, is_copy=True, limit=limit)
         self._excluded = _ExcludedOffsets(span.excluded)
         self._shift = 0  # of target offsets from those in the ledger
         self._first_pair: tuple[int, int] | None = None
@@ -637,10 +666,11 @@ def originals(
     wanted: set[Hashable],
     on_progress: Callable[[], None],
     change: Change | None = None,
+    limit: int = DECOMPRESSION_MAX_BYTES,
 ) -> dict[Hashable, int]:
     """The first source offset of each wanted content in a range; ``on_progress`` is called after each window."""
     found: dict[Hashable, int] = {}
-    side = _RangeRecords(feed, first, after, change=change)
+    side = _RangeRecords(feed, first, after, change=change, limit=limit)
     while side.head() is not None and len(found) < len(wanted):
         items, _ = side.window(_WINDOW)
         for item in items:

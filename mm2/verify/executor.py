@@ -120,7 +120,8 @@ class _RangeComparer:
         target = Cluster(job.target, name=job.target_alias)
         try:
             if job.changes is not None:
-                self._changes = RepeatedChanges(job.changes, job.patience_s, self._report_progress)
+                limit = job.source.decompression_max_bytes
+                self._changes = RepeatedChanges(job.changes, job.patience_s, self._report_progress, limit)
             for number, span in job.spans:
                 try:
                     result: dict[str, Any] = {"findings": self._compare(span, source, target).to_json()}
@@ -142,11 +143,14 @@ class _RangeComparer:
         change = None
         if self._changes is not None:
             change = self._changes.of(PartitionSpec(span.topic, span.partition, span.remote_topic))
-        comparison = Comparison(span, mine, theirs, change)
+        limit = source.settings.decompression_max_bytes
+        comparison = Comparison(span, mine, theirs, change, limit)
         try:
             if not comparison.run():
                 whole = self._reader(source, span, *span.whole)
-                comparison.resolve(originals(whole, *span.whole, comparison.wanted, self._report_progress, change))
+                comparison.resolve(
+                    originals(whole, *span.whole, comparison.wanted, self._report_progress, change, limit)
+                )
         finally:
             read = sum(reader.bytes for reader in self._readers)
             for reader in self._readers:

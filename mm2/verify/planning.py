@@ -224,6 +224,8 @@ def split_spans(plans: Sequence[PartitionPlan], parallel: int) -> None:
 
 def _is_of(entry: LedgerEntry, plan: PartitionPlan) -> bool:
     """Whether the ledger's entry is for these topics, and not for deleted ones with the same names."""
+    if entry.remote_topic != plan.remote_topic:
+        return True  # it is for a topic with another name
     for side, expected, actual in (
         ("source", entry.source_id, plan.source_id),
         ("remote", entry.target_id, plan.target_id),
@@ -245,7 +247,20 @@ def _by_ledger(
 ) -> None:
     if entry.before is not None and target[1] < entry.mark.target:
         entry = entry.undone()  # its transaction is still open
+    if entry.remote_topic != plan.remote_topic:
+        plan.first = plan.after = entry.mark.source
+        plan.notes.append(f"all records so far were copied to topic {entry.remote_topic}")
+        return
     chunks = ledger.chunks(plan.source)
+    if entry.former is not None:
+        # From there on all is in this topic, and what was copied again after a reset is as well.
+        first = min([entry.former.until, *(segment.source for chunk in chunks for segment in chunk.segments)])
+        if (wanted[0] or 0) < first:
+            wanted = first, wanted[1]
+            plan.notes.append(
+                f"records before source offset {first} were copied under another replication policy, most recently to topic "
+                f"{entry.former.topic}"
+            )
     bounds = _ledger_bounds(plan, entry, wanted, source, target)
     plan.target_after = bounds.target_end if bounds.whole else -1
     plan.first, plan.after = max(bounds.first, source[0]), bounds.after

@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Self
 
 from mm2.copy.executor.changes import ChangedBatch
-from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.errors import BatchOverLimit, CorruptBatch
 from mm2.kafka.records.batch import HEADER_BYTES, BatchView
+from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.kafka.records.record import Record, decode_batch, read_varint, records_block
 from mm2.kafka.varint import varint
 
 _DIGEST_BYTES: Final = 16
+_HEADER_MEMORY_BYTES: Final = 300
 _NO_BATCH: Final = BatchView(None, 0, 2, memoryview(b""))
 
 #: What a flow makes of the records of a batch: those from a source offset on, up to before another.
@@ -71,10 +73,12 @@ class Block:
     The records are decoded only if comparing the batch as a whole was not sufficient: `load`.
     """
 
-    __slots__ = ("after", "at", "bodies", "first", "offsets", "timestamps", "view")
+    __slots__ = ("after", "at", "bodies", "first", "held_bytes", "limit", "offsets", "timestamps", "view")
 
-    def __init__(self, view: BatchView, first: int, after: int) -> None:
+    def __init__(self, view: BatchView, first: int, after: int, limit: int = DECOMPRESSION_MAX_BYTES) -> None:
         self.view = view
+        self.limit = limit
+        self.held_bytes = 0  # of the decoded records
         self.first = first
         self.after = after
         self.at = 0
@@ -83,10 +87,11 @@ class Block:
         self.bodies: list[bytes] = []
 
     @classmethod
-    def of(cls, records: Sequence[Record]) -> Self:
+    def of(cls, records: Sequence[Record], limit: int = DECOMPRESSION_MAX_BYTES) -> Self:
         """Records that are in no batch, at least one; offsets ascend."""
-        block = cls(_NO_BATCH, records[0].offset, records[-1].offset + 1)
+        block = cls(_NO_BATCH, records[0].offset, records[-1].offset + 1, limit)
         block.offsets = block._take(records)
+        block.held_bytes = sum(map(len, block.bodies))
         return block
 
     @property
@@ -115,6 +120,7 @@ class Block:
         """Decode the records; returns their offsets. Raises CorruptBatch if they are inconsistent."""
         if self.offsets is None:
             self.offsets = self._load()
+            self.held_bytes = sum(map(len, self.bodies))
         return self.offsets
 
     @property
@@ -124,13 +130,14 @@ class Block:
 
     def item(self, index: int) -> Item:
         """One of the records, split into its parts."""
-        return item_of(self.load()[index], self.timestamps[index], self.bodies[index])
+        return item_of(self.load()[index], self.timestamps[index], self.bodies[index], self.limit)
 
     def _load(self) -> list[int]:
         header = self.view.header
         if header is None:
-            return self._take([one for one in decode_batch(self.view) if self.first <= one.offset < self.after])
-        data = records_block(header, self.view.data)
+            records = decode_batch(self.view, self.limit)
+            return self._take([one for one in records if self.first <= one.offset < self.after])
+        data = records_block(header, self.view.data, self.limit)
         base, first, after = header.base_offset, self.first, self.after
         started = header.base_timestamp
         append_time = header.max_timestamp if header.is_log_append_time else None
@@ -169,12 +176,15 @@ def body_of(record: Record) -> bytes:
     return b"".join(out)
 
 
-def item_of(offset: int, timestamp: int, body: bytes) -> Item:
-    """A record split into its parts. Raises CorruptBatch."""
+def item_of(offset: int, timestamp: int, body: bytes, limit: int = DECOMPRESSION_MAX_BYTES) -> Item:
+    """A record split into its parts. Raises CorruptBatch; BatchOverLimit when its headers take too much memory."""
     try:
         key, at = _read(body, 0)
         value, at = _read(body, at)
         count, at = read_varint(body, at)
+        if count * _HEADER_MEMORY_BYTES > limit and count <= len(body):
+            message = f"the record at offset {offset} has {count} headers, which take too much memory (decompression.max.bytes)"
+            raise BatchOverLimit(message)
         headers: list[tuple[str, ValueDigest | None]] = []
         for _ in range(count):
             name, at = _read(body, at)

@@ -268,11 +268,13 @@ def _previous_result(
 ) -> Verified | None:
     """How far a partition was compared before.
 
-    None if it never was, or if the result is obsolete: one of its topics was recreated since, or the target has lost
-    compared records.
+    None if it never was, or if the result is obsolete: the remote topic has another name or one of the topics was recreated
+    since, or the target has lost compared records.
     """
-    before = ledger.verified(plan.source)
-    if before is None or not before.is_of(source.topic_id(plan.topic), target.topic_id(plan.remote_topic)):
+    before, entry = ledger.verified(plan.source), ledger.entry(plan.source)
+    if before is None or (entry is not None and entry.former is not None and before.checked <= entry.former.until):
+        return None
+    if not before.is_of(source.topic_id(plan.topic), target.topic_id(plan.remote_topic)):
         return None
     end = target.ends.get(TopicPartition(plan.remote_topic, plan.partition))
     return None if before.target < 0 or (isinstance(end, int) and end < before.target) else before

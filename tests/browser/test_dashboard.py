@@ -205,19 +205,20 @@ def test_connectors_are_paused_resumed_restarted_and_stopped(shop: DashboardFlow
         expect(page.locator(".message")).to_have_text(f"{HEARTBEAT} of {FLOW} {expected}.")
         wait_for_state(shop, HEARTBEAT, state)
         expect(block.locator(".line .state")).to_have_text(state, timeout=PATIENCE_S * 500)
-    asked = shop.process.lines(event="dashboard action requested", subject=HEARTBEAT)
-    assert [line["action"] for line in asked] == ["pause", "resume", "stop", "resume", "restart"]
+    asked = shop.process.lines(logger="mm2.audit", result="done", path=f"{HEARTBEAT}/")
+    assert [line["path"].rpartition("/")[2] for line in asked] == ["pause", "resume", "stop", "resume", "restart"]
 
 
 @pytest.mark.slow
 def test_a_task_is_restarted(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}connectors")
     block = connector(page, HEARTBEAT)
-    before = len(shop.process.lines(subject=f"task 0 of {HEARTBEAT}"))
+    restarts = {"logger": "mm2.audit", "result": "done", "path": f"{HEARTBEAT}/tasks/0/restart"}
+    before = len(shop.process.lines(**restarts))
     block.locator("tbody").get_by_role("button", name="Restart").click()
     page.get_by_role("alertdialog").get_by_role("button", name="Restart").click()
     expect(page.locator(".message")).to_have_text(f"Task 0 of {HEARTBEAT} of {FLOW} is being restarted.")
-    assert len(shop.process.lines(subject=f"task 0 of {HEARTBEAT}")) == before + 1
+    assert len(shop.process.lines(**restarts)) == before + 1
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ from mm2.ui.source import PageData, Settings
 from tests.browser.chromium import chromium
 from tests.support.certificates import PASSWORD, issue
 
-USER, WORD = "admin", "open-sesame"
+USER, GUEST, WORD = "admin", "guest", "open-sesame"
 #: A name that a user can give to a group or a client, or a text of a broker.
 NASTY = """<img src=x onerror="window.hurt = 1">' onfocus='window.hurt = 1' {{ 7 * 7 }}</pre><script>window.hurt = 1</script>"""
 VIEWS = ("", "partitions", "groups", "gaps", "connectors", "workers", "spark")
@@ -67,13 +67,14 @@ def nasty() -> Snapshot:
     return Snapshot(int(time.time() * 1000), "1", (well, flow), spark, certificates=(certificate,))
 
 
-@pytest.fixture
-def door(tmp_path: Path) -> Iterator[str]:
-    """Its address."""
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its address. A process can load NiceGUI once."""
+    tmp_path = tmp_path_factory.mktemp("door")
     authority = issue("an authority")
     issue("worker", authority, address="127.0.0.1").pkcs12(tmp_path / "worker.p12", authority)
     credentials, login = tmp_path / "credentials.properties", tmp_path / "login.conf"
-    credentials.write_text(f"{USER}={WORD}\n")
+    credentials.write_text(f"{USER}={WORD}\n{GUEST}={WORD}\n")
     login.write_text(f'KafkaConnect {{\n  {_MODULE}.PropertyFileLoginModule required\n  file="{credentials}";\n}};\n')
     settings = RestSettings.of(
         {
@@ -83,6 +84,8 @@ def door(tmp_path: Path) -> Iterator[str]:
             "listeners.https.ssl.keystore.type": "PKCS12",
             "rest.extension.classes": f"{_MODULE}.BasicAuthSecurityRestExtension",
             "java.security.auth.login.config": str(login),
+            "rest.role.viewer": f"User:{GUEST}",
+            "rest.role.admin": f"User:{USER}",
         }
     )
     source = PageData(nasty, lambda: Settings({}))
@@ -147,3 +150,34 @@ def test_password_and_tls_apply_to_pages_and_websockets_and_html_is_escaped(door
             ).to_be_visible()  # the text is shown unchanged, without interpretation as HTML
             assert page.evaluate("() => window.hurt") is None, view
             assert page.locator("main img, main script").count() == 0, view
+
+
+@pytest.mark.parametrize(("user", "may_act"), [(GUEST, False), (USER, True)])
+def test_a_link_logs_in_and_actions_need_the_role_operator(
+    door: str, tmp_path: Path, user: str, *, may_act: bool
+) -> None:
+    """The link is opened by another program, and its cookie works for pages and for the socket."""
+    with httpx.Client(trust_env=False, verify=False, timeout=60) as client:  # noqa: S501 - of a certificate made above
+        code = client.post(f"{door}code", auth=(user, WORD)).raise_for_status().json()["path"]
+    link = door.removesuffix("/ui/") + code
+    profile = tmp_path / "profile"
+    profile.mkdir()
+    with chromium(profile, ignore_https_errors=True) as context:
+        page = context.new_page()
+        # As from a page of another program: the navigation that starts there has no cookies with SameSite=Strict.
+        (tmp_path / "open.html").write_text(f'<a href="{link}">open</a>')
+        page.goto((tmp_path / "open.html").as_uri())
+        page.get_by_role("link", name="open").click()
+        expect(page.get_by_role("region", name="A->B", exact=True)).to_be_visible(timeout=60_000)
+        assert page.url == door
+        before = str(page.locator("#as-of").text_content())
+        expect(page.locator("#as-of")).not_to_have_text(before, timeout=60_000)
+        (cookie,) = context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"], cookie["secure"]) == (True, "Strict", True)
+        page.goto(f"{door}connectors")
+        buttons = page.locator(".connector .line button")
+        expect(buttons.first).to_be_visible(timeout=60_000)
+        assert [buttons.nth(number).is_enabled() for number in range(buttons.count())] == [may_act] * 4
+        assert page.get_by_role("button", name="Restart", exact=True).count() == int(may_act)
+        page.goto(link)
+        assert "was used" in str(page.text_content("body"))

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -13,13 +14,17 @@ from confluent_kafka.admin import ResourceType
 
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
 from mm2.copy.spec import CopySpec, TransactionsSpec
+from mm2.kafka.cluster import Cluster
 from mm2.kafka.records.record import Record
+from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from tests.faults import segments
 from tests.faults.environment import Environment
 from tests.faults.oracle import ClusterTopic, Judgment, judge
 from tests.integration.copy_flow import Flow, alter, create, end_offset, producer_of, read, rows_of
 from tests.integration.test_copy_engine import FOREVER, numbered, write
+from tests.integration.test_records_merge import write as write_batches
+from tests.support import bombs
 from tests.support.waiting import wait_until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -354,3 +359,42 @@ def test_r8_compacted_holes_emptied_batches_and_tombstones(flow: Flow) -> None:
     judgment = judged(flow, topic)
     judgment.assert_exactly_once()
     assert status["gaps"] == {"compacted": end_offset(flow.source, topic) - judgment.source_records}
+
+
+def write_bomb(flow: Flow, topic: str) -> bytes:
+    """A valid batch of about 4 KB with one record of 128 MB; returns its content in the log of the source."""
+    producer = {"bootstrap.servers": flow.source.bootstrap}
+    with closing(Cluster(ClientSettings.from_props(producer), name="A")) as cluster:
+        write_batches(cluster, topic, [bombs.one_record(128 << 20, append_time=False)])
+    return bytes(segments.batches(flow.source, topic)[-1].data)
+
+
+def test_r9_a_batch_that_expands_over_the_limit_stops_its_partition_or_goes_to_the_dead_letters(flow: Flow) -> None:
+    """The broker of the source has accepted it. LogAppendTime: it has to be re-encoded."""
+    topic = flow.topic(partitions=2, source={"message__timestamp__type": "LogAppendTime"})
+    bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    write(flow.source, topic, numbered(0, 3), partition=0)
+    bomb = write_bomb(flow, topic)
+    assert len(bomb) < 5_000
+    write(flow.source, topic, numbered(4, 3), partition=0)
+    write(flow.source, topic, numbered(0, 5), partition=1)
+    spec = flow.spec(topic, partitions=2)
+    with flow.copying(spec) as job:
+        wait_until(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "OVER_LIMIT", detail=job.status)
+        assert "(decompression.max.bytes)" in rows_of(job)[bad].reason
+        wait_until(lambda: rows_of(job)[bad].position == 3, detail=job.status)  # what was read before is copied
+        assert rows_of(job)[bad].offset == 3
+        write(flow.source, topic, numbered(5, 5), partition=1)
+        wait_until(lambda: rows_of(job)[good].position == 10, detail=job.status)
+        job.wait(0)  # the task continues
+    with flow.copying(replace(spec, partition_error="fail")) as job:
+        wait_until(lambda: failure(job), detail=job.status)
+        assert "decompression.max.bytes" in failure(job)
+    spec, dead = with_dead_letters(flow, spec)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        wait_until(lambda: rows_of(job)[bad].state == "RUNNING", detail=job.status)
+        assert job.status()["gaps"] == {"quarantined": 1}
+    (letter,) = read(flow.target, dead)
+    assert letter.value == bomb, "the whole batch, unchanged"
+    assert [record.key for record in read(flow.target, flow.remote(topic))] == [b"k%d" % i for i in (0, 1, 2, 4, 5, 6)]

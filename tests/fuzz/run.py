@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -18,10 +18,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # started with -P,
 from tests.fuzz import test_surgery
 from tests.fuzz.loop import Apart, Finding, Tally
 from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.test_hostile_source import attacked
 
 _ROUND = 100_000  # examples of one process; its memory limit detects leaks, and the progress bar moves
 _SURGERY_SHARE = 200  # one random batch takes as long as that many damaged inputs
 _SURGERY_ROUND = 5_000
+_HOSTILE_CALLS = 5_000  # of one client, whose memory limit detects leaks
 
 
 def _arguments(argv: Sequence[str]) -> Any:
@@ -30,6 +32,7 @@ def _arguments(argv: Sequence[str]) -> Any:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="the same seed makes the same examples")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     names = [target.name for target in TARGETS]
+    parser.add_argument("--hostile", type=int, default=0, help="only a hostile broker, with so many answers")
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="these targets, and no surgery")
     return parser.parse_args(argv)
 
@@ -80,11 +83,35 @@ def _surgery(examples: int) -> Tally:
     return tally
 
 
+def _hostile(answers: int, seed: int, console: Console) -> int:
+    sent, round_, findings = 0, 0, 0
+    kinds: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
+    while sent < answers:
+        report, broker = attacked(seed * 10_000 + round_, _HOSTILE_CALLS)
+        sent, round_ = sent + sum(broker.answers.values()), round_ + 1
+        kinds.update(broker.answers)
+        outcomes.update(report["outcomes"])
+        findings += len(report["findings"])
+        size = report["bytes"] >> 20
+        console.print(f"{sent:,} of {answers:,} answers, {size} MB in this round, {findings} findings")
+        for what, count in report["findings"].items():
+            console.print(f"{count} times {what}", markup=False)
+    for title, counted in (("answers", kinds), ("outcomes", outcomes)):
+        table = Table(title, "number")
+        for name, count in counted.most_common():
+            table.add_row(name, f"{count:,}")
+        console.print(table)
+    return 1 if findings else 0
+
+
 def main(argv: Sequence[str]) -> int:
     """Exit code 0: no findings, 1: some, 130: interrupted."""
     arguments = _arguments(argv)
     console = Console()
     console.print(f"Seed {arguments.seed}.")
+    if arguments.hostile:
+        return _hostile(arguments.hostile, arguments.seed, console)
     begun = time.monotonic()
     tallies = list(_damage(arguments, console).values())
     if len(tallies) == len(TARGETS):

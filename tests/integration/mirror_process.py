@@ -19,7 +19,7 @@ from subprocess import Popen
 from typing import Any
 
 import psutil
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewPartitions, OffsetSpec, ResourceType
 
 from bench.proctree import session_members
@@ -27,6 +27,7 @@ from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.process import end, spawn
 from tests.integration.copy_flow import EARLIEST, Read, admin_of
 from tests.support import programs
+from tests.support.access import OPEN
 from tests.support.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +107,7 @@ class MirrorProcess:
         """Stop it with SIGTERM; returns its exit code and the seconds it took."""
         started = time.monotonic()
         self._process.terminate()
-        code = self._process.wait(30)
+        code = self._process.wait(30 * PATIENCE)
         return code, time.monotonic() - started
 
     def kill9(self, *, whole_family: bool = False) -> None:
@@ -175,6 +176,7 @@ def write_config(file: Path, props: Mapping[str, str | None]) -> Path:
         "emit.heartbeats.interval.seconds": "1",
         "sync.topic.acls.enabled": "false",
         "tasks.max": "2",
+        **OPEN,
     }
     lines = [f"{key} = {value}\n" for key, value in {**base, **props}.items() if value is not None]
     file.write_text("".join(lines), encoding="latin-1")
@@ -211,13 +213,16 @@ def config_of(broker: LocalKafka, topic: str, name: str) -> str:
     return str(answer.result(30 * PATIENCE)[name].value)
 
 
-def ends(broker: LocalKafka, topic: str) -> list[int]:
-    """End offsets of all partitions; empty when the topic does not exist, -1 for a partition without a leader."""
+def ends(broker: LocalKafka, topic: str, *, stable: bool = False) -> list[int]:
+    """End offsets of all partitions; empty when the topic does not exist, -1 for a partition without a leader. ``stable``: the
+    last stable offsets, before open transactions.
+    """
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     wanted = {TopicPartition(topic, index): latest for index in range(partitions_of(broker, topic))}
     found = []
     # Not a consumer's watermarks: a cached consumer does not notice new partitions.
-    for answer in admin_of(broker).list_offsets(wanted).values() if wanted else ():
+    isolation = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+    for answer in admin_of(broker).list_offsets(wanted, isolation_level=isolation).values() if wanted else ():
         try:
             found.append(int(answer.result(30 * PATIENCE).offset))
         except KafkaException:

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka.admin import ResourceType
 from structlog.testing import capture_logs
 
+from mm2.copy.driver import lane
 from mm2.copy.driver.engine import CopyEngine, CopyFailed
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
@@ -70,6 +71,7 @@ def test_every_record_of_every_codec_is_copied_unchanged(flow: Flow) -> None:
     limits = {"message__timestamp__after__max__ms": FOREVER, "max__message__bytes": "2000000"}
     topic = flow.topic(partitions=5, source=limits, target=limits)
     headers: list[tuple[str, Any]] = [("a", b"1"), ("b", None), ("a", b"2"), ("", b""), ("ü", b"\xff")]
+    # The values with other timestamps are long: small batches would be merged.
     for partition, codec in enumerate(CODECS):
         producer = producer_of(flow.source, compression__type=codec)
         for i in range(300):
@@ -82,9 +84,9 @@ def test_every_record_of_every_codec_is_copied_unchanged(flow: Flow) -> None:
         producer.produce(topic, b"value only", partition=partition, headers=headers)
         producer.produce(topic, os.urandom(500_000) * 2, key=b"a megabyte", partition=partition)
         for stamp in (1, 4102444800000, 253402300799000, 1_600_000_000_000):
-            producer.produce(topic, b"%d" % stamp, key=b"odd", partition=partition, timestamp=stamp)
+            producer.produce(topic, b"%d" % stamp + os.urandom(2000), key=b"odd", partition=partition, timestamp=stamp)
         assert producer.flush(60) == 0
-        odd = [Record(b"odd", b"%d" % stamp, (("h", None),), stamp) for stamp in (0, -1, 1 << 42, 5)]
+        odd = [Record(b"odd", b"%d" % stamp + os.urandom(2000), (("h", None),), stamp) for stamp in (0, -1, 1 << 42, 5)]
         write(flow.source, topic, odd, codec=codec, partition=partition)
     spec = flow.spec(topic, partitions=5)
     with flow.copying(spec) as job:
@@ -448,6 +450,32 @@ def test_a_killed_worker_is_replaced_without_duplicates(flow: Flow) -> None:
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == [
         "micro-batch lost, its partitions continue at the target's progress"
     ]
+    assert_complete(flow, topic)
+
+
+def test_a_lane_whose_workers_are_killed_again_and_again_is_failing(
+    engine: CopyEngine, flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the kernel, when each of them takes too much memory. `/health` answers 503 then."""
+    topic = flow.topic()
+    spec = flow.spec(topic)
+    write(flow.source, topic, numbered(0, 10))
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+
+        def is_failing() -> bool:
+            for worker in workers():
+                worker.send_signal(signal.SIGKILL)
+            return bool(engine.failing_lanes(spec.flow))
+
+        wait_until(is_failing, 120, detail=job.status)
+        (failing,) = engine.failing_lanes(spec.flow)
+        assert failing in job.status()["troubles"]
+        assert job.lanes()[0].failing.startswith("the last ")
+        monkeypatch.setattr(lane, "_RECOVERED_S", 1.0)
+        wait_until(lambda: not engine.failing_lanes(spec.flow), 120, detail=job.status)
+        write(flow.source, topic, numbered(10, 10))
+        flow.wait_until_copied(job, spec)
     assert_complete(flow, topic)
 
 

@@ -272,14 +272,14 @@ def test_a_pod_serves_the_manifest_ports_to_clients_with_a_certificate(
         assert not exposed([outside])
         # A name of the Service that the requested certificate covers.
         assert binding.advertised_url == "https://mm2-1.mm2.mm2.svc:8083/"
-        assert outside.context is not None
+        assert outside.tls is not None
         trusting = ssl.create_default_context(cafile=str(secret / "ca.crt"))
         trusting.load_cert_chain(secret / "tls.crt", secret / "tls.key")
         for name in ("mm2-1.mm2.mm2.svc", "mm2"):  # the other pods, Prometheus
-            assert _handshake(outside.context, trusting, name) == "ok"
-        assert "Hostname mismatch" in _handshake(outside.context, trusting, "mm2-1.mm2.other.svc")
+            assert _handshake(outside.tls.context(), trusting, name) == "ok"
+        assert "Hostname mismatch" in _handshake(outside.tls.context(), trusting, "mm2-1.mm2.other.svc")
         anonymous = ssl.create_default_context(cafile=str(secret / "ca.crt"))
-        assert "certificate" in _handshake(outside.context, anonymous, "mm2")
+        assert "certificate" in _handshake(outside.tls.context(), anonymous, "mm2")
     finally:
         binding.close()
 

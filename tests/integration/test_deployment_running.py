@@ -19,6 +19,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from mm2.cli import health
+from mm2.connect.rest.local_processes import processes, token_of
 from mm2.sandbox.jars import KAFKA, classpath
 from mm2.sandbox.java import java_executable
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
@@ -176,7 +177,7 @@ def test_two_processes_with_the_properties_of_the_pods_are_one_group_behind_tls_
             file.write_text(text.replace(":8083", f":{outside}").replace(":8084", f":{inside}").replace(
                 "rest.advertised.port = 8083", f"rest.advertised.port = {outside}"
             ))  # fmt: skip
-            variables = {"POD_NAME": "127.0.0.1", "POD_NAMESPACE": "mm2", "XDG_STATE_HOME": str(tmp_path)}
+            variables = {"POD_NAME": "127.0.0.1", "POD_NAMESPACE": "mm2"}
             pods.append(MirrorProcess(file, tmp_path / f"pod-{index}.log", "B", variables=variables))
         for process, (_, inside) in zip(pods, ports, strict=True):
             process.eventually(partial(_is_well, [f"http://127.0.0.1:{inside}/health"]), 180)
@@ -184,7 +185,8 @@ def test_two_processes_with_the_properties_of_the_pods_are_one_group_behind_tls_
         flow = f"http://127.0.0.1:{ports[0][1]}/A/B/connectors"
 
         def workers() -> set[str]:
-            status = httpx.get(f"{flow}/MirrorSourceConnector/status", trust_env=False, timeout=60).json()
+            url, headers = f"{flow}/MirrorSourceConnector/status", token_of_port(ports[0][1])
+            status = httpx.get(url, headers=headers, trust_env=False, timeout=60).json()
             return {task["worker_id"] for task in status["tasks"]}
 
         pods[0].eventually(lambda: len(workers()) == 2, 120)
@@ -193,16 +195,21 @@ def test_two_processes_with_the_properties_of_the_pods_are_one_group_behind_tls_
             for verb in ("pause", "resume"):
                 done = httpx.put(
                     f"http://127.0.0.1:{inside}/A/B/connectors/MirrorHeartbeatConnector/{verb}",
+                    headers=token_of_port(inside),
                     trust_env=False,
                     timeout=90,
                 )
                 assert done.status_code == 202, done.text
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"https://127.0.0.1:{ports[0][0]}/health", verify=_trusting(secrets, None), trust_env=False)
-        prometheus = _trusting(secrets, secrets / "rest")
-        assert (
-            httpx.get(f"https://127.0.0.1:{ports[0][0]}/health", verify=prometheus, trust_env=False).status_code == 200
-        )
+        scraper = certificates.issue("prometheus", authority)
+        (secrets / "scraper").mkdir()
+        (secrets / "scraper" / "tls.crt").write_text(scraper.certificate_pem)
+        (secrets / "scraper" / "tls.key").write_text(scraper.key_pem())
+        for name, statuses in (("scraper", [200, 200, 403]), ("rest", [200, 403, 403])):
+            with httpx.Client(verify=_trusting(secrets, secrets / name), trust_env=False, timeout=60) as client:
+                urls = [f"https://127.0.0.1:{ports[0][0]}/{path}" for path in ("health", "metrics", "overview")]
+                assert [client.get(url).status_code for url in urls] == statuses, name
         assert [process.stop()[0] for process in pods] == [0, 0]
         for process in pods:
             assert "5ecret" not in process.log.read_text()
@@ -210,6 +217,12 @@ def test_two_processes_with_the_properties_of_the_pods_are_one_group_behind_tls_
         for process in pods:
             process.clean_up()
         stop_all(brokers)
+
+
+def token_of_port(port: int) -> dict[str, str]:
+    """The header with the token of the process that listens on a port."""
+    (token,) = {token_of(process) for process in processes() if process.url.endswith(f":{port}/")}
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _is_well(arguments: list[str]) -> bool:

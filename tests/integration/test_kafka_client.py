@@ -399,8 +399,9 @@ def test_host_name_is_checked_unless_switched_off(secured: Secured) -> None:
         ({}, "TLSv1.3", "TLS_AES_256_GCM_SHA384"),
         ({"ssl.enabled.protocols": "TLSv1.2"}, "TLSv1.2", "ECDHE-{0}-AES256-GCM-SHA384"),
         ({"ssl.cipher.suites": "TLS_ECDHE_{0}_WITH_AES_128_GCM_SHA256"}, "TLSv1.2", "ECDHE-{0}-AES128-GCM-SHA256"),
+        ({"ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"}, "TLSv1.3", "TLS_AES_256_GCM_SHA384"),
     ],
-    ids=["default", "ssl.enabled.protocols", "ssl.cipher.suites"],
+    ids=["default", "ssl.enabled.protocols", "ssl.cipher.suites", "a suite of TLS 1.3"],
 )
 def test_sessions_have_an_enabled_version_and_a_configured_cipher(
     secured: Secured, settings: dict[str, str], version: str, cipher: str
@@ -414,6 +415,13 @@ def test_sessions_have_an_enabled_version_and_a_configured_cipher(
     assert found is not None
     assert (connection.sock.version(), found[0]) == (version, cipher.format(kind))
     usable(connection)
+
+
+def test_a_session_with_a_cipher_suite_outside_the_list_is_not_used(secured: Secured) -> None:
+    """The broker chooses AES 256 among the suites of TLS 1.3 that OpenSSL always offers."""
+    settings = {"ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}
+    with pytest.raises(TlsFailure, match=r"TLS_AES_256_GCM_SHA384 was chosen, which is not in ssl\.cipher\.suites"):
+        secured.open({**secured.props("TLS"), **trusted(secured, "PEM text"), **settings})
 
 
 def test_wrong_store_password_names_the_file(secured: Secured) -> None:

@@ -127,6 +127,22 @@ BAD_CONFIGS: list[tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]] = [
         ("--clusters", "B"),
         ("A.consumer.interceptor.classes", "com.example.Mask", "Java classes"),
     ),
+    (
+        {"A.security.protocol": "SSL", "A.ssl.cipher.suites": "TLS_AES_256_GCM_SHA384,TLS_NO_SUCH"},
+        (),
+        ("A->B", "ssl.cipher.suites", "does not have the cipher suite TLS_NO_SUCH"),
+    ),
+    (
+        {"B.security.protocol": "SSL", "B.ssl.enabled.protocols": "TLSv1.2,TLSv9"},
+        (),
+        ("A->B", "ssl.enabled.protocols", "TLSv9 is not a version of TLS"),
+    ),
+    ({"ssl.protocol": "SLSv3"}, (), ("ssl.protocol", "SLSv3", "TLSv1.3")),
+    (
+        {"listeners": "https://127.0.0.1:0", "ssl.client.auth": "required", "ssl.keystore.location": "/no/own.pem"},
+        (),
+        ("listeners.https.ssl.truststore.location", "ssl.client.auth needs a trust store"),
+    ),
     ({"A->B.offsets.storage.topic": "own"}, ("--clusters", "B"), ("A->B.offsets.storage.topic", "own")),
 ]
 

@@ -10,8 +10,12 @@ from confluent_kafka.admin import (
 from mm2.connect.api import RetriableError
 from mm2.copy.ledger import entry_record
 from mm2.copy.session import LedgerEntry, Mark
+from mm2.kafka.errors import KafkaFailure
 from mm2.mirror import source_connector
+from mm2.mirror.clients import MirrorClients, Side
+from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.source_connector import MirrorSourceConnector
+from mm2.mirror.topic_limits import over_limit_message
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from tests.integration.mirror_flow import (
@@ -266,3 +270,38 @@ def test_a_missing_authorizer_is_logged_once(
             return "sync.topic.acls.enabled=false" in "".join(printed)
 
         wait_until(hinted, 30, what="the hint")
+
+
+def test_topics_over_a_limit_are_reported_and_the_others_are_copied(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, partitions in (("1", 2), ("2", 5), ("3", 3), ("4", 1)):
+        create(kafka_a, f"{unique}-{name}", partitions)
+    own = props(kafka_a, kafka_b, unique, source__cluster__alias=unique)
+    clients = MirrorClients(own)
+    cluster, target_admin = clients.admin(Side.TARGET, "test")
+
+    def noted() -> str:
+        try:
+            return over_limit_message(Ledgers(clients, target_admin).own())
+        except KafkaFailure as failure:
+            return str(failure)
+
+    def found() -> list[int]:
+        return [partitions_of(kafka_b, f"{unique}.{unique}-{name}") for name in "1234"]
+
+    limits = {"remote.topic.partitions.max": "4", "remote.partitions.max": "5"}
+    with contextlib.closing(cluster):
+        with running(MirrorSourceConnector(), own | limits) as (connector, context):
+            assert context.reconfigured.wait(30)
+            assert assigned(connector) == [",".join(f"{unique}-{tp}" for tp in ("1-0", "1-1", "3-0", "3-1", "3-2"))]
+            assert found() == [2, 0, 3, 0]
+            printed = "".join(capfd.readouterr())
+            over = f"{unique}.{unique}-2 on cluster B is limited to 4 partitions (remote.topic.partitions.max)"
+            assert f"Topic {over}" in printed
+            wait_until(lambda: "is limited to 4 partitions (remote.topic.partitions.max)" in noted(), 30, detail=noted)
+            assert f"{unique}.{unique}-4 would exceed the limit of all remote topics of the flow" in noted()
+        with running(MirrorSourceConnector(), own) as (connector, _):
+            wait_until(lambda: f"{unique}-4-0" in ",".join(assigned(connector)), 30, what="topics within the defaults")
+            assert found() == [2, 5, 3, 1]
+            wait_until(lambda: noted() == "", 30, detail=noted)

@@ -1,4 +1,5 @@
-"""An identity provider on loopback: a token endpoint and its public key (RFC 7517).
+"""An identity provider on loopback: a token endpoint, its public keys (RFC 7517), and a description of both (OpenID Connect
+Discovery).
 
 Clients authenticate with a secret (RFC 6749 §4.4) or a signed assertion (RFC 7523 §2.2), or exchange an assertion (§2.1).
 """
@@ -8,8 +9,10 @@ from __future__ import annotations
 import base64
 import json
 import ssl
+import threading
 import time
 import urllib.parse
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -28,7 +31,10 @@ _CLIENT_ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 class TokenServer(WebServer):
-    """`issued`: all issued tokens; each is valid for `lifetime_s`.
+    """`issued`: all issued tokens; each is valid for `lifetime_s`. `got`: the paths of all GET requests.
+
+    `published` are further public keys as JWK, `described` replaces members of the description, and `answers` the response for
+    a path: status and body. While `released` is not set, GET requests get no response.
 
     `client_key` is the public key of the client's assertions. With `tls`, the endpoint is an https URL. With
     `like`, tokens are signed and named as those of the other server.
@@ -45,10 +51,17 @@ class TokenServer(WebServer):
     ) -> None:
         self.issued: list[str] = []
         self.forms: list[dict[str, str]] = []
+        self.got: list[str] = []
+        self.published: list[Any] = []
+        self.described: dict[str, Any] = {}
+        self.answers: dict[str, tuple[int, bytes]] = {}
+        self.released = threading.Event()
+        self.released.set()
+        self.key_id = _KEY_ID
         self._client_key = client_key
         self._lifetime_s = lifetime_s
-        self._key: rsa.RSAPrivateKey = (
-            like._key if like else rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.key: rsa.RSAPrivateKey = (
+            like.key if like else rsa.generate_private_key(public_exponent=65537, key_size=2048)
         )
         self._issuer = like
         self._login = "Basic " + base64.b64encode(f"{CLIENT_ID}:{client_secret}".encode()).decode()
@@ -62,15 +75,29 @@ class TokenServer(WebServer):
     def keys_url(self) -> str:
         return f"{self.url}/keys"
 
-    def _token(self) -> str:
+    @property
+    def configuration_url(self) -> str:
+        return f"{self.url}/.well-known/openid-configuration"
+
+    def rotate(self) -> None:
+        """Replace the key; the previous one is no longer published."""
+        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.key_id += "+"
+
+    def token(self, header: Mapping[str, Any] | None = None, /, **changed: Any) -> str:
+        """A token signed with RS256; header and claims can be replaced, and a claim that is None is left out."""
         now = int(time.time())
         claims = {"iss": (self._issuer or self).url, "sub": CLIENT_ID, "aud": AUDIENCE, "scope": "copy", "iat": now}
-        parts = [{"alg": "RS256", "kid": _KEY_ID}, {**claims, "exp": now + self._lifetime_s}]
+        claims |= {"exp": now + self._lifetime_s, **changed}
+        claims = {name: value for name, value in claims.items() if value is not None}
+        parts = [{"alg": "RS256", "kid": self.key_id, **(header or {})}, claims]
         text = ".".join(_base64url(json.dumps(part).encode()) for part in parts)
-        signature = self._key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
-        token = f"{text}.{_base64url(signature)}"
-        self.issued.append(token)
-        return token
+        signature = self.key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
+        return f"{text}.{_base64url(signature)}"
+
+    def _token(self) -> str:
+        self.issued.append(self.token())
+        return self.issued[-1]
 
     def _refusal(self, form: dict[str, str], authorization: str | None) -> str:
         """The OAuth error for this request, "" when it gets a token."""
@@ -104,11 +131,14 @@ class TokenServer(WebServer):
             CLIENT_ID,
         )
 
+    def _description(self) -> dict[str, Any]:
+        return {"issuer": self.url, "jwks_uri": self.keys_url, "token_endpoint": self.token_url, **self.described}
+
     def _keys(self) -> dict[str, Any]:
-        numbers = self._key.public_key().public_numbers()
+        numbers = self.key.public_key().public_numbers()
         n, e = (number.to_bytes(-(-number.bit_length() // 8)) for number in (numbers.n, numbers.e))
-        key = {"kty": "RSA", "use": "sig", "alg": "RS256", "kid": _KEY_ID, "n": _base64url(n), "e": _base64url(e)}
-        return {"keys": [key]}
+        key = {"kty": "RSA", "use": "sig", "alg": "RS256", "kid": self.key_id, "n": _base64url(n), "e": _base64url(e)}
+        return {"keys": [key, *self.published]}
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
@@ -124,10 +154,19 @@ class TokenServer(WebServer):
                     self._answer(200, {"access_token": server._token(), "token_type": "Bearer"})
 
             def do_GET(self) -> None:
-                self._answer(200, server._keys())
+                server.got.append(self.path)
+                server.released.wait(60)
+                if self.path in server.answers:
+                    self._send(*server.answers[self.path])
+                elif self.path.endswith("/.well-known/openid-configuration"):
+                    self._answer(200, server._description())
+                else:
+                    self._answer(200, server._keys())
 
             def _answer(self, status: int, body: dict[str, Any]) -> None:
-                data = json.dumps(body).encode()
+                self._send(status, json.dumps(body).encode())
+
+            def _send(self, status: int, data: bytes) -> None:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))

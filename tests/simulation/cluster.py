@@ -868,11 +868,10 @@ class Cluster:
             or not broker.alive
         ):
             return
-        if (
-            part.state.leader != leader.broker
-            or part.state.epoch != leader.epoch
-            or tuple(sorted(isr)) == part.state.isr
-        ):
+        known = broker.view.get(part.place)
+        # A request that names an older version is rejected (KIP-497: INVALID_UPDATE_VERSION). The leader repeats it when it knows the
+        # newer one.
+        if known is None or known.version != part.state.version or tuple(sorted(isr)) == part.state.isr:
             return
         # Until the expanded ISR is confirmed, the high watermark waits for its replicas all the same (maximal ISR).
         leader.isr = tuple(sorted({*leader.isr, *isr}))

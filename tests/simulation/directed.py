@@ -297,9 +297,9 @@ def deposed_source_leader_that_stays(scenario: Scenario) -> None:
     _start(scenario)
     world.run(8.0)
     _cut_off(scenario, scenario.source, (TOPIC, 0), 1000.0)
-    before = scenario.oracle.seen[0].offset
+    before = dict(scenario.oracle.seen[0].offsets)
     world.run(world.now + 30.0)
-    if scenario.oracle.seen[0].offset == before:
+    if scenario.oracle.seen[0].offsets == before:
         part = scenario.source.partitions[(TOPIC, 0)]
         end = part.replicas[part.state.leader].high_watermark
         rows = [(row.state, row.position, row.high_watermark) for row in scenario.driver.progress()]
@@ -380,6 +380,20 @@ def retention_after_crash_stops(scenario: Scenario) -> None:
     world.run(world.now + 4.0)
 
 
+def delayed_packets(scenario: Scenario) -> None:
+    """Every packet is delayed, and old batches of transactions are sent one at a time: copying takes minutes, and ends."""
+    scenario.world.run(2.0)
+    for _ in range(1000):
+        scenario._produce_batch(0)
+
+
+def _slow_and_old(profile: Profile) -> None:
+    profile.slow_packets = 1.0
+    profile.batch_s = 60.0
+    profile.age_ms = (30 * 86_400_000,)
+    profile.transactions = profile.read_committed = True
+
+
 TWO_ELECTIONS = Schedule(two_elections)
 DEPOSED_LOG = Schedule(deposed_log)
 WRITTEN_PAST_THE_CUT = Schedule(written_past_the_cut, _old_source)
@@ -396,6 +410,7 @@ DEPOSED_THAT_STAYS = Schedule(deposed_source_leader_that_stays, lambda profile: 
 LATE_VALIDATION = Schedule(late_validation, _old_source)
 RETENTION_AFTER_CRASH = Schedule(retention_after_crash, _seldom)
 RETENTION_AFTER_CRASH_STOPS = Schedule(retention_after_crash_stops, _seldom)
+DELAYED_PACKETS = Schedule(delayed_packets, _slow_and_old)
 
 DIRECTED: tuple[Schedule, ...] = (
     TWO_ELECTIONS,
@@ -412,6 +427,7 @@ DIRECTED: tuple[Schedule, ...] = (
     LATE_VALIDATION,
     RETENTION_AFTER_CRASH,
     RETENTION_AFTER_CRASH_STOPS,
+    DELAYED_PACKETS,
 )
 
 

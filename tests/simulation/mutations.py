@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mm2.copy.executor import history
+from mm2.copy.executor import continued_sessions, history
+from mm2.copy.executor.commits import Commits
 from mm2.copy.executor.continued_sessions import ContinuedSessions
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.cursor import Cursor
@@ -28,7 +29,7 @@ from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.copy.executor.window import Window
 from mm2.copy.ledger import Ledger
-from mm2.copy.session import Lease, Start, count_after
+from mm2.copy.session import Lease, LedgerEntry, Start, count_after
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import LATEST, TopicPartition
 from mm2.mirror.source_task import MirrorSourceTask
@@ -41,7 +42,13 @@ from tests.simulation.directed import (
     Schedule,
     direct,
 )
-from tests.simulation.directed_target import DEPOSED_TARGET_LEADER, LATE_OLD_BATCH, REVIVED_SESSION
+from tests.simulation.directed_target import (
+    DEPOSED_TARGET_LEADER,
+    LATE_ELSEWHERE,
+    LATE_OLD_BATCH,
+    POLICY_CHANGES,
+    REVIVED_SESSION,
+)
 from tests.simulation.scenario import Profile, Result, run
 
 _OLD_MS = 30 * 86_400_000
@@ -98,6 +105,12 @@ def _short(profile: Profile) -> None:
     _forgetful(profile)
     profile.batch_s = 4.0
     profile.commit_ms = 200
+
+
+def _lasting(profile: Profile) -> None:
+    """A micro-batch that does not end: the next one would continue."""
+    _forgetful(profile)
+    profile.batch_s = 3600.0
 
 
 def _frozen(profile: Profile) -> None:
@@ -247,6 +260,25 @@ def _without_ended(
     return {tp: question._replace(ended=()) for tp, question in _questions(self, asked).items()}
 
 
+_take_over = ContinuedSessions.take_over
+
+
+async def _without_look_up_elsewhere(self: ContinuedSessions, asking: list[tuple[Cursor, LedgerEntry]]) -> None:
+    await _take_over(self, [(cursor, entry) for cursor, entry in asking if not cursor.is_elsewhere])
+    elsewhere: dict[TopicPartition, int | None] = {
+        cursor.partition: entry.mark.source for cursor, entry in asking if cursor.is_elsewhere
+    }
+    if elsewhere:
+        self._new_sessions.open(elsewhere)
+
+
+_entry = Commits.entry
+
+
+def _entry_in_the_new_topic(self: Commits, cursor: Cursor) -> LedgerEntry:
+    return _entry(self, cursor).replace(remote_topic=cursor.outbox.partition.topic)
+
+
 #: Reverts S8, which alone keeps old batches from overtaking each other.
 _AT_ONCE_BEHIND: Final = (Outbox, "may_be_processed_late", lambda *_: False)
 #: Reverts R3: as in version 0.2, a session does not name those that ended before it. With R3, the late entry that C7 excludes names the
@@ -267,7 +299,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ((Outbox, "has_room", _depth_whatever_age), _AT_ONCE_BEHIND),
         ("replication", "errors"),
         _forgetful,
-        first_seed=144,
+        first_seed=155,
     ),
     Mutation(
         "S3",
@@ -296,7 +328,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a look-up may be of any leader epoch",
         ((TargetLookUp, "progress", _progress_of_any_epoch),),
         schedule=DEPOSED_TARGET_LEADER,
-        first_seed=95,  # one seed in about a hundred finds it
+        first_seed=102,  # one seed in about a hundred finds it
     ),
     Mutation(
         "L1",
@@ -304,6 +336,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ((TargetLookUp, "_stable_ends", _ends_at_once),),
         ("replication", "move", "errors", "crash"),
         _short,
+        first_seed=15,
     ),
     Mutation(
         "L1",
@@ -353,7 +386,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ((NewSessions, "_open_one", _at_once(_open_one)),),
         ("crash", "stall", "reset"),
         _short,
-        first_seed=24,
+        first_seed=36,
     ),
     Mutation(
         "C7",
@@ -367,6 +400,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ((Copier, "_starts", _clean_when_idle),),
         ("network", "stall"),
         _short,
+    ),
+    Mutation(
+        "progress",
+        "nothing is sent after an error",
+        ((ProduceOutcomes, "_start_over", lambda *_: None),),
+        ("errors",),
+        _lasting,
     ),
     Mutation(
         "R2",
@@ -392,6 +432,30 @@ MUTATIONS: tuple[Mutation, ...] = (
         "they are looked for at the next take-over only",
         ((ProgressLookUps, "_questions", _without_ended),),
         schedule=REVIVED_SESSION,
+    ),
+    Mutation(
+        "R8",
+        "a session continues in a remote topic of another name",
+        ((SessionTable, "is_elsewhere", lambda *_: False),),
+        schedule=POLICY_CHANGES,
+    ),
+    Mutation(
+        "R8",
+        "records in flight to the topic with the old name are not looked up",
+        ((ContinuedSessions, "take_over", _without_look_up_elsewhere),),
+        schedule=POLICY_CHANGES,
+    ),
+    Mutation(
+        "R8",
+        "while they are read past, the ledger names the topic with the new name",
+        ((Commits, "entry", _entry_in_the_new_topic),),
+        schedule=POLICY_CHANGES,
+    ),
+    Mutation(
+        "R8",
+        "one look-up in the topic with the old name is enough",
+        ((continued_sessions, "_is_settled", lambda *_: True),),
+        schedule=LATE_ELSEWHERE,
     ),
     Mutation(
         "R4",

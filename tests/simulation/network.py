@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 Bytes = bytes | bytearray | memoryview
+_SLOW_PACKET_S = 0.3  # at most
 
 
 class Listener(Protocol):
@@ -210,8 +211,13 @@ class Network:
     def delay_s(self) -> float:
         random = self.world.random.random
         if self.slow and random() < self.slow:
-            return random() * 0.3
+            return random() * _SLOW_PACKET_S
         return 0.0001 + random() * 0.001
+
+    @property
+    def mean_delay_s(self) -> float:
+        """The mean of `delay_s`."""
+        return self.slow * _SLOW_PACKET_S / 2 + (1 - self.slow) * 0.0006
 
     def dial(self, host: str, port: int, settings: ClientSettings, *, deadline: float, who: str) -> Stream:
         """Replaces `mm2.kafka.dial.dial`."""

@@ -42,7 +42,7 @@ def record_value(partition: int, serial: int, aborted: bool) -> bytes:
 class Seen:
     """The records of one partition on the target below the high watermark."""
 
-    offset: int = 0
+    offsets: dict[str, int] = field(default_factory=dict)  # by remote topic
     serials: list[int] = field(default_factory=list)
     counts: dict[int, int] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
@@ -75,13 +75,17 @@ class Excuses:
 
 
 class Oracle:
-    """``topic`` and ``remote`` are the names on source and target."""
+    """``topic`` and ``remote`` are the names on source and target; ``former`` are remote topics before a change of the policy.
+
+    Their records count together: each is in one of them.
+    """
 
     def __init__(self, source: Cluster, target: Cluster, topic: str, remote: str, partitions: int) -> None:
         self.source = source
         self.target = target
         self.topic = topic
         self.remote = remote
+        self.former: set[str] = set()
         self.partitions = partitions
         self.read_committed = False
         self.excuses = Excuses()
@@ -146,33 +150,37 @@ class Oracle:
 
     # -- the target
 
+    def rename(self, remote: str) -> None:
+        """The replication policy gives the remote topic another name."""
+        self.former.add(self.remote)
+        self.remote = remote
+
     def target_advanced(self, _node: int, replica: Replica) -> None:
         """The target's high watermark has moved: I1."""
-        if replica.topic != self.remote:
+        topic = replica.topic
+        if topic != self.remote and topic not in self.former:
             return
         index = replica.partition
         seen = self.seen[index]
         if index in self.excuses.target_cut:
             seen.free = True
             return
-        for batch in replica.read(seen.offset, replica.high_watermark, 1 << 30):
-            if batch.base != seen.offset:
-                raise Violation(
-                    "simulation", f"{self.remote}-{index} has a batch at {batch.base}, expected {seen.offset}"
-                )
-            seen.offset = batch.after
+        for batch in replica.read(seen.offsets.get(topic, 0), replica.high_watermark, 1 << 30):
+            if batch.base != seen.offsets.get(topic, 0):
+                raise Violation("simulation", f"{topic}-{index} has a batch at {batch.base}, expected {seen.offsets}")
+            seen.offsets[topic] = batch.after
             if batch.control is None:
                 for record in batch.records:
-                    self._arrived(index, seen, parse(record.value))
+                    self._arrived(topic, index, seen, parse(record.value))
 
-    def _arrived(self, index: int, seen: Seen, what: tuple[int, bool]) -> None:
+    def _arrived(self, topic: str, index: int, seen: Seen, what: tuple[int, bool]) -> None:
         serial, aborted = what
         self.checked += 1
         seen.serials.append(serial)
         seen.counts[serial] = seen.counts.get(serial, 0) + 1
         if self.excuses.resets.get(index):
             return
-        where = f"{self.remote}-{index} at target offset {seen.offset}"
+        where = f"{topic}-{index} at target offset {seen.offsets[topic]}"
         if index in self.broken:
             return
         if seen.counts[serial] > 1 and self._has_returned(index, serial):
@@ -288,7 +296,8 @@ class Oracle:
             gaps = [gap for chunk in chunks for gap in chunk.gaps]
             first = 0
             if chunks and chunks[0].number > 0:  # earlier chunks were deleted
-                first = min(row[0] for row in [*chunks[0].segments, *chunks[0].gaps])
+                rows = [*chunks[0].segments, *chunks[0].gaps]  # none after a change of the policy
+                first = min((row[0] for row in rows), default=leader.high_watermark)
             explained = {offset for gap in gaps for offset in range(gap.first, gap.after) if offset >= first}
             copied = {offset for offset, _ in self.expected(index)}
             absent = set(range(first, leader.high_watermark)) - copied

@@ -38,9 +38,11 @@ from tests.simulation.storage import Replica, batch_at
 from tests.simulation.world import Lock, Secrets, World, patched
 
 TOPIC, REMOTE, OFFSETS = "orders", "A.orders", "mm2-offsets.A.internal"
+OTHER = "A-orders"  # the remote topic under the other policy
 CONNECTOR = "MirrorSourceConnector"
 _MONTH_MS = 30 * 86_400_000
-_REST_S = 240.0
+_REST_S = 240.0  # to recover from the faults
+_APPEND_S = 0.003  # until both followers have a batch and the leader knows it
 _DONE_S = 3.0
 
 #: Faults by family: names of methods of `Scenario`.
@@ -61,6 +63,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "reset": ("reset_position",),
     "rules": ("change_isolation",),
 }
+#: Faults that are in a run only if they are requested, so that the seeds of earlier runs keep their schedules.
+REQUESTED: dict[str, tuple[str, ...]] = {"policy": ("change_policy",)}
 
 
 @dataclass
@@ -196,6 +200,8 @@ class Scenario:
         """Create the topics, a backlog and the flow."""
         self.source.create(TOPIC, self.profile.partitions)
         self.target.create(REMOTE, self.profile.partitions)
+        if "policy" in self.profile.families:
+            self.add_other_topic()
         self.target.create(OFFSETS, 2)
         self.target.create(ledger_topic("A"), 1)
         self.target.late_topics = {OFFSETS, ledger_topic("A")}
@@ -205,6 +211,10 @@ class Scenario:
                 self._produce_batch(index)
         self.world.after(0.01, self._produce)
         self.driver.start()
+
+    def add_other_topic(self) -> None:
+        """Create the remote topic that the other policy names."""
+        self.target.create(OTHER, self.profile.partitions)
 
     # -- callbacks of the clusters
 
@@ -519,7 +529,6 @@ class Scenario:
 
     def change_isolation(self) -> None:
         """The task is killed or stopped, its isolation level changes, it starts again."""
-        random = self.world.random
 
         def change() -> bool:
             committed = not self.driver.spec.read_committed
@@ -528,9 +537,29 @@ class Scenario:
             self.oracle.excuses.aborted = True
             return True
 
+        self._change_between_starts(change)
+
+    def change_policy(self) -> None:
+        """The task is killed or stopped, its replication policy changes, it starts again."""
+
+        def change() -> bool:
+            self.use_other_policy()
+            return True
+
+        self._change_between_starts(change)
+
+    def use_other_policy(self) -> None:
+        """The next task copies to the remote topic that the other policy names."""
+        remote = OTHER if self.oracle.remote == REMOTE else REMOTE
+        parts = tuple(_replace(part, remote_topic=remote) for part in self.driver.spec.partitions)
+        self.world.say("the policy changes", remote=remote)
+        self.driver.spec = _replace(self.driver.spec, partitions=parts)
+        self.oracle.rename(remote)
+
+    def _change_between_starts(self, change: Callable[[], bool]) -> None:
         if self._starting:
             return
-        if random.random() < 0.5:
+        if self.world.random.random() < 0.5:
             self.restart_task(change)
             return
         self._starting = True
@@ -613,7 +642,7 @@ class Scenario:
 
     def chaos(self) -> None:
         """Inject random faults until the profile's duration has passed."""
-        names = [name for family in self.profile.families for name in FAMILIES[family]]
+        names = [name for family in self.profile.families for name in (FAMILIES | REQUESTED)[family]]
         end_s = self.world.now + self.profile.chaos_s
 
         def strike() -> None:
@@ -650,22 +679,8 @@ class Scenario:
         for index in range(self.profile.partitions):
             self._produce_batch(index)
         self._end_transactions()
-        deadline = self.world.now + _REST_S
-        complete: set[int] = set()
-        while self.world.now < deadline and len(complete | self._stopped().keys()) < self.profile.partitions:
-            self.world.run(self.world.now + 1.0)
-            complete = {index for index in range(self.profile.partitions) if self._is_complete(index)}
-        self.world.run(self.world.now + _DONE_S)
+        self._await_ends()
         stopped = self._stopped()
-        for index in range(self.profile.partitions):
-            if index not in stopped and index not in complete:
-                rows = [row for row in self.driver.progress() if row.partition == index]
-                trouble = self.driver.lane.blocked_reason if self.driver.lane is not None else "no lane"
-                raise Violation(
-                    "stuck",
-                    f"{TOPIC}-{index} does not reach the end of its source in {_REST_S:.0f} s: {trouble} "
-                    f"{[(row.state, row.reason, row.position, row.high_watermark) for row in rows]}",
-                )
         self.oracle.finish(stopped)
         ledger = self.written_ledger()
         self.oracle.explain(stopped, ledger)
@@ -677,6 +692,41 @@ class Scenario:
         for index, note in notes.items():
             if "note" not in self.oracle.excuses.stops.get(index, set()):
                 raise Violation("note", f"{TOPIC}-{index}: {note}")
+
+    def _await_ends(self) -> None:
+        """Wait until each partition has stopped or reached the end of its source. Raises Violation for one that has not."""
+        began_s, limit_s = self.world.now, self._limit_s()
+        complete: set[int] = set()
+        moved: dict[int, tuple[int, float]] = {}  # newest position, and since when
+        while self.world.now < began_s + limit_s and len(complete | self._stopped().keys()) < self.profile.partitions:
+            self.world.run(self.world.now + 1.0)
+            complete = {index for index in range(self.profile.partitions) if self._is_complete(index)}
+            for row in self.driver.progress():
+                if row.position > moved.get(row.partition, (-1, 0.0))[0]:
+                    moved[row.partition] = row.position, self.world.now
+        self.world.run(self.world.now + _DONE_S)
+        for index in sorted(set(range(self.profile.partitions)) - complete - self._stopped().keys()):
+            rows = [row for row in self.driver.progress() if row.partition == index]
+            trouble = self.driver.lane.blocked_reason if self.driver.lane is not None else "no lane"
+            still_s = self.world.now - moved.get(index, (-1, began_s))[1]
+            raise Violation(
+                "stuck",
+                f"{TOPIC}-{index} does not reach the end of its source in {limit_s:.0f} s, and has not advanced for "
+                f"{still_s:.0f} s: {trouble} {[(row.state, row.reason, row.position, row.high_watermark) for row in rows]}",
+            )
+
+    def _limit_s(self) -> float:
+        """The time within which the rest must be copied. Old batches are sent one at a time (rules S1, S8), between commits:
+        each may take three times the mean time of a request.
+        """
+        positions = {row.partition: row.position for row in self.driver.progress()}
+        leaders = {index: self.source.leader_replica((TOPIC, index)) for index in range(self.profile.partitions)}
+        batches = sum(
+            batch.after > positions.get(index, 0)
+            for index, leader in leaders.items()
+            for batch in (leader.log if leader is not None else ())
+        )
+        return _REST_S + batches * 3 * (2 * self.network.mean_delay_s + _APPEND_S)
 
     def written_ledger(self, *, compacted: bool = False) -> Ledger:
         """The ledger from its leader's log; ``compacted``: with the last record of each key only."""
@@ -696,7 +746,7 @@ class Scenario:
         return {row.partition: (row.state, row.reason) for row in self.driver.progress() if row.stopped}
 
 
-def _replace(spec: CopySpec, **changes: Any) -> CopySpec:
+def _replace(spec: Any, **changes: Any) -> Any:
     import dataclasses  # noqa: PLC0415
 
     return dataclasses.replace(spec, **changes)

@@ -45,12 +45,17 @@ def test_invariants_hold_in_schedules_that_once_broke_the_protocol() -> None:
     assert printed.count(": 0 of 2 seeds") == len(printed.splitlines()) == len(DIRECTED) + len(TARGET)
 
 
-@pytest.mark.parametrize("rule", ["S8", "C7"])
+@pytest.mark.parametrize("rule", ["S8", "C7", "R8"])
 def test_rules_that_only_written_schedules_need_are_found_missing(rule: str) -> None:
-    """S8, L7 and C7: drawn schedules hardly ever meet the combination of faults that each of them is for."""
+    """S8, L7, C7 and R8: drawn schedules hardly ever meet the combination of faults that each of them is for."""
     printed = simulation("--mutations", "--rule", rule, "--seconds", "20")
     assert printed
     assert all(line.startswith("found ") for line in printed.splitlines())
+
+
+def test_a_partition_that_does_not_advance_is_found() -> None:
+    """The mutation `progress` sends nothing after an error."""
+    assert simulation("--mutations", "--rule", "progress").startswith("found ")
 
 
 def test_a_seed_replays_exactly() -> None:

@@ -250,6 +250,7 @@ def test_a11_basic_auth_rejects_requests_without_credentials(broker: LocalKafka,
             "bootstrap.servers": broker.bootstrap,
             "rest.extension.classes": f"{module}.BasicAuthSecurityRestExtension",
             "java.security.auth.login.config": str(login),
+            "rest.unauthenticated.access": "none",
         },
     )
     worker.rest.http.auth = ("admin", "s3cret-word")
@@ -258,7 +259,7 @@ def test_a11_basic_auth_rejects_requests_without_credentials(broker: LocalKafka,
         for auth in (None, ("admin", "wrong"), ("nobody", "s3cret-word"), ("", "")):
             refused = httpx.get(f"{base}/connectors", auth=auth, trust_env=False)
             assert refused.status_code == 401
-            assert refused.json() == {"error_code": 401, "message": "User cannot access the resource."}
+            assert refused.json()["error_code"] == 401
         assert worker.rest.get("/connectors") == []
         # Requests between workers are signed instead (here: not supported).
         assert httpx.put(f"{base}/connectors/x/fence", trust_env=False).status_code != 401

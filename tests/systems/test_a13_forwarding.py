@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from mm2.connect.rest import local_processes
+from mm2.connect.rest.local_processes import token_of
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create
@@ -160,6 +163,7 @@ def test_a13_the_credentials_of_the_client_are_forwarded(broker: LocalKafka, uni
     props = distributed_props(broker.bootstrap, unique) | {
         "rest.extension.classes": "BasicAuthSecurityRestExtension",
         "java.security.auth.login.config": str(folder / "login.conf"),
+        "rest.unauthenticated.access": "none",
     }
     leader, follower = DistributedWorker(folder / "leader", props), DistributedWorker(folder / "follower", props)
     leader.rest.http.auth = follower.rest.http.auth = ("u", "p")
@@ -167,6 +171,33 @@ def test_a13_the_credentials_of_the_client_are_forwarded(broker: LocalKafka, uni
         wait_until(lambda: follows(follower), 60, detail=follower.tail)
         follower.rest.create("x", counting(unique))
         follower.rest.await_running("x", 1)
+
+
+def audited(worker: DistributedWorker) -> list[dict[str, str]]:
+    """The changes in the audit log of a worker."""
+    lines = [json.loads(line) for line in worker.log.read_text().splitlines() if '"mm2.audit"' in line]
+    return [line for line in lines if line["result"] == "done"]
+
+
+def test_a13_a_worker_vouches_for_a_client_that_the_leader_does_not_know(
+    broker: LocalKafka, unique: str, folder: Path
+) -> None:
+    """The token of one worker is unknown to the others; the leader trusts the signature of the group."""
+    create(broker, unique)
+    props = distributed_props(broker.bootstrap, unique) | {"rest.unauthenticated.access": "none"}
+    leader, follower = DistributedWorker(folder / "leader", props), DistributedWorker(folder / "follower", props)
+    with leader, follower:
+        token = next(
+            token_of(process) for process in local_processes.processes() if process.url.endswith(f":{follower.port}/")
+        )
+        assert follower.rest.http.get("/connectors").status_code == 401
+        follower.rest.http.headers["Authorization"] = f"Bearer {token}"
+        assert leader.rest.http.get("/connectors", headers=follower.rest.http.headers).status_code == 401
+        wait_until(lambda: follows(follower), 60, detail=follower.tail)
+        follower.rest.create("x", counting(unique))
+        follower.rest.await_running("x", 1)
+        # The audit log of the leader names the client.
+        wait_until(lambda: any(line["kind"] == "local" for line in audited(leader)), 20, detail=leader.tail)
 
 
 def test_a13_a_request_is_not_forwarded_twice(broker: LocalKafka, unique: str, folder: Path) -> None:

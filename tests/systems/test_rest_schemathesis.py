@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import hypothesis
@@ -15,6 +16,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 
+from tests.support.slow_clients import Attack, withstand
 from tests.systems.workers import DistributedWorker
 
 load_all_checks()
@@ -33,6 +35,28 @@ NOT_CONNECT_S = ("not_a_server_error", "negative_data_rejection", "positive_data
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
 def test_no_response_is_500_outside_the_list(worker: DistributedWorker, mode: GenerationMode) -> None:
+    ask_all(worker, mode)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_attack_from_another_address_changes_no_response(worker: DistributedWorker) -> None:
+    """Big bodies, slow clients and many connections; ``/health`` answers, and the memory is returned."""
+
+    def attack(port: int) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            attacking = pool.submit(
+                Attack(bodies=40, body_bytes=16 * 1024 * 1024, connections=1500, slow_s=30.0).run, port
+            )
+            while not attacking.done():
+                ask_all(worker, GenerationMode.POSITIVE)
+            attacking.result()
+
+    ask_all(worker, GenerationMode.POSITIVE)
+    withstand(worker.port, worker.pid, attack, connections=300)
+
+
+def ask_all(worker: DistributedWorker, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_url(f"{worker.rest.url}/openapi.json")
     asked: list[str] = []
     for found in schema.get_all_operations():

@@ -34,6 +34,7 @@ FIXED_IN = [
     ("orjson", "3.9.15", "CVE-2024-27454"),
     ("pycryptodomex", "3.19.1", "CVE-2023-52323"),
     ("pygments", "2.15.0", "CVE-2022-40896"),
+    ("pyjwt", "2.13.0", "CVE-2026-48526"),
     ("pyspark", "3.5.2", "CVE-2025-55039"),
     ("python-multipart", "0.0.18", "CVE-2024-53981"),
     ("python-socketio", "5.14.0", "CVE-2025-61765"),

@@ -257,6 +257,13 @@ class HealthInfo:
         """``{"status", "message"}``."""
         return {"status": self.status, "message": self.message}
 
+    def without_details(self) -> HealthInfo:
+        """Only the status, for clients without a role."""
+        if self == self.blocked(self.message):
+            return self.blocked("A flow cannot copy; the role metrics shows which one, and why.")
+        known = {"healthy": self.healthy(), "starting": self.starting(""), "unhealthy": self.unhealthy("")}
+        return known[self.status]
+
     @classmethod
     def healthy(cls) -> HealthInfo:
         """The herder responded."""
@@ -266,6 +273,11 @@ class HealthInfo:
     def starting(cls, details: str) -> HealthInfo:
         """The herder has not responded because it has not started yet; ``details`` name the stage in progress."""
         return cls("starting", f"Worker is still starting up. {details}".rstrip(), 503)
+
+    @classmethod
+    def blocked(cls, details: str) -> HealthInfo:
+        """The herder responds, but its tasks cannot do their work. The status is not 500: a restart would not help."""
+        return cls("unhealthy", details, 503)
 
     @classmethod
     def unhealthy(cls, details: str) -> HealthInfo:

@@ -40,7 +40,7 @@ from mm2.connect.herder.requests import StagedFuture, StageTracker, Steps, faile
 from mm2.connect.herder.starts import restart_plan
 from mm2.connect.herder.tick import HerderTick
 from mm2.connect.herder.validation import ConnectorValidation
-from mm2.connect.request_signing import RequestSignature
+from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.counters import RebalanceCounters
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import Worker
@@ -316,15 +316,31 @@ class DistributedHerder(AbstractHerder):
 
     # -- between workers
 
-    def put_task_configs(
-        self, name: str, configs: Sequence[Props], signature: RequestSignature | None
-    ) -> StagedFuture[None]:
-        def put() -> None:
-            self.require_leader("write task configurations")
-            self._known(name)
-            self._privileges.put_task_configs(name, configs)
+    @property
+    def session_key(self) -> SessionKey | None:
+        return self._session_keys.current if self.verifies_signatures else None
 
-        return self._if_signed(signature, lambda: self.later(put, f"writing the task configs of connector {name}"))
+    @property
+    def verifies_signatures(self) -> bool:
+        return self._member.signs_requests
+
+    def require_signature(self) -> None:
+        self._session_keys.verify(None)
+
+    def put_task_configs(
+        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None
+    ) -> StagedFuture[None]:
+        def begin() -> StagedFuture[None]:
+            parsed = configs()
+
+            def put() -> None:
+                self.require_leader("write task configurations")
+                self._known(name)
+                self._privileges.put_task_configs(name, parsed)
+
+            return self.later(put, f"writing the task configs of connector {name}")
+
+        return self._if_signed(signature, begin)
 
     def fence_zombies(self, name: str, signature: RequestSignature | None) -> StagedFuture[None]:
         return self._if_signed(signature, lambda: self.begin_fencing(name))

@@ -15,7 +15,7 @@ these errors carry the URL to forward to.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +34,7 @@ from mm2.connect.herder.answers import (
     TaskStateInfo,
 )
 from mm2.connect.herder.requests import StagedFuture, WorkerStage
-from mm2.connect.request_signing import RequestSignature
+from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.stores.config_state import ConnectorTaskId, Props, RestartRequest, TargetState
 
 if TYPE_CHECKING:
@@ -191,13 +191,27 @@ class Herder(ABC):
 
     # -- between workers
 
+    @property
+    def session_key(self) -> SessionKey | None:
+        """The key that signs requests between the workers of the group; None if they are not signed, or before there is one."""
+        return None
+
+    @property
+    def verifies_signatures(self) -> bool:
+        """Whether `put_task_configs` and `fence_zombies` reject unsigned requests."""
+        return True
+
+    @abstractmethod
+    def require_signature(self) -> None:
+        """Raises BadRequest if worker-to-worker requests must be signed: for a request without a signature."""
+
     @abstractmethod
     def put_task_configs(
-        self, name: str, configs: Sequence[Props], signature: RequestSignature | None
+        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None
     ) -> StagedFuture[None]:
-        """Publish the task configurations of a follower's connector. The signature is checked first.
+        """Publish the task configurations of a follower's connector.
 
-        Fails with BadRequest (missing or malformed signature, connector stopped), Forbidden (wrong signature), NotReady
+        ``configs`` parses them; it is called only if the signature is valid, and its exceptions are raised. Fails with BadRequest (missing or malformed signature, connector stopped), Forbidden (wrong signature), NotReady
         (no key yet), NotLeader, NotFound or RebalanceNeeded; standalone: NotSupported.
         """
 

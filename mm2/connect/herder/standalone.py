@@ -196,8 +196,11 @@ class StandaloneHerder(AbstractHerder):
 
     # -- between workers
 
+    def require_signature(self) -> None:
+        return  # the requests themselves are rejected
+
     def put_task_configs(
-        self, name: str, configs: Sequence[Props], signature: RequestSignature | None
+        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None
     ) -> StagedFuture[None]:
         return self._not_supported("externally setting task configurations")
 

@@ -12,10 +12,13 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2.connect.errors import RequestError
 from mm2.connect.herder.interface import Herder
+from mm2.connect.rest.access.assembly import LocalAccess, access_control
+from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.principal import Role
 from mm2.connect.rest.connector_resources import connectors_router
 from mm2.connect.rest.dispatch import Dispatch
 from mm2.connect.rest.extensions import (
@@ -55,20 +58,44 @@ def worker_resources(
     requests: Requests,
     extensions: Sequence[ConnectRestExtension] = (),
     more: Sequence[APIRouter] = (),
+    *,
+    local: LocalAccess | None = None,
+    redacted: Herder | None = None,
 ) -> Resources:
-    """The complete REST interface of a worker, and ``more``."""
+    """The complete REST interface of a worker, and ``more``. Raises ConfigException.
+
+    ``redacted`` is the herder without secrets in its results, for clients that are not administrators; None: they see what
+    administrators see.
+    """
     configurable = Configurable()
     context = ConnectRestExtensionContext(configurable, ConnectClusterState(herder, settings.limits.request_timeout_s))
     for extension in extensions:
         extension.register(context)
-    app = application([*herder_routers(herder, requests, settings), *more])
-    admin: ASGIApp | None = None
-    if settings.admin_listeners is None:
-        app.routes.extend(loggers_router(herder, requests).routes)
-    elif settings.admin_listeners:
-        admin = Dispatch(application([loggers_router(herder, requests)]))
-    configurable.add_routers(app)
-    return Resources(configurable.around(Dispatch(app)), admin)
+    control = access_control(settings, extensions, local or LocalAccess(), lambda _path: herder.session_key)
+    loggers = loggers_router(herder, requests)
+
+    def served(shown: Herder) -> ASGIApp:
+        app = application([*herder_routers(shown, requests, settings), *more])
+        if settings.admin_listeners is None:
+            app.routes.extend(loggers.routes)
+        configurable.add_routers(app)
+        return Dispatch(app)
+
+    main = served(herder) if redacted is None else _ByRole(served(herder), served(redacted))
+    admin = control.around(Dispatch(application([loggers]))) if settings.admin_listeners else None
+    return Resources(control.around(configurable.around(main)), admin)
+
+
+class _ByRole:
+    """ASGI application: one for administrators, another for all other clients."""
+
+    def __init__(self, complete: ASGIApp, redacted: ASGIApp) -> None:
+        self._complete = complete
+        self._redacted = redacted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_admin = Access.of(scope).role >= Role.ADMIN
+        await (self._complete if is_admin else self._redacted)(scope, receive, send)
 
 
 def herder_routers(

@@ -9,118 +9,88 @@ or, as with Java's scripts, as ``-D`` in the environment variable KAFKA_OPTS. In
         file="/path/to/credentials.properties";
     };
 
-The credentials file has one ``user=password`` per line; with an empty file all requests are accepted, as in Java. It is
-read when the worker starts. User names and passwords never appear in logs or messages.
+The credentials file has one ``user=password`` per line. With an empty file there are no users: Java then accepts all
+requests, here clients have the role of ``rest.unauthenticated.access``. Unlike in Java, a password may be a hash, and the
+file is read again when it changes. Passwords never appear in logs or messages.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hmac
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import structlog
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2 import __version__
 from mm2.config.configdef import ConfigException
 from mm2.config.java_options import system_property
-from mm2.config.properties import parse_properties
 from mm2.config.rest_keys import LOGIN_CONFIG_KEY
-from mm2.connect.rest.dispatch import resource_path
+from mm2.connect.rest.access.credentials import Credentials, CredentialsFile, Users
+from mm2.connect.rest.access.principal import Authenticator, Kind, Peer, Principal, WrongCredentials
+from mm2.connect.rest.access.throttle import FailureThrottle
 from mm2.connect.rest.extensions import ConnectRestExtension, ConnectRestExtensionContext
-from mm2.connect.rest.failures import error_answer
 from mm2.kafka.jaas import JaasError, parse_jaas
-
-log = structlog.get_logger(__name__)
 
 LOGIN_MODULE: Final = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule"
 _ENTRY: Final = "KafkaConnect"
 _SECTION: Final = re.compile(
     r"""(?P<name>[\w.-]+)\s*\{(?P<body>(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^"'}])*)\}\s*;"""
 )
-INTERNAL_PATHS: Final = {
-    "POST": re.compile(r"(?:/[^/]+){0,3}/connectors/[^/]+/tasks"),
-    "PUT": re.compile(r"(?:/[^/]+){0,3}/connectors/[^/]+/fence"),
-}
-"""Paths of worker-to-worker requests by method; they are signed instead. In MirrorMaker they begin with the flow."""
-_UNAUTHORIZED: Final = 401
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """The users that are authenticated."""
-
-    passwords: Mapping[str, str] = field(repr=False)
-
-    def allow(self, authorization: str | None) -> str | None:
-        """The user of an Authorization header, "-" when authentication is disabled, None when it fails."""
-        if not self.passwords:
-            return "-"
-        user, password = _user_and_password(authorization)
-        # Compared for unknown users, too, so that the response time reveals nothing.
-        expected = self.passwords.get(user, "")
-        same = hmac.compare_digest(password.encode(), expected.encode())
-        return user if same and user in self.passwords else None
 
 
 class BasicAuthSecurityRestExtension(ConnectRestExtension):
-    """Rejects requests without valid ``Authorization: Basic`` credentials with 401."""
+    """Authenticates users of a file by ``Authorization: Basic``."""
 
     def __init__(self) -> None:
-        self._credentials = Credentials({})
+        self._credentials = Credentials(Users({}))
 
     def configure(self, configs: Mapping[str, str]) -> None:
         """Read login configuration and credentials. Raises ConfigException naming the file."""
         self._credentials = load_credentials(configs)
 
     def register(self, context: ConnectRestExtensionContext) -> None:
-        """See ConnectRestExtension."""
-        context.configurable.register(lambda app: BasicAuth(app, self._credentials))
+        """See ConnectRestExtension: it has no resources."""
 
-    @property
-    def authenticates(self) -> bool:
-        """False when the credentials file is empty."""
-        return bool(self._credentials.passwords)
+    def authenticators(self) -> Sequence[Authenticator]:
+        """One for passwords, also while the credentials file is empty."""
+        return [PasswordAuthenticator(self._credentials)]
 
     def version(self) -> str:
         """See ConnectRestExtension."""
         return __version__
 
 
-class BasicAuth:
-    """ASGI middleware."""
+class PasswordAuthenticator:
+    """``Authorization: Basic`` (RFC 7617), with a limit on guesses."""
 
-    def __init__(self, app: ASGIApp, credentials: Credentials) -> None:
-        self._app = app
+    def __init__(self, credentials: Credentials, throttle: FailureThrottle | None = None) -> None:
         self._credentials = credentials
+        self._throttle = FailureThrottle() if throttle is None else throttle
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
-        path = resource_path(scope["raw_path"].decode("latin-1"))  # the path that will be matched
-        internal = INTERNAL_PATHS.get(scope.get("method", ""))  # a WebSocket has no method
-        if internal is None or not internal.fullmatch(path):
-            user = self._credentials.allow(Headers(scope=scope).get("authorization"))
-            if user is None:
-                log.debug("request rejected, invalid credentials", path=path)
-                refusal = error_answer(
-                    _UNAUTHORIZED,
-                    "User cannot access the resource.",
-                    {"WWW-Authenticate": 'Basic realm="Kafka Connect"'},
-                )
-                await refusal(scope, receive, send)
-                return
-            scope.setdefault("state", {})["user"] = user
-        await self._app(scope, receive, send)
+    @property
+    def challenge(self) -> str | None:
+        """See Authenticator; the realm is Java's."""
+        return 'Basic realm="Kafka Connect"'
+
+    async def authenticate(self, headers: Headers, peer: Peer) -> Principal | None:
+        """See Authenticator."""
+        found = _user_and_password(headers.get("authorization"))
+        if found is None:
+            return None
+        user, password = found
+        self._throttle.check(user)
+        if not (user and await self._credentials.matches(user, password)):
+            self._throttle.failed(user)
+            raise WrongCredentials("the user is unknown or the password is wrong", user)
+        self._throttle.succeeded(user)
+        return Principal(user, Kind.PASSWORD)
 
 
-def load_credentials(configs: Mapping[str, str]) -> Credentials:
+def load_credentials(configs: Mapping[str, str]) -> CredentialsFile:
     """The credentials that the login configuration names. Raises ConfigException naming the file."""
     location = configs.get(LOGIN_CONFIG_KEY) or system_property(LOGIN_CONFIG_KEY)
     if not location:
@@ -143,10 +113,7 @@ def load_credentials(configs: Mapping[str, str]) -> Credentials:
     file = entry.options.get("file", "").strip()
     if not file:
         raise ConfigException(LOGIN_CONFIG_KEY, location, f'entry {_ENTRY}: the option file="…" is missing')
-    passwords = parse_properties(_read(f"file of {_ENTRY}", file), source=file)
-    if not passwords:
-        log.warning("credentials file is empty, all requests are accepted", file=file)
-    return Credentials(dict(passwords))
+    return CredentialsFile(Path(file))
 
 
 def _read(key: str, location: str) -> str:
@@ -156,10 +123,11 @@ def _read(key: str, location: str) -> str:
         raise ConfigException(key, location, f"the file cannot be read: {error.strerror}") from error
 
 
-def _user_and_password(authorization: str | None) -> tuple[str, str]:
+def _user_and_password(authorization: str | None) -> tuple[str, str] | None:
+    """User and password of a header; None if it is not of this scheme, empty ones if it is malformed."""
     method, _, encoded = (authorization or "").partition(" ")
     if method.lower() != "basic":
-        return "", ""
+        return None
     try:
         user, colon, password = base64.b64decode(encoded.strip(), validate=True).decode("utf-8").partition(":")
     except (binascii.Error, ValueError):

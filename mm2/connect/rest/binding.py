@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
-import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import structlog
 
 from mm2.connect.api import ConnectError
-from mm2.connect.rest.settings import HTTPS, Listener, RestSettings, authority_of, is_loopback, own_address, url_of
-from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, server_context
+from mm2.connect.rest.settings import (
+    HTTP,
+    HTTPS,
+    Listener,
+    RestSettings,
+    authority_of,
+    is_loopback,
+    own_address,
+    url_of,
+)
+from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, ListenerTls
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Port:
-    """A listening socket. ``context`` is the TLS context of https, None for http."""
+    """A listening socket. ``tls`` is the TLS of https, None for http."""
 
     listener: Listener
     socket: socket.socket
-    context: ssl.SSLContext | None
+    tls: ListenerTls | None
 
     @property
     def number(self) -> int:
@@ -37,7 +46,7 @@ class Port:
     @property
     def demands_certificate(self) -> bool:
         """Whether clients need a certificate that the listener trusts (``ssl.client.auth=required``)."""
-        return self.context is not None and self.context.verify_mode is ssl.CERT_REQUIRED
+        return self.tls is not None and self.tls.demands_certificate
 
     @property
     def url(self) -> str:
@@ -64,12 +73,10 @@ class Binding:
                 (self.admin, settings.admin_listeners or (), ADMIN_LISTENERS_PREFIX),
             ):
                 for listener in listeners:
-                    context = (
-                        server_context(settings.props, prefix, settings.client_auth)
-                        if listener.scheme == HTTPS
-                        else None
+                    tls = (
+                        ListenerTls(settings.props, prefix, settings.client_auth) if listener.scheme == HTTPS else None
                     )
-                    ports.append(Port(listener, listener.bind(), context))
+                    ports.append(Port(listener, listener.bind(), tls))
         except OSError as error:
             self.close()
             raise ConnectError(f"Unable to initialize REST server: {error.strerror or error}") from error
@@ -103,6 +110,16 @@ class Binding:
         return url_of(self.settings.advertised_scheme, self.advertised_host, self.advertised_port)
 
     @property
+    def local_url(self) -> str:
+        """The URL for commands on this machine, which send the token there: an address of this machine, or https."""
+        for port in self.main:
+            if port.listener.scheme == HTTP:
+                host = port.socket.getsockname()[0]
+                is_any = ipaddress.ip_address(host.partition("%")[0]).is_unspecified
+                return url_of(HTTP, "127.0.0.1" if is_any else host, port.number)
+        return self.advertised_url
+
+    @property
     def worker_id(self) -> str:
         """``host:port`` as advertised."""
         return authority_of(self.advertised_host, self.advertised_port)
@@ -112,6 +129,11 @@ class Binding:
         # Without a listener of that scheme the worker is behind a proxy; use the first listener.
         same = [port for port in self.main if port.listener.scheme == self.settings.advertised_scheme]
         return (same or self.main)[0]
+
+    @property
+    def https(self) -> tuple[ListenerTls, ...]:
+        """The TLS of all https listeners."""
+        return tuple(port.tls for port in [*self.main, *self.admin] if port.tls is not None)
 
     def close(self) -> None:
         """Release all ports. May be called twice."""

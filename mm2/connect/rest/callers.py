@@ -1,4 +1,4 @@
-"""Origin of requests, and protection against cross-origin requests of browsers.
+"""Protection against cross-origin requests of browsers. It identifies no client: :mod:`mm2.connect.rest.access` does.
 
 A browser sends requests for any page, from inside a firewall and with the user's credentials. The checks are those of
 net/http.CrossOriginProtection of Go 1.25, and more:
@@ -28,7 +28,6 @@ from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.middleware import Origins
 from mm2.connect.rest.settings import HTTP, HTTPS, is_loopback
 
-_KEY: Final = "mm2.caller"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 #: Values of ``Sec-Fetch-Site`` for pages of this server and for URLs entered by the user.
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
@@ -40,22 +39,6 @@ _PAGE_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }
-
-
-@dataclass(frozen=True)
-class Caller:
-    """The origin of a request, as far as the connection shows it."""
-
-    #: From this machine, using one of its names.
-    is_local: bool
-    #: The listener requires a certificate that it trusts.
-    is_certified: bool
-
-    @classmethod
-    def of(cls, scope: Scope) -> Caller:
-        """The caller of a request that has passed :class:`CallerCheck`."""
-        found: Caller = scope[_KEY]
-        return found
 
 
 @dataclass(frozen=True)
@@ -84,13 +67,12 @@ class OwnNames:
 
 
 class CallerCheck:
-    """ASGI middleware in front of all resources of one port; adds the :class:`Caller`. Raises RestFailure."""
+    """ASGI middleware in front of all resources of one port. Raises RestFailure."""
 
     def __init__(self, app: ASGIApp, names: OwnNames, port: Port) -> None:
         self._app = app
         self._names = names
         self._is_loopback = port.is_loopback
-        self._is_certified = port.demands_certificate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -117,9 +99,7 @@ class CallerCheck:
                 _set_headers(MutableHeaders(scope=message), is_foreign=is_foreign)
             await send(message)
 
-        client = scope.get("client")
-        is_local = is_own_name and client is not None and is_loopback(client[0])
-        await self._app({**scope, _KEY: Caller(is_local, self._is_certified)}, receive, send_checked)
+        await self._app(scope, receive, send_checked)
 
     def _is_foreign(self, headers: Headers, authority: str) -> bool:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")

@@ -20,6 +20,8 @@ from mm2.connect.herder.answers import (
     TaskStateInfo,
 )
 from mm2.connect.herder.interface import Herder
+from mm2.connect.rest.access.principal import Role
+from mm2.connect.rest.access.rules import needs
 from mm2.connect.rest.dispatch import CONSUMES_JSON
 from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.forwarding import RemoteAnswer, Requests, relayed, relayed_nothing
@@ -29,12 +31,12 @@ from mm2.connect.rest.request_values import (
     Forward,
     Name,
     TaskNumber,
-    body_of,
     java_bool,
     java_int,
     parse_create_request,
     parse_offsets,
     parse_string_map,
+    read_json,
 )
 from mm2.connect.stores.config_state import ConnectorTaskId, RestartRequest
 
@@ -59,6 +61,7 @@ def connectors_router(herder: Herder, requests: Requests) -> APIRouter:
 
 def _add_reading(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.get("", response_model=list[str] | dict[str, dict[str, Any]], responses=refusals(415))
+    @needs(Role.VIEWER)
     async def list_connectors(expand: Expand = None) -> Response:
         """Names of all connectors; with ``expand``, the requested details of each."""
         names = await requests.ask(herder.connectors)
@@ -67,17 +70,20 @@ def _add_reading(router: APIRouter, herder: Herder, requests: Requests) -> None:
         return JsonAnswer(await requests.ask(_expanded, herder, names, expand))
 
     @router.get("/{connector}", response_model=ConnectorInfo, responses=refusals(404, 409, 415, 500))
+    @needs(Role.VIEWER)
     async def get_connector(connector: Name) -> Response:
         """Configuration and tasks of a connector."""
         return JsonAnswer((await requests.complete(herder.connector_info, connector)).to_json())
 
     @router.get("/{connector}/config", response_model=dict[str, str | None], responses=refusals(404, 409, 415, 500))
+    @needs(Role.VIEWER)
     async def get_config(connector: Name) -> Response:
         """Configuration of a connector; references to secrets are not resolved."""
         config = await requests.complete(herder.connector_config, connector)
         return JsonAnswer(dict(config))
 
     @router.get("/{connector}/status", response_model=ConnectorStateInfo, responses=refusals(404, 415))
+    @needs(Role.VIEWER)
     async def get_status(connector: Name) -> Response:
         """States of a connector and its tasks."""
         return JsonAnswer((await requests.ask(herder.connector_status, connector)).to_json())
@@ -110,9 +116,10 @@ def _add_creation(router: APIRouter, herder: Herder, requests: Requests) -> None
         responses=refusals(408, 409, 413, 415, 500),
         openapi_extra=json_body(CREATE_CONNECTOR),
     )
+    @needs(Role.ADMIN)
     async def create_connector(request: Request, forward: Forward = None) -> Response:
         """Create a connector."""
-        wanted = parse_create_request(await body_of(request))
+        wanted = await read_json(request, parse_create_request)
         config = _named(wanted.name, wanted.config)
         outcome = await requests.complete_or_forward(
             request,
@@ -132,9 +139,10 @@ def _add_creation(router: APIRouter, herder: Herder, requests: Requests) -> None
         responses=refusals(408, 409, 413, 415, 500) | {201: {"model": ConnectorInfo}},
         openapi_extra=json_body(STRINGS),
     )
+    @needs(Role.ADMIN)
     async def put_config(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Create a connector, or replace its configuration."""
-        config = _named(connector, parse_string_map(await body_of(request), "configuration"))
+        config = _named(connector, await read_json(request, parse_string_map, "configuration"))
         outcome: Created | RemoteAnswer = await requests.complete_or_forward(
             request, herder.put_connector_config, connector, config, allow_replace=True
         )
@@ -152,13 +160,15 @@ def _add_modification(router: APIRouter, herder: Herder, requests: Requests) -> 
         responses=refusals(404, 408, 409, 413, 415, 500),
         openapi_extra=json_body(NULLABLE_STRINGS),
     )
+    @needs(Role.ADMIN)
     async def patch_config(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Change parts of a configuration; null removes a key (KIP-477)."""
-        patch = parse_string_map(await body_of(request), "configuration")
+        patch = await read_json(request, parse_string_map, "configuration")
         outcome = await requests.complete_or_forward(request, herder.patch_connector_config, connector, patch)
         return relayed(outcome, 200, lambda created: created.info.to_json())
 
     @router.delete("/{connector}", status_code=204, responses=refusals(404, 409, 415, 500))
+    @needs(Role.ADMIN)
     async def delete_connector(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Delete a connector. Its offsets are kept."""
         return relayed_nothing(await requests.complete_or_forward(request, herder.delete_connector_config, connector))
@@ -166,18 +176,21 @@ def _add_modification(router: APIRouter, herder: Herder, requests: Requests) -> 
 
 def _add_states(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.put("/{connector}/pause", status_code=202, response_class=Response, responses=refusals(404, 415, 500))
+    @needs(Role.OPERATOR)
     async def pause(connector: Name) -> Response:
         """Pause a connector and its tasks."""
         await requests.complete(herder.pause_connector, connector)
         return Response(status_code=202)
 
     @router.put("/{connector}/resume", status_code=202, response_class=Response, responses=refusals(404, 415, 500))
+    @needs(Role.OPERATOR)
     async def resume(connector: Name) -> Response:
         """Resume a paused or stopped connector."""
         await requests.complete(herder.resume_connector, connector)
         return Response(status_code=202)
 
     @router.put("/{connector}/stop", status_code=204, responses=refusals(404, 409, 415, 500))
+    @needs(Role.OPERATOR)
     async def stop(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Stop a connector and remove its tasks (KIP-875)."""
         return relayed_nothing(await requests.complete_or_forward(request, herder.stop_connector, connector))
@@ -189,6 +202,7 @@ def _add_states(router: APIRouter, herder: Herder, requests: Requests) -> None:
         responses=refusals(404, 409, 415, 500)
         | {204: {"description": "The connector, without its tasks, has been restarted."}},
     )
+    @needs(Role.OPERATOR)
     async def restart(
         connector: Name,
         request: Request,
@@ -208,18 +222,21 @@ def _add_states(router: APIRouter, herder: Herder, requests: Requests) -> None:
 
 def _add_tasks(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.get("/{connector}/tasks", response_model=list[TaskInfo], responses=refusals(404, 409, 415, 500))
+    @needs(Role.VIEWER)
     async def get_tasks(connector: Name) -> Response:
         """Configurations of the tasks of a connector."""
         tasks = await requests.complete(herder.task_configs, connector)
         return JsonAnswer([task.to_json() for task in tasks])
 
     @router.get("/{connector}/tasks/{task}/status", response_model=TaskStateInfo, responses=refusals(404, 415))
+    @needs(Role.VIEWER)
     async def get_task_status(connector: Name, task: TaskNumber) -> Response:
         """State of a task."""
         state = await requests.ask(herder.task_status, ConnectorTaskId(connector, java_int(task)))
         return JsonAnswer(state.to_json())
 
     @router.post("/{connector}/tasks/{task}/restart", status_code=204, responses=refusals(404, 409, 415, 500))
+    @needs(Role.OPERATOR)
     async def restart_task(connector: Name, task: TaskNumber, request: Request, forward: Forward = None) -> Response:
         """Restart a task."""
         task_id = ConnectorTaskId(connector, java_int(task))
@@ -228,6 +245,7 @@ def _add_tasks(router: APIRouter, herder: Herder, requests: Requests) -> None:
 
 def _add_topics(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.get("/{connector}/topics", response_model=dict[str, dict[str, list[str]]], responses=refusals(403, 415))
+    @needs(Role.VIEWER)
     async def get_topics(connector: Name) -> Response:
         """Topics that a connector has used (KIP-558)."""
         return JsonAnswer((await requests.ask(herder.connector_topics, connector)).to_json())
@@ -235,6 +253,7 @@ def _add_topics(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.put(
         "/{connector}/topics/reset", status_code=202, response_class=Response, responses=refusals(403, 415, 500)
     )
+    @needs(Role.OPERATOR)
     async def reset_topics(connector: Name) -> Response:
         """Reset the topics that a connector has used."""
         await requests.ask(herder.reset_connector_topics, connector)
@@ -243,6 +262,7 @@ def _add_topics(router: APIRouter, herder: Herder, requests: Requests) -> None:
 
 def _add_offsets(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.get("/{connector}/offsets", response_model=ConnectorOffsets, responses=refusals(404, 409, 415, 500))
+    @needs(Role.VIEWER)
     async def get_offsets(connector: Name) -> Response:
         """Offsets of a connector (KIP-875)."""
         return JsonAnswer((await requests.complete(herder.connector_offsets, connector)).to_json())
@@ -253,13 +273,15 @@ def _add_offsets(router: APIRouter, herder: Herder, requests: Requests) -> None:
         responses=refusals(404, 408, 409, 413, 415, 500),
         openapi_extra=json_body(OFFSETS),
     )
+    @needs(Role.ADMIN)
     async def alter_offsets(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Change offsets of a stopped connector; an offset of null removes the offset of a partition."""
-        offsets = parse_offsets(await body_of(request))
+        offsets = await read_json(request, parse_offsets)
         outcome = await requests.complete_or_forward(request, herder.alter_connector_offsets, connector, offsets)
         return relayed(outcome, 200, lambda message: message.to_json())
 
     @router.delete("/{connector}/offsets", response_model=Message, responses=refusals(404, 409, 415, 500))
+    @needs(Role.ADMIN)
     async def reset_offsets(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Reset the offsets of a stopped connector."""
         outcome = await requests.complete_or_forward(request, herder.reset_connector_offsets, connector)

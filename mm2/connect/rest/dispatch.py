@@ -1,14 +1,13 @@
 """Routes requests to resources by the rules of Jetty and Jersey instead of Starlette's.
 
 Paths are matched percent-encoded, so that a decoded blank or slash never moves a boundary; resources decode their
-parameters themselves (:data:`mm2.connect.rest.request_values.Name`). Order of the checks: path 404, method 405, content
-type 415, accepted types 406.
+parameters themselves (:data:`mm2.connect.rest.request_values.Name`). Order of the checks: the role that the route needs
+401 or 403, path 404, method 405, content type 415, accepted types 406.
 """
 
 from __future__ import annotations
 
 import re
-import urllib.parse
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -19,7 +18,11 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mm2.connect.rest.access.control import Access, audited
+from mm2.connect.rest.access.principal import Role
+from mm2.connect.rest.access.rules import role_of
 from mm2.connect.rest.failures import RestFailure
+from mm2.connect.rest.paths import path_of
 
 #: Tag of resources that accept only JSON.
 CONSUMES_JSON: Final = "json"
@@ -28,8 +31,10 @@ _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _MEDIA_TYPE: Final = re.compile(rf"\s*({_WORD})/({_WORD})\s*(?:;.*)?", re.DOTALL)
-_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_CONTROL: Final = re.compile(r"%(?:[01][0-9A-Fa-f]|7[Ff])")
+#: For paths and methods that do not exist: others than authenticated clients do not learn which do.
+_ANY_ROLE: Final = Role.METRICS
+PREFLIGHT_KEY: Final = "mm2.preflight"
+"""In the scope of a CORS preflight request of an allowed origin; browsers send these without credentials."""
 
 
 class Dispatch:
@@ -42,15 +47,19 @@ class Dispatch:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI. Raises RestFailure."""
         if scope["type"] != "http":
+            Access.of(scope).require(_ANY_ROLE, scope)
             raise RestFailure.plain(404)
-        path = resource_path(scope["path"] if scope.get("path_is_raw") else scope["raw_path"].decode("latin-1"))
+        path = scope["path"] if scope.get("path_is_raw") else path_of(scope)
         scope = {**scope, "path": path, "path_is_raw": True}
         methods = self._methods(scope)
-        if not methods:
-            raise RestFailure.plain(404)
         method = scope["method"]
         if "GET" in methods:
             methods.setdefault("HEAD", methods["GET"])
+        if not scope.get(PREFLIGHT_KEY):
+            needed = role_of(methods[method]) if method in methods else _ANY_ROLE
+            Access.of(scope).require(needed, scope)
+        if not methods:
+            raise RestFailure.plain(404)
         if method == "OPTIONS" and "OPTIONS" not in methods:
             allowed = [*sorted(methods), "OPTIONS"]
             answer = PlainTextResponse(", ".join(allowed), headers={"Allow": ",".join(allowed)})
@@ -65,7 +74,7 @@ class Dispatch:
             check_accept(headers)
         if method == "HEAD":
             scope["method"] = "GET"  # the server omits the body
-        await self._app(scope, receive, send)
+        await audited(self._app, scope, receive, send)
 
     def _methods(self, scope: Scope) -> dict[str, BaseRoute]:
         """The methods that a path supports, and the routes that handle them."""
@@ -79,44 +88,6 @@ class Dispatch:
             for name in found:
                 methods.setdefault(name, route)
         return methods
-
-
-def resource_path(raw: str) -> str:
-    """The path to match: without matrix parameters, dot segments and a trailing slash, still percent-encoded.
-
-    Raises RestFailure 400 for what Jetty 12 rejects: an encoded slash, backslash, dot segment or control character, an
-    empty segment, and escapes that are not UTF-8.
-    """
-    if not raw.startswith("/"):
-        # The absolute form for proxies, or the asterisk.
-        raw = urllib.parse.urlsplit(raw).path or "/"
-    if _BAD_ESCAPE.search(raw) or _CONTROL.search(raw):
-        raise RestFailure(400, "Bad Request")
-    try:
-        urllib.parse.unquote(raw, errors="strict")
-    except UnicodeDecodeError:
-        raise RestFailure(400, "Bad UTF-8 encoding") from None
-    lower = raw.lower()
-    if "%2f" in lower:
-        raise RestFailure(400, "Ambiguous URI path separator")
-    if "%5c" in lower or "\\" in raw:
-        raise RestFailure(400, "Suspicious Path Character")
-    segments: list[str] = []
-    given = raw.split("/")[1:]
-    for position, whole in enumerate(given):
-        segment = whole.partition(";")[0]
-        if segment in {".", ".."}:
-            if segment == "..":
-                if not segments:
-                    raise RestFailure(400, "Bad Request")
-                segments.pop()
-        elif urllib.parse.unquote(segment) in {".", ".."}:
-            raise RestFailure(400, "Ambiguous URI path segment")
-        elif segment:
-            segments.append(segment)
-        elif position < len(given) - 1:
-            raise RestFailure(400, "Ambiguous URI empty segment")
-    return "/" + "/".join(segments)
 
 
 def check_content_type(headers: Headers, *, json_only: bool) -> None:

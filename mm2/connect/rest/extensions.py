@@ -17,7 +17,7 @@ then add resources and filters to the REST interface and read the state of the c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,6 +30,8 @@ from mm2.connect.herder.interface import Herder
 if TYPE_CHECKING:  # the plugin registry imports the base class below and must not load the modules for REST
     from fastapi import APIRouter, FastAPI
     from starlette.types import ASGIApp
+
+    from mm2.connect.rest.access.principal import Authenticator
 
     #: Wraps an ASGI application and sees each request before the resources. Starlette's middleware classes fit.
     Middleware = Callable[[ASGIApp], ASGIApp]
@@ -154,10 +156,12 @@ class ConnectRestExtension(ABC):
     def register(self, context: ConnectRestExtensionContext) -> None:
         """Add resources and filters; called once, before the first request."""
 
-    @property
-    def authenticates(self) -> bool:
-        """Whether its filters reject all unauthenticated requests."""
-        return False
+    def authenticators(self) -> Sequence[Authenticator]:
+        """What recognizes credentials of clients; ``rest.role.*`` give their principals a role.
+
+        A filter can only reject requests in addition: it cannot give a client access.
+        """
+        return ()
 
     def close(self) -> None:  # noqa: B027 - most need nothing
         """The server has stopped."""

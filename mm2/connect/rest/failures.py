@@ -8,6 +8,7 @@ import json
 from typing import Any, Final
 
 import structlog
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from mm2.connect.errors import RequestError
@@ -15,6 +16,7 @@ from mm2.connect.errors import RequestError
 log = structlog.get_logger(__name__)
 
 SERVER_ERROR: Final = 500
+_BAD_REQUEST: Final = 400
 
 
 class RestFailure(Exception):
@@ -55,6 +57,8 @@ def failure_answer(error: BaseException) -> Response:
         return error_answer(error.status, str(error), error.headers)
     if isinstance(error, RequestError):
         return error_answer(error.status, str(error))
+    if isinstance(error, ClientDisconnect):  # no client receives this response
+        return error_answer(_BAD_REQUEST, "The client has closed the connection before the end of its request")
     log.error("REST request failed", exc_info=error)
     return error_answer(SERVER_ERROR, str(error) or type(error).__name__)
 

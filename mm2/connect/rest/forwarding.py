@@ -23,7 +23,9 @@ from mm2.connect.errors import RequestTarget, RequestTimedOut
 from mm2.connect.herder.answers import HealthInfo
 from mm2.connect.herder.interface import Herder, timed_out
 from mm2.connect.request_signing import ALGORITHM_HEADER, SIGNATURE_HEADER
+from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.failures import SERVER_ERROR, JsonAnswer, RestFailure
+from mm2.connect.rest.paths import path_of
 from mm2.connect.rest.request_values import java_bool
 from mm2.connect.tls import client_context
 
@@ -52,13 +54,16 @@ class RestClient:
         self._props = dict(props)
         self._timeout_s = timeout_s
 
-    async def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> RemoteAnswer:
-        """Forward a request. Raises RestFailure: the other worker's error, 409 if it is unreachable, else 500."""
+    async def request(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, voucher: Mapping[str, str] | None = None
+    ) -> RemoteAnswer:
+        """Forward a request. ``voucher``: headers that identify its client. Raises RestFailure: the other worker's error, 409 if it is unreachable, else 500."""
         sent = {
             "Accept": "application/json",
             "User-Agent": "kafka-connect",
             **({"Content-Type": "application/json"} if body else {}),
             **{name: headers[name] for name in PASSED_ON if name in headers},
+            **(voucher or {}),
         }
         try:
             async with httpx.AsyncClient(
@@ -106,6 +111,7 @@ T = TypeVar("T")
 
 #: Concurrent calls into a herder; those that wait for its thread do not count.
 _THREADS: Final = 64
+_HEALTH_THREADS: Final = 2
 
 
 class Requests:
@@ -115,10 +121,13 @@ class Requests:
         self._client = client
         self.timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="rest")
+        #: Not shared, so that calls that hang do not delay the health.
+        self._health_threads = ThreadPoolExecutor(_HEALTH_THREADS, thread_name_prefix="rest-health")
 
     def close(self) -> None:
         """Do not wait for running calls."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._health_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def ask(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of a blocking method, called on a thread, since a store or a plugin may take time.
@@ -133,7 +142,7 @@ class Requests:
 
     async def health(self, herder: Herder, timeout_s: float) -> HealthInfo:
         """Whether the herder's thread responds within the time; otherwise the stage in progress."""
-        future = await self.ask(herder.health)
+        future = await self._outcome(self._health_threads.submit(herder.health))
         try:
             return await self._outcome(future, timeout_s)
         except RequestTimedOut:
@@ -170,7 +179,10 @@ class Requests:
                 ) from elsewhere
             url = forwarded_url(str(elsewhere.forward_url), request.scope, recursive=forward is None)
             log.debug("forwarding request", method=request.method, url=url)
-            return await self._client.request(request.method, url, request.headers, await request.body())
+            body = await request.body()
+            access, target = Access.of(request.scope), httpx.URL(url).raw_path.decode("ascii")
+            voucher = access.voucher(path_of(request.scope), request.method, target, body)
+            return await self._client.request(request.method, url, request.headers, body, voucher)
 
     async def _outcome(self, future: Future[T], timeout_s: float | None = None) -> T:
         # Not asyncio.wrap_future: on a timeout it cancels the herder's future.

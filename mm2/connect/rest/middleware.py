@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from email.utils import formatdate
@@ -18,6 +19,7 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mm2.connect.rest.dispatch import PREFLIGHT_KEY
 from mm2.connect.rest.settings import HeaderRule
 
 #: Java's name of the logger for request lines.
@@ -75,7 +77,7 @@ def request_line(scope: Mapping[str, Any], status: int, sent_bytes: int, took_ms
     headers = Headers(raw=scope["headers"])
     client = scope.get("client")
     target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-    request = f"{scope.get('method', 'GET')} {target.decode('latin-1')} HTTP/{scope['http_version']}"
+    request = f"{scope.get('method', 'GET')} {without_secrets(target.decode('latin-1'))} HTTP/{scope['http_version']}"
     when = datetime.now().astimezone().strftime("%d/%b/%Y:%H:%M:%S %z")
     user = scope.get("state", {}).get("user", "-")
     return " ".join(
@@ -87,20 +89,42 @@ def request_line(scope: Mapping[str, Any], status: int, sent_bytes: int, took_ms
             f'"{_safe(request)}"',
             str(status),
             str(sent_bytes),
-            f'"{_safe(headers.get("referer", "-"))}"',
+            f'"{_safe(without_secrets(headers.get("referer", "-")))}"',
             f'"{_safe(headers.get("user-agent", "-"))}"',
             str(took_ms),
         ]
     )
 
 
+#: Parameters that give access to a page: of socket.io, NiceGUI and the login. Tokens in URLs (RFC 6750, section 2.3) are
+#: not accepted, but a client may send them.
+_SECRETS: Final = frozenset({"sid", "client_id", "code", "access_token"})
+
+
+def without_secrets(url: str) -> str:
+    """A URL without the values of parameters by which another client could take over a page or a session."""
+    path, mark, query = url.partition("?")
+    parts = []
+    for part in query.split("&"):
+        name, equals, _ = part.partition("=")
+        is_secret = equals and urllib.parse.unquote_plus(name) in _SECRETS
+        parts.append(f"{name}=[hidden]" if is_secret else part)
+    return path + mark + "&".join(parts)
+
+
 def _safe(text: str) -> str:
-    """Client input, escaped so that it cannot end the quotes or the line."""
+    """Client input, escaped so that it cannot end the quotes or the line, and shortened like that of a large header."""
     return (
-        text.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "backslashreplace").decode().translate(_CONTROL)
+        text[:_MAX_LOGGED]
+        .replace("\\", "\\\\")
+        .replace('"', '\\"')
+        .encode("ascii", "backslashreplace")
+        .decode()
+        .translate(_CONTROL)
     )
 
 
+_MAX_LOGGED: Final = 8 * 1024
 _CONTROL: Final = {code: f"\\x{code:02x}" for code in [*range(32), 127]}
 
 
@@ -168,6 +192,8 @@ class CrossOrigin:
         allowed = origin is not None and any(self._origins.allow(one) for one in origin.split(" "))
         method = asked.get("access-control-request-method")
         preflight = scope["method"] == "OPTIONS" and method is not None
+        if preflight and allowed and method in self._methods:
+            scope = {**scope, PREFLIGHT_KEY: True}
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

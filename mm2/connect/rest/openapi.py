@@ -11,6 +11,8 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse, Response
 
 from mm2.connect.herder.loggers import LEVELS
+from mm2.connect.rest.access.principal import Role
+from mm2.connect.rest.access.rules import needs
 from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.request_values import INITIAL_STATES
 
@@ -37,7 +39,7 @@ REASONS: Final = {
     413: "The request body is too large.",
     415: "The request body is not JSON.",
     500: "The body is malformed, the herder did not respond in time, or the connector failed.",
-    503: "The worker is still starting.",
+    503: "The worker is still starting, or receives too many request bodies.",
 }
 
 
@@ -81,9 +83,8 @@ SET_LEVEL: Final[Mapping[str, Any]] = {
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The error statuses of a resource, with their common body."""
-    return {
-        status: {"model": ErrorBody, "description": REASONS[status]} for status in sorted({400, 405, 406, *statuses})
-    }
+    of_all = {400, 405, 406} | ({503} if 413 in statuses else set())
+    return {status: {"model": ErrorBody, "description": REASONS[status]} for status in sorted(of_all.union(statuses))}
 
 
 def json_body(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,10 +105,12 @@ def page_router(app: FastAPI) -> APIRouter:
     router = APIRouter()
 
     @router.get("/openapi.json", include_in_schema=False)
+    @needs(Role.VIEWER)
     async def openapi() -> Response:
         return JsonAnswer(app.openapi())
 
     @router.get("/docs", include_in_schema=False, response_class=HTMLResponse)
+    @needs(Role.VIEWER)
     async def docs() -> Response:
         return HTMLResponse(page_of(app.openapi()))
 

@@ -6,12 +6,17 @@ contain a value: it may be a secret.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
+import math
 import re
+import threading
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
 from fastapi import Path, Query
 from pydantic import AfterValidator
@@ -22,13 +27,34 @@ from mm2.connect.herder.answers import ConnectorOffsets
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.stores.config_state import Props, TargetState
 
+#: Larger bodies are parsed on a thread, one after the other: a value needs many times the memory of its text.
+_LARGE_BYTES: Final = 64 * 1024
+_PARSER: Final = ThreadPoolExecutor(1, thread_name_prefix="rest-json")
+_PARSING: Final = threading.Lock()
+#: Jackson's limit (StreamReadConstraints). Python's own limits the depth, to about as much as Jackson.
+_MAX_DIGITS: Final = 1000
+#: Of a body: names, values and containers. Jackson has no such limit, but needs less memory.
+_MAX_TOKENS: Final = 500_000
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
-async def body_of(request: Request) -> bytes:
-    """The body of a request for a resource that reads JSON. Raises RestFailure 415 unless the content type is JSON."""
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def read_json(
+    request: Request, parse: Callable[Concatenate[bytes, P], T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """``parse(body, …)`` of a request, without blocking the event loop.
+
+    Raises RestFailure 415 unless the content type is JSON, and the exceptions of ``parse``.
+    """
     body = await request.body()
     if body and "*" in request.headers.get("content-type", "*/*").partition(";")[0]:
         raise RestFailure.plain(415)
-    return body
+    if len(body) <= _LARGE_BYTES:
+        return parse(body, *args, **kwargs)
+    call = functools.partial(parse, body, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_PARSER, call)
 
 
 _INT: Final = re.compile(r"[+-]?[0-9]+")
@@ -80,12 +106,21 @@ def parse_json(body: bytes, *, numbers_as_text: bool = False) -> Any:
     """
     if not body:
         return None
+    if len(body) <= _LARGE_BYTES:
+        return _parse_json(body, numbers_as_text=numbers_as_text)
+    with _PARSING:
+        return _parse_json(body, numbers_as_text=numbers_as_text)
+
+
+def _parse_json(body: bytes, *, numbers_as_text: bool) -> Any:
+    if _has_too_many_tokens(body):
+        raise MalformedBody(f"The body has more than {_MAX_TOKENS} names and values")
     try:
         text = body.decode(json.detect_encoding(body), errors="strict").removeprefix("\ufeff")
         value = (
-            json.loads(text, parse_constant=_no_constant, parse_int=_Number, parse_float=_Number)
+            json.loads(text, parse_constant=_no_constant, parse_int=_number_text, parse_float=_number_text)
             if numbers_as_text
-            else json.loads(text, parse_constant=_no_constant)
+            else json.loads(text, parse_constant=_no_constant, parse_int=_integer, parse_float=_decimal)
         )
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as error:
@@ -105,6 +140,36 @@ class _Number(str):
     """A number in its original notation."""
 
     __slots__ = ()
+
+
+def _number_text(text: str) -> _Number:
+    if len(text) > _MAX_DIGITS:
+        raise MalformedBody(f"The body contains a number with more than {_MAX_DIGITS} digits")
+    return _Number(text)
+
+
+def _integer(text: str) -> int:
+    return int(_number_text(text))
+
+
+def _decimal(text: str) -> float:
+    number = float(_number_text(text))
+    if math.isinf(number):
+        raise MalformedBody("The body contains a number that is too large")
+    return number
+
+
+def _has_too_many_tokens(body: bytes) -> bool:
+    """Without parsing it. Text may contain the characters that are counted, and is removed if there are many."""
+    if _tokens(body) <= _MAX_TOKENS:
+        return False
+    # Removing millions of strings would take seconds.
+    strings = (body.count(b'"') - body.count(b'\\"')) // 2
+    return strings > _MAX_TOKENS or _tokens(_STRING.sub(b"", body)) > _MAX_TOKENS
+
+
+def _tokens(body: bytes) -> int:
+    return sum(map(body.count, (b",", b":", b"[", b"{")))
 
 
 def _no_constant(name: str) -> NoReturn:

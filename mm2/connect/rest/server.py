@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
+import socket
 import threading
-from collections.abc import Callable
 from typing import Final, cast
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mm2.connect.rest.binding import Binding
+from mm2.allocator import return_free_memory
+from mm2.connect.rest.binding import Binding, Port
 from mm2.connect.rest.callers import CallerCheck, OwnNames
+from mm2.connect.rest.connections import Acceptor, Connection, Connections
 from mm2.connect.rest.failures import RestFailure
+from mm2.connect.rest.guard import MAX_HEADER_BYTES, Budgets, Guard
 from mm2.connect.rest.middleware import DEFAULT_METHODS, AccessLog, CrossOrigin, ResponseHeaders
-from mm2.connect.rest.protocol import MAX_HEADER_BYTES, MAX_MESSAGE_BYTES, Guard, stalling_protocol, websocket_protocol
+from mm2.connect.rest.paths import CanonicalPath
+from mm2.connect.rest.protocol import MAX_MESSAGE_BYTES, StallingProtocol, http_protocol, websocket_protocol
 
 log = structlog.get_logger(__name__)
 
 #: Time for requests in progress to complete when the server stops.
 GRACEFUL_STOP_S: Final = 60.0
 _STARTING: Final = 503
+#: Memory is returned after this many bytes of bodies, or connections.
+_TRIM_BYTES: Final = 1024 * 1024
+_TRIM_CONNECTIONS: Final = 64
 
 
 class Switch:
@@ -40,14 +46,19 @@ class Switch:
 
 
 class _CalmServer(uvicorn.Server):
-    """The uvicorn server without polling.
+    """The uvicorn server of one port, without polling, and with limits for connections.
 
     uvicorn checks ten times a second whether it must stop, which takes a third of the CPU time of an idle process. This
     server waits for `end`, and renews the Date header once a second as uvicorn does.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(
+        self, config: uvicorn.Config, port: Port, connections: Connections, handshake_timeout_s: float
+    ) -> None:
         super().__init__(config)
+        self._port = port
+        self._connections = connections
+        self._handshake_timeout_s = handshake_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_requested = asyncio.Event()
 
@@ -58,12 +69,44 @@ class _CalmServer(uvicorn.Server):
             with contextlib.suppress(RuntimeError):  # the loop has already ended
                 self._loop.call_soon_threadsafe(self._stop_requested.set)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn."""
+        await self.lifespan.startup()
+        acceptor = Acceptor(
+            self._port.socket, self._connections, self._new_protocol, self._port.tls, self._handshake_timeout_s
+        )
+        self.servers = [acceptor]  # type: ignore[list-item]  # used are close and wait_closed
+        self.started = True
+
+    def _new_protocol(self, connection: Connection) -> asyncio.Protocol:
+        made = cast(type[StallingProtocol], self.config.http_protocol_class)(
+            self.config, self.server_state, self.lifespan.state
+        )
+        made.connection = connection
+        return made
+
     async def main_loop(self) -> None:
         """See uvicorn."""
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop_requested.wait(), 1.0)
+
+
+class _Trim:
+    """Returns the memory of large bodies and of many connections to the operating system. Called once a second."""
+
+    def __init__(self, budgets: Budgets, connections: Connections) -> None:
+        self._budgets = budgets
+        self._connections = connections
+        self._received_bytes = self._ended = 0
+
+    async def __call__(self) -> None:
+        received_bytes, ended = self._budgets.received_bytes, self._connections.ended
+        is_due = received_bytes - self._received_bytes >= _TRIM_BYTES or ended - self._ended >= _TRIM_CONNECTIONS
+        if is_due and not self._budgets.used_bytes:
+            self._received_bytes, self._ended = received_bytes, ended
+            await asyncio.to_thread(return_free_memory)
 
 
 class RestServer:
@@ -74,13 +117,14 @@ class RestServer:
         self._settings = binding.settings
         self._main, self._admin = Switch(), Switch()
         names = OwnNames.of(binding)
+        self.budgets = Budgets(self._settings.limits)
         self._servers = [
             *(
-                self._server(self._around_main(CallerCheck(self._main, names, port)), port.context)
+                self._server(self._around_main(CanonicalPath(CallerCheck(self._main, names, port))), port)
                 for port in binding.main
             ),
             *(
-                self._server(self._around(CallerCheck(self._admin, names, port)), port.context)
+                self._server(self._around(CanonicalPath(CallerCheck(self._admin, names, port))), port)
                 for port in binding.admin
             ),
         ]
@@ -120,31 +164,31 @@ class RestServer:
             *(server.serve(sockets=[port.socket]) for server, port in zip(self._servers, ports, strict=True))
         )
 
-    def _server(self, app: ASGIApp, context: ssl.SSLContext | None) -> _CalmServer:
+    def _server(self, app: ASGIApp, port: Port) -> _CalmServer:
         limits = self._settings.limits
-        factory: Callable[..., ssl.SSLContext] | None = None if context is None else lambda *_: context
-        return _CalmServer(
-            uvicorn.Config(
-                app,
-                loop="asyncio",
-                http=stalling_protocol(limits.idle_timeout_s),
-                ws=cast(type[asyncio.Protocol], websocket_protocol),
-                ws_max_size=MAX_MESSAGE_BYTES,
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_keep_alive=max(1, int(limits.idle_timeout_s)),
-                timeout_graceful_shutdown=int(GRACEFUL_STOP_S),
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-                ssl_context_factory=factory,
-            )
+        connections = Connections(limits.max_connections)
+        config = uvicorn.Config(
+            app,
+            loop="asyncio",
+            http=http_protocol(limits, connections),
+            ws=cast(type[asyncio.Protocol], websocket_protocol),
+            ws_max_size=MAX_MESSAGE_BYTES,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=max(1, int(limits.idle_timeout_s)),
+            timeout_graceful_shutdown=int(GRACEFUL_STOP_S),
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            callback_notify=_Trim(self.budgets, connections),
+            timeout_notify=0,
         )
+        return _CalmServer(config, port, connections, limits.header_timeout_s)
 
     def _around_main(self, app: ASGIApp) -> ASGIApp:
         settings = self._settings
-        app = Guard(app, settings.limits)
+        app = Guard(app, settings.limits, self.budgets)
         if settings.allowed_origins:
             app = CrossOrigin(app, settings.allowed_origins, settings.allowed_methods or DEFAULT_METHODS)
         if settings.response_headers:
@@ -152,4 +196,4 @@ class RestServer:
         return AccessLog(app)
 
     def _around(self, app: ASGIApp) -> ASGIApp:
-        return AccessLog(Guard(app, self._settings.limits))
+        return AccessLog(Guard(app, self._settings.limits, self.budgets))

@@ -125,6 +125,13 @@ class Limits:
     max_body_bytes: int = 16 * 1024 * 1024
     #: Between two bytes of a request or a response.
     idle_timeout_s: float = 30.0
+    #: Of all requests together.
+    max_bodies_bytes: int = 64 * 1024 * 1024
+    body_timeout_s: float = 30.0
+    #: Of the TLS handshake, and of the header of each request.
+    header_timeout_s: float = 10.0
+    #: To each listener.
+    max_connections: int = 400
 
 
 @dataclass(frozen=True)
@@ -173,6 +180,10 @@ class RestSettings:
                 config.int("rest.health.timeout.ms") / 1000,
                 config.int("rest.request.max.bytes"),
                 config.int("rest.idle.timeout.ms") / 1000,
+                config.int("rest.bodies.max.bytes"),
+                config.int("rest.body.timeout.ms") / 1000,
+                config.int("rest.header.timeout.ms") / 1000,
+                config.int("rest.connections.max"),
             ),
             props=dict(props),
         )

@@ -6,6 +6,7 @@ Also the worker-to-worker requests below ``/connectors``, which are signed with 
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,11 +21,23 @@ from mm2.connect.herder.answers import HealthInfo, LoggerLevel, PluginInfo
 from mm2.connect.herder.interface import Herder
 from mm2.connect.herder.loggers import LEVELS
 from mm2.connect.request_signing import RequestSignature
+from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.principal import Role
+from mm2.connect.rest.access.rules import needs
 from mm2.connect.rest.dispatch import CONSUMES_JSON
 from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.forwarding import Requests, relayed_nothing
+from mm2.connect.rest.guard import Body
 from mm2.connect.rest.openapi import SET_LEVEL, STRING_MAPS, STRINGS, json_body, refusals
-from mm2.connect.rest.request_values import Flag, Forward, Name, body_of, java_bool, parse_string_map, parse_string_maps
+from mm2.connect.rest.request_values import (
+    Flag,
+    Forward,
+    Name,
+    java_bool,
+    parse_string_map,
+    parse_string_maps,
+    read_json,
+)
 
 if TYPE_CHECKING:
     from mm2.metrics.exposition import Exposition
@@ -54,6 +67,7 @@ def root_router(herder: Herder, requests: Requests, health_timeout_s: float) -> 
     router = APIRouter(tags=["root"])
 
     @router.get("/", response_model=ServerInfo, responses=refusals())
+    @needs(Role.VIEWER)
     async def info() -> Response:
         """Version of the worker, and the id of its Kafka cluster."""
         return JsonAnswer(server_info(await requests.ask(lambda: herder.kafka_cluster_id)))
@@ -67,12 +81,18 @@ def root_router(herder: Herder, requests: Requests, health_timeout_s: float) -> 
             500: {"model": HealthInfo, "description": "The herder does not respond."},
         },
     )
-    async def health() -> Response:
+    @needs(Role.NONE)
+    async def health(request: Request) -> Response:
         """Whether the worker has started and its herder responds."""
         answer = await requests.health(herder, health_timeout_s)
-        return JsonAnswer(answer.to_json(), answer.http_status)
+        return JsonAnswer(shown_health(answer, request).to_json(), answer.http_status)
 
     return router
+
+
+def shown_health(health: HealthInfo, request: Request) -> HealthInfo:
+    """What the client of a request may see: details name clusters and connectors."""
+    return health if Access.of(request.scope).role >= Role.METRICS else health.without_details()
 
 
 _ALIAS_SUFFIX = "Connector"
@@ -84,6 +104,7 @@ def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
     router = APIRouter(prefix="/connector-plugins", tags=[CONSUMES_JSON])
 
     @router.get("", response_model=list[PluginInfo], responses=refusals(415))
+    @needs(Role.VIEWER)
     async def list_plugins(connectorsOnly: Flag = None) -> Response:  # noqa: N803 - its name in the API
         """All connectors; with ``connectorsOnly=false`` also transformations, predicates and converters."""
         only = java_bool(connectorsOnly, default=True)
@@ -91,6 +112,7 @@ def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
         return JsonAnswer([plugin.to_json() for plugin in plugins])
 
     @router.get("/{plugin}/config", response_model=list[ConfigKeyInfo], responses=refusals(404, 415, 500))
+    @needs(Role.VIEWER)
     async def plugin_config(
         plugin: Name, version: Annotated[str | None, Query(description="A version or range; latest if absent.")] = None
     ) -> Response:
@@ -103,9 +125,10 @@ def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
         responses=refusals(408, 413, 415, 500),
         openapi_extra=json_body(STRINGS),
     )
+    @needs(Role.ADMIN)
     async def validate(plugin: Name, request: Request) -> Response:
         """Validate a configuration without storing it."""
-        config = parse_string_map(await body_of(request), "configuration")
+        config = await read_json(request, parse_string_map, "configuration")
         named = config.get(_CONNECTOR_CLASS)
         if named is not None and not _pruned(named).endswith(_pruned(plugin)):
             raise BadRequest(f"Included connector type {named} does not match request type {plugin}")
@@ -129,12 +152,14 @@ def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
     router = APIRouter(prefix="/admin/loggers", tags=[CONSUMES_JSON])
 
     @router.get("", response_model=dict[str, LoggerLevel], responses=refusals(415))
+    @needs(Role.VIEWER)
     async def list_loggers() -> Response:
         """Loggers with their own level."""
         loggers = await requests.ask(herder.all_loggers)
         return JsonAnswer({name: level.to_json() for name, level in loggers.items()})
 
     @router.get("/{logger}", response_model=LoggerLevel, responses=refusals(404, 415))
+    @needs(Role.VIEWER)
     async def get_logger(logger: Name) -> Response:
         """Level of a logger, inherited from the nearest parent when it has none of its own."""
         level = await requests.ask(herder.logger_level, logger)
@@ -148,9 +173,10 @@ def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
         responses=refusals(404, 408, 413, 415, 500) | {204: {"description": "The level is set on all workers."}},
         openapi_extra=json_body(SET_LEVEL),
     )
+    @needs(Role.OPERATOR)
     async def set_level(logger: Name, request: Request, scope: Scope = None) -> Response:
         """Set the level of a logger and of those below it, on this worker or (``scope=cluster``) on all workers."""
-        level = parse_string_map(await body_of(request), "level").get("level")
+        level = (await read_json(request, parse_string_map, "level")).get("level")
         if level is None:
             raise BadRequest("Desired 'level' parameter was not specified in request.")
         if level.upper() not in LEVELS:
@@ -170,6 +196,7 @@ def metrics_router(exposition: Exposition) -> APIRouter:
     router = APIRouter(tags=["metrics"])
 
     @router.get("/metrics", response_class=PlainTextResponse, responses=refusals())
+    @needs(Role.METRICS)
     async def metrics(request: Request) -> Response:
         """All metrics, in Prometheus's text format, or as OpenMetrics if the client accepts it."""
         # Writing metrics of thousands of partitions takes time and must not block other requests.
@@ -189,19 +216,37 @@ def internal_router(herder: Herder, requests: Requests) -> APIRouter:
         responses=refusals(403, 404, 408, 409, 413, 500, 503),
         openapi_extra=json_body(STRING_MAPS),
     )
+    @needs(Role.NONE)
     async def put_task_configs(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Publish the task configurations of a connector that runs on another worker."""
-        body = await request.body()
-        configs = parse_string_maps(body)
-        signature = RequestSignature.from_headers(body, request.headers)
+        _check_signer(herder, request)
+        signature = await _signature(request, herder, requests)
+        parse = functools.partial(parse_string_maps, await request.body())
         return relayed_nothing(
-            await requests.complete_or_forward(request, herder.put_task_configs, connector, configs, signature)
+            await requests.complete_or_forward(request, herder.put_task_configs, connector, parse, signature)
         )
 
     @router.put("/{connector}/fence", status_code=204, responses=refusals(403, 404, 408, 409, 413, 500, 503))
+    @needs(Role.NONE)
     async def fence_zombies(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Ensure that older tasks of a connector can no longer write."""
-        signature = RequestSignature.from_headers(await request.body(), request.headers)
+        _check_signer(herder, request)
+        signature = await _signature(request, herder, requests)
         return relayed_nothing(await requests.complete_or_forward(request, herder.fence_zombies, connector, signature))
 
     return router
+
+
+def _check_signer(herder: Herder, request: Request) -> None:
+    """The herder verifies signatures; in a group without them (``connect.protocol``) the sender needs a role."""
+    if not herder.verifies_signatures:
+        Access.of(request.scope).require(Role.ADMIN, request.scope)
+
+
+async def _signature(request: Request, herder: Herder, requests: Requests) -> RequestSignature | None:
+    """Receive the body, if the request is signed or need not be. Raises RequestError, RestFailure."""
+    if RequestSignature.from_headers(b"", request.headers) is None:
+        await requests.ask(herder.require_signature)
+    if (body := Body.of(request.scope)) is not None:
+        body.use_signed_budget()
+    return RequestSignature.from_headers(await request.body(), request.headers)

@@ -186,6 +186,12 @@ class CopyEngine:
             tuple(sorted({report_wait for job in jobs for report_wait in job.blocked_reasons()})),
         )
 
+    def failing_lanes(self, flow: str) -> list[str]:
+        """Why lanes of the flow ``A->B`` in this process cannot copy, one sentence for each."""
+        with self._lock:
+            jobs = [job for job in self._jobs if job.flow == flow]
+        return [lane.failing for job in jobs for lane in job.lanes() if lane.failing]
+
     # -- for the lanes ---------------------------------------------------------------------------------------------
 
     def submit(self, lane: str, batch: MicroBatch) -> None:

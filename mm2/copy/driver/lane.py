@@ -35,6 +35,12 @@ READY_TIMEOUT_S: Final = 60.0
 _DRAIN_AT_HANDOVER_S: Final = 8.0
 _DRAIN_AT_STOP_S: Final = 3.5
 START_GRACE_S: Final = 20.0
+#: After so many lost micro-batches in a row a lane is failing, until a micro-batch has copied for some time.
+FAILING_AFTER: Final = 3
+_RECOVERED_S: Final = 30.0
+#: How many losses in a row are logged each; afterwards every 64th, or one with another reason.
+_LOGGED_LOSSES: Final = 3
+_LOGGED_EVERY: Final = 64
 RESPONSE_TIMEOUT_S: Final = 2 * LEASE_TIMEOUT_S
 # A batch without records is extended to at most so many times its duration: starting a batch takes as much CPU time as polling a
 # thousand idle partitions for half a minute.
@@ -91,6 +97,8 @@ class Lane:
         self._current: MicroBatch | None = None
         self._batches = 0
         self._losses = 0
+        self._last_loss = ""
+        self._copying_since_s = time.monotonic()
         self._backoff = Backoff(200, 10_000)
         self._blocked_reason = ""
         self._idle_since = time.monotonic()
@@ -124,11 +132,21 @@ class Lane:
     def blocked_reason(self) -> str:
         """Why nothing is being copied at the moment; empty when copying."""
         current = self._current
+        if failing := self.failing:
+            return failing
         if current is None:
             # A start and a hand-off take some time. Report only those that last long.
             late = time.monotonic() - self._idle_since > START_GRACE_S
             return self._blocked_reason or ("the Spark job is still starting" if late else "")
         return current.failure or current.waiting_for or self._blocked_reason
+
+    @property
+    def failing(self) -> str:
+        """Why this lane cannot copy although it is started again and again; empty otherwise."""
+        is_copying = self._current is not None and self._begun_ms is not None
+        if self._losses < FAILING_AFTER or (is_copying and time.monotonic() - self._copying_since_s >= _RECOVERED_S):
+            return ""
+        return f"the last {self._losses} micro-batches of {self.name} were lost, the latest because: {self._last_loss}"
 
     @property
     def sources(self) -> list[TopicPartition]:
@@ -153,6 +171,7 @@ class Lane:
             self._lost_batches,
             len(self._spec.partitions),
             self.blocked_reason,
+            self.failing,
         )
 
     def tally(self) -> Tally:
@@ -278,6 +297,7 @@ class Lane:
         if pauses := self._paused():
             batch.pause(pauses)
         batch.start(known)
+        self._copying_since_s = time.monotonic()
         self._begun_ms = time.time_ns() // 1_000_000
         return True
 
@@ -363,12 +383,19 @@ class Lane:
         if self._stopping.is_set():
             return
         self._blocked_reason = reason or "the executor was lost"
-        self._log.warning(
-            "micro-batch lost, its partitions continue at the target's progress",
-            batch=batch.name,
-            reason=self._blocked_reason,
-        )
+        if (
+            self._losses < _LOGGED_LOSSES
+            or self._losses % _LOGGED_EVERY == 0
+            or self._blocked_reason != self._last_loss
+        ):
+            self._log.warning(
+                "micro-batch lost, its partitions continue at the target's progress",
+                batch=batch.name,
+                reason=self._blocked_reason,
+                in_a_row=self._losses + 1,
+            )
         delay_s = self._backoff.delay_s(self._losses)
+        self._last_loss = self._blocked_reason
         self._losses += 1
         self._lost_batches += 1
         self._stopping.wait(delay_s)

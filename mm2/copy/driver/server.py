@@ -206,7 +206,10 @@ class _Peer(asyncio.Protocol):
         if self._batch is not None:
             how = "the executor closed the progress channel" if exc is None else f"the progress channel failed: {exc}"
             # On this host a closed connection means that the process has ended. Between hosts the network may have failed.
-            self._batch.ended(how, dead=self._is_local and not self._closing)
+            is_dead = self._is_local and not self._closing
+            if is_dead:
+                how += " without a final report; it crashed or was killed, as the kernel does when memory is exhausted"
+            self._batch.ended(how, dead=is_dead)
 
     def send(self, data: bytes) -> None:
         """Send bytes; called by the batch on any thread."""

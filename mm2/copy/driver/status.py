@@ -15,7 +15,8 @@ class LaneStatus:
     """``batch`` is the number of the newest micro-batch, ``since_ms`` when the running one began to copy (None: none
     is running).
 
-    ``lost`` counts micro-batches without a final report.
+    ``lost`` counts micro-batches without a final report. ``failing``: why no micro-batch copies any more, although the
+    lane is started again and again; "" otherwise.
     """
 
     name: str
@@ -26,6 +27,7 @@ class LaneStatus:
     lost: int
     partitions: int
     blocked_reason: str
+    failing: str = ""
 
 
 @dataclass(frozen=True, slots=True)

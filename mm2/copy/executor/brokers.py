@@ -70,6 +70,7 @@ class Brokers(ABC, Generic[L]):
     """
 
     role: ClassVar[str]
+    largest_answer_bytes: ClassVar[int] = 256 << 20
 
     def __init__(
         self,
@@ -172,6 +173,7 @@ class Brokers(ABC, Generic[L]):
             self._pool,
             on_frame=lambda frame: self._answered(broker, frame),
             on_lost=lambda error: self._lost(broker, error),
+            max_frame_bytes=self.largest_answer_bytes,
             may_write=self._may_write,
         )
         self._opened(broker)

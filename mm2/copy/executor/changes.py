@@ -18,14 +18,16 @@ from typing import Final, Protocol
 
 from mm2.copy.spec import ChangesSpec, PartitionSpec
 from mm2.kafka.records.batch import BatchView
+from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.kafka.records.record import Record, decode_batch
 
 #: Reason of a source offset whose record the transformations have dropped.
 FILTERED: Final = "filtered"
 #: Reason of a source offset whose record could not be transformed or converted, with ``errors.tolerance=all``.
 SKIPPED: Final = "skipped"
-#: For how long records are changed at a stretch, in seconds.
+#: For how long records are changed at a stretch, in seconds, and batches re-encoded. The lease ends after five seconds.
 SLICE_S: Final = 0.25
+REENCODING_SLICE_S: Final = 1.0
 
 
 class ChangeFailed(Exception):
@@ -117,21 +119,58 @@ class ChangedBatch:
             self.dropped.append(DroppedRange(offset, offset + 1, reason))
 
 
-class Changer:
-    """Applies changes. All calls within one iteration of the loop share the time `SLICE_S`; ``call_soon`` is the loop's."""
+class TimeSlice:
+    """How long one iteration of the loop may work on records; ``call_soon`` is the loop's.
 
-    def __init__(self, changes: RecordChanges, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        self._changes = changes
+    The time begins with the first question of an iteration.
+    """
+
+    def __init__(self, slice_s: float, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._slice_s = slice_s
         self._call_soon = call_soon
         self._until_s: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the rest has to wait for the next iteration."""
+        return time.monotonic() > self.until_s
+
+    @property
+    def until_s(self) -> float:
+        """The end of the slice (monotonic time)."""
+        until_s = self._until_s
+        if until_s is None:
+            until_s = self._until_s = time.monotonic() + self._slice_s
+            self._call_soon(self._next)
+        return until_s
+
+    def _next(self) -> None:
+        self._until_s = None
+
+
+class Changer:
+    """Applies changes. All calls within one iteration of the loop share the time `SLICE_S`; ``call_soon`` is the loop's.
+
+    ``limit`` is ``decompression.max.bytes``.
+    """
+
+    def __init__(
+        self,
+        changes: RecordChanges,
+        call_soon: Callable[[Callable[[], None]], object],
+        limit: int = DECOMPRESSION_MAX_BYTES,
+    ) -> None:
+        self._changes = changes
+        self._slice = TimeSlice(SLICE_S, call_soon)
+        self._limit = limit
 
     def change(self, part: PartitionSpec, view: BatchView, start: int, after: int) -> ChangedBatch:
         """Change the records of a batch from source offset ``start`` on; the batch ends before ``after``.
 
         Raises CorruptBatch.
         """
-        batch, until_s, apply = ChangedBatch(after), self._until(), self._changes.apply
-        fetched = [record for record in decode_batch(view) if record.offset >= start]
+        batch, until_s, apply = ChangedBatch(after), self._slice.until_s, self._changes.apply
+        fetched = [record for record in decode_batch(view, self._limit) if record.offset >= start]
         for index, record in enumerate(fetched):
             offset = record.offset
             if index and time.monotonic() > until_s:
@@ -153,13 +192,3 @@ class Changer:
     def close(self) -> None:
         """No more records follow."""
         self._changes.close()
-
-    def _until(self) -> float:
-        until_s = self._until_s
-        if until_s is None:
-            until_s = self._until_s = time.monotonic() + SLICE_S
-            self._call_soon(self._next)
-        return until_s
-
-    def _next(self) -> None:
-        self._until_s = None

@@ -16,7 +16,7 @@ import structlog
 
 from mm2.copy import channel
 from mm2.copy.executor import history
-from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.cursor import Cursor, FormerLog
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.positions import Commit, PendingRecords, Positions
 from mm2.copy.executor.sink import Sink
@@ -135,6 +135,7 @@ class Commits:
     def entry(self, cursor: Cursor) -> LedgerEntry:
         """The ledger entry of a partition as it is now, without ``previous``."""
         part = cursor.spec
+        target = self._target_log(cursor)
         condition = cursor.current_condition()
         lost, lost_before = cursor.kept_losses()
         return LedgerEntry(
@@ -144,7 +145,7 @@ class Commits:
             cursor.window.mark,
             None,
             cursor.topic_id,
-            self._sink.topic_ids.get(part.remote_topic, ""),
+            target.topic_id,
             cursor.leader_epoch,
             self._sessions.get(part.source),
             dict(cursor.window.trail.gaps),
@@ -156,12 +157,19 @@ class Commits:
             cursor.conditions.note,
             end=cursor.known_end,
             lost_before=lost_before,
-            target_epoch=cursor.outbox.leader_epoch,
+            target_epoch=target.leader_epoch,
             lease=self._positions.lease(part.source),
             known_epoch=cursor.known_epoch,
             retired=cursor.retired,
             source_epochs=history.before(cursor.epochs, cursor.window.mark.source),
+            former=cursor.former,
         )
+
+    def _target_log(self, cursor: Cursor) -> FormerLog:
+        """The log to which the target offset of a partition's mark belongs."""
+        if cursor.elsewhere is not None:
+            return cursor.elsewhere
+        return FormerLog(self._sink.topic_ids.get(cursor.spec.remote_topic, ""), cursor.outbox.leader_epoch)
 
     @property
     def has_ledger(self) -> bool:
@@ -169,7 +177,7 @@ class Commits:
         return self._ledger is not None
 
     def _make_visible(self, cursor: Cursor, copied: SourceRange, last: int) -> None:
-        if self._syncs is not None:
+        if self._syncs is not None and not cursor.is_elsewhere:
             self._syncs.acked(cursor.partition, copied.first, last, copied.target_base, copied.count)
         self._arrived(cursor, copied)
 
@@ -240,7 +248,8 @@ class TransactionCommits(Commits):
             self._written[source] = _state(entry.mark, len(entry.lost), entry.foreign, entry.condition, entry.note)
 
     def acked(self, cursor: Cursor, copied: SourceRange, last: int) -> None:
-        self._in_transaction.append((cursor, copied, last))  # not visible before the commit
+        if not cursor.is_elsewhere:
+            self._in_transaction.append((cursor, copied, last))  # not visible before the commit
 
     @property
     def has_records(self) -> bool:
@@ -418,7 +427,15 @@ class TransactionCommits(Commits):
     def _source_state(self, cursor: Cursor) -> SourceState:
         session = self._sessions.get(cursor.partition)
         return SourceState(
-            cursor.topic_id, cursor.leader_epoch, cursor.known_epoch, cursor.known_end, cursor.retired, session
+            cursor.topic_id,
+            cursor.leader_epoch,
+            cursor.known_epoch,
+            cursor.known_end,
+            cursor.retired,
+            session,
+            cursor.spec.remote_topic,
+            self._target_log(cursor).topic_id,
+            cursor.former,
         )
 
 
@@ -442,6 +459,14 @@ def _previous_commit_of(start: Start) -> PreviousCommit:
     state = None
     if not start.moved:
         state = SourceState(
-            entry.source_id, entry.source_epoch, entry.known_epoch, entry.end, entry.retired, entry.session
+            entry.source_id,
+            entry.source_epoch,
+            entry.known_epoch,
+            entry.end,
+            entry.retired,
+            entry.session,
+            entry.remote_topic,
+            entry.target_id,
+            entry.former,
         )
     return PreviousCommit(entry.mark, dict(entry.gaps), chunk.number, chunk.extent(), len(entry.lost), state)

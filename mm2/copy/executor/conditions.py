@@ -8,7 +8,7 @@ from typing import Final
 
 from mm2.copy.session import PartitionCondition
 from mm2.copy.states import PartitionState, state_of
-from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.errors import BatchOverLimit, CorruptBatch
 from mm2.kafka.structs import TopicPartition
 
 _BLOCKED_AFTER_S: Final = 1.0
@@ -40,8 +40,12 @@ class Conditions:
     def set_write(self, failure: Exception, partition: TopicPartition, offset: int) -> None:
         """The target rejects the partition, perhaps because of `content_error`."""
         state, reason = state_of(failure), str(failure)
-        if state is PartitionState.REFUSED and self.content_error is not None:
-            state, reason = PartitionState.CORRUPT, f"{partition}: {self.content_error}, and {reason}"
+        error = self.content_error
+        if isinstance(error, BatchOverLimit):
+            if state is PartitionState.TOO_LARGE:  # it is not split without being decompressed
+                state, reason = PartitionState.OVER_LIMIT, f"{partition}: {error}, and {reason}"
+        elif state is PartitionState.REFUSED and error is not None:
+            state, reason = PartitionState.CORRUPT, f"{partition}: {error}, and {reason}"
         self.write = _continued(self.write, state, reason, offset)
 
     def throttled(self, by: str, for_s: float) -> None:

@@ -25,7 +25,7 @@ from mm2.copy.executor.target_progress import (
     TargetLookUp,
     TargetProgress,
 )
-from mm2.copy.session import LedgerEntry
+from mm2.copy.session import LedgerEntry, Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
@@ -34,6 +34,12 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 _RETRY_S: Final = 0.25
+#: Least time between two look-ups of a session that neither continues nor is looked up later.
+_SETTLED_S: Final = 1.0
+#: Answers about a topic that was deleted, or deleted and created again.
+_GONE: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
+)
 
 
 class ContinuedSessions:
@@ -114,60 +120,90 @@ class ContinuedSessions:
     async def take_over(self, asking: list[tuple[Cursor, LedgerEntry]]) -> None:
         """Look up the progress of sessions that were not handed off cleanly, then continue each or open a new one."""
         waiting = {entry.target: (cursor, entry) for cursor, entry in asking}
+        if others := [(cursor, entry) for cursor, entry in asking if waiting[entry.target][0] is not cursor]:
+            # After changes of the replication policy, two source partitions may have been copied to the same partition.
+            self._tasks.spawn(self.take_over(others))
         refused_since: dict[TopicPartition, float] = {}
+        found: dict[TopicPartition, tuple[int, float]] = {}
         while waiting and not self._link.stop.is_set():
             questions = {
-                tp: ProgressQuestion(
-                    entry.session.producer,
-                    entry.mark.records,
-                    entry.mark.target,
-                    entry.session.start.target,
-                    max(entry.target_epoch, cursor.outbox.leader_epoch),
-                    self._sink.topic_ids.get(tp.topic, ""),
-                    entry.ended_sessions,
-                )
+                tp: self._question(cursor, entry, entry.session)
                 for tp, (cursor, entry) in waiting.items()
                 if entry.session is not None
             }
-            blind: dict[TopicPartition, int | None] = {}
+            positions: dict[TopicPartition, int | None] = {}
             for tp, answer in (await self.look_up(questions)).items():
                 cursor, entry = waiting[tp]
                 if isinstance(answer, TargetProgress):
-                    del waiting[tp]
-                    entry, progress = self._newest(cursor, entry, answer)
-                    if cursor.stopped:
+                    if cursor.elsewhere is not None:
+                        epoch = max(cursor.elsewhere.leader_epoch, answer.leader_epoch)
+                        cursor.elsewhere = cursor.elsewhere._replace(leader_epoch=epoch)
+                    is_left = cursor.is_elsewhere or not self._spec.with_sessions
+                    if is_left and not _is_settled(found, tp, answer):
                         continue
-                    if self._sessions.is_to_end(entry):
-                        self._sessions.end(cursor.partition, entry, progress.end, progress.leader_epoch)
-                    if self._sessions.is_to_end(entry) and progress.records == entry.mark.records:
-                        blind[cursor.partition] = entry.mark.source
-                    elif progress.records > entry.mark.records and (why := self._why_not_counted(entry)):
-                        cursor.conditions.note = f"at least once: {why}"
-                        self._log.warning(cursor.conditions.note, partition=str(cursor.partition))
-                        self._sessions.forget_ended(cursor.partition)
-                        blind[cursor.partition] = entry.mark.source
-                    else:
-                        self._continue_after_look_up(cursor, entry, progress)
+                    self._take_over(cursor, entry, answer, positions)
                 elif isinstance(answer, InconsistentTarget):
-                    del waiting[tp]
                     cursor.fail(PartitionState.INCONSISTENT, str(answer))
-                elif (
-                    not answer.is_final
-                    or time.monotonic() - refused_since.setdefault(tp, time.monotonic()) < LOOK_UP_REFUSED_S
-                ):
-                    # A broker may just have started, or an ACL may be about to be granted.
-                    cursor.outbox.last_error = answer
+                elif self._is_refused(entry, answer, refused_since):
+                    what = f"the progress of the predecessor cannot be looked up: {answer}"
+                    self._copy_at_least_once(cursor, entry, what, positions)
                 else:
-                    del waiting[tp]
-                    cursor.conditions.note = (
-                        f"at least once: the progress of the predecessor cannot be looked up: {answer}"
-                    )
-                    self._log.warning(cursor.conditions.note, partition=str(cursor.partition))
-                    blind[cursor.partition] = entry.mark.source
-            if blind:
-                self._new_sessions.open(blind)
+                    cursor.outbox.last_error = answer
+                    continue
+                del waiting[tp]
+            if positions:
+                self._new_sessions.open(positions)
             if waiting:
                 await self._link.pause(_RETRY_S)
+
+    def _take_over(
+        self, cursor: Cursor, entry: LedgerEntry, answer: TargetProgress, positions: dict[TopicPartition, int | None]
+    ) -> None:
+        """Continue a session whose progress is known, or add the position at which a new one opens."""
+        entry, progress = self._newest(cursor, entry, answer)
+        if cursor.stopped:
+            return
+        if self._sessions.is_to_end(entry):
+            self._sessions.end(cursor.partition, entry, progress.end, progress.leader_epoch)
+        if self._sessions.is_to_end(entry) and progress.records == entry.mark.records:
+            positions[cursor.partition] = entry.mark.source
+        elif progress.records > entry.mark.records and (why := self._why_not_counted(entry)):
+            self._sessions.forget_ended(cursor.partition)
+            self._copy_at_least_once(cursor, entry, why, positions)
+        else:
+            self._continue_after_look_up(cursor, entry, progress)
+
+    def _copy_at_least_once(
+        self, cursor: Cursor, entry: LedgerEntry, why: str, positions: dict[TopicPartition, int | None]
+    ) -> None:
+        cursor.conditions.note = f"at least once: {why}"
+        self._log.warning(cursor.conditions.note, partition=str(cursor.partition))
+        positions[cursor.partition] = entry.mark.source
+
+    def _question(self, cursor: Cursor, entry: LedgerEntry, session: Session) -> ProgressQuestion:
+        epoch, topic_id = cursor.outbox.leader_epoch, self._sink.topic_ids.get(entry.remote_topic, "")
+        if cursor.elsewhere is not None:  # the outbox is that of another topic
+            topic_id, epoch = cursor.elsewhere
+        return ProgressQuestion(
+            session.producer,
+            entry.mark.records,
+            entry.mark.target,
+            session.start.target,
+            max(entry.target_epoch, epoch),
+            topic_id,
+            entry.ended_sessions,
+        )
+
+    def _is_refused(self, entry: LedgerEntry, answer: KafkaFailure, since: dict[TopicPartition, float]) -> bool:
+        """Whether look-ups have failed for some time for a cause that does not change by itself: a broker may just have
+        started, or an ACL may be about to be granted. A topic that is written to is created again.
+        """
+        is_gone = isinstance(answer, BrokerFailure) and answer.code in _GONE and self._sessions.is_elsewhere(entry)
+        if not (answer.is_final or is_gone):
+            since.pop(entry.target, None)
+            return False
+        now = time.monotonic()
+        return now - since.setdefault(entry.target, now) >= LOOK_UP_REFUSED_S
 
     def _newest(
         self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress
@@ -288,8 +324,23 @@ class ContinuedSessions:
                 continue
             note = f"at least once: after a crash the progress could not be looked up: {answer}"
             for cursor in self._cursors.values():
-                if cursor.spec.remote_topic == target.topic:
+                if cursor.outbox.partition.topic == target.topic:
                     cursor.conditions.note = note
+
+
+def _is_settled(found: dict[TopicPartition, tuple[int, float]], tp: TopicPartition, progress: TargetProgress) -> bool:
+    """Whether a look-up has found the same as an earlier one.
+
+    A broker reads the requests that a dead executor has pipelined one after another, each when the one before is answered
+    (fact 6). Where a session continues, its producer prevents that those which a look-up has not found are there twice. Where
+    another session follows in the same topic, the look-up is repeated before its first batch (rule R3). Neither applies where
+    copying continues in another topic, or in transactions.
+    """
+    records, since = found.get(tp, (-1, 0.0))
+    if records != progress.records:
+        found[tp] = progress.records, time.monotonic()
+        return False
+    return time.monotonic() - since >= _SETTLED_S
 
 
 def _not_counted(revived: RevivedSession, why: str) -> str:

@@ -17,7 +17,7 @@ import structlog
 
 from mm2.copy import channel
 from mm2.copy.executor.background import BackgroundTasks
-from mm2.copy.executor.changes import Changer, record_changes
+from mm2.copy.executor.changes import REENCODING_SLICE_S, Changer, TimeSlice, record_changes
 from mm2.copy.executor.commits import Commits, TransactionCommits
 from mm2.copy.executor.continued_sessions import ContinuedSessions
 from mm2.copy.executor.cursor import MISSING, Cursor
@@ -94,7 +94,8 @@ class Copier:
         final: dict[str, Any] = {"type": "final", "reason": "", "partitions": [], "starts": []}
         try:
             if spec.changes is not None:
-                self._changer = Changer(await self._call(record_changes, spec.changes), loop.call_soon)
+                changes = await self._call(record_changes, spec.changes)
+                self._changer = Changer(changes, loop.call_soon, spec.source.decompression_max_bytes)
             await endpoints.open(
                 room=self._has_room,
                 look_up=self._look_up if spec.with_sessions else None,
@@ -129,9 +130,12 @@ class Copier:
     async def _prepared(self) -> bool:
         """Open what does not need the lease: leaders, internal topics. Retries until it succeeds; False at the stop."""
         spec, sink, endpoints = self._spec, self._sink, self._endpoints
+        limit = spec.source.decompression_max_bytes
+        reencoding = TimeSlice(REENCODING_SLICE_S, asyncio.get_running_loop().call_soon)
         for part in spec.partitions:
             outbox = sink.outbox(part.target, idempotent=True, transactional=spec.transactions is not None)
-            cursor = self._cursors[part.source] = Cursor(part, outbox, self._events, spec.read_committed, self._changer)
+            cursor = Cursor(part, outbox, self._events, spec.read_committed, self._changer, limit, reencoding)
+            self._cursors[part.source] = cursor
             if spec.changes is not None and spec.changes.not_repeatable:
                 cursor.conditions.note = f"at least once: {spec.changes.not_repeatable}"
             cursor.suspended = True  # until its start position is known: an early end must not report a position

@@ -5,7 +5,7 @@ records (`LogValidator`). Fetched batches are handled as follows:
 
     control batches, aborted ones under read_committed, empty ones   dropped, and counted by reason
     holes, LogAppendTime, magic 0/1, batches begun before our offset  re-encoded with the same codec
-    many tiny ones in a row                                          merged
+    tiny ones in a row                                               merged
     all, where `Cursor.changes` are set                              decoded, changed, encoded with the same codec if
                                                                      any of their records has changed
     everything else                                                  passed on as bytes
@@ -16,27 +16,29 @@ in `mm2.copy.executor.window`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from mm2.copy.executor import history
-from mm2.copy.executor.changes import ChangedBatch, ChangeDelayed, Changer, DroppedRange, dropped_in
+from mm2.copy.executor.changes import ChangedBatch, ChangeDelayed, Changer, DroppedRange, TimeSlice, dropped_in
 from mm2.copy.executor.conditions import Conditions, now_ms
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.outgoing import content_error, outgoing_batch
 from mm2.copy.executor.predecessor import PredecessorRecords
 from mm2.copy.executor.window import SourceRange, Window
-from mm2.copy.session import LOST_KEPT, EpochStart, Lost, Mark, PartitionCondition
+from mm2.copy.session import LOST_KEPT, EpochStart, FormerTopic, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState, state_of
 from mm2.copy.tally import PASSTHROUGH, Rate, Summary, Tally
-from mm2.kafka.errors import BrokerFailure, CorruptBatch
+from mm2.kafka.errors import BatchOverLimit, BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches, read_header
+from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.kafka.records.merge import Merged, coalesce
 from mm2.kafka.records.record import Record, Rewritten, encode_batch, rewrite
 from mm2.kafka.records.transactions import AbortedTransactions
@@ -51,8 +53,6 @@ QUARANTINED: Final = "quarantined"
 #: Why a source log has no record at an offset: it was compacted, or the topic is not compacted and the record is missing.
 COMPACTED: Final = "compacted"
 MISSING: Final = "missing"
-#: Minimum number of consecutive tiny batches that are merged.
-MANY_BATCHES: Final = 16
 #: From this number of source offsets behind on, a partition is catching up.
 BEHIND_OFFSETS: Final = 10_000
 
@@ -119,7 +119,7 @@ class Owner(Protocol):
         """
 
     def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
-        """A batch is corrupt; True when it is being written to the dead letter topic: `Cursor.suspended` until then,
+        """A batch is corrupt or over the limit; True when it is being written to the dead letter topic: `Cursor.suspended` until then,
         see `Cursor.finish_quarantine`.
         """
 
@@ -132,11 +132,22 @@ class Owner(Protocol):
         """
 
 
+class FormerLog(NamedTuple):
+    """Topic id ("": unknown) and newest known leader epoch (-1: unknown) of a remote topic that is no longer written to."""
+
+    topic_id: str
+    leader_epoch: int
+
+
 @dataclass(slots=True, eq=False)
 class Cursor:
     """A partition's receiver for the source (`PartitionReceiver`) and sender for the sink.
 
-    While ``suspended`` it is not read, nor while a user has paused it.
+    While ``suspended`` it is not read, nor while a user has paused it. ``spec`` names the remote topic of the session.
+    ``elsewhere`` is the log of that topic while it has another name than the topic of ``outbox``: the replication policy has
+    changed, and the records of a predecessor's session are skipped. Nothing is sent before the next session.
+    ``limit`` is ``decompression.max.bytes``. ``reencoding`` limits the time for re-encoding batches, shared by all
+    partitions; None: no limit.
     """
 
     spec: PartitionSpec
@@ -146,6 +157,8 @@ class Cursor:
     changes: (
         Changer | None
     )  # None: records are copied as they are. Both are other ones while a predecessor's session ends
+    limit: int = DECOMPRESSION_MAX_BYTES
+    reencoding: TimeSlice | None = None
     offset: int = -1
     suspended: bool = False
     leader_epoch: int = -1
@@ -153,6 +166,8 @@ class Cursor:
     known_epoch: int = -1  # no batch of a higher leader epoch is counted as copied by a predecessor
     topic_id: str = ""
     retired: tuple[str, ...] = ()  # replaced topic ids of both sides
+    former: FormerTopic | None = None  # see `LedgerEntry.former`
+    elsewhere: FormerLog | None = None
     high_watermark: int = -1
     last_stable: int = -1
     known_end: int = -1  # last known end offset of the source, also from a predecessor
@@ -171,7 +186,7 @@ class Cursor:
     partition: TopicPartition = field(init=False)  # of the source
     _live: bool = False
     _corrupt_at: int = -1
-    _is_cut: bool = False  # the rest of what was fetched has to be fetched again, to be changed
+    _is_cut: bool = False  # the rest of what was fetched has to be fetched again, to be changed or re-encoded
     _delayed_until: float = 0.0  # monotonic: a record cannot be changed before
 
     def __post_init__(self) -> None:
@@ -220,6 +235,11 @@ class Cursor:
         return not self.window.entries or self.predecessor.fingerprints is not None
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether the session, which is to end, is in a remote topic of another name."""
+        return self.elsewhere is not None
+
+    @property
     def stopped(self) -> bool:
         """Whether it has stopped in this micro-batch."""
         return self.conditions.stop is not None
@@ -243,6 +263,8 @@ class Cursor:
         self._live = self.offset >= self.backlog_end and not self.behind
         if not fetched.records or self.suspended or self.conditions.paused is not None:
             return
+        if self.reencoding is not None and self.reencoding.is_over:
+            return  # fetched again: the loop also renews the lease
         aborted = AbortedTransactions(fetched.aborted)
         self._is_cut = False
         try:
@@ -342,6 +364,21 @@ class Cursor:
         self.epochs = history.before(self.epochs, offset)
         self.leader_epoch = self.known_epoch = -1
 
+    def be_elsewhere(self, remote_topic: str, log: FormerLog) -> None:
+        """The records of the predecessor's session are in this topic."""
+        self.spec = dataclasses.replace(self.spec, remote_topic=remote_topic)
+        self.elsewhere = log
+
+    def leave_former_topic(self, position: int) -> None:
+        """Records from this source offset on are sent to the topic of the outbox. What is known of the other topic does not
+        apply to it.
+        """
+        self.former = FormerTopic(self.spec.remote_topic, position)
+        self.spec = dataclasses.replace(self.spec, remote_topic=self.outbox.partition.topic)
+        self.elsewhere = None
+        self.window.trail.restart()
+        self.window.foreign = 0
+
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call ``then`` once nothing is in flight."""
         self.window.on_empty = None
@@ -384,9 +421,11 @@ class Cursor:
         if outgoing is not None and entry is not None:
             if state is PartitionState.TOO_LARGE and self.owner.too_large(self, entry, outgoing):
                 return
-            if state is PartitionState.REFUSED:
-                conditions.content_error = error = content_error(outgoing)
-                if error is not None and self.owner.malformed(self, entry, outgoing, error):
+            is_refused = state is PartitionState.REFUSED
+            if is_refused or (state is PartitionState.TOO_LARGE and outgoing.count > 1):
+                conditions.content_error = error = content_error(outgoing, self.limit)
+                is_malformed = is_refused and not isinstance(error, BatchOverLimit)
+                if is_malformed and error is not None and self.owner.malformed(self, entry, outgoing, error):
                     return
         conditions.set_write(failure, self.partition, self.window.position)
 
@@ -437,12 +476,11 @@ class Cursor:
     def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
         if self.predecessor.remaining or self.changes is not None:
             return iter_batches(fetched.records)
-        # A few tiny batches are passed on. Merging compressed ones costs more than passing them on, unless there are too many for
-        # the connection to the target.
+        # Merging compressed ones costs more than passing them on, unless there are too many for the connection to the target. Others
+        # are merged while they wait for it (`Outbox.merge_waiting`).
         return coalesce(
             fetched.records,
             self.offset,
-            least=MANY_BATCHES,
             compressed=self.behind,
             transactional=not (self.read_committed and fetched.aborted),
         )
@@ -450,6 +488,9 @@ class Cursor:
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def _corrupt(self, error: CorruptBatch) -> None:
+        if isinstance(error, BatchOverLimit):
+            self.fail(PartitionState.OVER_LIMIT, f"{self.partition}: {error}", at_source=True)
+            return
         if self._corrupt_at != self.offset:
             self._corrupt_at = self.offset  # a transmission error does not repeat; corruption on the disk does
             return
@@ -462,10 +503,11 @@ class Cursor:
             self._take_batch(view, aborted)
         except CorruptBatch as error:
             header = view.header
-            if self.predecessor.is_counted and self._corrupt_at == before:
+            is_known = self._corrupt_at == before or isinstance(error, BatchOverLimit)
+            if self.predecessor.is_counted and is_known:
                 self.predecessor.compare()  # a predecessor may have read it intact, so counting is not possible
                 return False
-            if header is None or self._corrupt_at != before or not self.owner.corrupt(self, view, error):
+            if header is None or not is_known or not self.owner.corrupt(self, view, error):
                 raise
             after = max(header.last_offset + 1, before)
             # Not done yet: the position may pass it only after it has been written to the dead letter topic.
@@ -527,7 +569,8 @@ class Cursor:
         self.offset = after
 
     def _take_legacy(self, view: BatchView) -> None:
-        rewritten = rewrite(view, keep=lambda offset: offset >= self.offset)
+        rewritten = rewrite(view, keep=lambda offset: offset >= self.offset, limit=self.limit)
+        self._is_cut = self.reencoding is not None and self.reencoding.is_over
         if rewritten is None:
             return
         after = rewritten.offsets[-1] + 1
@@ -596,7 +639,8 @@ class Cursor:
             self._reencode(view, fresh, after)
 
     def _reencode(self, view: BatchView, start: int, after: int) -> None:
-        rewritten = rewrite(view, keep=lambda offset: offset >= start)
+        rewritten = rewrite(view, keep=lambda offset: offset >= start, limit=self.limit)
+        self._is_cut = self.reencoding is not None and self.reencoding.is_over
         if rewritten is None:
             self.drop(self.offset, after, self.window.hole_reason)
             return
@@ -622,7 +666,8 @@ class Cursor:
         entry = SourceRange(first, after, len(data), header.records_count, offsets, newest_ms=newest_ms)
         entry.dropped = tuple(dropped)
         self.window.append(entry)
-        self.owner.put(self.outbox, outgoing_batch(data, header, entry, self.window, self.owner.tally))
+        outgoing = outgoing_batch(data, header, entry, self.window, self.owner.tally, self.limit)
+        self.owner.put(self.outbox, outgoing)
 
     def drop(self, first: int, after: int, reason: str) -> None:
         """Source offsets ``first .. after-1`` have no record for the target."""

@@ -20,7 +20,7 @@ from mm2.copy.executor.outbox import OutboxState, OutgoingBatch, outgoing_of
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import Source
 from mm2.copy.executor.window import SourceRange
-from mm2.kafka.errors import CorruptBatch, KafkaFailure
+from mm2.kafka.errors import BatchOverLimit, CorruptBatch, KafkaFailure
 from mm2.kafka.records.batch import BatchView, unpatched
 from mm2.kafka.records.record import Record, decode_batch
 from mm2.kafka.structs import TopicPartition
@@ -91,13 +91,13 @@ class Quarantine:
         return self._letters.outbox.last_error
 
     def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
-        """Write a corrupt batch of the source; False when its offsets are not known."""
+        """Write a corrupt batch of the source, or one over the limit; False when its offsets are not known."""
         header = view.header
         if header is None:
             return False
         after = max(header.last_offset + 1, cursor.offset)
         self._log.error(
-            "corrupt batch written to the dead letter topic", partition=str(cursor.partition), error=str(error)
+            "unreadable batch written to the dead letter topic", partition=str(cursor.partition), error=str(error)
         )
         cursor.suspended = True
         cursor.dead_letter_outbox = self._letters.outbox
@@ -115,7 +115,10 @@ class Quarantine:
         header = outgoing.header
         if outgoing.count != 1:
             return False
-        records = decode_batch(BatchView(header, header.base_offset, 2, outgoing.data))
+        try:
+            records = decode_batch(BatchView(header, header.base_offset, 2, outgoing.data), cursor.limit)
+        except BatchOverLimit:
+            return False
         reason = f"{cursor.spec.target} does not accept a record of {len(outgoing.data)} bytes"
         self._log.error("record written to the dead letter topic", partition=str(cursor.partition), reason=reason)
         offset = next(entry.runs())[0]

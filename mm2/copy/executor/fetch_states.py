@@ -145,6 +145,7 @@ class SourceBroker(Link):
     session: FetchSession = field(default_factory=lambda: FetchSession({}))
     asked_at: float | None = None  # monotonic seconds; None while no answer is due
     wait_ms: int = 0  # maximum time until the broker responds
+    paced_until_s: float = 0.0  # monotonic; the next request waits until then
     quiet: int = 0  # consecutive responses without records
     fetch_states: dict[TopicPartition, PartitionFetchState] = field(default_factory=dict)
     wanted: dict[TopicPartition, Position] = field(default_factory=dict)  # all partitions of the last request

@@ -158,9 +158,28 @@ class NewSessions:
             if when:
                 await self._link.pause(_FRESH_RETRY_S)
 
+    def _leave_former_topic(self, cursor: Cursor, position: int) -> None:
+        """Use the current remote topic from this position on, if the replication policy has changed.
+
+        Not before a new session is opened, or a commit would describe the old one as that of the current topic.
+        """
+        if cursor.is_elsewhere:
+            before = cursor.spec.remote_topic
+            cursor.leave_former_topic(position)
+            self._sessions.marks.pop(cursor.partition, None)
+            self._sessions.current.pop(cursor.partition, None)
+            self._log.info(
+                "the replication policy has changed, copying continues in another remote topic",
+                partition=str(cursor.partition),
+                position=position,
+                before=before,
+                topic=cursor.spec.remote_topic,
+            )
+
     async def _open_at(self, positions: Mapping[TopicPartition, int]) -> None:
         if self._spec.transactions is not None:
             for tp, position in positions.items():
+                self._leave_former_topic(self._cursors[tp], position)
                 mark = self._sessions.marks.get(tp)
                 self._sessions.current.pop(tp, None)
                 self._cursors[tp].outbox.last_error = None
@@ -172,7 +191,7 @@ class NewSessions:
         waiting = dict(positions)
         refused_since: float | None = None
         while waiting and not self._link.stop.is_set():
-            targets = {self._cursors[tp].spec.target: tp for tp in waiting}
+            targets = {self._cursors[tp].outbox.partition: tp for tp in waiting}
             try:
                 # One new producer for all of them: its sequences must never decrease.
                 identity = await self._call(new_producer, self._target_cluster)
@@ -206,6 +225,7 @@ class NewSessions:
         """Brokers before 2.8 return producer ids only with the IdempotentWrite right (KIP-679)."""
         for tp, position in positions.items():
             cursor = self._cursors[tp]
+            self._leave_former_topic(cursor, position)
             cursor.conditions.note = note
             self._log.warning(cursor.conditions.note, partition=str(tp))
             cursor.window.trail.settle()
@@ -221,6 +241,7 @@ class NewSessions:
             # Where the look-up of the sessions before ended: what they have after it has appeared since (rule R3). The end offset may
             # come from a deposed leader, or from one that has brought back their records.
             mark = mark._replace(target=ending.end)
+        self._leave_former_topic(cursor, mark.source)
         cursor.window.trail.settle()
         cursor.begin(mark)
         cursor.outbox.last_error = None

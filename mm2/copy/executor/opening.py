@@ -5,6 +5,8 @@
   a session, not handed off cleanly          look up its progress on the target, skip those records
   a session, but its target was recreated    stop: RECREATED
   a session with other rules                 skip its records under its rules, then a new session
+  a session, but its remote topic has        the same; the new session is in the topic with the new name
+  another name now
   a session whose records cannot be counted  if there are some after the mark: a new session at the mark, at least once
   a session, but now in transactions         the same, then transactions
   a position only                            a new session, written to the ledger before the first batch is sent
@@ -21,7 +23,7 @@ import structlog
 
 from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.continued_sessions import ContinuedSessions
-from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.cursor import Cursor, FormerLog
 from mm2.copy.executor.losses import recreated
 from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.session_table import SessionTable
@@ -38,7 +40,7 @@ from mm2.kafka.structs import TopicPartition
 class _Ways:
     """Partitions by the way in which they start.
 
-    ``clean`` and ``asking`` continue a session: the latter after a look-up. ``positions`` open a new one. ``named``
+    ``clean`` and ``asking`` continue or end a session: the latter after a look-up. ``positions`` open a new one. ``named``
     have a configured offset and no state. Of ``renamed`` the id of the remote topic has to be confirmed first.
     """
 
@@ -132,7 +134,9 @@ class Opening:
     def _remember(self, cursor: Cursor, entry: LedgerEntry, start: Start) -> None:
         """Give a cursor the state that is in the ledger."""
         cursor.window.trail = Trail(start.chunk, entry.gaps, start.unwritten)
-        cursor.retired = entry.retired
+        cursor.retired, cursor.former = entry.retired, entry.former
+        if self._sessions.is_elsewhere(entry):
+            cursor.be_elsewhere(entry.remote_topic, FormerLog(entry.target_id, entry.target_epoch))
         if start.moved and self._has_another_target(entry):
             cursor.window.trail.restart()
             cursor.retired = retire(cursor.retired, entry.target_id)
@@ -148,6 +152,6 @@ class Opening:
             self._sessions.marks[cursor.partition] = entry.mark
 
     def _has_another_target(self, entry: LedgerEntry) -> bool:
-        """Whether the remote topic is another one than in the ledger."""
-        now = self._sink.topic_ids.get(entry.remote_topic, "")
+        """Whether the remote topic is another one than in the ledger, with the same name."""
+        now = "" if self._sessions.is_elsewhere(entry) else self._sink.topic_ids.get(entry.remote_topic, "")
         return bool(now and entry.target_id) and now != entry.target_id

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
+from mm2.copy.executor.window import SourceRange
 from mm2.copy.session import EndedSession, sequence_of
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.records.batch import BatchHeader, patch, read_header
+from mm2.kafka.records.merge import MAX_MERGED_BYTES, TINY_BYTES
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 #: Number of batches that a broker remembers of an idempotent producer.
 MAX_IN_FLIGHT: Final = 5
+#: Merging more records costs more than a request.
+_MERGEABLE_RECORDS: Final = 64
 
 
 class OutboxState(Enum):
@@ -39,7 +43,8 @@ class OutgoingBatch:
     unknown).
 
     ``split`` returns smaller batches of the same records when the target rejects the size; None = cannot be split.
-    ``without`` returns the batch without its first n records, which are on the target already.
+    ``without`` returns the batch without its first n records, which are on the target already. ``merge`` returns a
+    batch of the records of the first batches of a run, and their number, which may be 1; see `Outbox.merge_waiting`.
     """
 
     data: memoryview
@@ -47,6 +52,8 @@ class OutgoingBatch:
     acked: Callable[[int], None]
     split: Callable[[], list[OutgoingBatch] | None] | None = None
     without: Callable[[int], OutgoingBatch] | None = None
+    entry: SourceRange | None = None  # its source offsets, if it is a batch of the source
+    merge: Callable[[Sequence[OutgoingBatch]], tuple[OutgoingBatch, int]] | None = None
     at: int = -1  # number of its first record in the producer's count; -1: not assigned
     base_offset: int | None = None  # once acknowledged
     under_way: bool = False
@@ -62,6 +69,31 @@ class OutgoingBatch:
     def end(self) -> int:
         """The number of the record after its last one."""
         return self.at + self.header.records_count
+
+    @property
+    def is_mergeable(self) -> bool:
+        """Whether it is small, was never sent, and has a record for each of its source offsets."""
+        entry = self.entry
+        return (
+            entry is not None
+            and self.merge is not None
+            and self.at < 0
+            and len(self.data) <= TINY_BYTES
+            and self.header.records_count <= _MERGEABLE_RECORDS
+            and entry.offsets is None
+            and not entry.dropped
+            and entry.first == self.header.base_offset
+            and entry.next_offset - entry.first == self.header.records_count
+        )
+
+    def is_followed_by(self, other: OutgoingBatch) -> bool:
+        """Whether the source offsets of another batch follow, and it is alike."""
+        return (
+            other.is_mergeable
+            and other.header.base_offset == self.header.base_offset + self.header.records_count
+            and other.header.codec == self.header.codec
+            and other.header.leader_epoch == self.header.leader_epoch
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -166,6 +198,18 @@ class Outbox:
         for outgoing in self.queue:
             outgoing.at = -1
 
+    def merge_waiting(self) -> None:
+        """Merge the first batches of the queue, if they are small and alike and were never sent.
+
+        A request has one batch of a partition, so they would need a request each.
+        """
+        run = self._mergeable() if len(self.queue) > 1 else []
+        if len(run) > 1 and (merge := run[0].merge) is not None:
+            merged, count = merge(run)
+            for _ in range(count):
+                self.queue.popleft()
+            self.queue.appendleft(merged)
+
     def send_next(self) -> OutgoingBatch:
         """Take the first batch from the queue; from now on it is in flight."""
         outgoing = self.queue.popleft()
@@ -174,6 +218,16 @@ class Outbox:
         outgoing.leader_epoch = self.leader_epoch
         self.sent.append(outgoing)
         return outgoing
+
+    def _mergeable(self) -> list[OutgoingBatch]:
+        run: list[OutgoingBatch] = []
+        size = 0
+        for outgoing in self.queue:
+            size += len(outgoing.data)
+            if size > MAX_MERGED_BYTES or not (run[-1].is_followed_by(outgoing) if run else outgoing.is_mergeable):
+                break
+            run.append(outgoing)
+        return run
 
     def deliver(self, outgoing: OutgoingBatch, base_offset: int) -> None:
         """A batch and all before it are on the target, at this offset (-1: unknown)."""

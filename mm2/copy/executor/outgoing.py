@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mm2.copy.executor.outbox import OutgoingBatch
 from mm2.copy.executor.window import SourceRange, Window
 from mm2.copy.tally import Tally
 from mm2.kafka.errors import CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, read_header
+from mm2.kafka.records.merge import merge
 from mm2.kafka.records.record import decode_batch, rewrite, split
 
 
 def outgoing_batch(
-    data: memoryview, header: BatchHeader, entry: SourceRange, window: Window, tally: Tally
+    data: memoryview, header: BatchHeader, entry: SourceRange, window: Window, tally: Tally, limit: int
 ) -> OutgoingBatch:
-    """A batch to be sent. It is done in the window once it is acknowledged; its parts get entries of their own."""
+    """A batch to be sent. It is done in the window once it is acknowledged; its parts get entries of their own.
+
+    ``limit`` is ``decompression.max.bytes``: a batch that exceeds it is not split.
+    """
 
     def acked(base: int) -> None:
         entry.target_base = base
@@ -23,34 +29,49 @@ def outgoing_batch(
         if header.records_count < 2:
             return None
         try:
-            parts = split(BatchView(header, header.base_offset, 2, data), 2)
+            parts = split(BatchView(header, header.base_offset, 2, data), 2, limit)
         except CorruptBatch:
             return None  # its header was valid, so it was passed on; the target's error counts
         tally.count("too_large")
         entries = window.cut(entry, [len(part.offsets) for part in parts], [len(part.data) for part in parts])
         return [
-            outgoing_batch(memoryview(part.data), read_header(part.data), piece, window, tally)
+            outgoing_batch(memoryview(part.data), read_header(part.data), piece, window, tally, limit)
             for part, piece in zip(parts, entries, strict=True)
         ]
 
     def without(count: int) -> OutgoingBatch:
         keep_from = header.base_offset + count
-        rest = rewrite(BatchView(header, header.base_offset, 2, data), keep=lambda offset: offset >= keep_from)
+        view = BatchView(header, header.base_offset, 2, data)
+        rest = rewrite(view, keep=lambda offset: offset >= keep_from, limit=limit)
         if rest is None:
             message = f"{window.remote}: a batch of {header.records_count} records has no record after number {count}"
             raise CorruptBatch(message)
         head, tail = window.cut(entry, [count, header.records_count - count], [0, len(rest.data)])
         head.already_copied = True
         window.done(head)
-        return outgoing_batch(memoryview(rest.data), read_header(rest.data), tail, window, tally)
+        return outgoing_batch(memoryview(rest.data), read_header(rest.data), tail, window, tally, limit)
 
-    return OutgoingBatch(data, header, acked, cut, without)
+    def merged(run: Sequence[OutgoingBatch]) -> tuple[OutgoingBatch, int]:
+        try:
+            batch = merge([BatchView(one.header, one.header.base_offset, 2, one.data) for one in run])[0]
+        except (CorruptBatch, ValueError):
+            run[0].merge = None  # passed on as it is; the target's error counts
+            return run[0], 1
+        if batch.batches == 1:
+            return run[0], 1
+        joined = window.join([one.entry for one in run[: batch.batches] if one.entry is not None], len(batch.data))
+        return outgoing_batch(memoryview(batch.data), batch.header, joined, window, tally, limit), batch.batches
+
+    return OutgoingBatch(data, header, acked, cut, without, entry, merged)
 
 
-def content_error(outgoing: OutgoingBatch) -> CorruptBatch | None:
-    """The error in the content of a batch that was passed on without decoding; None: none."""
+def content_error(outgoing: OutgoingBatch, limit: int) -> CorruptBatch | None:
+    """The error in the content of a batch that was passed on without decoding; None: none.
+
+    BatchOverLimit: the content is not known, because decoding it takes more than ``limit`` bytes.
+    """
     try:
-        decode_batch(BatchView(outgoing.header, outgoing.header.base_offset, 2, outgoing.data))
+        decode_batch(BatchView(outgoing.header, outgoing.header.base_offset, 2, outgoing.data), limit)
     except CorruptBatch as error:
         return error
     return None

@@ -27,6 +27,7 @@ class SkippingReader(Protocol):
     offset: int  # next source offset to fetch
     suspended: bool  # it must not be read
     known_epoch: int  # of the newest batch that the predecessor is known to have read
+    limit: int  # decompression.max.bytes
 
     @property
     def stopped(self) -> bool:
@@ -142,7 +143,7 @@ class PredecessorRecords:
         reader, match = self.reader, self.fingerprints
         first = fresh = reader.offset
         offsets = []
-        for record in decode_batch(view) if changed is None else changed.records:
+        for record in decode_batch(view, reader.limit) if changed is None else changed.records:
             if record.offset < first or match is None:
                 continue
             try:

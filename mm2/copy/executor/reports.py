@@ -73,7 +73,7 @@ def progress_of(cursor: Cursor) -> PartitionProgress:
         cursor.spec.topic,
         cursor.spec.partition,
         window.position,
-        window.target,
+        -1 if cursor.is_elsewhere else window.target,
         cursor.high_watermark,
         str(state_now.state),
         state_now.reason,

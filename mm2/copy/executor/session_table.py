@@ -37,6 +37,7 @@ class SessionTable:
         self.current: dict[TopicPartition, Session] = {}
         self.marks: dict[TopicPartition, Mark] = {}
         self.ending: dict[TopicPartition, Ending] = {}
+        self._remote_topics = {part.source: part.remote_topic for part in spec.partitions}
         self._with_sessions = spec.with_sessions
         self._not_repeatable = "" if spec.changes is None else spec.changes.not_repeatable
 
@@ -57,9 +58,13 @@ class SessionTable:
         """Whether the count of a session includes other records than this job copies."""
         return entry.session is not None and self.rules_of(entry.session) != self.rules
 
+    def is_elsewhere(self, entry: LedgerEntry) -> bool:
+        """Whether a partition was copied to a remote topic of another name: the replication policy has changed."""
+        return entry.remote_topic != self._remote_topics[entry.source]
+
     def is_to_end(self, entry: LedgerEntry) -> bool:
         """Whether the records of a session are only skipped, and copying then continues differently."""
-        return self.has_other_rules(entry) or not self._with_sessions
+        return self.has_other_rules(entry) or self.is_elsewhere(entry) or not self._with_sessions
 
     def is_current(self, partition: TopicPartition, session: Session) -> bool:
         """Whether no other session of the partition has been opened since."""
@@ -67,9 +72,12 @@ class SessionTable:
         return current is not None and (current.producer, current.start) == (session.producer, session.start)
 
     def end(self, partition: TopicPartition, entry: LedgerEntry, end: int, leader_epoch: int) -> None:
-        """A session that was counted up to this log end of the target ends at the entry's mark, or later (`end_at`)."""
+        """A session that was counted up to this log end of the target ends at the entry's mark, or later (`end_at`).
+
+        In another topic its records cannot appear between those of the next session.
+        """
         session = entry.session
-        if session is not None:
+        if session is not None and not self.is_elsewhere(entry):
             ended = EndedSession(session.producer, session.start, session.rules, entry.mark, entry.known_epoch)
             self.ending[partition] = Ending((*entry.ended_sessions, ended)[-_ENDED_KEPT:], end, leader_epoch)
 

@@ -82,6 +82,7 @@ class Sink(Brokers[_TargetBroker]):
     """
 
     role = "target"
+    largest_answer_bytes = produce.LARGEST_ANSWER_BYTES
 
     def __init__(
         self,
@@ -317,6 +318,7 @@ class Sink(Brokers[_TargetBroker]):
             if chosen and chosen[0][0].transactional is not outbox.transactional:
                 put_off.append(outbox)  # a request is either transactional or not
                 continue
+            outbox.merge_waiting()
             outgoing = outbox.send_next()
             chosen.append((outbox, outgoing))
             size += len(outgoing.data)

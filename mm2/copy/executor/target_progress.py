@@ -378,7 +378,7 @@ class TargetLookUp:
             with_time = with_time and not header.is_log_append_time
             records.extend(
                 (record.timestamp, _content(record))
-                for record in decode_batch(batch.view)
+                for record in decode_batch(batch.view, self._cluster.settings.decompression_max_bytes)
                 if first <= record.offset < end
             )
         return Prints([_print(timestamp if with_time else -1, content) for timestamp, content in records], with_time)

@@ -137,6 +137,21 @@ class Window:
         self.waiting_bytes += sum(sizes) - entry.size
         return pieces
 
+    def join(self, entries: list[SourceRange], size: int) -> SourceRange:
+        """Replace consecutive batches without a gap between them by one of so many bytes; returns it."""
+        first, last = entries[0], entries[-1]
+        newest_ms = max(entry.newest_ms for entry in entries)
+        joined = SourceRange(
+            first.first, last.next_offset, size, sum(entry.count for entry in entries), newest_ms=newest_ms
+        )
+        joined.since = first.since
+        at = self.entries.index(first)
+        self.waiting_bytes += size - sum(entry.size for entry in entries)
+        self.entries[at] = joined
+        for _ in entries[1:]:
+            del self.entries[at + 1]
+        return joined
+
     def exclude(self, entry: SourceRange, reason: str) -> None:
         """A batch in flight will not be on the target. Holes around its records keep their own reason."""
         runs = list(entry.runs())

@@ -21,7 +21,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.consumer.records import ConsumerRecord
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
 from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.record import Fields, decode_batch_as
@@ -196,11 +196,17 @@ class Fetcher:
             if view is None:
                 state.position, state.batches = state.batches.position, None
                 continue
-            records, position = _records(tp, view), state.position or 0
+            records, position = self._records(tp, view), state.position or 0
             if records and records[0].offset < position:
                 records = [record for record in records if record.offset >= position]
             state.ready, state.ready_at = records, 0
         return True
+
+    def _records(self, tp: TopicPartition, view: BatchView) -> list[ConsumerRecord]:
+        try:
+            return _records(tp, view, self._cluster.settings.decompression_max_bytes)
+        except CorruptBatch as error:
+            raise type(error)(f"{tp} of cluster {self._cluster.name}: {error}") from error
 
     @staticmethod
     def _empty(state: _PartitionState) -> None:
@@ -293,7 +299,7 @@ class Fetcher:
             self._changed.notify_all()
 
 
-def _records(tp: TopicPartition, view: BatchView) -> list[ConsumerRecord]:
+def _records(tp: TopicPartition, view: BatchView, limit: int) -> list[ConsumerRecord]:
     log_append_time = view.header is not None and view.header.is_log_append_time
 
     def record(fields: Fields) -> ConsumerRecord:
@@ -301,4 +307,4 @@ def _records(tp: TopicPartition, view: BatchView) -> list[ConsumerRecord]:
         at = _NO_TIMESTAMP if timestamp is None else timestamp
         return ConsumerRecord(tp, offset, key, value, headers, at, log_append_time)
 
-    return decode_batch_as(record, view)
+    return decode_batch_as(record, view, limit)

@@ -3,6 +3,9 @@
 Snappy: Java writes it in the framing of the xerial library (a 16-byte head, then length-prefixed raw blocks) and also
 reads raw snappy. This module reads both and writes the framing.
 
+No codec produces more than a limit: the output is written into a buffer that never grows beyond it. So a batch that was
+made to expand to gigabytes is rejected at the cost of the limit.
+
 LZ4: frames are parsed and built here, block by block. A tiny batch takes a tenth of the setup time of the library's
 frame reader, and a large one needs no checksums besides that of the batch.
 """
@@ -13,11 +16,12 @@ import struct
 import threading
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Final, cast
 
 import cramjam
 
-from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.errors import BatchOverLimit, CorruptBatch
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEAD: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -38,6 +42,51 @@ _LZ4_SIZE: Final = struct.Struct("<I")
 LZ4: Final = 3
 ZSTD: Final = 4
 
+#: Default of ``decompression.max.bytes``: 64 times the default of ``max.message.bytes``. Text compresses by 3 to 20.
+DECOMPRESSION_MAX_BYTES: Final = 64 << 20
+
+_KEPT_SCRATCH_BYTES: Final = 4 << 20  # new memory costs a page fault per 4 KiB
+_USUAL_EXPANSION: Final = 4
+#: The library's message when the output buffer is full.
+_BUFFER_IS_FULL: Final = "failed to write whole buffer"
+
+Data = bytes | bytearray | memoryview
+
+
+class _Scratch(threading.local):
+    """Output buffer of the library, one per thread, because the library releases the GIL."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_LZ4_BLOCK_BYTES))
+
+    def expand(self, decompress_into: Callable[[Data, memoryview], int], data: Data, limit: int) -> bytes:
+        """What ``data`` decompresses to. Raises _OverLimit, or what the library raises."""
+        view = self.view
+        if len(view) < (usual := min(limit, len(data) * _USUAL_EXPANSION)):
+            view = self._grown(usual)
+        while True:
+            try:
+                return bytes(view[: decompress_into(data, view[:limit])])
+            except cramjam.DecompressionError as error:
+                if str(error) != _BUFFER_IS_FULL:
+                    raise
+            if len(view) >= limit:
+                raise _OverLimit
+            view = self._grown(min(limit, len(view) * 4))
+
+    def _grown(self, size: int) -> memoryview:
+        view = memoryview(bytearray(size))
+        if size <= _KEPT_SCRATCH_BYTES:
+            self.view = view
+        return view
+
+
+class _OverLimit(Exception):
+    """More than the limit would be decompressed."""
+
+
+_SCRATCH: Final = _Scratch()
+
 
 class Codec(ABC):
     """Compresses and decompresses the records block of a batch.
@@ -50,12 +99,11 @@ class Codec(ABC):
     name: str
 
     @abstractmethod
-    def compress(
-        self, data: bytes | bytearray | memoryview, *, fast: bool = False, level: int | None = None
-    ) -> bytes: ...
+    def compress(self, data: Data, *, fast: bool = False, level: int | None = None) -> bytes: ...
 
     @abstractmethod
-    def decompress(self, data: bytes | bytearray | memoryview) -> bytes: ...
+    def decompress(self, data: Data, limit: int) -> bytes:
+        """Raises _OverLimit instead of returning more than ``limit`` bytes."""
 
 
 class NoCodec(Codec):
@@ -63,10 +111,11 @@ class NoCodec(Codec):
 
     id, name = 0, "none"
 
-    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False, level: int | None = None) -> bytes:
+    def compress(self, data: Data, *, fast: bool = False, level: int | None = None) -> bytes:
         return bytes(data)
 
-    def decompress(self, data: bytes | bytearray | memoryview) -> bytes:
+    def decompress(self, data: Data, limit: int) -> bytes:
+        del limit  # these bytes have been received already
         return bytes(data)
 
 
@@ -75,13 +124,13 @@ class Gzip(Codec):
 
     id, name = 1, "gzip"
 
-    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False, level: int | None = None) -> bytes:
+    def compress(self, data: Data, *, fast: bool = False, level: int | None = None) -> bytes:
         if fast:
             return zlib.compress(data, 1, wbits=31)
         return bytes(cramjam.gzip.compress(data, level=6 if level is None or level < 0 else level))
 
-    def decompress(self, data: bytes | bytearray | memoryview) -> bytes:
-        return bytes(cramjam.gzip.decompress(data))
+    def decompress(self, data: Data, limit: int) -> bytes:
+        return _SCRATCH.expand(cramjam.gzip.decompress_into, data, limit)
 
 
 class Snappy(Codec):
@@ -89,7 +138,7 @@ class Snappy(Codec):
 
     id, name = 2, "snappy"
 
-    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False, level: int | None = None) -> bytes:
+    def compress(self, data: Data, *, fast: bool = False, level: int | None = None) -> bytes:
         view = memoryview(data)
         out = bytearray(_XERIAL_HEAD)
         for at in range(0, len(view), _XERIAL_BLOCK_BYTES):
@@ -97,10 +146,10 @@ class Snappy(Codec):
             out += struct.pack(">i", len(block)) + block
         return bytes(out)
 
-    def decompress(self, data: bytes | bytearray | memoryview) -> bytes:
+    def decompress(self, data: Data, limit: int) -> bytes:
         view = memoryview(data)
         if bytes(view[:8]) != _XERIAL_MAGIC:
-            return self._block(view)
+            return self._block(view, limit)
         out = bytearray()
         at = len(_XERIAL_HEAD)
         while at < len(view):
@@ -109,25 +158,20 @@ class Snappy(Codec):
             if size < 0 or at + size > len(view):
                 message = f"a snappy block claims {size} bytes, {len(view) - at} are there"
                 raise CorruptBatch(message)
-            out += self._block(view[at : at + size])
+            out += self._block(view[at : at + size], limit - len(out))
             at += size
         return bytes(out)
 
     @staticmethod
-    def _block(block: memoryview) -> bytes:
+    def _block(block: memoryview, limit: int) -> bytes:
         # The library allocates the size that the block claims, up to 4 GiB, before it reads the rest.
         size = cramjam.snappy.decompress_raw_len(block)
         if size > _SNAPPY_EXPANSION * len(block):
             message = f"a snappy block of {len(block)} bytes claims {size} decompressed"
             raise CorruptBatch(message)
+        if size > limit:
+            raise _OverLimit
         return bytes(cramjam.snappy.decompress_raw(block))
-
-
-class _Scratch(threading.local):
-    """Buffer for one decompressed block, one per thread, because the library releases the GIL."""
-
-    def __init__(self) -> None:
-        self.block = memoryview(bytearray(_LZ4_BLOCK_BYTES))
 
 
 class Lz4(Codec):
@@ -135,10 +179,7 @@ class Lz4(Codec):
 
     id, name = LZ4, "lz4"
 
-    def __init__(self) -> None:
-        self._scratch = _Scratch()
-
-    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False, level: int | None = None) -> bytes:
+    def compress(self, data: Data, *, fast: bool = False, level: int | None = None) -> bytes:
         del fast, level  # Java's producer also uses the fast compressor unless a level is configured
         view = memoryview(data)
         out: list[bytes | memoryview] = [_LZ4_HEAD]
@@ -152,12 +193,14 @@ class Lz4(Codec):
         out.append(b"\0\0\0\0")
         return b"".join(out)
 
-    def decompress(self, data: bytes | bytearray | memoryview) -> bytes:
+    def decompress(self, data: Data, limit: int) -> bytes:
         view = memoryview(data)
         head, size = _LZ4_START.unpack_from(view)
         if head != _LZ4_HEAD:
-            return bytes(cramjam.lz4.decompress(data))
+            return _SCRATCH.expand(cramjam.lz4.decompress_into, data, limit)
+        scratch = _SCRATCH.view[:_LZ4_BLOCK_BYTES]
         blocks: list[bytes] = []
+        left = limit
         at = _LZ4_START.size
         while size:
             stored, size = size & _LZ4_STORED, size & ~_LZ4_STORED
@@ -168,8 +211,10 @@ class Lz4(Codec):
             if stored:
                 blocks.append(bytes(block))
             else:
-                scratch = self._scratch.block
                 blocks.append(bytes(scratch[: cramjam.lz4.decompress_block_into(block, scratch)]))
+            left -= len(blocks[-1])
+            if left < 0:
+                raise _OverLimit
         # Bytes after the end mark are ignored, as by Java's reader.
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
@@ -210,11 +255,11 @@ class Zstd(Codec):
 
     id, name = ZSTD, "zstd"
 
-    def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False, level: int | None = None) -> bytes:
+    def compress(self, data: Data, *, fast: bool = False, level: int | None = None) -> bytes:
         return bytes(cramjam.zstd.compress(data, level=1 if fast else 3 if level is None else level))
 
-    def decompress(self, data: bytes | bytearray | memoryview) -> bytes:
-        return bytes(cramjam.zstd.decompress(data))
+    def decompress(self, data: Data, limit: int) -> bytes:
+        return _SCRATCH.expand(cramjam.zstd.decompress_into, data, limit)
 
 
 CODECS: Final[tuple[Codec, ...]] = (NoCodec(), Gzip(), Snappy(), Lz4(), Zstd())
@@ -237,13 +282,23 @@ def codec_of(key: int | str) -> Codec:
     return _BY_NAME[key]
 
 
-def decompress(codec_id: int, data: bytes | bytearray | memoryview) -> bytes:
-    """Decompress a records block. Raises CorruptBatch when it is not a valid block of that codec."""
+def decompress(codec_id: int, data: Data, limit: int = DECOMPRESSION_MAX_BYTES) -> bytes:
+    """Decompress a records block.
+
+    Raises BatchOverLimit instead of returning more than ``limit`` bytes, and CorruptBatch when it is not a valid block
+    of that codec. Uncompressed records have no limit: they have been received already.
+    """
     codec = codec_of(codec_id)
     try:
-        return codec.decompress(data)
+        return codec.decompress(data, limit)
     except CorruptBatch:
         raise
+    except _OverLimit:
+        size = len(cast(bytes, data))
+        message = (
+            f"a {codec.name} block of {size} bytes decompresses to more than {limit} bytes (decompression.max.bytes)"
+        )
+        raise BatchOverLimit(message) from None
     except Exception as error:  # cramjam.DecompressionError and, for lz4, plain OSErrors
         message = f"a {codec.name} block of {len(cast(bytes, data))} bytes does not decompress: {error}"
         raise CorruptBatch(message) from error

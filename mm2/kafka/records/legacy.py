@@ -15,16 +15,18 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
-from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.errors import BatchOverLimit, CorruptBatch
 from mm2.kafka.records.batch import CODEC_MASK, LOG_APPEND_TIME, LOG_OVERHEAD, NO_TIMESTAMP, BatchView
-from mm2.kafka.records.codec import LZ4, ZSTD, decompress, with_right_head
+from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES, LZ4, ZSTD, decompress, with_right_head
 
 _HEAD: Final = struct.Struct(">qiIbb")
 _CRC_FROM: Final = 16
 _TIMESTAMP: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">i")
+_MOST_MESSAGES: Final = 1 << 18
 
 
 class LegacyMessage(NamedTuple):
@@ -38,15 +40,21 @@ class LegacyMessage(NamedTuple):
     value: bytes | None
 
 
-def read_message_set(view: BatchView) -> list[LegacyMessage]:
+def read_message_set(
+    view: BatchView, limit: int = DECOMPRESSION_MAX_BYTES, most: int = _MOST_MESSAGES
+) -> list[LegacyMessage]:
     """The messages of one fetched message, more than one when it is compressed, with absolute offsets and timestamps.
 
-    Raises CorruptBatch when a CRC is wrong, or for any other inconsistency.
+    Raises BatchOverLimit for more than ``limit`` decompressed bytes or ``most`` messages, and CorruptBatch when a CRC is
+    wrong, or for any other inconsistency.
     """
     where = f"the message set at offset {view.base_offset} (magic {view.magic})"
     try:
         (wrapper,) = _messages(bytes(view.data), where)
-        return _unwrapped(wrapper, where) if wrapper.attributes & CODEC_MASK else [wrapper]
+        return _unwrapped(wrapper, where, limit, most) if wrapper.attributes & CODEC_MASK else [wrapper]
+    except BatchOverLimit as error:
+        message = f"{where} is not decompressed: {error}"
+        raise BatchOverLimit(message) from None
     except (struct.error, ValueError) as error:
         message = f"{where} does not parse: {error}"
         raise CorruptBatch(message) from error
@@ -94,7 +102,7 @@ def _read_bytes(data: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
     return data[at : at + length], at + length
 
 
-def _unwrapped(wrapper: LegacyMessage, where: str) -> list[LegacyMessage]:
+def _unwrapped(wrapper: LegacyMessage, where: str, limit: int, most: int) -> list[LegacyMessage]:
     codec = wrapper.attributes & CODEC_MASK
     if wrapper.value is None or codec >= ZSTD:
         message = f"{where} does not parse: codec {codec} of a value of {wrapper.value and len(wrapper.value)} bytes"
@@ -102,7 +110,10 @@ def _unwrapped(wrapper: LegacyMessage, where: str) -> list[LegacyMessage]:
     packed = wrapper.value
     if codec == LZ4 and wrapper.magic == 0:
         packed = with_right_head(packed)
-    inner = list(_messages(decompress(codec, packed), where))
+    inner = list(islice(_messages(decompress(codec, packed, limit), where), most + 1))
+    if len(inner) > most:
+        message = f"more than {most} messages take too much memory (decompression.max.bytes)"
+        raise BatchOverLimit(message)
     if not inner or any(message.attributes & CODEC_MASK for message in inner):
         message = f"{where} does not parse: it contains {len(inner)} messages, or compressed ones"
         raise CorruptBatch(message)

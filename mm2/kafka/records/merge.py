@@ -45,6 +45,7 @@ _LEAN: Final = struct.Struct(">qiibIhiq22xi")
 _INT32: Final = struct.Struct(">i")
 _LEAST_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD
 _MAX_INFLATED_BYTES: Final = 16 << 20  # highly compressed tiny batches must not become a batch of gigabytes
+_MAX_RECORDS: Final = 1 << 17  # each of them takes up to 200 bytes of memory until the batch is finished
 _WINDOW_BYTES: Final = 64 << 10
 _IGNORED: Final = DELETE_HORIZON | TRANSACTIONAL
 _TABLE: Final = 1 << 14
@@ -71,7 +72,8 @@ def merge(views: Sequence[BatchView], *, max_bytes: int = MAX_MERGED_BYTES) -> l
     """Merge consecutive batches, all plain (`BatchHeader.is_plain`) and of one codec, into as few as possible.
 
     At most ``max_bytes`` of batches are merged into one, which has about the same size or less; a larger batch stays
-    alone. The merged batches have no producer and no transaction.
+    alone. The merged batches have no producer and no transaction, and
+    the offsets and the leader epoch of the source.
 
     Raises CorruptBatch when a CRC is wrong or records are malformed, ValueError for batches that are not plain, differ
     in codec or are not consecutive.
@@ -233,7 +235,7 @@ class _Run:
                 or magic != 2
                 or not _LEAST_LENGTH <= length < below
                 or stop > end
-                or count < 1
+                or not 0 < count <= _MAX_RECORDS - number
             ):
                 break
             block, start = data[at + CRC_FROM : stop], HEADER_BYTES - CRC_FROM
@@ -270,7 +272,7 @@ class _Run:
 
     def inflate(self, batch: bytes) -> bytes:
         """The records block of a whole batch."""
-        return decompress(self.codec, batch[HEADER_BYTES:])
+        return decompress(self.codec, batch[HEADER_BYTES:], _MAX_INFLATED_BYTES)
 
     def add(self, block: bytes, start: int, base_timestamp: int, count: int, number: int) -> bool:
         """Add the records of a batch, ``block`` from ``start`` on, as the ``number``-th and following ones.
@@ -338,6 +340,8 @@ class _Run:
             attributes=codec.id,
             base_timestamp=self._base_timestamp,
             max_timestamp=self._newest,
+            base_offset=self._first,
         )
+        _INT32.pack_into(data, LOG_OVERHEAD, self._leader_epoch)
         after = self._first + self._count
         return Merged(data, read_header(data), self._first, after, self.batches, self._leader_epoch)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.errors import BatchOverLimit, CorruptBatch
 from mm2.kafka.records.batch import (
     CODEC_MASK,
     HEADER_BYTES,
@@ -25,8 +25,8 @@ from mm2.kafka.records.batch import (
     BatchView,
     assemble,
 )
-from mm2.kafka.records.codec import codec_of, decompress
-from mm2.kafka.records.legacy import read_message_set
+from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES, codec_of, decompress
+from mm2.kafka.records.legacy import LegacyMessage, read_message_set
 from mm2.kafka.varint import varint
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -38,6 +38,13 @@ Decoded = TypeVar("Decoded")
 _SIGNED: Final = tuple((number >> 1) ^ -(number & 1) for number in range(1 << 14))
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
+#: The smallest record: its length, attributes, two deltas, two lengths and a number, all of one byte.
+_LEAST_RECORD_BYTES: Final = 7
+_LEAST_HEADER_BYTES: Final = 2
+#: Memory of a decoded record and of one header, without their content. A decompressed batch of the smallest records takes
+#: forty times its size when decoded.
+_RECORD_MEMORY_BYTES: Final = 256
+_HEADER_MEMORY_BYTES: Final = 160
 
 
 class Record(NamedTuple):
@@ -95,20 +102,24 @@ def _check_end(header: BatchHeader, at: int, end: int) -> None:
         raise _corrupt(header, why)
 
 
-def decode_batch(view: BatchView) -> list[Record]:
+def decode_batch(view: BatchView, limit: int = DECOMPRESSION_MAX_BYTES) -> list[Record]:
     """The records of one batch with absolute offsets and timestamps. The caller checks the CRC.
 
-    Raises CorruptBatch when the block does not decompress or does not contain ``count`` whole records.
+    Raises BatchOverLimit when the decompressed records, or their objects, would take more than ``limit`` bytes, and
+    CorruptBatch when the block does not decompress or does not contain ``count`` whole records.
     """
-    return decode_batch_as(record_of, view)
+    return decode_batch_as(record_of, view, limit)
 
 
-def decode_batch_as(make: Callable[[Fields], Decoded], view: BatchView) -> list[Decoded]:
+def decode_batch_as(
+    make: Callable[[Fields], Decoded], view: BatchView, limit: int = DECOMPRESSION_MAX_BYTES
+) -> list[Decoded]:
     """As `decode_batch`, with what ``make`` makes of the fields of each record."""
     header = view.header
     if header is None:
-        return [make((one.key, one.value, (), one.timestamp, one.offset)) for one in read_message_set(view)]
-    data = records_block(header, view.data)
+        return [make((one.key, one.value, (), one.timestamp, one.offset)) for one in _messages(view, limit)]
+    data = records_block(header, view.data, limit)
+    left = limit - header.records_count * _RECORD_MEMORY_BYTES
     at, end = 0, len(data)
     records = []
     append_time = header.max_timestamp if header.is_log_append_time else None
@@ -125,7 +136,11 @@ def decode_batch_as(make: Callable[[Fields], Decoded], view: BatchView) -> list[
             key = data[at : (at := at + size)] if size >= 0 else None
             size, at = read_varint(data, at)
             value = data[at : (at := at + size)] if size >= 0 else None
-            headers, at = _read_headers(data, at) if data[at] else ((), at + 1)
+            if data[at]:
+                headers, at = _read_headers(header, data, at, left // _HEADER_MEMORY_BYTES)
+                left -= len(headers) * _HEADER_MEMORY_BYTES
+            else:
+                headers, at = (), at + 1
             if at != stop:  # sizes only move forward, so none of them is beyond the record
                 raise _corrupt(header, f"a record of {length} bytes is {at - stop:+d} bytes off")
             if not 0 <= offset <= last_delta:
@@ -138,15 +153,39 @@ def decode_batch_as(make: Callable[[Fields], Decoded], view: BatchView) -> list[
     return records
 
 
-def records_block(header: BatchHeader, data: memoryview) -> bytes:
-    """The decompressed records block of a whole batch."""
-    return decompress(header.codec, data[HEADER_BYTES:])
+def records_block(header: BatchHeader, data: memoryview, limit: int = DECOMPRESSION_MAX_BYTES) -> bytes:
+    """The decompressed records block of a whole batch.
+
+    Raises BatchOverLimit when it, or the objects of its records, would take more than ``limit`` bytes.
+    """
+    try:
+        block = decompress(header.codec, data[HEADER_BYTES:], limit)
+    except BatchOverLimit as error:
+        raise _over_limit(header, error) from None
+    count = header.records_count
+    if count * _RECORD_MEMORY_BYTES > limit:
+        if count * _LEAST_RECORD_BYTES > len(block):
+            raise _corrupt(header, f"the header has {count} records, the block {len(block)} bytes")
+        raise _over_limit(header, f"{count} records take more than {limit} bytes of memory (decompression.max.bytes)")
+    return block
 
 
-def _read_headers(data: bytes, at: int) -> tuple[Headers, int]:
+def _over_limit(header: BatchHeader, why: object) -> BatchOverLimit:
+    return BatchOverLimit(f"the batch at offsets {header.base_offset}..{header.last_offset} is not decompressed: {why}")
+
+
+def _messages(view: BatchView, limit: int) -> list[LegacyMessage]:
+    return read_message_set(view, limit, limit // _RECORD_MEMORY_BYTES)
+
+
+def _read_headers(header: BatchHeader, data: bytes, at: int, most: int) -> tuple[Headers, int]:
     count, at = read_varint(data, at)
     if count <= 0:
         return (), at
+    if count > most:
+        if count * _LEAST_HEADER_BYTES > len(data) - at:
+            raise _corrupt(header, f"a record has {count} headers and {len(data) - at} bytes")
+        raise _over_limit(header, f"{count} headers of a record take too much memory (decompression.max.bytes)")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         size, at = read_varint(data, at)
@@ -157,8 +196,8 @@ def _read_headers(data: bytes, at: int) -> tuple[Headers, int]:
     return tuple(headers), at
 
 
-def _decode_legacy(view: BatchView) -> list[Record]:
-    return [Record(one.key, one.value, (), one.timestamp, one.offset) for one in read_message_set(view)]
+def _decode_legacy(view: BatchView, limit: int) -> list[Record]:
+    return [Record(one.key, one.value, (), one.timestamp, one.offset) for one in _messages(view, limit)]
 
 
 def encode_batch(
@@ -233,6 +272,7 @@ def rewrite(
     keep: Callable[[int], bool] | None = None,
     keep_index: Callable[[int], bool] | None = None,
     recompress: bool = True,
+    limit: int = DECOMPRESSION_MAX_BYTES,
 ) -> Rewritten | None:
     """Re-encode a batch that a broker would reject: close gaps, convert LogAppendTime to CreateTime and magic 0/1 to 2.
 
@@ -241,13 +281,13 @@ def rewrite(
     `Produced.bad_records` counts them). Returns None when no record is left (compaction keeps empty batches to preserve
     producer state).
 
-    Raises only CorruptBatch, for any malformed bytes.
+    Raises only CorruptBatch, for any malformed bytes, and BatchOverLimit as `decode_batch` does.
     """
     header = view.header
     if header is None:
-        return _rewrite_legacy(view, keep, keep_index, recompress=recompress)
+        return _rewrite_legacy(view, keep, keep_index, limit, recompress=recompress)
     base = header.max_timestamp if header.is_log_append_time else header.base_timestamp
-    out, offsets, newest = _kept_records(header, records_block(header, view.data), base, keep, keep_index)
+    out, offsets, newest = _kept_records(header, records_block(header, view.data, limit), base, keep, keep_index)
     if not offsets:
         return None
     if not _INT64_MIN <= newest <= _INT64_MAX:
@@ -318,12 +358,13 @@ def _rewrite_legacy(
     view: BatchView,
     keep: Callable[[int], bool] | None,
     keep_index: Callable[[int], bool] | None,
+    limit: int,
     *,
     recompress: bool,
 ) -> Rewritten | None:
     records = [
         record
-        for place, record in enumerate(_decode_legacy(view))
+        for place, record in enumerate(_decode_legacy(view, limit))
         if (keep is None or keep(record.offset)) and (keep_index is None or keep_index(place))
     ]
     if not records:
@@ -336,15 +377,18 @@ def _rewrite_legacy(
     return Rewritten(encode_batch(records, codec=codec), [record.offset for record in records])
 
 
-def split(view: BatchView, parts: int) -> list[Rewritten]:
-    """Split a batch into about ``parts`` smaller ones with the same records, for a target with a lower size limit."""
-    whole = rewrite(view, recompress=view.header is None)
+def split(view: BatchView, parts: int, limit: int = DECOMPRESSION_MAX_BYTES) -> list[Rewritten]:
+    """Split a batch into about ``parts`` smaller ones with the same records, for a target with a lower size limit.
+
+    Raises as `rewrite` does.
+    """
+    whole = rewrite(view, recompress=view.header is None, limit=limit)
     if whole is None or view.header is None:
         return [] if whole is None else [whole]
     size = max(1, -(-len(whole.offsets) // parts))
     pieces = []
     for start in range(0, len(whole.offsets), size):
-        piece = rewrite(view, keep_index=range(start, start + size).__contains__)
+        piece = rewrite(view, keep_index=range(start, start + size).__contains__, limit=limit)
         if piece is not None:
             pieces.append(piece)
     return pieces

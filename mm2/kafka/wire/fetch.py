@@ -29,6 +29,9 @@ _LIMITS: Final = struct.Struct(">iiibii")  # max_wait, min_bytes, max_bytes, iso
 _PARTITION: Final = struct.Struct(">ihqqq")  # index, error, high watermark, last stable offset, log start
 _EPOCH_AND_OFFSET: Final = struct.Struct(">iq")
 _DIVERGING_EPOCH: Final = 0  # a tagged field of a partition
+#: A broker returns the partitions that were requested, and the aborted transactions among the records.
+_MORE_PARTITIONS: Final = 1_000
+_MOST_ABORTED: Final = 1 << 18
 FULL_SESSION: Final = (0, 0)
 
 
@@ -216,6 +219,7 @@ class FetchSession:
         elif self.session_id:
             self.epoch = self.epoch + 1 if self.epoch < 0x7FFFFFFF else 1
         fetched = []
+        left = len(self.known) + _MORE_PARTITIONS
         topics = read.length(compact=flexible)
         by_id = topics > 0 and version >= TOPIC_IDS_FROM
         names = {topic_id: name for name, topic_id in self.topic_ids.items()} if by_id else {}
@@ -226,6 +230,10 @@ class FetchSession:
                 topic = read.string(compact=flexible)
             for _ in range(read.length(compact=flexible)):
                 partition = _read_partition(read, version, topic or "", flexible=flexible)
+                left -= 1
+                if left < 0:
+                    message = f"partitions beyond the {len(self.known)} of the session"
+                    raise IndexError(message)
                 if topic is not None:
                     fetched.append(partition)
             if flexible:
@@ -236,7 +244,11 @@ class FetchSession:
 def _read_partition(read: Reader, version: int, topic: str, *, flexible: bool) -> Fetched:
     index, error_code, high_watermark, last_stable, log_start = read.fields(_PARTITION)
     aborted = []
-    for _ in range(max(0, read.length(compact=flexible))):
+    transactions = read.length(compact=flexible)
+    if transactions > _MOST_ABORTED:
+        message = f"{transactions} aborted transactions"
+        raise IndexError(message)
+    for _ in range(max(0, transactions)):
         aborted.append((read.int64(), read.int64()))
         if flexible:
             read.tags()
@@ -244,8 +256,8 @@ def _read_partition(read: Reader, version: int, topic: str, *, flexible: bool) -
     size = read.length(compact=flexible)
     records = read.bytes_view(max(0, size))
     diverging: tuple[int, int] | None = None
-    if flexible and (tags := read.tags()) and _DIVERGING_EPOCH in tags:
-        diverging = Reader(tags[_DIVERGING_EPOCH]).fields(_EPOCH_AND_OFFSET)
+    if flexible and (tagged := read.tags(_DIVERGING_EPOCH)) is not None:
+        diverging = Reader(tagged).fields(_EPOCH_AND_OFFSET)
     tp = TopicPartition(topic, index)
     return Fetched(
         tp, error_code, high_watermark, last_stable, log_start, tuple(aborted), records, diverging, preferred_replica

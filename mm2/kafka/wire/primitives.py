@@ -92,13 +92,12 @@ class Reader:
         size = self.uvarint() - 1 if compact else self.int16()
         return None if size < 0 else str(self.bytes_view(size), "utf-8")
 
-    def tags(self) -> dict[int, memoryview]:
-        """The tagged fields of a flexible structure."""
-        count = self.uvarint()
-        if not count:
-            return {}
-        found = {}
-        for _ in range(count):
+    def tags(self, wanted: int = -1) -> memoryview | None:
+        """Skip the tagged fields of a flexible structure; returns the ``wanted`` one, None if there is none."""
+        found = None
+        for _ in range(self.uvarint()):
             tag = self.uvarint()
-            found[tag] = self.bytes_view(self.uvarint())
+            content = self.bytes_view(self.uvarint())
+            if tag == wanted:
+                found = content
         return found

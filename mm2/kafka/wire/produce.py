@@ -29,6 +29,9 @@ _PARTITION: Final = struct.Struct(">ihqq")  # index, error, base offset, log app
 # The same and the log start offset, for a success: no rejected records, no message, no tagged fields.
 _TAKEN: Final = struct.Struct(">ihqqqBBB")
 _NOTHING: Final = [1, 0, 0]
+_MOST_REJECTED: Final = 1 << 20
+#: Much more than the largest answer: a few hundred bytes for each partition of a request, with its error message.
+LARGEST_ANSWER_BYTES: Final = 8 << 20
 
 Buffer = bytes | bytearray | memoryview
 
@@ -143,7 +146,11 @@ def _parse(version: int, frame: memoryview, names: Mapping[bytes, str]) -> Answe
             message = None
             bad_records = []
             if version >= 8:
-                for _ in range(max(0, read.length(compact=flexible))):
+                rejected = read.length(compact=flexible)
+                if rejected > _MOST_REJECTED:
+                    message = f"{rejected} rejected records"
+                    raise IndexError(message)
+                for _ in range(max(0, rejected)):
                     bad_records.append(read.int32())
                     detail = read.string(compact=flexible)
                     message = message or detail

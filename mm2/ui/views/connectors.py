@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 from urllib.parse import quote
 
-from nicegui import ui
-
 from mm2.config.mirrormaker import SourceAndTarget
+from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.principal import Role
 from mm2.observer.traces import reason_of
 from mm2.observer.views import ConnectorView, FlowView, Snapshot
 from mm2.ui.actions import ACTIONS, RESTART_TASK, Action, Actions, Subject
@@ -28,8 +28,9 @@ _Confirm = Callable[[Action, Subject], Awaitable[None]]
 class ConnectorsView:
     """One block per connector."""
 
-    def __init__(self, actions: Actions) -> None:
+    def __init__(self, actions: Actions, access: Access) -> None:
         self._actions = actions
+        self._access = access
         self._blocks: dict[tuple[str, str], _ConnectorBlock] = {}
         Element("h1", "Connectors")
         Element(
@@ -55,7 +56,8 @@ class ConnectorsView:
                 key = (flow.name, connector.name)
                 if key not in self._blocks:
                     with self._container:
-                        self._blocks[key] = _ConnectorBlock(flow, connector, self._ask)
+                        ask = self._ask if self._access.allows(Role.OPERATOR) else None
+                        self._blocks[key] = _ConnectorBlock(flow, connector, ask)
                 self._blocks[key].show(connector)
         self._nothing.set_visibility(not present)
         self._show_failures(snapshot)
@@ -78,20 +80,20 @@ class ConnectorsView:
         self._failed.show_classes("errors" if found else "errors hidden")
 
     async def _ask(self, action: Action, subject: Subject) -> None:
-        client = ui.context.client
         if not await self._confirmation.ask(
             f"{action.name} {subject}?", action.consequence, action.name, is_destructive=action.is_destructive
         ):
             return
         self._message.show(f"{action.name} {subject} …")
         self._message.show_classes("message")
-        succeeded, text = await self._actions.do(action, subject, client.ip)
+        succeeded, text = await self._actions.do(action, subject, self._access)
         self._message.show(text)
         self._message.show_classes("message ok" if succeeded else "message bad")
 
 
 class _ConnectorBlock:
-    def __init__(self, flow: FlowView, connector: ConnectorView, ask: _Confirm) -> None:
+    def __init__(self, flow: FlowView, connector: ConnectorView, ask: _Confirm | None) -> None:
+        """``ask`` None: the client may not control connectors."""
         pair = SourceAndTarget(flow.source, flow.target)
         self._subject = Subject(pair, connector.name)
         with within("section", "connector", aria_label=str(self._subject), id=_anchor(flow, connector)) as self.element:
@@ -109,14 +111,20 @@ class _ConnectorBlock:
                             type="button",
                             aria_label=f"{action.name} {self._subject}",
                         )
-                        button.on("click", lambda _, action=action: ask(action, self._subject), args=[])
+                        if ask is None:
+                            button.attribute("disabled", True)
+                            button.attribute("title", f"needs the role {Role.OPERATOR}")
+                        else:
+                            button.on("click", lambda _, action=action, ask=ask: ask(action, self._subject), args=[])
             self._trace = _Trace("Stack trace of the connector")
             self._tasks = Table(
                 _TASKS,
                 caption=f"Tasks of {self._subject}",
                 nothing="It has no tasks.",
                 rows=_MOST_TASKS,
-                action=(RESTART_TASK.name, lambda task: ask(RESTART_TASK, Subject(pair, connector.name, task))),
+                action=None
+                if ask is None
+                else (RESTART_TASK.name, lambda task: ask(RESTART_TASK, Subject(pair, connector.name, task))),
             )
             self._traces = within("div")
             self._shown: dict[int, _Trace] = {}

@@ -22,6 +22,7 @@ _CERTIFICATES: Final = (
     Column("Flow"),
     Column("Expires"),
     Column("In", "number"),
+    Column("Note"),
 )
 _MOST: Final = 500
 _LISTENERS: Final = "listeners of this process"
@@ -86,6 +87,7 @@ def certificates(snapshot: Snapshot) -> Sequence[Row]:
                 f"{one.source}->{one.target}" if one.source else "",
                 moment(one.expires_ms),
                 "expired" if one.expires_ms <= snapshot.at_ms else seconds((one.expires_ms - snapshot.at_ms) / 1000),
+                f"replaced, but not in use: {one.problem}" if one.problem else "",
             )
         )
         for one in sorted(snapshot.certificates, key=lambda one: one.expires_ms)

@@ -11,7 +11,7 @@ import pytest
 #: Threads allocate at the same time and free all but the last; prints how many arenas the C library has made for them.
 _THREADS = """
 import ctypes, sys, threading
-from mm2.cli.allocator import use_one_arena
+from mm2.allocator import use_one_arena
 
 print(use_one_arena() if sys.argv[1] == "one" else None)
 together = threading.Barrier(8)

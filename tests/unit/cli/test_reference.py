@@ -30,7 +30,7 @@ def test_every_verb_has_a_description_exit_codes_and_a_usage(name: str, verb: An
     assert f"{name} " in verb.format_help(), "examples are not wrapped"
     for _, command in shown:
         words = shlex.split(command.removeprefix('eval "$(').removesuffix(')"').split("    #")[0])
-        ours = words[1 : next((at for at, word in enumerate(words) if word in {"|", ">"}), len(words))]
+        ours = words[1 : next((at for at, word in enumerate(words) if word in {"|", ">", ">>", "<"}), len(words))]
         assert words[0] == "mm2"
         assert parser().parse_args(ours).run is not None
 

@@ -112,8 +112,16 @@ def test_the_key_stores_of_the_process_file_are_used(door: Door, capsys: Capsys)
 @pytest.mark.parametrize(
     ("files", "user", "sentence"),
     [
-        ({}, "", "requires authentication; set --user, and the password in MM2_REST_PASSWORD."),
-        ({}, "bob", "requires authentication; set --user, and the password in MM2_REST_PASSWORD."),
+        (
+            {},
+            "",
+            "requires authentication; set --user, and the password in MM2_REST_PASSWORD, or a token in MM2_REST_TOKEN.",
+        ),
+        (
+            {},
+            "bob",
+            "requires authentication; set --user, and the password in MM2_REST_PASSWORD, or a token in MM2_REST_TOKEN.",
+        ),
         ({"authority": "untrusted.pem"}, "ann", "check --cacert and --cert."),
         ({"authority": "none.pem"}, "ann", "none.pem"),
     ],

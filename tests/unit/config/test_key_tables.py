@@ -31,7 +31,7 @@ from mm2.config.mirror_keys import (
     topic_throttles,
 )
 from mm2.config.mirrormaker import TOP_CONFIG
-from mm2.config.rest_keys import CARDINALITY_KEY, REST_LIMITS_CONFIG, STRANGERS_KEY
+from mm2.config.rest_keys import CARDINALITY_KEY, OIDC_CONFIG, REST_LIMITS_CONFIG, STRANGERS_KEY
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG, WorkerConfig, parse_response_headers
 
 DEFINITIONS = {
@@ -50,10 +50,13 @@ DEFINITIONS = {
 OWN_DEFAULT = {"key.serializer", "value.serializer", "key.deserializer", "value.deserializer", "share.acquire.mode"}
 # Kafka's policy Allowlist declares its key itself.
 OURS = {
+    "decompression.max.bytes",
     "connector.client.config.override.allowlist",
+    "plugin.allowed.classes",
     "plugin.isolation",
     "tombstone.dead.groups.enabled",
     *REST_LIMITS_CONFIG.names,
+    *OIDC_CONFIG.names,
 }
 # Java's own MirrorMaker has these in workers' files only; its whole REST interface is ours.
 OF_WORKERS = {"admin.listeners", "rest.extension.classes", CARDINALITY_KEY, STRANGERS_KEY}
@@ -108,6 +111,8 @@ def test_client_keys_are_bootstrap_protocol_tls_and_sasl() -> None:
 
 def test_our_own_keys_are_connector_keys() -> None:
     assert {name: MIRROR_SOURCE_CONFIG.keys[name].default for name in OWN_CONFIG.names} == {
+        "remote.partitions.max": 200000,
+        "remote.topic.partitions.max": 10000,
         "copy.batch.duration.ms": 60000,
         "copy.lanes": 0,
         "copy.commit.interval.ms": 1000,

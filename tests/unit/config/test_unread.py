@@ -56,6 +56,8 @@ def unread(*keys: str, **props: str) -> list[tuple[str, str | None]]:
         ("offset.storage.partition", "offset.storage.partitions"),
         ("B.offset.storage.replicationfactor", "B.offset.storage.replication.factor"),
         ("listeners.https.ssl.keystore.lokation", "listeners.https.ssl.keystore.location"),
+        ("rest.oauthbearer.ssl.truststore.lokation", "rest.oauthbearer.ssl.truststore.location"),
+        ("rest.oauthbearer.exspected.issuer", "rest.oauthbearer.expected.issuer"),
         ("cluster", "clusters"),
         # Of older releases.
         ("topics.blacklist", "topics.exclude"),
@@ -86,6 +88,8 @@ def test_unread_keys_come_with_the_nearest_known_key(key: str, nearest: str | No
         "spark.executor.memory",
         "listeners.https.ssl.keystore.location",
         "listeners.https.ssl.client.auth",
+        "rest.oauthbearer.expected.issuer",
+        "rest.oauthbearer.ssl.truststore.location",
         "offset.storage.replication.factor",
         "offset.storage.segment.bytes",
         "status.storage.some.future.topic.setting",

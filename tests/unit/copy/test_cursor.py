@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, MISSING, QUEUE_LIMIT_BYTES
+from mm2.copy.executor.changes import TimeSlice
+from mm2.copy.executor.cursor import BEHIND_OFFSETS, MISSING, QUEUE_LIMIT_BYTES
 from mm2.copy.executor.outbox import OutboxState, OutgoingBatch
 from mm2.copy.executor.reports import progress_of
 from mm2.copy.executor.window import SourceRange
@@ -20,7 +22,8 @@ from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.records.batch import LOG_APPEND_TIME, TRANSACTIONAL, read_header
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
-from tests.unit.copy.batches import Bench, batch, checked, holed, marker, spoiled, view_of
+from tests.support import bombs
+from tests.unit.copy.batches import Bench, batch, checked, holed, marker, of_epoch, spoiled, view_of
 
 
 def segments(bench: Bench) -> list[Segment]:
@@ -89,8 +92,8 @@ def test_log_append_time_is_reencoded() -> None:
     assert {r.timestamp for r in decode_batch(view_of(bench.outgoing_batches[0].data))} == {1001}
 
 
-def test_many_small_batches_are_merged_and_few_are_sent_unchanged() -> None:
-    bench, many = Bench(), MANY_BATCHES + 1
+def test_consecutive_small_batches_are_merged_and_others_are_sent_unchanged() -> None:
+    bench, many = Bench(), 2
     bench.fetch(*(batch(offset, 1) for offset in range(many)), holed(many, many + 2, [many + 1]), batch(many + 3, 1))
     assert bench.offsets() == [*range(many), many + 1, many + 3]
     assert [outgoing.count for outgoing in bench.outgoing_batches] == [many, 1, 1]
@@ -826,3 +829,182 @@ def test_a_successor_measures_live_records_unless_it_is_far_behind() -> None:
     bench.fetch(batch(12, 2), end=12 + BEHIND_OFFSETS + 1)
     bench.ack(10)
     assert bench.owner.newest_ms == [1011, -1]
+
+
+# -- small batches that wait for a request ------------------------------------------------------------------------
+
+
+def test_small_batches_that_wait_are_sent_as_one() -> None:
+    bench = Bench()
+    bench.fetch(batch(0, 1), batch(1, 2))
+    bench.fetch_each(batch(3, 1), batch(4, 3))
+    bench.outbox.merge_waiting()
+    (merged,) = bench.outbox.queue
+    assert [record.key for record in decode_batch(view_of(merged.data))] == [b"k%03d" % offset for offset in range(7)]
+    assert bench.cursor.window.waiting_bytes == len(merged.data)
+    bench.ack(50)
+    assert (bench.cursor.window.mark, bench.cursor.window.waiting_bytes) == (Mark(7, 57, 7), 0)
+    assert (segments(bench), bench.owner.acks) == ([Segment(0, 50, 7)], [(0, 6, 50, 7)])
+    assert bench.cursor.idle
+
+
+def test_merged_batches_are_cut_and_continued_like_others() -> None:
+    bench = Bench()
+    bench.fetch_each(*(batch(offset, 1) for offset in range(6)))
+    bench.outbox.merge_waiting()
+    (merged,) = bench.outbox.queue
+    assert merged.split is not None
+    pieces = merged.split()
+    assert pieces is not None
+    assert [piece.count for piece in pieces] == [3, 3]
+    rest = pieces[0].without and pieces[0].without(1)
+    assert rest
+    assert [record.key for record in decode_batch(view_of(rest.data))] == [b"k001", b"k002"]
+    rest.acked(21)
+    pieces[1].acked(23)
+    assert bench.cursor.window.mark == Mark(6, 26, 6)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(batch(3, 2), id="behind a hole"),
+        pytest.param(batch(2, 2, codec="lz4"), id="of another codec"),
+        pytest.param(batch(2, 100), id="with many records"),
+        pytest.param(encode_batch([Record(None, bytes(5000))], base_offset=2), id="with many bytes"),
+        pytest.param(of_epoch(batch(2, 2), 3), id="of another leader epoch"),
+        pytest.param(holed(2, 5, [3, 4]), id="with holes"),
+        pytest.param(checked(batch(2, 2)[:61] + b"\x7e" + batch(2, 2)[62:]), id="with malformed records"),
+    ],
+)
+def test_other_batches_are_sent_separately(second: bytearray) -> None:
+    bench = Bench()
+    bench.fetch_each(batch(0, 2), second)
+    before = list(bench.outbox.queue)
+    bench.outbox.merge_waiting()
+    bench.outbox.merge_waiting()
+    assert list(bench.outbox.queue) == before
+    bench.ack(10)
+    assert bench.cursor.idle
+
+
+def test_a_batch_that_was_sent_is_never_merged() -> None:
+    bench = Bench()
+    bench.fetch_each(batch(0, 1), batch(1, 1), batch(2, 1))
+    first = bench.outbox.send_next()
+    bench.outbox.queue.appendleft(first)  # its outcome is unknown
+    bench.outbox.merge_waiting()
+    assert [outgoing.at for outgoing in bench.outbox.queue] == [0, -1, -1]
+    bench.outbox.queue.popleft()
+    bench.outbox.merge_waiting()
+    assert [(outgoing.at, outgoing.count) for outgoing in bench.outbox.queue] == [(-1, 2)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 3), min_size=2, max_size=8), st.integers(1, 7), st.permutations(range(3)))
+def test_positions_are_the_same_with_and_without_merging(counts: list[int], first: int, order: list[int]) -> None:
+    plain, merging = Bench(), Bench()
+    for bench in (plain, merging):
+        offset = 0
+        for count in counts:
+            bench.fetch(batch(offset, count))
+            offset += count
+    sent = [merging.outbox.send_next() for _ in range(min(first, 3, len(counts) - 1))]
+    merging.outbox.merge_waiting()
+    sent += [merging.outbox.send_next() for _ in range(len(merging.outbox.queue))]
+    plain.ack(10)
+    for index in sorted(range(len(sent)), key=lambda number: order[number % 3]):
+        sent[index].acked(10 + sent[index].at)
+    assert merging.cursor.window.mark == plain.cursor.window.mark
+    assert (segments(merging), merging.cursor.window.waiting_bytes) == (segments(plain), 0)
+
+
+# -- limits of batches that are decompressed ----------------------------------------------------------------------
+
+
+def test_a_batch_over_the_limit_stops_its_partition() -> None:
+    """At once: its checksum is right, so another attempt would give the same. What was read before is still copied."""
+    bench = Bench()
+    bench.fetch(batch(0, 3), bombs.zeros("zstd", 128 << 20, offset=3), batch(4, 3))
+    assert bench.state == PartitionState.OVER_LIMIT
+    condition = bench.cursor.current_state()
+    assert (condition.offset, bench.cursor.stopped, bench.cursor.conditions.is_stopped_at_source) == (3, True, True)
+    assert condition.reason.startswith("t-0: the batch at offsets 3..3 is not decompressed: a zstd block of ")
+    assert "decompression.max.bytes" in condition.reason
+    assert bench.offsets() == [0, 1, 2]
+
+
+def test_an_old_message_set_over_the_limit_stops_its_partition() -> None:
+    """Magic 1, gzip."""
+    bench = Bench()
+    bench.cursor.limit = 1 << 20
+    bench.fetch(bombs.message_set(bombs.GZIP, bombs.gzip_zeros(2 << 20)))
+    assert bench.state == PartitionState.OVER_LIMIT
+
+
+def test_a_batch_over_the_limit_goes_to_the_dead_letters() -> None:
+    """With ``errors.tolerance=all``, unchanged; the position does not pass it before."""
+    bench = Bench()
+    bench.owner.takes_corrupt = True
+    bench.fetch(batch(0, 3), bombs.zeros("zstd", 128 << 20, offset=3), batch(4, 3))
+    assert bench.owner.calls == [("corrupt", 3)]
+    assert (bench.cursor.suspended, bench.cursor.stopped, bench.cursor.offset) == (True, False, 4)
+
+
+def test_a_large_batch_that_the_target_does_not_accept_is_not_split_over_the_limit() -> None:
+    """It was passed on as bytes; splitting needs its records."""
+    bench = Bench()
+    bench.cursor.limit = 1000
+    records = [Record(b"k%03d" % index, bytes(2000), (), 1000) for index in range(2)]
+    bench.fetch(encode_batch(records, codec="zstd"))
+    (outgoing,) = bench.outgoing_batches
+    assert outgoing.split is not None
+    assert outgoing.split() is None
+    bench.outbox.state = OutboxState.REFUSED
+    bench.cursor.refused(BrokerFailure.of(10, subject="writing to A.t-0"))
+    assert bench.state == PartitionState.OVER_LIMIT
+    reason = bench.cursor.current_state().reason
+    assert "decompression.max.bytes), and writing to A.t-0: MESSAGE_TOO_LARGE" in reason
+
+
+def test_a_refused_batch_over_the_limit_is_not_called_malformed() -> None:
+    """Its content is not known."""
+    bench = Bench()
+    bench.cursor.limit = 1000
+    bench.fetch(encode_batch([Record(b"k%03d" % index, bytes(2000), (), 1000) for index in range(2)], codec="zstd"))
+    bench.outbox.state = OutboxState.REFUSED
+    bench.cursor.refused(BrokerFailure.of(87, subject="writing to A.t-0"))
+    assert (bench.state, bench.owner.calls) == (PartitionState.REFUSED, [])
+
+
+def test_re_encoding_leaves_the_rest_for_the_next_iteration_of_the_loop() -> None:
+    """The loop also renews the lease. What is left is fetched again."""
+    turns: list[Callable[[], None]] = []
+    slice_ = TimeSlice(60.0, turns.append)
+    bench = Bench()
+    bench.cursor.reencoding = slice_
+    batches = [batch(offset, 3, attributes=LOG_APPEND_TIME) for offset in range(0, 12, 3)]
+    bench.fetch(*batches)
+    assert bench.cursor.offset == 12
+    assert not slice_.is_over
+    slice_._until_s = time.monotonic() - 1
+    bench.fetch(*batches[:1])
+    assert (bench.cursor.offset, len(bench.outgoing_batches)) == (12, 4), "another partition has taken the time"
+    (turn,) = turns
+    turn()
+    bench.cursor.reencoding = TimeSlice(0.0, turns.append)
+    again = Bench()
+    again.cursor.reencoding = _AfterOne(60.0, turns.append)
+    again.fetch(*batches)
+    assert (again.offsets(), again.cursor.offset) == ([0, 1, 2], 3), "at least one batch each time"
+
+
+class _AfterOne(TimeSlice):
+    """The time is over after the first batch."""
+
+    asked = 0
+
+    @property
+    def is_over(self) -> bool:
+        self.asked += 1
+        return self.asked > 1

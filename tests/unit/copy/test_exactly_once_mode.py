@@ -17,13 +17,14 @@ from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.copy.executor.commits import TransactionCommits
 from mm2.copy.executor.copier import Copier
+from mm2.copy.executor.cursor import FormerLog
 from mm2.copy.executor.fetch_states import PartitionFetchState
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.ledger import Ledger, entry_record
-from mm2.copy.session import Lease, LedgerEntry, Mark, PreviousCommit, Session, SourceState, Start
+from mm2.copy.session import FormerTopic, Lease, LedgerEntry, Mark, PreviousCommit, Session, SourceState, Start
 from mm2.copy.spec import Assignment, TransactionsSpec
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import Tally
@@ -300,6 +301,43 @@ def test_a_log_that_was_cut_at_the_committed_position_needs_no_transaction() -> 
     start = scene.successor()
     assert start.entry is not None
     assert (start.position, start.entry.source_epoch, start.entry.before) == (100, 2, None)
+
+
+# -- a remote topic that has another name now --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_the_topic_with_the_new_name_counts_when_its_first_transaction_is_committed(committed: bool) -> None:
+    scene = Scene()
+    before = scene.positions.entries[-1].replace(remote_topic="old", target_id="gone")
+    scene.positions.entries[:] = [before]
+    scene.commits.start(TP, scene.successor())
+    scene.cursor.be_elsewhere("old", FormerLog("gone", 2))
+    described = scene.commits.entry(scene.cursor)
+    assert (described.remote_topic, described.target_id, described.target_epoch) == ("old", "gone", 2)
+    scene.cursor.leave_former_topic(100)
+    scene.cursor.begin(Mark(100, -1, 0))
+    scene.copy(0, 5)
+    scene.commit(None if committed else COORDINATOR_ERROR)
+    start = scene.successor()
+    entry = start.entry
+    assert entry is not None
+    assert (start.position, start.moved) == (105 if committed else 100, False)
+    if committed:
+        assert (entry.remote_topic, entry.former, entry.mark.target) == ("A.t", FormerTopic("old", 100), 5)
+    else:
+        assert (entry.remote_topic, entry.target_id, entry.former, entry.mark) == ("old", "gone", None, before.mark)
+
+
+def test_an_entry_of_an_older_version_is_undone_in_its_topic() -> None:
+    scene = Scene()
+    scene.copy(300, 5)
+    scene.commit(fails=COORDINATOR_ERROR)
+    entry = scene.positions.entries[-1]
+    data = entry.replace(target_id="dst").to_json()
+    del data["before_state"]["target"]
+    undone = LedgerEntry.from_json(entry.topic, entry.partition, data).undone()
+    assert (undone.remote_topic, undone.target_id, undone.mark) == ("A.t", "dst", Mark(100, 200, 100))
 
 
 # -- ends of transactions ----------------------------------------------------------------------------------------------
@@ -623,7 +661,7 @@ def test_a_position_of_a_transaction_that_was_never_committed_counts_in_no_mode(
     data = encode_batch([Record(b"p", b"99")], producer=(5, 0, 0), attributes=TRANSACTIONAL)
     seen: list[int] = []
     address = TopicPartition("offsets", 0)
-    settings = SimpleNamespace(request_timeout_ms=1000, client_rack="")
+    settings = SimpleNamespace(request_timeout_ms=1000, client_rack="", decompression_max_bytes=1 << 20)
     cluster = cast(Any, SimpleNamespace(name="B", settings=settings))
     log = KafkaBasedLog(
         cluster,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from mm2.copy.driver import lane as lanes
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.lane import Lane
 from mm2.copy.driver.slots import Slots
@@ -316,7 +317,7 @@ def test_batches_that_end_by_themselves_are_restarted_with_backoff_and_without_h
             assert stage.begun(batch)[T0] == (position - 1 if position > 5 else None)
             stage.positions = {T0: position}
             end(batch, row(T0, position), starts={T0: Start(99)}, reason="an internal error")
-            wait_until(lambda: lane.blocked_reason == "an internal error")
+            wait_until(lambda: lane.blocked_reason.endswith("an internal error"))
         assert lane._losses == 3
 
 
@@ -541,3 +542,43 @@ def test_the_shown_state_changes_only_with_a_report() -> None:
         first.ended("gone")
         stage.next()
         assert lane.changes != seen
+
+
+def test_a_lane_whose_executors_die_again_and_again_is_failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the kernel kills the Python worker at the same batch each time. Each batch copies for a moment before."""
+    stage = Stage(60_000)
+    stage.lane._backoff = Backoff(1, 1)
+    seen: list[str] = []
+    with capture_logs() as logs, running(stage) as lane:
+        for number in range(12):
+            batch = stage.next()
+            stage.begun(batch)
+            seen.append(lane.failing)
+            if number:
+                assert ("were lost" in lane.blocked_reason) == (number >= 3)
+            batch.ended("the executor was killed", dead=True)
+        batch = stage.next()
+        stage.begun(batch)
+        wait_until(lambda: lane.status.since_ms is not None)
+        assert lane.status.failing == lane.blocked_reason == lane.failing
+        monkeypatch.setattr(lanes, "_RECOVERED_S", 0.0)
+        assert (lane.failing, lane.blocked_reason) == ("", "")
+    assert [bool(text) for text in seen] == [False] * 3 + [True] * 9
+    assert seen[5] == (
+        "the last 5 micro-batches of A->B MirrorSourceConnector-0 lane 0 were lost, the latest because: "
+        "the executor was killed"
+    )
+    losses = [entry["in_a_row"] for entry in logs if entry["event"].startswith("micro-batch lost")]
+    assert losses == [1, 2, 3], "each of the others would be a line every ten seconds for as long as it lasts"
+
+
+def test_another_reason_of_a_loss_is_logged() -> None:
+    """Also when the losses before are no longer logged."""
+    stage = Stage(60_000)
+    stage.lane._backoff = Backoff(1, 1)
+    with capture_logs() as logs, running(stage):
+        for number in range(8):
+            stage.next().ended("killed" if number < 6 else "Spark is gone", dead=True)
+        stage.next()
+    reasons = [entry["reason"] for entry in logs if entry["event"].startswith("micro-batch lost")]
+    assert reasons == ["killed"] * 3 + ["Spark is gone"]

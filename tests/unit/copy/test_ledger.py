@@ -1,8 +1,10 @@
+import zlib
 from collections import Counter
 from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from mm2.copy import segments
 from mm2.copy.ledger import (
@@ -235,3 +237,16 @@ def test_a_late_chunk_is_ignored_and_written_again_by_the_next_holder() -> None:
     ledger.apply(gone.key, gone.value)
     assert ledger.late() == set()
     assert ledger.chunks(source) == [full, following]
+
+
+def test_a_chunk_that_another_client_has_written_is_not_decompressed_without_a_limit() -> None:
+    """Chunks are compressed in memory only; these bytes would take a gigabyte."""
+    bomb = zlib.compress(bytes(64 << 20))
+    ledger = Ledger()
+    record = chunk_record(TopicPartition("t", 0), SegmentChunk(0, [Segment(0, 0, 1)]))
+    ledger.apply(record.key, bomb)
+    entry = entry_record(LedgerEntry("t", 0, "A.t", Mark(1, 1, 1), chunk=1))
+    ledger.apply(entry.key, entry.value)
+    with capture_logs() as logs:
+        assert ledger.chunks(TopicPartition("t", 0)) == []
+    assert [entry["error"] for entry in logs] == ["ValueError('more than 16777216 bytes')"]

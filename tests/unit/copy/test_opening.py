@@ -13,7 +13,7 @@ import pytest
 
 from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.continued_sessions import ContinuedSessions
-from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.cursor import Cursor, FormerLog
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.new_sessions import NewSessions, duration_ms
 from mm2.copy.executor.opening import Opening
@@ -24,13 +24,24 @@ from mm2.copy.executor.target_progress import (
     FoundBatch,
     InconsistentTarget,
     Prints,
+    ProgressQuestion,
     RevivedSession,
     TargetProgress,
     fingerprint,
 )
 from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.segments import Segment, SegmentChunk, UnwrittenChunks
-from mm2.copy.session import EndedSession, LedgerEntry, Lost, Mark, Rules, Session, Start
+from mm2.copy.session import (
+    EndedSession,
+    FormerTopic,
+    LedgerEntry,
+    Lost,
+    Mark,
+    PartitionCondition,
+    Rules,
+    Session,
+    Start,
+)
 from mm2.copy.spec import Assignment, ChangesSpec, CopySpec, TransactionsSpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.cluster import Cluster
@@ -63,7 +74,8 @@ class Scene:
         self.woken: list[Outbox] = []
         self.truncated: list[tuple[int, int]] = []
         self.committed: list[Callable[[], None]] = []
-        self.standings: list[TargetProgress | KafkaFailure] = []
+        self.standings: list[TargetProgress | KafkaFailure] = []  # answers, the last one stays
+        self.questions: list[Mapping[TopicPartition, ProgressQuestion]] = []
         self.offsets: dict[int, list[int | KafkaFailure]] = {EARLIEST: [3], LATEST: [70]}  # answers, the last one stays
         self.asked: list[int] = []
         self.prints: list[int] = []
@@ -103,7 +115,7 @@ class Scene:
         """Nothing is fetched here."""
 
     def isolate(self, partition: TopicPartition, *, committed: bool) -> None:
-        assert partition == TP
+        assert partition in self.new_sessions._cursors
         self.isolated.append(committed)
 
     async def settle_id(self, name: str, known: str, retired: Iterable[str]) -> str:
@@ -132,9 +144,10 @@ class Scene:
         return found
 
     def _standings(
-        self, questions: Mapping[TopicPartition, Any]
+        self, questions: Mapping[TopicPartition, ProgressQuestion]
     ) -> dict[TopicPartition, TargetProgress | KafkaFailure]:
-        answer = self.standings.pop(0)
+        self.questions.append(questions)
+        answer = self.standings.pop(0) if len(self.standings) > 1 else self.standings[0]
         return dict.fromkeys(questions, answer)
 
     async def _call(self, call: Callable[..., Any], *args: Any) -> Any:
@@ -168,6 +181,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("continued_sessions", "new_sessions", "target_search"):
         monkeypatch.setattr(f"mm2.copy.executor.{module}._RETRY_S", 0.001)
     monkeypatch.setattr("mm2.copy.executor.new_sessions._FRESH_RETRY_S", 0.001)
+    monkeypatch.setattr("mm2.copy.executor.continued_sessions._SETTLED_S", 0.01)
 
 
 # -- a continued session --------------------------------------------------------------------------------------------------
@@ -380,6 +394,146 @@ def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
     assert scene.cursor.conditions.stop is not None
 
 
+# -- a remote topic that has another name now ------------------------------------------------------------------------------
+
+ELSEWHERE = ENTRY.replace(remote_topic="old", target_id="gone", target_epoch=2)
+TRAIL = SegmentChunk(6, [Segment(0, 100, 50)])
+
+
+def test_records_that_are_in_the_topic_with_the_old_name_are_skipped() -> None:
+    scene = Scene()
+    cursor, outbox = scene.cursor, scene.outbox
+    outbox.leader_epoch = 5  # of the other topic
+    # The broker reads a request that the dead executor has pipelined when it has answered the one before.
+    scene.standings = [TargetProgress(53, 153, 4), TargetProgress(57, 157, 4, (FoundBatch(50, 150, 7),))]
+    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
+    ((target, question),) = scene.questions[0].items()
+    assert (str(target), question.topic_id, question.leader_epoch, question.behind) == ("old-0", "gone", 2, 150)
+    assert scene.questions[1][target].leader_epoch == 4, "a deposed leader is not believed later"
+    assert (cursor.elsewhere, progress_of(cursor).target_offset) == (FormerLog("gone", 4), -1)
+    assert (cursor.predecessor.remaining, cursor.is_elsewhere, cursor.window.trail.newest) == (7, True, TRAIL)
+    scene.written()
+    scene.bench.fetch(batch(50, 10))
+    assert (scene.bench.owner.calls, cursor.suspended, outbox.queue) == ([("finished", 57)], True, deque())
+
+    scene.offsets[LATEST] = [30]
+    play(scene, lambda: scene.new_sessions.open_next(cursor))
+    assert (cursor.spec, cursor.former, cursor.window.mark) == (SPEC, FormerTopic("old", 57), Mark(57, 30, 0))
+    assert (cursor.elsewhere, progress_of(cursor).target_offset) == (None, 30)
+    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(57, 30, 0), UNCOMMITTED)}
+    assert (cursor.window.trail.newest, cursor.window.foreign, scene.sessions.marks) == (SegmentChunk(7), 0, {})
+    assert (cursor.window.trail.gaps, cursor.lost) == ({"control": 2}, [*ENTRY.lost])
+    scene.written()
+    scene.bench.fetch(batch(57, 3))
+    scene.bench.ack(30)
+    assert (scene.bench.offsets(), cursor.window.mark) == ([57, 58, 59], Mark(60, 33, 3))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [Start(50, 50, ELSEWHERE, TRAIL), Start(50, 50, ELSEWHERE, TRAIL, clean=True)],
+    ids=["looked up", "handed off cleanly"],
+)
+def test_a_session_that_has_copied_nothing_more_ends_at_its_mark_in_the_topic_with_the_old_name(start: Start) -> None:
+    scene = Scene()
+    scene.standings = [TargetProgress(50, 150)]
+    play(scene, lambda: scene.begin(start))
+    assert (scene.cursor.former, scene.cursor.window.mark) == (FormerTopic("old", 50), Mark(50, 70, 0))
+    assert not scene.sessions.current[TP].after
+
+
+def test_two_source_partitions_that_were_copied_to_the_same_partition_both_continue() -> None:
+    """The policy has changed twice: topic `a` was copied to `b` before topic `b` was."""
+    scene, other = Scene(), Bench()
+    part, mark = dataclasses.replace(SPEC, topic="other", remote_topic="A.other"), Mark(70, 300, 20)
+    cursor = Cursor(
+        part, Outbox(part.target, ProducerIdentity(-1, -1)), other.owner, read_committed=False, changes=None
+    )
+    cursors: Any = scene.new_sessions._cursors
+    cursors[part.source] = cursor
+    scene.sessions._remote_topics[part.source] = part.remote_topic
+    entry = ELSEWHERE.replace(topic="other", mark=mark, session=Session(ProducerIdentity(8, 0), Mark(50, 270, 0)))
+    answers = {7: TargetProgress(50, 330), 8: TargetProgress(20, 330)}
+    scene.look_up.progress = lambda questions: {
+        tp: answers[question.producer.producer_id] for tp, question in questions.items()
+    }
+    starts = {TP: Start(50, 50, ELSEWHERE, TRAIL), part.source: Start(70, 70, entry)}
+    play(scene, lambda: scene.opening.begin(starts))
+    assert [one.former for one in (scene.cursor, cursor)] == [FormerTopic("old", 50), FormerTopic("old", 70)]
+
+
+@pytest.mark.parametrize("code", [3, 100, 103, 29], ids=["deleted", "deleted too", "recreated", "no right"])
+def test_records_in_flight_to_a_topic_that_cannot_be_read_are_copied_again(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr("mm2.copy.executor.continued_sessions.LOOK_UP_REFUSED_S", 0.02)
+    scene = Scene()
+    scene.standings = [BrokerFailure.of(code)] * 1000
+    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
+    assert (scene.cursor.former, scene.cursor.window.mark) == (FormerTopic("old", 50), Mark(50, 70, 0))
+    assert scene.cursor.conditions.note.startswith("at least once")
+
+
+def test_a_broker_that_does_not_know_the_topic_with_the_old_name_at_first_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2.copy.executor.continued_sessions.LOOK_UP_REFUSED_S", 0.2)
+    monkeypatch.setattr("mm2.copy.executor.continued_sessions._RETRY_S", 0.15)
+    scene = Scene()
+    unknown, moved = BrokerFailure.of(3), BrokerFailure.of(6)
+    scene.standings = [unknown, moved, unknown, moved, TargetProgress(50, 150)]
+    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
+    assert (scene.cursor.conditions.note, scene.cursor.former) == ("", FormerTopic("old", 50))
+
+
+def test_a_topic_that_has_the_name_still_is_awaited_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.continued_sessions.LOOK_UP_REFUSED_S", 0.0)
+    scene = Scene()
+    scene.standings = [*[BrokerFailure.of(3)] * 20, TargetProgress(50, 150)]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
+    assert (scene.cursor.conditions.note, scene.sessions.current) == ("", {TP: SESSION})
+
+
+def test_records_that_the_topic_with_the_old_name_has_lost_are_copied_to_the_other_one() -> None:
+    scene = Scene()
+    scene.standings = [TargetProgress(44, 144)]
+    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
+    assert (scene.truncated, scene.cursor.is_elsewhere) == ([(44, 144)], True)
+
+
+@pytest.mark.parametrize("changes", [{}, {"transactions": TransactionsSpec("id")}], ids=["default", "exactly once"])
+@pytest.mark.parametrize("start", [Start(50, 50), Start(20, 20, moved=True)], ids=["committed", "reset"])
+def test_without_a_session_copying_continues_at_the_position(changes: dict[str, Any], start: Start) -> None:
+    """Given an entry of exactly-once mode, or a position that a user has set."""
+    scene = Scene(**changes)
+    entry = ELSEWHERE.replace(session=None)
+    play(scene, lambda: scene.begin(dataclasses.replace(start, entry=entry, chunk=TRAIL)))
+    cursor, position = scene.cursor, start.position or 0
+    assert cursor.window.mark == Mark(position, -1 if changes else 70, 0), "not at the mark's target offset"
+    assert (cursor.former, cursor.window.trail.newest) == (FormerTopic("old", position), SegmentChunk(7))
+
+
+def test_a_session_before_transactions_is_read_past_in_the_topic_with_the_old_name() -> None:
+    scene = Scene(transactions=TransactionsSpec("id"))
+    scene.standings = [TargetProgress(53, 153, 4, (FoundBatch(50, 150, 3),))]
+    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
+    scene.bench.fetch(batch(50, 5))
+    assert scene.bench.owner.calls == [("finished", 53)]
+    play(scene, lambda: scene.new_sessions.open_next(scene.cursor))
+    assert (scene.cursor.former, scene.cursor.window.mark) == (FormerTopic("old", 53), Mark(53, -1, 0))
+
+
+def test_a_contradiction_in_the_topic_with_the_old_name_still_lasts_until_the_position_is_reset() -> None:
+    condition = PartitionCondition(PartitionState.INCONSISTENT, "appended twice", 50, 5)
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 50, ELSEWHERE.replace(condition=condition), TRAIL)))
+    assert scene.cursor.conditions.stop == condition
+    reset = Start(20, 20, ELSEWHERE.replace(condition=condition, session=None), TRAIL, moved=True)
+    scene = Scene()
+    play(scene, lambda: scene.begin(reset))
+    assert (scene.cursor.stopped, scene.cursor.window.mark) == (False, Mark(20, 70, 0))
+
+
 # -- a session that begins ------------------------------------------------------------------------------------------------
 
 
@@ -440,14 +594,11 @@ def test_in_a_transaction_only_the_position_counts() -> None:
 def test_a_session_whose_holder_died_is_read_past_in_exactly_once_mode_too() -> None:
     scene = Scene(transactions=TransactionsSpec("id"))
     cursor, outbox = scene.cursor, scene.outbox
-    scene.standings = [TargetProgress(60, 160, 0)]
+    # The broker reads a request that the dead executor has pipelined when it has answered the one before.
+    scene.standings = [TargetProgress(57, 157, 0), TargetProgress(60, 160, 0)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
-    assert (cursor.offset, cursor.predecessor.remaining, cursor.predecessor.finishing, scene.standings) == (
-        50,
-        10,
-        True,
-        [],
-    )
+    skipped = cursor.predecessor
+    assert (cursor.offset, skipped.remaining, skipped.finishing) == (50, 10, True)
     assert scene.sessions.current == {TP: SESSION}, "the ledger names it until the first transaction"
     assert (outbox.looked_up, outbox.identity, scene.committed) == (False, ProducerIdentity(-1, -1), [])
     scene.bench.fetch(batch(50, 15))
@@ -468,12 +619,9 @@ def test_transactions_begin_at_the_mark_where_the_session_got_no_further() -> No
     scene.standings = [DisconnectedFailure("disconnected"), TargetProgress(50, 150, 0)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     cursor = scene.cursor
-    assert (cursor.window.mark, cursor.predecessor.remaining, cursor.predecessor.finishing, scene.standings) == (
-        ENTRY.mark,
-        0,
-        False,
-        [],
-    )
+    predecessor = cursor.predecessor
+    assert (cursor.window.mark, predecessor.remaining, predecessor.finishing) == (ENTRY.mark, 0, False)
+    assert len(scene.questions) > 2, "one was not answered, and two found the same"
     assert scene.reading == [cursor]
 
 
@@ -597,7 +745,7 @@ def test_a_session_without_records_after_its_mark_is_followed_under_the_current_
     scene.standings = [DisconnectedFailure("disconnected"), TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 40, under(str(Rules(read_committed=old))))))
     cursor = scene.cursor
-    assert (cursor.window.position, cursor.predecessor.remaining, scene.standings) == (50, 0, [])
+    assert (cursor.window.position, cursor.predecessor.remaining) == (50, 0)
     assert (cursor.predecessor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [False])
     aborted = batch(50, 3, attributes=TRANSACTIONAL, producer=(5, 0, 0))
     scene.bench.fetch(aborted, aborted=((5, 50),))

@@ -10,6 +10,8 @@ from mm2.copy.session import (
     SEQUENCES,
     EndedSession,
     EpochStart,
+    FormerTopic,
+    Lease,
     LedgerEntry,
     Lost,
     Mark,
@@ -17,9 +19,11 @@ from mm2.copy.session import (
     Rules,
     Session,
     Start,
+    WrittenPosition,
     count_after,
     sequence_of,
     start_of,
+    written_start,
 )
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
@@ -52,6 +56,8 @@ def test_entry_survives_the_ledger() -> None:
     assert LedgerEntry.from_json("orders", 0, ruled.to_json()) == ruled
     ahead = ENTRY.replace(known_epoch=5, retired=("src0", "dst0"), source_epochs=(EpochStart(2, 7), EpochStart(3, 40)))
     assert LedgerEntry.from_json("orders", 0, ahead.to_json()) == ahead
+    moved = ENTRY.replace(former=FormerTopic("orders", 40))
+    assert LedgerEntry.from_json("orders", 0, moved.to_json()) == moved
 
 
 def test_sessions_that_ended_before_are_named_until_a_record_is_counted() -> None:
@@ -67,6 +73,39 @@ def test_sessions_that_ended_before_are_named_until_a_record_is_counted() -> Non
     settled = Session(session.producer, session.start, session.rules)
     assert LedgerEntry.from_json("orders", 0, later.to_json()).session == settled
     assert PositionHeader.from_bytes(PositionHeader.of(later).to_bytes()).session == settled
+
+
+def test_a_position_names_the_remote_topic_where_there_has_been_another_one() -> None:
+    assert PositionHeader.of(ENTRY).remote_topic == ""
+    header = PositionHeader.of(ENTRY.replace(former=FormerTopic("orders", 40)))
+    assert header.remote_topic == ENTRY.remote_topic
+    assert PositionHeader.from_bytes(header.to_bytes()) == header
+
+
+def test_a_session_in_another_remote_topic_of_which_the_ledger_has_lost_the_entry_continues_there() -> None:
+    """The ledger was read from a deposed leader, and the position was not."""
+    session = Session(ProducerIdentity(8, 0), Mark(130, 7, 0), str(Rules(read_committed=False)))
+    lost = ENTRY.replace(
+        remote_topic="orders",
+        mark=Mark(133, 10, 3),
+        session=session,
+        lease=Lease(9, 4),
+        former=FormerTopic(ENTRY.remote_topic, 130),
+    )
+    written = WrittenPosition(PositionHeader.of(lost), positions=frozenset({133}))
+    start = written_start(ENTRY, SegmentChunk(3, [Segment(100, 200, 20)]), 133, written)
+    entry = start.entry
+    assert entry is not None
+    assert (entry.remote_topic, entry.target_id, entry.former) == ("orders", "", lost.former)
+    assert (entry.session, entry.mark, start.position) == (session, lost.mark, 133)
+    assert start.chunk == SegmentChunk(4), "offsets of the other topic are not used"
+    assert start.unwritten.forgotten == (0, 1, 2, 3)
+    same = lost.replace(remote_topic=ENTRY.remote_topic)
+    known = written_start(
+        ENTRY, SegmentChunk(3), 133, WrittenPosition(PositionHeader.of(same), positions=frozenset({133}))
+    )
+    assert known.entry is not None
+    assert (known.entry.target_id, known.entry.former, known.chunk) == (ENTRY.target_id, None, SegmentChunk(3))
 
 
 def test_an_older_entry_names_its_epoch_once() -> None:

@@ -19,6 +19,7 @@ from mm2.copy.executor.source import Source
 from mm2.copy.executor.throttle import Throttle
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
+from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import Broker, Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes, topic_id_text
 from mm2.kafka.wire import fetch
@@ -659,3 +660,21 @@ def test_the_limit_of_a_flow_applies_to_a_whole_response_and_is_awaited() -> Non
         assert [*line.asked[1]] == [one.partition, two.partition]
 
     play(scenario, Throttle(200_000))
+
+
+@pytest.mark.parametrize(("batches", "size", "waits"), [(4, 100, True), (3, 100, False), (4, 30_000, False)])
+def test_after_many_small_batches_the_next_request_waits_for_more(batches: int, size: int, waits: bool) -> None:
+    async def scenario(scene: Scene) -> None:
+        receiver = Feed(TopicPartition("t", 0))
+        line = scene.line(receiver)
+        line.ask()
+        data = b"".join(encode_batch([Record(None, bytes(size))], base_offset=40 + n) for n in range(batches))
+        line.answers.append([fetched(receiver.partition, records=memoryview(data))])
+        receiver.offset += batches
+        scene.source._answered(line.broker, memoryview(bytes(len(data))))
+        line.ask()
+        scene.source.resume()
+        assert len(line.asked) == (1 if waits else 2)
+        await wait_until_async(lambda: len(line.asked) == 2)
+
+    play(scenario)

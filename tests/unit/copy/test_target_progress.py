@@ -58,7 +58,8 @@ class Target:
         self.look_up = TargetLookUp(Cluster(SETTINGS, name="B"))
         look_up: Any = self.look_up
         self.topic_id = ""
-        look_up._cluster = SimpleNamespace(name="B", metadata=lambda _topics: self._metadata())
+        settings = SimpleNamespace(decompression_max_bytes=1 << 20)
+        look_up._cluster = SimpleNamespace(name="B", settings=settings, metadata=lambda _topics: self._metadata())
         look_up._admin = SimpleNamespace(
             describe_producers=lambda partitions, **_: {tp: self.producers[tp] for tp in partitions},
             list_offsets=self._list_offsets,

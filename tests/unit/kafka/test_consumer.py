@@ -21,7 +21,7 @@ from mm2.kafka.consumer.assignors import (
 )
 from mm2.kafka.consumer.fetching import Fetcher
 from mm2.kafka.consumer.settings import ConsumerSettings, OffsetReset
-from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.errors import BatchOverLimit, CorruptBatch
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import EARLIEST, TopicPartition
 from tests.support.waiting import wait_until
@@ -114,6 +114,27 @@ def test_a_damaged_batch_is_only_returned_without_check_crcs(checked: bool) -> N
                 fetcher.take(10)
         else:
             assert [record.value for record in fetcher.take(10)] == [b"walue"]
+    finally:
+        fetcher.close()
+
+
+def test_a_batch_over_the_limit_fails_the_reader_with_its_partition() -> None:
+    """The records before it are returned. A sink task fails with this sentence."""
+    tp = TopicPartition("t", 0)
+    cluster, changed = FetchCluster({tp: 1}, decompression_max_bytes="1000"), threading.Condition()
+    bomb = encode_batch([Record(b"k", bytes(5000))], codec="zstd", base_offset=1)
+    cluster.batches[tp] = [bytes(encode_batch([Record(b"k", b"v")])), bytes(bomb)]
+    fetcher = Fetcher(cast(Any, cluster), settings(), changed, on_gone=lambda: None)
+    with changed:
+        fetcher.assign([tp])
+        fetcher.seek(tp, 0)
+    fetcher.start()
+    try:
+        wait_until(lambda: fetcher.is_ready)
+        assert [record.offset for record in fetcher.take(1)] == [0]
+        sentence = r"t-0 of cluster B: the batch at offsets 1..1 is not decompressed: .* 1000 bytes \(decompression"
+        with pytest.raises(BatchOverLimit, match=sentence):
+            fetcher.take(1)
     finally:
         fetcher.close()
 

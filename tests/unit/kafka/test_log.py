@@ -6,13 +6,20 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import BrokerFailure
+from mm2.kafka.errors import BatchOverLimit, BrokerFailure
 from mm2.kafka.log import KafkaBasedLog
+from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import TopicPartition
+from mm2.kafka.wire.fetch import Fetched
+from tests.support import bombs
 
-SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1", "retry.backoff.ms": "1"}, client_id="c")
+SETTINGS = ClientSettings.from_props(
+    {"bootstrap.servers": "localhost:1", "retry.backoff.ms": "1", "retry.backoff.max.ms": "1"}, client_id="c"
+)
 
 
 def tail(poll: Callable[[KafkaBasedLog], None]) -> None:
@@ -54,3 +61,34 @@ def test_no_failure_stops_the_tail(error: Exception) -> None:
 
     tail(poll)
     assert len(polls) == 3
+
+
+def test_a_failure_that_lasts_is_logged_sometimes() -> None:
+    """A batch over the limit is tried again each second, perhaps for days."""
+    polls: list[int] = []
+
+    def poll(log: KafkaBasedLog) -> None:
+        polls.append(1)
+        if len(polls) == 200:
+            log._stopping.set()
+        raise BatchOverLimit("another" if len(polls) == 100 else "the batch at offset 7 is not decompressed")
+
+    with capture_logs() as logs:
+        tail(poll)
+    warnings = [entry["error"] for entry in logs if entry["log_level"] == "warning"]
+    assert warnings[:2] == ["the batch at offset 7 is not decompressed"] * 2
+    assert warnings.count("another") == 1
+    assert len(warnings) == 6
+
+
+def test_batches_before_one_over_the_limit_are_delivered_once() -> None:
+    """Reading continues at the batch that cannot be decompressed, not at the beginning of the answer."""
+    seen: list[int] = []
+    log = KafkaBasedLog(Cluster(SETTINGS, name="B"), "t", on_record=lambda record: seen.append(record.offset))
+    tp = TopicPartition("t", 0)
+    log._positions = {tp: 0}
+    batches = encode_batch([Record(b"k", b"v")] * 3) + bombs.zeros("zstd", 128 << 20, offset=3)
+    for _ in range(2):
+        with pytest.raises(BatchOverLimit):
+            log._take(Fetched(tp, 0, 4, 4, 0, (), memoryview(batches)))
+    assert (seen, log.positions) == ([0, 1, 2], {0: 3})

@@ -59,6 +59,7 @@ class Endpoint:
     url: str
     answers: list[tuple[int, str]] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
+    location: str = ""
 
 
 @pytest.fixture
@@ -69,6 +70,8 @@ def endpoint() -> Iterator[Endpoint]:
             place.requests.append((self.headers["Authorization"], body))
             status, answer = place.answers.pop(0) if len(place.answers) > 1 else place.answers[0]
             self.send_response(status)
+            if place.location:
+                self.send_header("Location", place.location)
             self.end_headers()
             self.wfile.write(answer.encode())
 
@@ -114,6 +117,19 @@ def test_client_credentials_are_exchanged_for_a_token_that_is_kept(endpoint: End
     assert source.token(timeout_s=5).text == token
     basic = "Basic " + base64.b64encode(b"id:hunter2").decode()
     assert endpoint.requests == [(basic, "grant_type=client_credentials&scope=kafka")]
+
+
+def test_a_redirect_to_another_url_is_not_followed(endpoint: Endpoint) -> None:
+    """The other URL is not among those that the operator has allowed."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        endpoint.location = f"http://127.0.0.1:{other.getsockname()[1]}/token"
+        endpoint.answers = [(302, ""), (307, ""), (400, "")]
+        with pytest.raises(TokenError, match="refused with HTTP 400"):
+            TokenSource(sasl_for(endpoint)).token(timeout_s=5)
+        assert len(endpoint.requests) == 3
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()
 
 
 def test_a_token_close_to_expiry_is_refreshed(endpoint: Endpoint) -> None:

@@ -84,7 +84,7 @@ def content(items: Iterable[BatchView | Merged]) -> list[tuple[Any, ...]]:
             assert item.header.attributes == item.header.codec
             assert (item.header.producer_id, item.header.base_sequence) == (-1, -1)
             check_crc(item.header, view.data)
-            rows = plain(view, item.first)
+            rows = plain(view)
             assert [row[0] for row in rows] == list(range(item.first, item.after))
             assert item.header.max_timestamp == max(row[1] for row in rows)
             found += rows

@@ -22,7 +22,7 @@ SECURE = {
     "ssl.truststore.password": "trust-secret",
     "ssl.endpoint.identification.algorithm": "",
     "ssl.enabled.protocols": "TLSv1.3",
-    "ssl.cipher.suites": "A,B",
+    "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384,TLS_AES_128_GCM_SHA256",
     "sasl.oauthbearer.client.credentials.client.secret": "oauth-secret",
     "request.timeout.ms": " 1234 ",
     "send.buffer.bytes": "-1",
@@ -89,6 +89,15 @@ def test_repr_shows_no_secret() -> None:
         ("request.timeout.ms", "0"),
         ("ssl.endpoint.identification.algorithm", "ldaps"),
         ("ssl.enabled.protocols", "SSLv3"),
+        ("ssl.enabled.protocols", "TLSv1.2,TLSv1.4"),
+        ("ssl.cipher.suites", "TLS_NO_WITH_SUCH_CIPHER"),
+        ("ssl.cipher.suites", "TLS_AES_256_GCM_SHA384,TLS_NO_SUCH"),
+        ("ssl.cipher.suites", "ALL"),
+        ("ssl.cipher.suites", "HIGH:!aNULL"),
+        ("ssl.cipher.suites", "TLS_AES_128_CCM_SHA256"),
+        ("ssl.cipher.suites", "TLS_RSA_WITH_NULL_SHA256"),
+        ("ssl.cipher.suites", "SSL_RSA_WITH_3DES_EDE_CBC_SHA"),
+        ("ssl.cipher.suites", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"),  # none of TLS 1.3, the only enabled version
         ("ssl.keystore.certificate.chain", ""),
         ("metadata.recovery.strategy", "hope"),
         ("ssl.engine.factory.class", "org.x.Engine"),
@@ -137,7 +146,15 @@ JWT_GRANT = {
 }
 
 
-@pytest.mark.parametrize("url", ["http://tokens.example/token", "https://tokens.example/token", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://tokens.example/token",
+        "https://tokens.example/token",
+        "file:///etc/passwd",
+        "file:///run/tokens/../../etc/passwd",
+    ],
+)
 def test_only_allowed_urls_are_used(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Kafka since CVE-2025-27817: a connector's configuration could otherwise read any file or URL."""
     client = {"sasl.jaas.config": 'M required clientId="a" clientSecret="hunter2";'}
@@ -149,6 +166,14 @@ def test_only_allowed_urls_are_used(url: str, monkeypatch: pytest.MonkeyPatch) -
     sasl = ClientSettings.from_props({**OAUTH, **client, URL: url}).sasl
     assert sasl is not None
     assert sasl.token_endpoint_url == url
+
+
+@pytest.mark.parametrize("url", ["file:/etc/passwd", "FILE:///etc/passwd", "file:///tokens/../etc/passwd"])
+def test_no_spelling_of_a_file_url_is_used_unless_allowed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for allowed in ("", "file:///tokens", "file:///tokens/", "file:///tokens/../etc"):
+        monkeypatch.setenv("KAFKA_OPTS", f"-D{ALLOWED_URLS}={allowed}")
+        with pytest.raises(ConfigException, match=f"{re.escape(URL)}: is not allowed"):
+            ClientSettings.from_props({**OAUTH, "sasl.jaas.config": "M required;", URL: url})
 
 
 @pytest.mark.parametrize("key", ["file", "private.key.file", "template.file"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import ssl
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from mm2.config.configdef import ConfigException
-from mm2.kafka.ciphers import openssl_name
+from mm2.kafka.ciphers import SuiteNotAllowed, openssl_name
 from mm2.kafka.settings import Tls
-from mm2.kafka.tls import build_ssl_context, expiries, memory_file
+from mm2.kafka.tls import build_server_ssl_context, build_ssl_context, expiries, memory_file
 from tests.support import certificates
 from tests.support.certificates import KEY_PASSWORD, PASSWORD
 
@@ -70,7 +71,7 @@ def test_java_s_names_of_cipher_suites_are_those_of_openssl(suite: str, name: st
 
 @pytest.mark.parametrize("suite", ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"])
 def test_only_the_named_cipher_suites_are_offered(suite: str) -> None:
-    context = build_ssl_context(dataclasses.replace(TRUST, cipher_suites=("TLS_NO_WITH_SUCH_CIPHER", suite)))
+    context = build_ssl_context(dataclasses.replace(TRUST, cipher_suites=(suite,)))
     assert older_ciphers(context) == ["ECDHE-RSA-AES128-GCM-SHA256"]
     assert context.maximum_version == ssl.TLSVersion.TLSv1_2, "no suite of TLS 1.3 is named"
 
@@ -93,6 +94,93 @@ def test_cipher_suites_that_allow_no_connection_are_rejected(
 ) -> None:
     with pytest.raises(ConfigException, match=r"ssl\.cipher\.suites"):
         build_ssl_context(dataclasses.replace(TRUST, cipher_suites=suites, enabled_protocols=protocols))
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [
+        "TLS_NO_WITH_SUCH_CIPHER",
+        "ALL",
+        "@SECLEVEL=0",
+        "TLS_AES_128_CCM_SHA256",
+        "TLS_RSA_WITH_NULL_SHA256",
+        "ADH-AES128-SHA",
+    ],
+)
+def test_a_cipher_suite_that_cannot_be_used_is_named(suite: str) -> None:
+    suites = ("TLS_AES_256_GCM_SHA384", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", suite)
+    with pytest.raises(ConfigException, match=rf"ssl\.cipher\.suites.*cipher suite {re.escape(suite)}"):
+        build_ssl_context(dataclasses.replace(TRUST, cipher_suites=suites))
+
+
+def test_java_s_signaling_suite_is_ignored() -> None:
+    suites = ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_EMPTY_RENEGOTIATION_INFO_SCSV")
+    context = build_ssl_context(dataclasses.replace(TRUST, cipher_suites=suites))
+    assert older_ciphers(context) == ["ECDHE-RSA-AES128-GCM-SHA256"]
+
+
+def negotiate(client: ssl.SSLContext, server: ssl.SSLContext) -> tuple[str, str]:
+    """Version and cipher suite of a handshake between two contexts in memory. Raises SSLError of either side."""
+    ends = [(ssl.MemoryBIO(), ssl.MemoryBIO()) for _ in range(2)]
+    (to_client, from_client), (to_server, from_server) = ends
+    sides = [
+        client.wrap_bio(to_client, from_client, server_hostname="127.0.0.1"),
+        server.wrap_bio(to_server, from_server, server_side=True),
+    ]
+    for _ in range(10):
+        for side in sides:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+        to_server.write(from_client.read())
+        to_client.write(from_server.read())
+    version, chosen = sides[0].version(), sides[1].cipher()
+    assert version is not None
+    assert chosen is not None
+    return version, chosen[0]
+
+
+SERVER = certificates.issue("server", AUTHORITY, address="127.0.0.1")
+SERVING = Tls(keystore_key=SERVER.key_pem(), keystore_certificate_chain=SERVER.certificate_pem)
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "expected"),
+    [
+        ((), (), ("TLSv1.3", "TLS_AES_256_GCM_SHA384")),
+        (("TLS_AES_256_GCM_SHA384",), (), ("TLSv1.3", "TLS_AES_256_GCM_SHA384")),
+        ((), ("TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256"), ("TLSv1.3", "TLS_AES_256_GCM_SHA384")),
+        (("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",), (), ("TLSv1.2", "ECDHE-ECDSA-AES128-GCM-SHA256")),
+        ((), ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",), ("TLSv1.2", "ECDHE-ECDSA-AES128-GCM-SHA256")),
+    ],
+)
+def test_a_handshake_chooses_a_cipher_suite_of_the_list(
+    client: tuple[str, ...], server: tuple[str, ...], expected: tuple[str, str]
+) -> None:
+    assert negotiated(client, server) == expected
+
+
+@pytest.mark.parametrize(
+    ("client", "server"),
+    [
+        (("TLS_AES_128_GCM_SHA256",), ()),
+        ((), ("TLS_AES_128_GCM_SHA256",)),
+        (("TLS_CHACHA20_POLY1305_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"), ()),
+        ((), ("TLS_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256")),
+    ],
+)
+def test_a_handshake_that_chooses_another_cipher_suite_of_tls_13_fails(
+    client: tuple[str, ...], server: tuple[str, ...]
+) -> None:
+    """Python cannot take it from the suites that OpenSSL offers."""
+    with pytest.raises(SuiteNotAllowed, match=r"TLS_AES_256_GCM_SHA384 was chosen.*ssl\.cipher\.suites"):
+        negotiated(client, server)
+
+
+def negotiated(client: tuple[str, ...], server: tuple[str, ...]) -> tuple[str, str]:
+    return negotiate(
+        build_ssl_context(dataclasses.replace(TRUST, cipher_suites=client)),
+        build_server_ssl_context(dataclasses.replace(SERVING, cipher_suites=server), ssl.CERT_NONE),
+    )
 
 
 def test_pem_on_one_line_is_accepted() -> None:

@@ -302,3 +302,31 @@ def test_damaged_responses_raise_documented_errors(version: int, place: int, val
     frame[4 + place % (len(frame) - 4)] = value
     with contextlib.suppress(CorruptBatch, BrokerFailure):
         session().response(version, memoryview(frame))
+
+
+@pytest.mark.parametrize("version", [11, 12, 17])
+def test_more_partitions_than_the_session_has_are_corrupt(version: int) -> None:
+    """Objects of a partition take ten times its bytes; a broker returns what was requested."""
+    fetch = session()
+    fetch.response(version, answer(version, {TopicPartition("orders", index): {} for index in range(1000)}))
+    with pytest.raises(CorruptBatch, match="partitions beyond the 0 of the session"):
+        fetch.response(version, answer(version, {TopicPartition("orders", index): {} for index in range(1001)}))
+
+
+@pytest.mark.parametrize("version", [11, 12])
+def test_more_aborted_transactions_than_records_are_corrupt(version: int) -> None:
+    """They are claimed only; a quarter of a million is possible."""
+    frame = bytes(answer(version, {T0: {"aborted": [(7, 50)]}}))
+    row = (7).to_bytes(8, "big") + (50).to_bytes(8, "big")
+    one = b"\x02" + row if version >= 12 else (1).to_bytes(4, "big") + row
+    many = b"\xff\xff\xff\x7f" + row if version >= 12 else (1 << 28).to_bytes(4, "big") + row
+    assert frame.count(one) == 1
+    with pytest.raises(CorruptBatch, match="aborted transactions"):
+        session().response(version, memoryview(frame.replace(one, many)))
+
+
+def test_unknown_tagged_fields_are_skipped() -> None:
+    """Each takes three bytes in the answer; none is kept."""
+    frame = bytes(answer(12, {T0: {"diverging": (7, 8)}}))
+    (fetched,) = session().response(12, memoryview(frame[:-1] + b"\x03\x7e\x00\x7f\x01x"))
+    assert fetched.diverging == (7, 8)

@@ -15,6 +15,7 @@ from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
 from mm2.mirror.flow_resources import FlowResources
 from mm2.mirror.rest import RESERVED, flow_path
+from tests.support.access import OPEN
 from tests.unit.connect.rest.toy_herder import ToyHerder
 
 PAIRS = [
@@ -41,7 +42,7 @@ def internal(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def binding() -> Binding:
-    return Binding(RestSettings.of({"listeners": "http://127.0.0.1:0"}))
+    return Binding(RestSettings.of({"listeners": "http://127.0.0.1:0", **OPEN}))
 
 
 @pytest.fixture
@@ -125,6 +126,20 @@ def test_the_internal_endpoints_have_java_s_paths_and_exist_only_when_enabled(as
         assert ask("PUT", path)[0] == status, path
     # GET of the same path is the public resource
     assert ask("GET", "/a/b/connectors/a-%3Eb/tasks")[0] == 200
+
+
+def test_a_flow_whose_lanes_cannot_copy_is_not_healthy(
+    herders: dict[SourceAndTarget, ToyHerder], resources: FlowResources, ask: Ask
+) -> None:
+    """503, which counts as alive: a restart of the process would not help, and would interrupt its other flows."""
+    failing = {PAIRS[0]: ["the last 3 micro-batches of lane 0 were lost", "the last 4 of lane 1"]}
+    resources._failing = lambda pair: failing.get(pair, [])
+    status, body = ask("GET", "/health")
+    assert (status, body["status"]) == (503, "unhealthy")
+    assert body["message"] == "the last 3 micro-batches of lane 0 were lost; the last 4 of lane 1"
+    assert [flow for flow, health in body["flows"].items() if health["status"] != "healthy"] == [str(PAIRS[0])]
+    failing.clear()
+    assert ask("GET", "/health")[0] == 200
 
 
 def test_the_health_of_the_process_is_that_of_its_worst_flow(

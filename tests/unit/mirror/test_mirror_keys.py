@@ -31,6 +31,7 @@ from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.mirror.source_task import copy_spec
 from tests.support import certificates
+from tests.support.access import OPEN
 from tests.support.waiting import wait_until
 from tests.unit.connect.rest.toy_herder import ToyHerder
 from tests.unit.connect.test_worker_keys import worker_config
@@ -200,6 +201,7 @@ FILE = {
     "b.bootstrap.servers": NOWHERE,
     "a->b.enabled": "true",
     "listeners": "http://127.0.0.1:0",
+    **OPEN,
 }
 Serve = Callable[[Mapping[str, str]], FlowsRest]
 

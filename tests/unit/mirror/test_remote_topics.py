@@ -2,10 +2,105 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+from mm2.config.configdef import AbstractConfig
+from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG
+from mm2.copy.ledger import Ledger
+from mm2.kafka.errors import KafkaFailure, TimeoutFailure
+from mm2.kafka.records.record import Record
+from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.remote_topics import PARTITIONS_PER_REQUEST, in_requests
+from mm2.mirror.topic_limits import LimitNote, RemoteTopicsLimits, over_limit_message, summary
 
 
 def test_no_request_exceeds_the_controller_s_partition_limit_unless_one_topic_does() -> None:
     counts = {"a": 2_000, "b": 3_000, "c": 1, "d": PARTITIONS_PER_REQUEST + 1, "e": 4_999, "f": 1}
     assert in_requests(counts, counts.__getitem__) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
     assert in_requests({}, counts.__getitem__) == []
+
+
+LIMITS = RemoteTopicsLimits(topic_partitions=10, partitions=20)
+
+
+def test_topics_beyond_the_limits_are_not_admitted() -> None:
+    """The others are, by their names, so that the result is the same at each refresh."""
+    wanted = {"A.d": 1, "A.c": 9, "A.b": 11, "A.a": 10, "A.e": 1}
+    whole = "would exceed the limit of all remote topics of the flow, 20 partitions (remote.partitions.max)"
+    assert LIMITS.exceeded(wanted, {}) == {
+        "A.b": "is limited to 10 partitions (remote.topic.partitions.max)",
+        "A.e": whole,
+    }
+
+
+def test_existing_partitions_count_and_are_kept() -> None:
+    """A topic that exists gets no more partitions than are left; a limit that was lowered removes nothing."""
+    assert LIMITS.exceeded({"A.a": 8}, {"A.a": 4, "A.b": 12}) == {}
+    exceeded = LIMITS.exceeded({"A.a": 9, "A.c": 1}, {"A.a": 4, "A.b": 12})
+    assert exceeded == {
+        "A.a": "would exceed the limit of all remote topics of the flow, 20 partitions (remote.partitions.max)"
+    }
+    assert list(LIMITS.exceeded({"A.c": 1}, {"A.a": 30})) == ["A.c"]
+
+
+def test_the_defaults_are_high() -> None:
+    """Ten thousand is what a controller creates with one request, 200,000 what a cluster has at most."""
+    settings = AbstractConfig(
+        MIRROR_SOURCE_CONFIG,
+        {"name": "n", "connector.class": "c", "source.cluster.alias": "A", "target.cluster.alias": "B"},
+    )
+    limits = RemoteTopicsLimits.of(settings)
+    assert limits == RemoteTopicsLimits(10_000, 200_000)
+    assert limits.exceeded({f"A.{index}": 1_000 for index in range(200)}, {}) == {}
+    assert len(limits.exceeded({f"A.{index}": 1 for index in range(1_000_000)}, {})) == 800_000
+
+
+class Ledgers:
+    """The flow's own ledger; `missing` until it is created."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.missing = False
+        self.failure: KafkaFailure | None = None
+        self.writes = 0
+
+    def exists(self) -> bool:
+        return not self.missing
+
+    def write(self, records: list[Record]) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.writes += 1
+        for record in records:
+            self.ledger.apply(record.key, record.value)
+
+
+def test_topics_over_a_limit_are_noted_in_the_ledger_while_they_exceed_it() -> None:
+    """Every observer of the flow shows the note. It is small, however many topics a source has."""
+    ledgers, recurring = Ledgers(), RecurringErrors()
+    note = LimitNote(cast(Any, ledgers), recurring)
+    over = {f"A.t{index}": "is limited" for index in range(1000)}
+    ledgers.missing = True
+    assert not note.update(over)
+    ledgers.missing = False
+    assert all(note.update(over) for _ in range(3))
+    assert ledgers.writes == 1
+    message = over_limit_message(ledgers.ledger)
+    assert message == summary(over)
+    assert message.startswith("A.t0 is limited; A.t1 is limited; ")
+    assert message.endswith("; and 995 more topics exceed a limit")
+    ledgers.failure = TimeoutFailure("no broker")
+    note.update({})
+    assert over_limit_message(ledgers.ledger) == message
+    ledgers.failure = None
+    note.update({})
+    assert (over_limit_message(ledgers.ledger), ledgers.writes) == ("", 2)
+
+
+def test_a_note_of_a_previous_process_is_removed() -> None:
+    """The limit was raised, and the process restarted."""
+    ledgers = Ledgers()
+    LimitNote(cast(Any, ledgers), RecurringErrors()).update({"A.t": "is limited"})
+    assert over_limit_message(ledgers.ledger) == "A.t is limited"
+    LimitNote(cast(Any, ledgers), RecurringErrors()).update({})
+    assert over_limit_message(ledgers.ledger) == ""

@@ -19,6 +19,7 @@ WORKER = {
 NAMES = Names(
     topics={"orders", "quiet"},
     remote_topics={"A.orders", "A.quiet"},
+    former_topics={"A-orders"},
     groups={"billing"},
     syncs_topic="syncs",
     syncs_side=Side.SOURCE,
@@ -45,6 +46,7 @@ def test_a_flow_with_default_settings_needs_these_acls() -> None:
         assert ("source", operation, "TOPIC", "orders quiet") in wanted
     for operation in ("DESCRIBE", "CREATE", "WRITE", "READ", "ALTER", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"):
         assert ("target", operation, "TOPIC", "A.orders A.quiet") in wanted
+    assert [one[1] for one in wanted if one[3] == "A-orders"] == ["READ"], "what is in flight is looked up"
     assert ("source", "WRITE", "TOPIC", "syncs") in wanted
     assert ("source", "DESCRIBE", "GROUP", "billing") in wanted
     assert ("target", "ALTER", "CLUSTER", "kafka-cluster") in wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mm2.copy.ledger import Ledger, chunk_record, entry_record
 from mm2.copy.segments import Gap, Segment, SegmentChunk
-from mm2.copy.session import LedgerEntry, Mark
+from mm2.copy.session import FormerTopic, LedgerEntry, Mark
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.formats import OffsetSync
 from mm2.mirror.offset_sync_store import OffsetSyncStore
@@ -16,11 +16,17 @@ P0 = TopicPartition("t", 0)
 
 
 def ledger(
-    segments: list[Segment], mark: Mark, *, topic: str = "t", remote: str = "A.t", gaps: tuple[Gap, ...] = ()
+    segments: list[Segment],
+    mark: Mark,
+    *,
+    topic: str = "t",
+    remote: str = "A.t",
+    gaps: tuple[Gap, ...] = (),
+    former: FormerTopic | None = None,
 ) -> Ledger:
     found = Ledger()
     source = TopicPartition(topic, 0)
-    entry = LedgerEntry(topic, 0, remote, mark, source_id="source-1", target_id="target-1")
+    entry = LedgerEntry(topic, 0, remote, mark, source_id="source-1", target_id="target-1", former=former)
     for row in (chunk_record(source, SegmentChunk(0, segments, list(gaps))), entry_record(entry)):
         found.apply(row.key, row.value)
     return found
@@ -78,6 +84,40 @@ def test_offsets_before_the_ledger_are_translated_by_syncs_or_have_a_reason() ->
     )
     why = reason(translator(ledger(segments, Mark(600, 550, 0))).translate(P0, 200, {}, {}))
     assert why is OffsetReasonCode.TOO_OLD
+
+
+def test_offset_syncs_of_the_remote_topic_with_the_old_name_are_not_used() -> None:
+    """Given 1,000 records in a topic, and then 100 in another one, which had 50: an offset sync does not name its topic."""
+    segments = [Segment(1000, 50, 20), Segment(1080, 130, 20)]
+    known = ledger(segments, Mark(1100, 150, 100), former=FormerTopic("old", 1000))
+    old = ((0, 0), (900, 900), (1040, 1040))
+    assert reason(translator(known, *old).translate(P0, 950, {}, {})) is OffsetReasonCode.TOO_OLD
+    assert translator(known, *old).translate(P0, 1050, {}, {}) == Translated("A.t", 70, is_exact=False)
+    assert translator(known, *old).translate(P0, 1100, {}, {}) == Translated("A.t", 150, is_exact=True)
+    new = ((0, 0), (900, 900), (1000, 50), (1039, 89))
+    assert translator(known, *new).translate(P0, 1050, {}, {}) == Translated("A.t", 90, is_exact=False)
+    assert reason(translator(known, *new).translate(P0, 950, {}, {})) is OffsetReasonCode.TOO_OLD
+    ahead = ((1000, 50), (1200, 120))
+    assert (
+        reason(
+            translator(ledger([], Mark(1000, 50, 0), former=FormerTopic("old", 1000)), *ahead).translate(
+                P0, 1200, {}, {}
+            )
+        )
+        is OffsetReasonCode.TOO_OLD
+    ), "nothing of it is known to be in the topic with the new name"
+
+
+def test_a_group_that_has_not_read_the_topic_with_the_old_name_begins_the_other_one_at_its_first_record() -> None:
+    known = ledger([Segment(1000, 0, 100)], Mark(1100, 100, 100), former=FormerTopic("old", 1000))
+    assert translator(known, (900, 900)).translate(P0, 950, {}, {}) == Translated("A.t", 0, is_exact=True)
+
+
+def test_nothing_is_translated_to_a_name_under_which_nothing_has_been_copied() -> None:
+    known = translator(ledger([Segment(0, 0, 100)], Mark(100, 100, 100), remote="old"), (50, 50))
+    found = known.translate(P0, 70, {}, {})
+    assert isinstance(found, Untranslated)
+    assert (found.reason.message, found.lies_before, found.was_undone) == ("the copy of t is old", False, False)
 
 
 def test_recreated_topics_are_not_translated() -> None:

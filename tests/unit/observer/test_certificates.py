@@ -8,45 +8,43 @@ from types import SimpleNamespace
 import pytest
 
 from mm2.config.configdef import ConfigException
+from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.settings import RestSettings
 from mm2.observer import certificates
 from mm2.observer.certificates import Certificates, listener_certificates
 from mm2.observer.views import CertificateView
-from tests.support.certificates import PASSWORD, issue
+from tests.support.certificates import PASSWORD, Issued, issue
 
 
-def test_certificates_of_listeners_are_monitored_like_those_of_clusters(tmp_path: Path) -> None:
+def test_the_certificates_that_a_listener_uses_are_monitored_even_if_the_file_is_newer(tmp_path: Path) -> None:
     authority = issue("an authority")
-    worker = issue("worker", authority, address="127.0.0.1")
-    worker.pkcs12(tmp_path / "worker.p12", authority)
-    store = {
-        "ssl.keystore.location": str(tmp_path / "worker.p12"),
+    old, new = (issue("worker", authority, address="127.0.0.1", is_expired=expired) for expired in (True, False))
+    store = tmp_path / "worker.p12"
+    old.pkcs12(store, authority)
+    props = {
+        "listeners": "http://127.0.0.1:0, HTTPS://127.0.0.1:0",
+        "admin.listeners": "https://127.0.0.1:0",
+        "ssl.keystore.location": str(store),
         "ssl.keystore.password": PASSWORD,
         "ssl.keystore.type": "PKCS12",
     }
-    own = {f"listeners.https.{key}": value for key, value in store.items()}
-    ends_ms = int(worker.certificate.not_valid_after_utc.timestamp() * 1000)
-    for settings in (
-        {"listeners": "http://127.0.0.1:8083, HTTPS://0.0.0.0:8443", **own},
-        {"listeners": "https://0.0.0.0:8443", **store},
-        {"admin.listeners": "https://127.0.0.1:9443", **store},
-    ):
-        (seen,) = listener_certificates(settings)
-        assert (seen.source, seen.target, seen.cluster, seen.file, seen.expires_ms) == (
-            "",
-            "",
-            "",
-            "worker.p12",
-            ends_ms,
-        )
-    assert listener_certificates({"listeners": "http://127.0.0.1:8083", **own}) == ()
-    assert listener_certificates({}) == ()
-    # The listener itself reports unreadable certificates.
-    assert (
-        listener_certificates(
-            {"listeners": "https://0.0.0.0:8443", **own, "listeners.https.ssl.keystore.location": "/no"}
-        )
-        == ()
-    )
+    binding = Binding(RestSettings.of(props))
+    try:
+        (seen,) = listener_certificates(binding.https)
+        assert seen == CertificateView("", "", "", "worker.p12", ends_ms(old))
+        store.write_bytes(b"half of a store")
+        (seen,) = listener_certificates(binding.https)
+        assert seen.expires_ms == ends_ms(old)
+        assert f"{store} for configuration ssl.keystore.location" in seen.problem
+        new.pkcs12(store, authority)
+        assert listener_certificates(binding.https) == (CertificateView("", "", "", "worker.p12", ends_ms(new)),)
+    finally:
+        binding.close()
+    assert listener_certificates(()) == ()
+
+
+def ends_ms(issued: Issued) -> int:
+    return int(issued.certificate.not_valid_after_utc.timestamp() * 1000)
 
 
 def test_certificates_are_read_once_a_minute_and_unresolvable_settings_change_nothing(

@@ -16,6 +16,7 @@ from mm2.metrics.exposition import Exposition
 from mm2.observer.collector import SnapshotMetrics
 from mm2.observer.observer import Observer
 from mm2.observer.resources import flow_url, overview_app
+from tests.support.access import as_admin
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def observer() -> Iterator[Observer]:
 
 def get(app: ASGIApp, path: str, **headers: str) -> httpx.Response:
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(app)
+        transport = httpx.ASGITransport(as_admin(app))
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             return await client.get(path, headers=headers, timeout=30)
 

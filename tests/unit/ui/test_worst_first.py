@@ -123,14 +123,21 @@ def test_certificates_are_sorted_by_expiry_date() -> None:
         (),
         certificates=(
             CertificateView("A", "B", "B", "mm2.pem", at_ms + 40 * day_ms),
-            CertificateView("", "", "", "rest.p12", at_ms + 2 * day_ms),
+            CertificateView("", "", "", "rest.p12", at_ms + 2 * day_ms, "half a file"),
             CertificateView("A", "B", "A", "old.pem", at_ms - 1),
         ),
     )
     assert [tuple(row.cells) for row in certificates(snapshot)] == [
-        ("old.pem", "cluster A", "A->B", "2026-11-22 06:12:30 UTC", "expired"),
-        ("rest.p12", "listeners of this process", "", "2026-11-24 06:12:31 UTC", "2 d"),
-        ("mm2.pem", "cluster B", "A->B", "2027-01-01 06:12:31 UTC", "40 d"),
+        ("old.pem", "cluster A", "A->B", "2026-11-22 06:12:30 UTC", "expired", ""),
+        (
+            "rest.p12",
+            "listeners of this process",
+            "",
+            "2026-11-24 06:12:31 UTC",
+            "2 d",
+            "replaced, but not in use: half a file",
+        ),
+        ("mm2.pem", "cluster B", "A->B", "2027-01-01 06:12:31 UTC", "40 d", ""),
     ]
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mm2.copy.executor.changes import ChangedBatch
 from mm2.copy.segments import Gap, Segment
+from mm2.kafka.errors import BatchOverLimit
 from mm2.kafka.records.batch import LOG_APPEND_TIME, BatchView, iter_batches
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
 from mm2.verify import comparison
@@ -20,6 +21,7 @@ from mm2.verify.findings import DifferenceKind, Explained, Findings
 from mm2.verify.passes import Pass, Route
 from mm2.verify.records import Change
 from mm2.verify.spans import Span
+from tests.support import bombs
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -477,3 +479,39 @@ def test_findings_and_spans_are_serialized_without_changes() -> None:
     assert Findings.from_json(findings.to_json()) == findings
     one = span(20, 19, [Segment(0, 0, 20)], excluded=(Gap(1, 2, "lost"),))
     assert Span.from_json(one.to_json()) == one
+
+
+@dataclass
+class BatchesFeed:
+    """One side of a range, as batches."""
+
+    batches: list[bytes | bytearray]
+    log_start: int = 0
+    log_end: int = 1 << 40
+
+    def read(self) -> BatchView | None:
+        if not self.batches:
+            return None
+        (view,) = iter_batches(memoryview(self.batches.pop(0)))
+        return view
+
+
+def test_batches_over_the_limit_are_compared_only_as_a_whole() -> None:
+    """Equal bytes are equal records. Where a batch has to be decompressed, the range cannot be compared."""
+    bomb = bytes(bombs.one_record(128 << 20, append_time=False))
+    one = span(1, 1, [Segment(0, 0, 1)])
+    compared = Comparison(one, BatchesFeed([bomb]), BatchesFeed([bomb]))
+    assert compared.run()
+    assert (compared.findings.records, compared.findings.is_equal) == (1, True)
+    other = encode_batch([Record(b"k", b"v", (), 0)])
+    with pytest.raises(BatchOverLimit, match="is not decompressed"):
+        Comparison(one, BatchesFeed([bomb]), BatchesFeed([other])).run()
+
+
+def test_many_differing_batches_below_the_limit_are_not_held_at_once() -> None:
+    """Records that differ are compared in windows of a thousand."""
+    mine = [encode_batch([Record(b"k%d" % n, bytes(20_000), (), n)], codec="zstd", base_offset=n) for n in range(50)]
+    theirs = [encode_batch([Record(b"l%d" % n, b"", (), n)], base_offset=n) for n in range(50)]
+    one = span(50, 50, [Segment(0, 0, 50)])
+    with pytest.raises(BatchOverLimit, match="differ, and comparing them takes more than 4 times 30000 bytes"):
+        Comparison(one, BatchesFeed([*mine]), BatchesFeed([*theirs]), limit=30_000).run()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mm2.copy.ledger import Ledger, Verified, chunk_record, entry_record
 from mm2.copy.segments import Gap, Segment, SegmentChunk
-from mm2.copy.session import LedgerEntry, Mark, PreviousCommit, Rules, Session
+from mm2.copy.session import FormerTopic, LedgerEntry, Mark, PreviousCommit, Rules, Session
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import PartitionInfo, ProducerIdentity, TopicInfo, TopicPartition
 from mm2.verify.passes import Pass
@@ -80,6 +80,27 @@ def test_the_ledger_does_not_apply_to_a_recreated_topic() -> None:
         assert (plan.certainty, ranges(plan)) == (Certainty.CONTENT, [(0, 40, 0, 30)])
         assert plan.notes == [f"the {which} topic was recreated, so the ledger does not apply to it"]
         assert plan.spans[0].in_detail
+
+
+def test_nothing_is_compared_with_a_topic_to_which_nothing_has_been_copied_yet() -> None:
+    """The replication policy has changed, and other partitions have been copied since."""
+    ledger = ledger_of(ENTRY.replace(remote_topic="A-t", target_id="r1"), CHUNK)
+    plan = planned(ledger, side("t", "s", 0, 500), side("A.t", "r", 0, 30))
+    assert (plan.first, plan.after, ranges(plan), plan.certainty) == (100, 100, [], Certainty.LEDGER)
+    assert plan.notes == ["all records so far were copied to topic A-t"]
+
+
+def test_records_since_the_last_change_of_the_policy_are_compared() -> None:
+    entry = ENTRY.replace(mark=Mark(500, 130, 100), chunk=3, former=FormerTopic("A-t", 400))
+    ledger = ledger_of(entry, SegmentChunk(3, [Segment(400, 30, 100)]))
+    sides = side("t", "s", 0, 600), side("A.t", "r", 0, 130)
+    note = "records before source offset 400 were copied under another replication policy, most recently to topic A-t"
+    for first in (None, 10):
+        plan = planned(ledger, *sides, first=first)
+        assert (ranges(plan), plan.notes) == ([(400, 500, 30, 130)], [note])
+    assert ranges(planned(ledger, *sides, first=10, after=300)) == []
+    later = planned(ledger, *sides, first=450)
+    assert (ranges(later), later.notes) == ([(450, 500, 80, 130)], [])
 
 
 def test_records_copied_again_after_a_reset_are_compared_with_a_note() -> None:

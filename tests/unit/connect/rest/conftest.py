@@ -15,6 +15,7 @@ from mm2.connect.rest.extensions import ConnectRestExtension
 from mm2.connect.rest.forwarding import Requests, RestClient
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
+from tests.support.access import OPEN
 from tests.unit.connect.rest.answers import Answer
 from tests.unit.connect.rest.toy_herder import ToyHerder
 
@@ -56,7 +57,8 @@ def starting() -> Iterator[Start]:
     running: list[tuple[RestServer, Requests]] = []
 
     def make(props: Mapping[str, str] | None = None, *extensions: ConnectRestExtension) -> Running:
-        settings = RestSettings.of({"listeners": "http://127.0.0.1:0", **(props or {})})
+        access = {} if any(extension.authenticators() for extension in extensions) else OPEN
+        settings = RestSettings.of({"listeners": "http://127.0.0.1:0", **access, **(props or {})})
         server = RestServer(Binding(settings))
         timeout_s = settings.limits.request_timeout_s
         requests = Requests(RestClient(settings.props, timeout_s), timeout_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,27 +66,30 @@ def test_only_valid_credentials_are_accepted(start: Start, tmp_path: Path) -> No
     ]  # fmt: skip
     for headers in refused:
         answer = rest.ask("GET", "/connectors", headers=headers)
-        assert (answer.status, answer.message) == (401, "User cannot access the resource.")
+        assert answer.status == 401, headers
         assert answer.headers["www-authenticate"].startswith("Basic")
     assert rest.ask("GET", "/connectors", headers=basic("admin", "a:b")).status == 200
     assert rest.ask("GET", "/connectors", headers=basic("üser", "p")).status == 200
     # what is signed instead
     assert rest.ask("PUT", "/connectors/x/fence").status == 400
     assert rest.ask("POST", "/connectors/x/tasks", "[]").status == 400
-    for path in ("/connectors/x/tasks/../config", "/connectors/x/tasks;a", "/%63onnectors/x/fence"):
+    for path in ("/connectors/x/tasks;a", "/%63onnectors/x/fence"):
         assert rest.ask("PUT", path, "{}").status == 401, path
+    assert rest.ask("PUT", "/connectors/x/tasks/../config", "{}").status == 400
 
 
-def test_an_empty_file_accepts_every_client(start: Start, tmp_path: Path) -> None:
+def test_with_an_empty_file_no_client_can_log_in(start: Start, tmp_path: Path) -> None:
     extension = BasicAuthSecurityRestExtension()
     extension.configure(login_file(tmp_path, credentials="# nobody\n"))
-    assert start(None, extension).ask("GET", "/connectors").status == 200
+    rest = start({"rest.unauthenticated.access": "none"}, extension)
+    assert rest.ask("GET", "/connectors").status == 401
+    assert rest.ask("GET", "/connectors", headers=basic("", "")).status == 401
 
 
 def test_kafka_opts_can_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = login_file(tmp_path)["java.security.auth.login.config"]
     monkeypatch.setenv("KAFKA_OPTS", f"-Dx=y -Djava.security.auth.login.config={file}")
-    assert load_credentials({}).allow(basic("admin", "a:b")["Authorization"]) == "admin"
+    assert asyncio.run(load_credentials({}).matches("admin", "a:b"))
     assert (
         system_property("java.security.auth.login.config", '"-Djava.security.auth.login.config=/with blank"')
         == "/with blank"

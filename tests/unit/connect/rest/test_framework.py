@@ -26,7 +26,7 @@ UNSUPPORTED = (415, "HTTP 415 Unsupported Media Type")
         ("GET", "/connectors/c/nope", NOT_FOUND),
         ("GET", "/connectors/c/tasks/0", NOT_FOUND),
         ("GET", "/connectors/c/tasks-config", NOT_FOUND),
-        ("GET", "/connectors/../x", NOT_FOUND),
+        ("GET", "/connectors/../x", (400, "Ambiguous URI path segment")),
         ("GET", "/admin", NOT_FOUND),
         ("GET", "/connector-plugins/x", NOT_FOUND),
         ("GET", "/connectors/c/tasks/x/status", NOT_FOUND),

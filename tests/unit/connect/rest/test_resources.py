@@ -224,7 +224,11 @@ def test_a_signature_is_over_the_very_bytes(rest: Running) -> None:
     unknown = bad | {"X-Connect-Request-Signature-Algorithm": "bogus"}
     assert rest.ask("PUT", "/connectors/c/fence", None, unknown).status == 400
     for malformed in ("{", "{}", "1", '"x"', '[{"a":{}}]'):
-        assert rest.ask("POST", "/connectors/c/tasks", malformed).status == 500
+        signed = JSON | signature_headers(key, malformed.encode())
+        assert rest.ask("POST", "/connectors/c/tasks", malformed, signed).status == 500
+        wrong = JSON | signature_headers(key, b"[]")
+        assert rest.ask("POST", "/connectors/c/tasks", malformed, wrong).status == 403
+        assert rest.ask("POST", "/connectors/c/tasks", malformed).status == 400
 
 
 def test_openapi_page(rest: Running) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from mm2.config.configdef import ConfigException
 from mm2.connect.api import ConnectError
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.settings import Listener, RestSettings, authority_of, url_of
+from tests.support.certificates import issue
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,27 @@ def test_the_advertised_address_follows_the_settings(props: dict[str, str], url:
         assert binding.worker_id == url.format(*(port.number for port in binding.main)).rpartition("://")[2].rstrip("/")
     finally:
         binding.close()
+
+
+@pytest.mark.parametrize("client_auth", ["required", "requested"])
+@pytest.mark.parametrize("prefix", ["", "listeners.https."])
+def test_client_certificates_need_a_trust_store(tmp_path: Path, client_auth: str, prefix: str) -> None:
+    """Without one, the system's public authorities would be trusted."""
+    (tmp_path / "own.pem").write_text((own := issue("listener")).key_pem() + own.certificate_pem)
+    props = {
+        "listeners": "https://127.0.0.1:0",
+        f"{prefix}ssl.client.auth": client_auth,
+        f"{prefix}ssl.keystore.location": str(tmp_path / "own.pem"),
+    }
+    with pytest.raises(ConfigException, match=r"listeners\.https\.ssl\.truststore\.location.*ssl\.client\.auth needs"):
+        Binding(RestSettings.of(props))
+    Binding(RestSettings.of(props | {f"{prefix}ssl.client.auth": "none"})).close()
+    with_trust = props | {f"{prefix}ssl.truststore.certificates": own.certificate_pem}
+    binding = Binding(RestSettings.of(with_trust))
+    assert binding.main[0].demands_certificate == (client_auth == "required")
+    binding.close()
+    with pytest.raises(ConfigException, match=r"listeners\.https\.ssl\.client\.auth.*none, requested, required"):
+        Binding(RestSettings.of(props | {"listeners.https.ssl.client.auth": "perhaps"}))
 
 
 def test_without_a_host_it_listens_everywhere_and_advertises_this_machine() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from mm2.connect.errors import AlreadyExists, BadRequest, NotFound
+from mm2.connect.errors import AlreadyExists, BadRequest, Forbidden, NotFound
 from mm2.connect.herder.answers import (
     ActiveTopicsInfo,
     ConnectorInfo,
@@ -24,10 +24,12 @@ from mm2.connect.herder.answers import (
 )
 from mm2.connect.herder.interface import Herder
 from mm2.connect.herder.requests import StagedFuture, WorkerStage
-from mm2.connect.request_signing import RequestSignature
+from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.stores.config_state import ConnectorTaskId, Props, RestartRequest, TargetState
 
 T = TypeVar("T")
+
+SESSION_KEY = SessionKey(bytes(32), "HmacSHA256", 0)
 
 
 class ToyHerder(Herder):
@@ -42,6 +44,7 @@ class ToyHerder(Herder):
         self.states: dict[str, str] = {}
         self.refuse: Exception | None = None
         self.hang = False
+        self.waiting = 0  # calls that hang
         self.ready = True
         self.calls: list[tuple[Any, ...]] = []
 
@@ -171,10 +174,18 @@ class ToyHerder(Herder):
 
     # -- between workers
 
+    def require_signature(self) -> None:
+        if not self.hang and self.refuse is None:
+            self._signed(None)
+
     def put_task_configs(
-        self, name: str, configs: Sequence[Props], signature: RequestSignature | None
+        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None
     ) -> StagedFuture[None]:
-        return self._later(lambda: self._signed(signature))
+        def put() -> None:
+            self._signed(signature)
+            self.calls.append(("put_task_configs", name, configs()))
+
+        return self._later(put)
 
     def fence_zombies(self, name: str, signature: RequestSignature | None) -> StagedFuture[None]:
         return self._later(lambda: self._signed(signature))
@@ -183,6 +194,8 @@ class ToyHerder(Herder):
     def _signed(signature: RequestSignature | None) -> None:
         if signature is None:
             raise BadRequest("Internal request missing required signature")
+        if not signature.is_valid(SESSION_KEY):
+            raise Forbidden("Internal request contained invalid signature.")
 
     # -- offsets
 
@@ -246,6 +259,7 @@ class ToyHerder(Herder):
     def _later(self, action: Callable[[], T]) -> StagedFuture[T]:
         future: StagedFuture[T] = StagedFuture(lambda: self.stage)
         if self.hang:
+            self.waiting += 1
             return future
         try:
             if self.refuse is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2.mirror import local_processes
+from mm2.connect.rest import local_processes
 
 
 def test_a_running_process_is_found_and_a_dead_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

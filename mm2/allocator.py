@@ -1,4 +1,4 @@
-"""Configures the memory allocator of the C library for long-running processes."""
+"""The memory allocator of the C library in long-running processes."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ def use_one_arena() -> bool:
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(_ARENA_MAX, 1))
+
+
+def return_free_memory() -> None:
+    """Return free memory to the operating system. glibc keeps what lies below an allocation in use.
+
+    Other C libraries (musl, macOS) have no malloc_trim.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

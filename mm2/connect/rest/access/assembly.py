@@ -1,0 +1,64 @@
+"""Creates the access control of a process from its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mm2.connect.rest import local_processes
+from mm2.connect.rest.access.certificates import CertificateAuthenticator
+from mm2.connect.rest.access.control import AccessControl, SessionKeyOf
+from mm2.connect.rest.access.local_token import LocalToken, new_token
+from mm2.connect.rest.access.oidc_settings import OidcSettings
+from mm2.connect.rest.access.principal import Authenticator
+from mm2.connect.rest.access.roles import RoleMap
+from mm2.connect.rest.access.sessions import Sessions
+
+if TYPE_CHECKING:
+    from mm2.connect.rest.binding import Binding
+    from mm2.connect.rest.extensions import ConnectRestExtension
+    from mm2.connect.rest.settings import RestSettings
+
+
+@dataclass(frozen=True)
+class LocalAccess:
+    """How the user of the process gets access on its machine. ``token`` None: it could not be published."""
+
+    token: str | None = None
+    #: Of the first listener; it distinguishes the cookies of several processes.
+    port: int = 0
+
+    @classmethod
+    def publish(cls, binding: Binding) -> LocalAccess:
+        """Create a token and write it to its file."""
+        token = new_token()
+        return cls(token if local_processes.write_token(token) else None, binding.main[0].number)
+
+
+def check_access(props: Mapping[str, str]) -> None:
+    """Raises ConfigException for settings that `access_control` would reject."""
+    RoleMap.of(props)
+    OidcSettings.of(props)
+
+
+def access_control(
+    settings: RestSettings,
+    extensions: Sequence[ConnectRestExtension],
+    local: LocalAccess,
+    session_key: SessionKeyOf = lambda _path: None,
+) -> AccessControl:
+    """The access control of all listeners. Raises ConfigException."""
+    roles, sessions = RoleMap.of(settings.props), Sessions(local.port)
+    logins = [one for extension in extensions for one in extension.authenticators()]
+    authenticators: list[Authenticator] = [] if local.token is None else [LocalToken(local.token)]
+    oidc = OidcSettings.of(settings.props)
+    if oidc is not None:
+        from mm2.connect.rest.access.oidc import OidcAuthenticator  # noqa: PLC0415 - its libraries take time to load
+
+        authenticators.append(OidcAuthenticator(oidc))
+    authenticators += [*logins, sessions]
+    # With both, Java demands the password in addition to the certificate. A role for certificates says otherwise.
+    if not logins or roles.names_certificates:
+        authenticators.append(CertificateAuthenticator())
+    return AccessControl(authenticators, roles, sessions, session_key)

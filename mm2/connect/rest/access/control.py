@@ -1,0 +1,212 @@
+"""The one place that decides: authenticates each request, and denies what the client's role does not include.
+
+:class:`AccessControl` authenticates. What dispatches a request calls :meth:`Access.require` with the role that the
+found route needs, so that the authorized route is always the one that is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mm2.connect.request_signing import SessionKey
+from mm2.connect.rest.access import audit
+from mm2.connect.rest.access.principal import (
+    ANONYMOUS,
+    Authenticator,
+    Peer,
+    Principal,
+    Role,
+    TooManyFailures,
+    WrongCredentials,
+)
+from mm2.connect.rest.access.roles import RoleMap
+from mm2.connect.rest.access.sessions import Sessions
+from mm2.connect.rest.access.vouchers import Voucher, checked_receive, voucher_headers, voucher_of
+from mm2.connect.rest.failures import RestFailure
+from mm2.connect.rest.paths import path_of
+
+_KEY: Final = "mm2.access"
+#: In the state of a connection, where the protocol puts it.
+PEER_KEY: Final = "mm2.peer"
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_UNAUTHORIZED, _FORBIDDEN, _TOO_MANY = 401, 403, 429
+
+#: The session key for a path, by which another worker vouches for the client of a request that it forwards.
+SessionKeyOf = Callable[[str], SessionKey | None]
+
+
+@dataclass(frozen=True)
+class Access:
+    """The client of a request, and its role."""
+
+    principal: Principal = ANONYMOUS
+    role: Role = Role.NONE
+    control: AccessControl | None = field(default=None, repr=False, compare=False)
+    #: Whether the session has ended since; None: the client has none.
+    has_ended: Callable[[], bool] | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, scope: Scope) -> Access:
+        """The access of a request; none if it was not authenticated at all."""
+        found = scope.get(_KEY)
+        return found if isinstance(found, Access) else cls()
+
+    def within(self, scope: Scope) -> Scope:
+        """The scope of a request of this client."""
+        return {**scope, _KEY: self}
+
+    def calling(self, app: ASGIApp) -> ASGIApp:
+        """An application that is called by this client from inside the process."""
+
+        async def called(scope: Scope, receive: Receive, send: Send) -> None:
+            await app(self.within(scope), receive, send)
+
+        return called
+
+    def allows(self, needed: Role) -> bool:
+        """Whether the client has this role."""
+        return self.role >= needed and not (self.has_ended is not None and self.has_ended())
+
+    def require(self, needed: Role | None, scope: Scope) -> None:
+        """Raises RestFailure 401 or 403, and logs it, if the role does not include this one.
+
+        None: the route has no rule, which denies everyone.
+        """
+        if needed is not None and self.allows(needed):
+            return
+        method, path = scope.get("method", "WebSocket"), path_of(scope)
+        is_anonymous = self.principal == ANONYMOUS or (self.has_ended is not None and self.has_ended())
+        status = _UNAUTHORIZED if is_anonymous and needed is not None else _FORBIDDEN
+        audit.denied(self.principal, self.role, method, path, status, str(needed or "-"))
+        if needed is None:
+            raise RestFailure(_FORBIDDEN, f"{method} {path} has no access rule, so it is denied.")
+        if not is_anonymous:
+            raise RestFailure(
+                _FORBIDDEN,
+                f"{audit.printable(self.principal.name)} has the role {self.role}, and {method} {path} needs the role "
+                f"{needed}; roles are set with rest.role.{needed}.",
+            )
+        challenges = () if self.control is None else self.control.challenges
+        raise RestFailure(
+            _UNAUTHORIZED,
+            f"{method} {path} needs authentication and the role {needed}. On the machine of the process, mm2 token prints a "
+            "token for Authorization: Bearer, and mm2 ui opens the dashboard. From other machines, use a login that the file "
+            "of the process configures (rest.extension.classes, ssl.client.auth).",
+            {"WWW-Authenticate": ", ".join(challenges)} if challenges else None,
+        )
+
+    def voucher(self, key_path: str, method: str, target: str, body: bytes) -> dict[str, str]:
+        """Headers by which this worker vouches for the client towards another one; none without a session key."""
+        key = None if self.control is None else self.control.session_key(key_path)
+        if key is None:
+            return {}
+        return voucher_headers(key, self.principal, self.role, method, target, body)
+
+
+class AccessControl:
+    """All authenticators and roles of a process; :meth:`around` protects an application.
+
+    The first authenticator that recognizes credentials decides.
+    """
+
+    def __init__(
+        self,
+        authenticators: Sequence[Authenticator],
+        roles: RoleMap,
+        sessions: Sessions,
+        session_key: SessionKeyOf = lambda _path: None,
+    ) -> None:
+        self._authenticators = tuple(authenticators)
+        self._roles = roles
+        self.sessions = sessions
+        self.session_key = session_key
+        self.challenges = tuple(one.challenge for one in authenticators if one.challenge is not None)
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """An application that authenticates requests before it calls ``app``. Raises RestFailure."""
+
+        async def authenticated(scope: Scope, receive: Receive, send: Send) -> None:
+            headers = Headers(scope=scope)
+            try:
+                access, voucher = await self._access(scope, headers)
+            except WrongCredentials as error:
+                self._log_failure(scope, _UNAUTHORIZED, error.name, str(error))
+                raise RestFailure(
+                    _UNAUTHORIZED,
+                    "The credentials are not valid.",
+                    {"WWW-Authenticate": ", ".join(self.challenges)} if self.challenges else None,
+                ) from None
+            except TooManyFailures as error:
+                self._log_failure(scope, _TOO_MANY, error.name, str(error))
+                raise RestFailure(
+                    _TOO_MANY,
+                    f"Too many failed logins; try again in {error.retry_after_s} s.",
+                    {"Retry-After": str(error.retry_after_s)},
+                ) from None
+            scope.setdefault("state", {})["user"] = access.principal.name
+            receive = checked_receive(receive, voucher.body_sha256) if voucher else receive
+            if scope["type"] == "websocket" and access.has_ended is not None:
+                # It would stay open after the end of the session.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.sessions.remaining_s(headers)):
+                        await app(access.within(scope), receive, send)
+                return
+            await app(access.within(scope), receive, send)
+
+        return authenticated
+
+    async def _access(self, scope: Scope, headers: Headers) -> tuple[Access, Voucher | None]:
+        voucher = voucher_of(
+            headers, scope.get("method", ""), target_of(scope), lambda: self.session_key(path_of(scope))
+        )
+        if voucher is not None:
+            role = min(voucher.role, self._roles.role_of(voucher.principal))
+            return Access(voucher.principal, role, self), voucher
+        peer = scope.get("state", {}).get(PEER_KEY) or Peer()
+        for authenticator in self._authenticators:
+            principal = await authenticator.authenticate(headers, peer)
+            if principal is not None:
+                is_session = authenticator is self.sessions
+                has_ended = (lambda: self.sessions.remaining_s(headers) <= 0) if is_session else None
+                return Access(principal, self._roles.role_of(principal), self, has_ended), None
+        return Access(ANONYMOUS, self._roles.role_of(ANONYMOUS), self), None
+
+    @staticmethod
+    def _log_failure(scope: Scope, status: int, name: str, reason: str) -> None:
+        audit.login_failed(name, scope.get("method", "WebSocket"), path_of(scope), status, reason)
+
+
+async def audited(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Call ``app`` and log the result if the request may change something."""
+    if scope["method"] in _SAFE:
+        await app(scope, receive, send)
+        return
+    status = 0
+
+    async def watched(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        await send(message)
+
+    try:
+        await app(scope, receive, watched)
+    except RestFailure as failure:
+        status = failure.status
+        raise
+    finally:
+        access = Access.of(scope)
+        audit.changed(access.principal, access.role, scope["method"], path_of(scope), status)
+
+
+def target_of(scope: Mapping[str, Any]) -> str:
+    """Path and query of a request."""
+    query = scope.get("query_string", b"")
+    return str((scope["raw_path"] + (b"?" + query if query else b"")).decode("latin-1"))

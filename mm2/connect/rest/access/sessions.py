@@ -1,0 +1,99 @@
+"""Sessions of browsers: a cookie, obtained by a link that can be used once.
+
+A browser cannot send the token of a process by itself. `mm2 ui` requests a link with it, and the browser exchanges the
+code in the link for a cookie. Sessions are kept in memory and end with the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.datastructures import Headers
+
+from mm2.connect.rest.access.principal import Peer, Principal
+
+CODE_LIFE_S: Final = 60
+SESSION_LIFE_S: Final = 12 * 3600
+#: Of codes, and of sessions; the oldest ones are removed first.
+_MOST: Final = 200
+_COOKIE: Final = "mm2-session"
+
+
+@dataclass(frozen=True)
+class _Entry:
+    principal: Principal
+    until_s: float
+
+
+class Sessions:
+    """Codes and sessions; only hashes of the secrets are kept. Runs on one event loop."""
+
+    def __init__(self, port: int = 0, now_s: Callable[[], float] = time.monotonic) -> None:
+        """``port`` distinguishes the cookies of several processes on one machine."""
+        self.cookie_name = f"{_COOKIE}-{port}"
+        self._now_s = now_s
+        self._codes: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._sessions: OrderedDict[bytes, _Entry] = OrderedDict()
+
+    @property
+    def challenge(self) -> str | None:
+        """None: browsers cannot answer one."""
+        return None
+
+    def new_code(self, principal: Principal) -> str:
+        """A code that logs a browser in as this principal, once, within `CODE_LIFE_S`."""
+        return self._add(self._codes, principal, CODE_LIFE_S)
+
+    def redeem(self, code: str) -> str | None:
+        """The value of the cookie of a new session; None if the code is unknown, used or expired."""
+        entry = self._codes.pop(_hash(code), None)
+        if entry is None or entry.until_s <= self._now_s():
+            return None
+        return self._add(self._sessions, entry.principal, SESSION_LIFE_S)
+
+    def end(self, headers: Headers) -> None:
+        """End the session of a request, if there is one."""
+        self._sessions.pop(_hash(self._cookie_of(headers)), None)
+
+    def principal_of(self, headers: Headers) -> Principal | None:
+        """The principal of a request's session."""
+        entry = self._entry(headers)
+        return None if entry is None else entry.principal
+
+    def remaining_s(self, headers: Headers) -> float:
+        """The time until the session of a request ends, 0 without one."""
+        entry = self._entry(headers)
+        return 0.0 if entry is None else entry.until_s - self._now_s()
+
+    async def authenticate(self, headers: Headers, peer: Peer) -> Principal | None:
+        """See Authenticator. The cookie of a session that has ended is ignored: browsers send it for hours."""
+        return self.principal_of(headers)
+
+    def _entry(self, headers: Headers) -> _Entry | None:
+        entry = self._sessions.get(_hash(self._cookie_of(headers)))
+        return entry if entry is not None and entry.until_s > self._now_s() else None
+
+    def _cookie_of(self, headers: Headers) -> str:
+        for line in headers.getlist("cookie"):
+            for part in line.split(";"):
+                name, _, value = part.strip().partition("=")
+                if name == self.cookie_name:
+                    return value
+        return ""
+
+    def _add(self, entries: OrderedDict[bytes, _Entry], principal: Principal, life_s: float) -> str:
+        secret = secrets.token_urlsafe(32)
+        entries[_hash(secret)] = _Entry(principal, self._now_s() + life_s)
+        while len(entries) > _MOST:
+            entries.popitem(last=False)
+        return secret
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()

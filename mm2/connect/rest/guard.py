@@ -1,0 +1,201 @@
+"""Limits on the requests of all clients, authenticated or not: size of the header, size and time of the body.
+
+The budget for bodies limits their sum. Bodies of worker-to-worker requests (KIP-507) are received before their signature
+can be verified, so they have a budget of their own: no unauthenticated client uses up that of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from typing import Final
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mm2.connect.rest.connections import RETRY_AFTER_S, UNAVAILABLE, peer_of
+from mm2.connect.rest.failures import RestFailure, failure_answer
+from mm2.connect.rest.settings import Limits
+
+log = structlog.get_logger(__name__)
+
+#: Of request line and headers together; Jetty's default.
+MAX_HEADER_BYTES: Final = 8 * 1024
+_MAX_HEADERS: Final = 100
+_REQUEST_TIMEOUT: Final = 408
+_PAYLOAD_TOO_LARGE: Final = 413
+HEADER_TOO_LARGE: Final = 431
+HEADER_SENTENCE: Final = f"The header of the request is larger than {MAX_HEADER_BYTES} bytes or {_MAX_HEADERS} fields"
+_CLOSE: Final = {"Connection": "close"}
+_KEY: Final = "mm2.body"
+_SIGNED_SHARE: Final = 4
+
+
+class Budget:
+    """Bytes of the bodies that are being received or processed, up to ``max_bytes``. Used on the event loop only.
+
+    One address gets three quarters of it, but ``min_of_peer_bytes`` in any case.
+    """
+
+    def __init__(self, max_bytes: int, min_of_peer_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.max_of_peer_bytes = max(max_bytes - max_bytes // 4, min_of_peer_bytes)
+        self.used_bytes = 0
+        self._by_peer: collections.Counter[str] = collections.Counter()
+
+    def take(self, peer: str, size_bytes: int) -> bool:
+        """False if it is used up."""
+        if self.used_bytes + size_bytes > self.max_bytes or self._by_peer[peer] + size_bytes > self.max_of_peer_bytes:
+            return False
+        self.used_bytes += size_bytes
+        self._by_peer[peer] += size_bytes
+        return True
+
+    def give_back(self, peer: str, size_bytes: int) -> None:
+        """The bytes are no longer needed."""
+        self.used_bytes -= size_bytes
+        self._by_peer[peer] -= size_bytes
+        if not self._by_peer[peer]:
+            del self._by_peer[peer]
+
+
+class Budgets:
+    """The budgets of a server, see ``rest.bodies.max.bytes``."""
+
+    def __init__(self, limits: Limits) -> None:
+        signed_bytes = max(1, limits.max_bodies_bytes // _SIGNED_SHARE)
+        self.signed = Budget(signed_bytes, 1)
+        # One request of the permitted size must always be possible.
+        size_bytes = limits.max_body_bytes
+        self.others = Budget(max(limits.max_bodies_bytes - signed_bytes, size_bytes), size_bytes)
+        #: Received in total.
+        self.received_bytes = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """Of all bodies."""
+        return self.signed.used_bytes + self.others.used_bytes
+
+
+class Body:
+    """The body of a request while it is received."""
+
+    def __init__(self, scope: Scope, limits: Limits, budgets: Budgets) -> None:
+        """Raises RestFailure if the announced size is too large."""
+        self._budgets = budgets
+        self._budget = budgets.others
+        self._max_bytes = limits.max_body_bytes
+        self._taken_bytes = 0
+        self._peer = peer_of(scope.get("client"))
+        length = Headers(scope=scope).get("content-length", "")
+        self._announced_bytes = int(length) if length.isdigit() and length.isascii() else 0
+        self._check(self._announced_bytes)
+
+    @classmethod
+    def of(cls, scope: Scope) -> Body | None:
+        """The body of a request that has passed :class:`Guard`; None for a call within the process."""
+        found: Body | None = scope.get(_KEY)
+        return found
+
+    def use_signed_budget(self) -> None:
+        """The client is not authenticated before the whole body is received. Raises RestFailure."""
+        self._budget = self._budgets.signed
+        self._max_bytes = min(self._max_bytes, self._budget.max_of_peer_bytes)
+        self._check(self._announced_bytes)
+
+    def receive(self, size_bytes: int) -> None:
+        """Count received bytes. Raises RestFailure 413 or 503."""
+        self._check(self._taken_bytes + size_bytes)
+        if not self._budget.take(self._peer, size_bytes):
+            raise RestFailure(
+                UNAVAILABLE,
+                "The server is receiving too many request bodies at the same time (rest.bodies.max.bytes)",
+                {**_CLOSE, "Retry-After": str(RETRY_AFTER_S)},
+            )
+        self._taken_bytes += size_bytes
+        self._budgets.received_bytes += size_bytes
+
+    def end(self) -> None:
+        """The request has been processed."""
+        self._budget.give_back(self._peer, self._taken_bytes)
+        self._taken_bytes = 0
+
+    def _check(self, size_bytes: int) -> None:
+        if size_bytes > self._max_bytes:
+            sentence = f"The request body is larger than rest.request.max.bytes = {self._max_bytes}"
+            if self._budget is self._budgets.signed:
+                sentence = (
+                    f"The body of a request between workers is larger than {self._max_bytes} bytes, its part of "
+                    "rest.bodies.max.bytes"
+                )
+            raise RestFailure(_PAYLOAD_TOO_LARGE, sentence, _CLOSE)
+
+
+class Guard:
+    """ASGI middleware: 431 for a large header, 413 for a large body, 408 for a slow one, 503 over the budget.
+
+    An exception of the application before it has started to respond becomes a JSON error. WebSockets have no limits of
+    time, since they may be idle for any time.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits, budgets: Budgets) -> None:
+        self._app = app
+        self._limits = limits
+        self._budgets = budgets
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        started = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        body: Body | None = None
+        try:
+            _check_header(scope)
+            if scope["type"] != "http":
+                await self._app(scope, receive, watched_send)
+                return
+            body = Body(scope, self._limits, self._budgets)
+            await self._app({**scope, _KEY: body}, self._limited(body, receive), watched_send)
+        except Exception as error:  # noqa: BLE001 - the outermost handler
+            if started:
+                # The application has already responded, or the rest of its response is lost.
+                log.debug("exception after the response had started", reason=repr(error))
+                return
+            await failure_answer(error)(scope, receive, watched_send)
+        finally:
+            if body is not None:
+                body.end()
+
+    def _limited(self, body: Body, receive: Receive) -> Receive:
+        limits = self._limits
+        clock = asyncio.get_running_loop().time
+        deadline_s = clock() + min(limits.body_timeout_s, limits.request_timeout_s)
+        complete = False
+
+        async def limited_receive() -> Message:
+            nonlocal complete
+            if complete:  # the next message is the end of the connection, which has no time limit
+                return await receive()
+            timeout_s = min(limits.idle_timeout_s, deadline_s - clock())
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, timeout_s))
+            except TimeoutError:
+                raise RestFailure(_REQUEST_TIMEOUT, "The request body was not received in time", _CLOSE) from None
+            body.receive(len(message.get("body", b"")))
+            complete = not message.get("more_body", False)
+            return message
+
+        return limited_receive
+
+
+def _check_header(scope: Scope) -> None:
+    """Raises RestFailure. The protocol limits incomplete headers only."""
+    size_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+    size_bytes += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    if size_bytes > MAX_HEADER_BYTES or len(scope["headers"]) > _MAX_HEADERS:
+        raise RestFailure(HEADER_TOO_LARGE, HEADER_SENTENCE, _CLOSE)

@@ -1,0 +1,93 @@
+"""Limits and checks of answers that kafka-python decodes into objects, for what its decoder accepts and a broker never sends.
+
+A broker may be malicious, or another program that listens at its port.
+
+Decoded objects take up to a hundred times the memory of the answer, so the limits are near the largest answers of real
+clusters, and far below those of raw Fetch answers, whose records are not decoded.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from mm2.kafka.errors import CorruptBatch
+
+_MIB: Final = 1 << 20
+#: Before the broker is authenticated, and of any size that a token or a certificate has.
+_HANDSHAKE_BYTES: Final = _MIB
+#: A hundred thousand groups or ACLs, the configs of thousands of topics.
+_USUAL_BYTES: Final = 8 * _MIB
+#: Partitions take about 100 bytes each: 300,000 of them. Members of a group may send what they subscribe to.
+_LARGE_BYTES: Final = 32 * _MIB
+_HANDSHAKES: Final = frozenset({"ApiVersions", "SaslHandshake", "SaslAuthenticate"})
+_LARGE: Final = frozenset(
+    {"Metadata", "DescribeTopicPartitions", "ListOffsets", "OffsetFetch", "JoinGroup", "SyncGroup", "DescribeGroups"}
+)
+# An integer of variable length ends with its first byte below 0x80. kafka-python reads one of any length, in time that
+# grows with the square. Text of a language without ASCII has such runs, but none that long.
+_ENDLESS_INTEGER: Final = re.compile(rb"[\x80-\xff]{4096}")
+_ENDLESS_BYTES: Final = 4096
+
+
+def largest_answer(api: str) -> int:
+    """The largest size in bytes of an answer to this request, e.g. "Metadata"."""
+    if api in _HANDSHAKES:
+        return _HANDSHAKE_BYTES
+    return _LARGE_BYTES if api in _LARGE else _USUAL_BYTES
+
+
+def check_frame(frame: memoryview) -> None:
+    """Raise CorruptBatch if decoding an answer could take forever."""
+    if len(frame) >= _ENDLESS_BYTES and _ENDLESS_INTEGER.search(frame):
+        message = f"an answer of {len(frame)} bytes has an integer of more than 4096 bytes"
+        raise CorruptBatch(message)
+
+
+def check_nulls(answer: Any) -> None:
+    """Raise CorruptBatch if a string or an array is null that the protocol does not allow to be null.
+
+    The decoder returns None for any negative length, and callers rely on the schema.
+    """
+    key = answer.API_KEY, answer.API_VERSION
+    checks = _CHECKS.get(key)
+    if checks is None:
+        checks = _CHECKS[key] = _not_nullable(answer._struct, answer.API_VERSION)  # noqa: SLF001
+    _check_nulls(answer, *checks)
+
+
+#: Names of the fields of a structure that are never null, and those of its arrays of structures with their own.
+_Checks = tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]
+
+
+_CHECKS: Final[dict[tuple[int, int], _Checks]] = {}
+
+
+def _not_nullable(struct: Any, version: int) -> _Checks:
+    fields: list[str] = []
+    arrays: list[tuple[str, _Checks]] = []
+    for field in struct._fields:
+        if not _has(field._versions, version) or _has(field._tagged_versions, version):  # noqa: SLF001
+            continue
+        inner = getattr(field, "array_of", None)
+        has_length = inner is not None or field._type_str in {"string", "bytes"}  # noqa: SLF001
+        if has_length and not _has(field._nullable_versions, version):  # noqa: SLF001
+            fields.append(field.name)
+        if getattr(inner, "_fields", None):
+            arrays.append((field.name, _not_nullable(inner, version)))
+    return tuple(fields), tuple(arrays)
+
+
+def _has(versions: tuple[int, int] | None, version: int) -> bool:
+    return versions is not None and versions[0] <= version <= versions[1]
+
+
+def _check_nulls(item: Any, fields: tuple[str, ...], arrays: tuple[tuple[str, Any], ...]) -> None:
+    for name in fields:
+        if getattr(item, name) is None:
+            message = f"{name} is null"
+            raise CorruptBatch(message)
+    for name, (inner_fields, inner_arrays) in arrays:
+        if inner_fields or inner_arrays:
+            for one in getattr(item, name) or ():
+                _check_nulls(one, inner_fields, inner_arrays)

@@ -1,0 +1,279 @@
+"""A broker of one topic whose answers are valid, damaged, too large, endless, late or somebody else's, by a seed.
+
+It speaks the protocol: it reads framed requests, knows their versions, and encodes its answers with kafka-python's
+schemas before it damages them. Handshakes are valid most of the time, otherwise no other request would follow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import random
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, Final
+from uuid import UUID
+
+from kafka.protocol.metadata import ApiVersionsRequest
+
+from mm2.kafka.records.record import Record, encode_batch
+from mm2.kafka.wire.primitives import INT32
+from tests.fuzz.mutation import Mutator, seal
+from tests.support import bombs
+
+TOPIC: Final = "t"
+_ID: Final = UUID(int=1)
+_MIB: Final = 1 << 20
+_MODULES: Final = ("metadata", "consumer", "admin", "producer", "sasl")
+_FETCH: Final = 1
+_HEADER: Final = struct.Struct(">hhi")
+_FROM: Final = struct.Struct(">i")
+_NAMES: Final[dict[str, Any]] = {
+    "name": TOPIC,
+    "topic": TOPIC,
+    "topic_id": _ID,
+    "host": "127.0.0.1",
+    "node_id": 1,
+    "broker_id": 1,
+    "leader_id": 1,
+    "controller_id": 1,
+    "resource_name": TOPIC,
+    "resource_type": 2,
+    "group_id": "g",
+    "group_state": "Empty",
+    "key": "g",
+    "preferred_read_replica": -1,
+    "current_leader": None,
+    "error_message": None,
+    "high_watermark": 1_000,
+    "last_stable_offset": 1_000,
+    "offset": 1_000,
+    "committed_offset": 5,
+}
+
+
+@cache
+def response_classes() -> dict[int, Any]:
+    """kafka-python's class of each answer, by API key."""
+    found: dict[int, Any] = {}
+    for module in _MODULES:
+        for name, one in vars(importlib.import_module(f"kafka.protocol.{module}")).items():
+            if name.endswith("Response") and isinstance(getattr(one, "API_KEY", None), int):
+                found.setdefault(one.API_KEY, one)
+    return found
+
+
+def records() -> list[bytes]:
+    """Record sets of a Fetch answer: valid ones, and each kind of bomb."""
+    plain = [Record(b"k%d" % index, b"v" * 50, (("h", b"x"),), 1000 + index) for index in range(20)]
+    return [
+        bytes(encode_batch(plain)),
+        bytes(encode_batch(plain, codec="zstd")),
+        bytes(bombs.zeros("zstd", 512 * _MIB)),
+        bytes(bombs.zeros("gzip", 128 * _MIB)),
+        bytes(bombs.zeros("lz4", 128 * _MIB)),
+        bytes(bombs.zeros("snappy", 128 * _MIB)),
+        bytes(bombs.many_records()),
+        bytes(bombs.many_headers(10_000_000)),
+        bytes(bombs.claimed_count()),
+        bytes(bombs.message_set(bombs.GZIP, bombs.gzip_zeros(128 * _MIB))),
+    ]
+
+
+class HostileBroker:
+    """Listens at ``port`` from construction to `close`. ``answers`` counts what was sent, by kind."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._records = records()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port: int = self._listener.getsockname()[1]
+        self.answers: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._large: dict[tuple[int, int], bytes] = {}
+        self._kinds = (
+            (self._valid, 24),
+            (self._damaged, 60),
+            (self._huge_array, 20),
+            (self._cut, 10),
+            (self._other_id, 4),
+            (self._claimed_size, 6),
+            (self._endless_integer, 2),
+            (self._noise, 6),
+            (self._dripping, 0.4),
+            (self._closing, 4),
+            (self._endless, 0.05),
+        )
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening. Connections end with their clients."""
+        self._closed.set()
+        self._listener.close()
+
+    # -- connections
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            with contextlib.suppress(OSError):
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError, struct.error), connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(30)
+            while True:
+                key, version, correlation_id = _HEADER.unpack_from(_frame(connection))
+                with self._lock:
+                    act = self._choose(key)
+                    self.answers[act.__name__.strip("_")] += 1
+                if not act(connection, key, version, correlation_id):
+                    return
+
+    def _choose(self, key: int) -> Any:
+        if key == ApiVersionsRequest.API_KEY and self._random.random() < 0.97:
+            return self._valid
+        kinds, weights = zip(*self._kinds, strict=True)
+        return self._random.choices(kinds, weights)[0]
+
+    def _answer(self, key: int, version: int) -> bytes:
+        """A valid answer after the correlation id."""
+        response = response_classes()[key]
+        flexible = response.flexible_version_q(version)
+        values = {field.name: self._value(field, version) for field in response._struct._fields}
+        if key == ApiVersionsRequest.API_KEY:
+            values["api_keys"] = [
+                response.ApiVersion(api_key=key, min_version=one.min_version, max_version=one.max_version)
+                for key, one in response_classes().items()
+            ]
+        body = bytes(response(version=version, **values).encode())
+        return (b"\x00" if flexible and key != ApiVersionsRequest.API_KEY else b"") + body
+
+    def _struct(self, struct_: Any, version: int) -> SimpleNamespace:
+        return SimpleNamespace(**{one.name: self._value(one, version) for one in struct_._fields}, tags=None)
+
+    def _value(self, field: Any, version: int) -> Any:
+        if field.name == "records":
+            return self._random.choice(self._records)
+        if field.name == "port":
+            return self.port
+        inner = getattr(field, "array_of", None)
+        if inner is not None and getattr(inner, "_fields", None):
+            return [self._struct(inner, version)]
+        if inner is not None:
+            return [_plain(inner, field.name)]
+        if getattr(field, "_fields", None):
+            return self._struct(field, version)
+        if field.name.endswith("authorized_operations"):
+            return set()
+        if field.name in _NAMES:
+            return _NAMES[field.name]
+        return field.default if getattr(field, "_type", None) is None else _plain(field, field.name)
+
+    # -- kinds of answers; False closes the connection
+
+    def _send(self, connection: socket.socket, correlation_id: int, body: bytes) -> bool:
+        connection.sendall(INT32.pack(len(body) + 4) + INT32.pack(correlation_id) + body)
+        return True
+
+    def _valid(self, connection: socket.socket, key: int, version: int, correlation_id: int) -> bool:
+        return self._send(connection, correlation_id, self._answer(key, version))
+
+    def _damaged(self, connection: socket.socket, key: int, version: int, correlation_id: int) -> bool:
+        data = Mutator([self._answer(key, version)], self._random).next()
+        if key == _FETCH and self._random.random() < 0.5:
+            seal(data)
+        return self._send(connection, correlation_id, bytes(data))
+
+    def _huge_array(self, connection: socket.socket, key: int, version: int, correlation_id: int) -> bool:
+        data = bytearray(self._answer(key, version))
+        at = self._random.randrange(len(data))
+        number = self._random.choice(
+            (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07", b"\x7f\xff", b"\xfe\xff\xff\xff\x0f")
+        )
+        data[at : at + self._random.choice((1, len(number)))] = number
+        return self._send(connection, correlation_id, bytes(data))
+
+    def _cut(self, connection: socket.socket, key: int, version: int, correlation_id: int) -> bool:
+        data = self._answer(key, version)
+        return self._send(connection, correlation_id, data[: self._random.randrange(len(data))])
+
+    def _other_id(self, connection: socket.socket, key: int, version: int, correlation_id: int) -> bool:
+        return self._send(
+            connection, correlation_id + self._random.choice((-1, 1, 1 << 20)), self._answer(key, version)
+        )
+
+    def _claimed_size(self, connection: socket.socket, key: int, version: int, correlation_id: int) -> bool:
+        size = self._random.choice((2**31 - 1, 256 * _MIB, 200 * _MIB, 32 * _MIB, 0, 3, -1, -(2**31)))
+        connection.sendall(_FROM.pack(size) + INT32.pack(correlation_id) + self._answer(key, version))
+        return False
+
+    def _endless_integer(self, connection: socket.socket, key: int, version: int, correlation_id: int) -> bool:
+        data = self._answer(key, version)
+        at = self._random.randrange(len(data))
+        return self._send(connection, correlation_id, data[:at] + b"\xff" * _MIB + data[at:])
+
+    def _noise(self, connection: socket.socket, key: int, version: int, correlation_id: int) -> bool:
+        del key, version
+        noise = self._random.choice((b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x01\x00\x02\x02\x28", None))
+        if noise is not None:
+            connection.sendall(noise)
+            return False
+        return self._send(connection, correlation_id, self._random.randbytes(self._random.randrange(2_000)))
+
+    def _dripping(self, connection: socket.socket, key: int, version: int, correlation_id: int) -> bool:
+        """One byte after another, for longer than the client waits."""
+        data = self._answer(key, version)
+        for byte in INT32.pack(len(data) + 4) + INT32.pack(correlation_id) + data:
+            connection.sendall(bytes((byte,)))
+            time.sleep(0.05)
+        return True
+
+    def _closing(self, connection: socket.socket, key: int, version: int, correlation_id: int) -> bool:
+        del connection, key, version, correlation_id
+        return False
+
+    def _endless(self, connection: socket.socket, key: int, version: int, correlation_id: int) -> bool:
+        """As many of the smallest items as 64 MB hold, in a frame of a size that may be accepted."""
+        data = self._answer(key, version)
+        size = self._random.choice((64 * _MIB, 31 * _MIB, 7 * _MIB))
+        at = self._random.randrange(len(data))
+        item = data[at : at + 30]
+        number = self._random.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07"))
+        return self._send(connection, correlation_id, data[:at] + number + item * (size // max(1, len(item))))
+
+
+def _plain(field: Any, name: str) -> Any:
+    """A value of a primitive type."""
+    kind = str(getattr(field, "_type", field))
+    if "UUID" in kind:
+        return _ID
+    if "String" in kind:
+        return TOPIC
+    if "Bytes" in kind:
+        return b"\x00\x01"
+    if "Boolean" in kind:
+        return False
+    return 1 if name.endswith(("nodes", "replicas")) else 0
+
+
+def _frame(connection: socket.socket) -> bytes:
+    (size,) = _FROM.unpack(_exactly(connection, 4))
+    return _exactly(connection, size)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        if not piece:
+            raise OSError
+        data += piece
+    return bytes(data)

@@ -1,0 +1,23 @@
+"""Access to REST for tests whose subject is not access."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.principal import Kind, Principal, Role
+
+#: Clients need no credentials.
+OPEN: Final[Mapping[str, str]] = {"rest.unauthenticated.access": "admin"}
+
+
+def as_admin(app: ASGIApp) -> ASGIApp:
+    """An application that is called on behalf of an administrator."""
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(Access(Principal("test", Kind.LOCAL), Role.ADMIN).within(scope), receive, send)
+
+    return called

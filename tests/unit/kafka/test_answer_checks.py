@@ -1,0 +1,146 @@
+"""Answers that kafka-python decodes although no broker sends them."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+
+import pytest
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from mm2.kafka.answer_checks import check_frame, check_nulls, largest_answer
+from mm2.kafka.connection import Connection
+from mm2.kafka.errors import CorruptBatch, DisconnectedFailure, KafkaFailure
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.stream import Stream
+from tests.fuzz.hostile_broker import HostileBroker, response_classes
+
+_MIB = 1 << 20
+_VERSION = 12
+_EMPTY = bytes(4) + b"\x01\x00" + bytes(4)  # throttle time, no brokers, no cluster id, controller
+
+
+def asked(answer: bytes, *, announced: int | None = None) -> tuple[KafkaFailure, Connection]:
+    """The failure of a Metadata request that is answered so, after the correlation id."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    settings = ClientSettings(bootstrap=(("x", 1),), request_timeout_ms=20_000)
+    connection = Connection(Stream(ours, "broker x:1"), "x", 1, settings, "broker x:1")
+    connection._versions = {MetadataRequest.API_KEY: (0, _VERSION)}
+
+    def respond() -> None:
+        theirs.recv(1 << 16)
+        theirs.sendall(struct.pack(">ii", announced or len(answer) + 4, 1) + answer)
+        theirs.close()
+
+    thread = threading.Thread(target=respond)
+    thread.start()
+    with pytest.raises(KafkaFailure) as caught:
+        connection.request(MetadataRequest(topics=[]))
+    thread.join()
+    return caught.value, connection
+
+
+@pytest.mark.parametrize("size", [2**31 - 1, 256 * _MIB, 32 * _MIB + 1, -1])
+def test_a_frame_that_no_broker_sends_is_refused_by_its_size(size: int) -> None:
+    """Metadata is one of the largest answers."""
+    failure, connection = asked(b"", announced=size)
+    assert isinstance(failure, CorruptBatch)
+    assert str(failure) == f"The broker x:1 sent a frame of {size} bytes, the limit is 33554432."
+    assert connection.closed
+
+
+def test_before_authentication_answers_are_small() -> None:
+    """A listener that is no broker of the cluster can send these."""
+    assert [largest_answer(name) >> 20 for name in ("ApiVersions", "SaslAuthenticate", "ListGroups", "Metadata")] == [
+        1, 1, 8, 32,
+    ]  # fmt: skip
+
+
+def test_memory_for_a_raw_frame_is_taken_as_it_arrives() -> None:
+    """The size is only a claim: 200 MB were allocated for it before."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    settings = ClientSettings(bootstrap=(("x", 1),), request_timeout_ms=20_000)
+    connection = Connection(Stream(ours, "broker x:1"), "x", 1, settings, "broker x:1")
+    theirs.sendall(struct.pack(">i", 200 * _MIB) + bytes(1000))
+    theirs.close()
+    buffer = bytearray(1 << 16)
+    with pytest.raises(DisconnectedFailure):
+        connection.receive_frame(buffer, timeout_s=20)
+    assert len(buffer) < 20 * _MIB
+
+
+def test_a_raw_frame_larger_than_the_steps_arrives_whole() -> None:
+    """20 MB into a buffer of one byte."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    settings = ClientSettings(bootstrap=(("x", 1),), request_timeout_ms=60_000)
+    connection = Connection(Stream(ours, "broker x:1"), "x", 1, settings, "broker x:1")
+    content = bytes(range(256)) * (20 * _MIB // 256)
+    thread = threading.Thread(target=theirs.sendall, args=(struct.pack(">i", len(content)) + content,))
+    thread.start()
+    frame = connection.receive_frame(bytearray(1), timeout_s=60)
+    thread.join()
+    assert bytes(frame) == content
+    theirs.close()
+
+
+def test_an_integer_that_never_ends_is_refused() -> None:
+    """kafka-python would read one of a megabyte for minutes."""
+    failure, _ = asked(b"\x00" + _EMPTY + b"\xff" * _MIB + b"\x01")
+    assert isinstance(failure, CorruptBatch)
+    assert str(failure) == "The broker x:1 sent an answer to a Metadata request that cannot be read."
+    with pytest.raises(CorruptBatch):
+        check_frame(memoryview(b"\x80" * 4096))
+    check_frame(memoryview((b"\xe4\xb8\xad" * 1000 + b".") * 1000))
+
+
+def test_an_endless_number_of_tags_before_the_body_is_refused() -> None:
+    """The header's own integers have at most five bytes."""
+    failure, _ = asked(b"\xff" * 100 + _EMPTY)
+    assert isinstance(failure, CorruptBatch)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        pytest.param(b"\x00\x00", id="topics"),
+        pytest.param(b"\x02\x00\x00\x02t" + bytes(16) + b"\x00\x00" + bytes(4) + b"\x00\x00", id="partitions"),
+    ],
+)
+def test_a_null_array_is_refused(tail: bytes) -> None:
+    """Callers iterate over what the schema says is never null."""
+    failure, _ = asked(b"\x00" + _EMPTY + tail)
+    assert isinstance(failure, CorruptBatch)
+    assert isinstance(failure.__cause__, CorruptBatch)
+    assert "is null" in str(failure.__cause__)
+
+
+def test_an_array_of_two_billion_items_in_a_small_frame_is_refused() -> None:
+    """It ends with the frame."""
+    failure, _ = asked(b"\x00" + _EMPTY + b"\xff\xff\xff\xff\x07" + bytes(50))
+    assert isinstance(failure, CorruptBatch)
+
+
+def test_valid_answers_of_all_versions_pass() -> None:
+    """Each of them with one item in each array."""
+    broker = HostileBroker(1)
+    broker.close()
+    passed = 0
+    for key, response in response_classes().items():
+        for version in range(response.min_version, response.max_version + 1):
+            if response.__name__ == "DescribeTopicPartitionsResponse":
+                continue  # kafka-python cannot encode its cursor
+            head = 1 if response.flexible_version_q(version) and response.__name__ != "ApiVersionsResponse" else 0
+            answer = response.decode(memoryview(broker._answer(key, version))[head:], version=version)
+            check_nulls(answer)
+            passed += 1
+    assert passed > 250
+
+
+def test_a_nullable_field_may_be_null() -> None:
+    """The name of a topic from version 12 on, for topics that were asked for by id."""
+    body = _EMPTY + b"\x02\x00\x00\x00" + bytes(16) + b"\x00\x01" + bytes(4) + b"\x00\x00"
+    check_nulls(MetadataResponse.decode(memoryview(body), version=12))

@@ -1,0 +1,107 @@
+"""Secrets in the configurations that a MirrorMaker process returns."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from mm2.config.mirrormaker import SourceAndTarget
+from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.server import RestServer
+from mm2.connect.rest.settings import RestSettings
+from mm2.mirror.flow_resources import FlowResources
+from tests.support.access import OPEN
+from tests.unit.connect.rest.toy_herder import ToyHerder
+
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="hunter2";'
+CONFIG: dict[str, str] = {
+    "name": "c",
+    "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+    "topics": "orders.*",
+    "source.cluster.sasl.jaas.config": JAAS,
+    "source.cluster.sasl.oauthbearer.token.endpoint.url": "https://client:hunter3@tokens.example/token",
+    "target.cluster.ssl.keystore.password": "${file:/run/secrets/b:keystore}",
+    "producer.override.ssl.key.password": "hunter4",
+    "topic.filter.class": "my.Filter",
+    "my.filter.token": "hunter5",
+}
+SHOWN = CONFIG | {
+    "source.cluster.sasl.jaas.config": "[hidden]",
+    "source.cluster.sasl.oauthbearer.token.endpoint.url": "https://[hidden]@tokens.example/token",
+    "producer.override.ssl.key.password": "[hidden]",
+    "my.filter.token": "[hidden]",
+}
+
+
+class Process:
+    """The REST interface of a process with one flow, `a->b`, that has the connector `c`."""
+
+    def __init__(self, props: dict[str, str]) -> None:
+        self.herder = ToyHerder()
+        self.herder.configs["c"] = dict(CONFIG)
+        self._binding = Binding(RestSettings.of({"listeners": "http://127.0.0.1:0", **OPEN, **props}))
+        herders = {SourceAndTarget("a", "b"): self.herder}
+        self._resources = FlowResources(herders, self._binding.settings, internal=True)
+        self._server = RestServer(self._binding)
+        self._server.serve(self._resources.main, self._resources.admin)
+
+    def close(self) -> None:
+        self._server.stop(1.0)
+        self._resources.requests.close()
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._binding.main[0].number, timeout=20)
+        sent = {} if body is None else {"Content-Type": "application/json"}
+        connection.request(method, path, None if body is None else json.dumps(body), sent)
+        response = connection.getresponse()
+        text = response.read()
+        connection.close()
+        return response.status, json.loads(text) if text else None
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Process]]:
+    with ExitStack() as stack:
+
+        def make(**props: str) -> Process:
+            process = Process({key.replace("_", "."): value for key, value in props.items()})
+            stack.callback(process.close)
+            return process
+
+        yield make
+
+
+def test_configurations_are_shown_without_secrets(start: Callable[..., Process]) -> None:
+    process = start()
+    assert process.ask("GET", "/a/b/connectors/c/config") == (200, SHOWN)
+    assert process.ask("GET", "/a/b/connectors/c")[1]["config"] == SHOWN
+    assert process.ask("GET", "/a/b/connectors?expand=info")[1]["c"]["info"]["config"] == SHOWN
+    assert process.ask("GET", "/a/b/connectors/c/tasks")[1][0]["config"] == SHOWN
+
+
+def test_hidden_values_can_be_put_back_unchanged(start: Callable[..., Process]) -> None:
+    process = start()
+    changed = {**SHOWN, "topics": "bills", "producer.override.ssl.key.password": "new"}
+    assert process.ask("PUT", "/a/b/connectors/c/config", changed)[0] == 200
+    wanted = {**CONFIG, "topics": "bills", "producer.override.ssl.key.password": "new"}
+    assert process.herder.configs["c"] == wanted
+    assert process.ask("PATCH", "/a/b/connectors/c/config", {"my.filter.token": "[hidden]", "tasks.max": "2"})[0] == 200
+    assert process.herder.configs["c"] == {**wanted, "tasks.max": "2"}
+
+
+def test_hidden_values_cannot_be_put_without_a_stored_value(start: Callable[..., Process]) -> None:
+    process = start()
+    for name, key, value in (
+        ("c", "target.cluster.sasl.jaas.config", "[hidden]"),
+        ("d", "source.cluster.sasl.jaas.config", "[hidden]"),
+        ("c", "source.cluster.sasl.oauthbearer.token.endpoint.url", "https://[hidden]@elsewhere.example/"),
+    ):
+        config = {"name": name, "connector.class": CONFIG["connector.class"], key: value}
+        status, body = process.ask("PUT", f"/a/b/connectors/{name}/config", config)
+        assert (status, body["message"].startswith(f"{key} holds [hidden]")) == (400, True)
+    assert process.herder.configs == {"c": CONFIG}
