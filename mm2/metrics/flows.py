@@ -192,7 +192,7 @@ TASK_UP: Final = Metric(
     "1 while the task is RUNNING on any worker, else 0.",
     (*_FLOW, "connector", "task"),
 )
-SPARK_UP: Final = Metric("mm2_spark_up", MetricType.GAUGE, "1 while Spark of this process is running, else 0.")
+SPARK_UP: Final = Metric("mm2_spark_up", MetricType.GAUGE, "1 while Spark of this process can start tasks, else 0.")
 MICRO_BATCHES: Final = Metric(
     "mm2_spark_micro_batches_total",
     MetricType.COUNTER,
