@@ -118,6 +118,11 @@ class StallingProtocol(H11Protocol):
         ended = functools.partial(self.open_connections.remove, self.connection)
         self.ws_protocol_class = functools.partial(websocket_protocol, ended)  # type: ignore[assignment]
         super().handle_websocket_upgrade(event)
+        upgraded: Any = self.transport.get_protocol()
+        if not upgraded.handshake_initiated:
+            # The library does not respond to a handshake that it cannot parse, for example one with a body. Without
+            # timers, the connection would stay open for as long as its client likes.
+            self.send_400_response("")
 
     def shutdown(self) -> None:
         super().shutdown()

@@ -7,14 +7,17 @@ import base64
 import json
 import os
 import stat
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from starlette.datastructures import Headers
 
 from mm2.config.configdef import ConfigException
+from mm2.connect.errors import NotLeader
 from mm2.connect.request_signing import generate_key
 from mm2.connect.rest import local_processes
 from mm2.connect.rest.access.credentials import Credentials, Users
@@ -35,6 +38,7 @@ from mm2.connect.rest.access.vouchers import SIGNATURE_HEADER, VOUCHER_HEADER, v
 from mm2.connect.rest.basic_auth import PasswordAuthenticator
 from mm2.connect.rest.middleware import without_secrets
 from tests.support.passwords import basic
+from tests.unit.connect.rest.conftest import Start
 
 ADA = Principal("ada", Kind.PASSWORD)
 
@@ -306,6 +310,30 @@ def test_a_changed_or_reused_voucher_is_rejected(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(time, "time", lambda: later_s)
     with pytest.raises(WrongCredentials, match="clocks"):
         voucher_of(old, "PUT", "/c?x=1", lambda: KEY)
+
+
+class _Leader(BaseHTTPRequestHandler):
+    """Another worker that records the ``Authorization`` of what is forwarded to it."""
+
+    received: ClassVar[list[str | None]] = []
+
+    def do_PUT(self) -> None:
+        self.received.append(self.headers.get("Authorization"))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+def test_the_token_of_a_process_is_not_forwarded(start: Start) -> None:
+    with HTTPServer(("127.0.0.1", 0), _Leader) as leader:
+        threading.Thread(target=leader.serve_forever, daemon=True).start()
+        rest = start()
+        rest.herder.refuse = NotLeader("not the leader", f"http://127.0.0.1:{leader.server_port}/")
+        for sent in (f"Bearer {new_token()}", f"bearer   {new_token()}", "Bearer ey.J.x", "Basic YTpi"):
+            assert rest.ask("PUT", "/connectors/c/stop", headers={"Authorization": sent}).status == 204
+        leader.shutdown()
+    assert _Leader.received == [None, None, "Bearer ey.J.x", "Basic YTpi"]
 
 
 # -- access log

@@ -404,3 +404,48 @@ def test_a_replaced_trust_store_decides_which_clients_connect(start: Start, tmp_
 
 def test_the_other_address_is_another_client() -> None:
     assert peer_of((OTHER_ADDRESS, 1)) != peer_of(("127.0.0.1", 1))
+
+
+_UPGRADE = (
+    "GET /ui/ HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+)
+_KEY = "Sec-WebSocket-Key: MDAwMDAwMDAwMDAwMDAwMA==\r\n"
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["Content-Length: 10\r\n", "Transfer-Encoding: chunked\r\n", "X: y\r\n" * 200],
+    ids=["length", "chunked", "many"],
+)
+def test_a_handshake_of_a_websocket_that_is_not_understood_ends_the_connection(start: Start, more: str) -> None:
+    # It had no response and no timeout, and did not make room for other connections.
+    rest = start({"rest.connections.max": "4", "rest.unauthenticated.access": "none"})
+    with connected(rest.port, 3) as socks:
+        for sock in socks:
+            sock.sendall(f"{_UPGRADE}{_KEY}{more}\r\n".encode())
+            assert everything(sock).startswith(b"HTTP/1.1 400")
+    assert rest.ask("GET", "/health").status == 200
+
+
+def test_a_body_with_two_lengths_is_rejected_and_what_follows_is_no_request(rest: Running) -> None:
+    with connected(rest.port) as (sock,):
+        sock.sendall(
+            b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        answers = everything(sock)
+    assert answers.startswith(b"HTTP/1.1 400")
+    assert answers.count(b"HTTP/1.1") == 1
+
+
+def test_unauthenticated_clients_cannot_start_any_number_of_health_checks(start: Start) -> None:
+    # Each one occupied a thread for as long as the herder was busy.
+    rest = start({"rest.unauthenticated.access": "none"})
+    rest.herder.hang = True
+    with connected(rest.port, 20) as socks:
+        for sock in socks:
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert all(everything(sock).startswith(b"HTTP/1.1 500") for sock in socks)
+    assert rest.herder.waiting < 5
+    rest.herder.hang = False
+    assert rest.ask("GET", "/health").status == 200
