@@ -357,6 +357,7 @@ def test_a_link_of_the_dashboard_logs_in_once(process: Process) -> None:
     session = {"Cookie": cookie.partition(";")[0]}
     assert process.status("PUT", "/a/b/connectors/c/pause", session) == 202
     assert process.status("DELETE", "/a/b/connectors/c", session) == 403
+    assert process.status("POST", "/ui/code", session) == 403, "its user would never have to log in again"
     assert process.status("GET", "/ui", session) == 307
     # Another site cannot use the cookie, even if the browser sent it.
     assert process.status("PUT", "/a/b/connectors/c/pause", {**session, "Origin": "http://bad.example"}) == 403

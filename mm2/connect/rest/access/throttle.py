@@ -12,6 +12,7 @@ from typing import Final
 from mm2.connect.rest.access.principal import TooManyFailures
 
 _NAMES: Final = 1_000
+_MOST_BURSTS: Final = 2
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class _Bucket:
 
     def add(self, now_s: float) -> None:
         self._drain(now_s)
-        self._level = min(self._level + 1, self._allowance.burst)
+        # Above the burst: attempts that were being verified at the same time count, too.
+        self._level = min(self._level + 1, _MOST_BURSTS * self._allowance.burst)
 
     def wait_s(self, now_s: float) -> float:
         self._drain(now_s)

@@ -134,6 +134,9 @@ def test_failures_of_many_names_block_all_of_them_and_memory_is_bounded() -> Non
     for number in range(20_000):
         throttle.failed(f"{number}")
     assert len(throttle._names) <= 1_000
+    clock.now_s += 50
+    with pytest.raises(TooManyFailures):
+        throttle.check("ada")
     clock.now_s += 1
     throttle.check("ada")
 
@@ -157,6 +160,27 @@ def test_a_throttled_name_is_not_checked_even_with_the_right_password() -> None:
     assert run(passwords, basic("ada", "lovelace")) == ADA
     assert run(passwords, {"Authorization": "Bearer x"}) is None
     assert run(passwords, {}) is None
+
+
+def test_guesses_that_are_sent_at_the_same_time_are_limited_like_others() -> None:
+    class Slow(Credentials):
+        verified = 0
+
+        async def matches(self, user: str, password: str) -> bool:
+            self.verified += 1
+            await asyncio.sleep(0.01)
+            return await super().matches(user, password)
+
+    credentials = Slow(Users({"ada": "lovelace"}))
+    passwords = PasswordAuthenticator(credentials, FailureThrottle(Allowance(3, 10.0), Allowance(50, 1.0), Clock()))
+
+    async def guess() -> list[Any]:
+        attempts = (passwords.authenticate(Headers(basic("ada", f"guess {n}")), Peer()) for n in range(30))
+        return await asyncio.gather(*attempts, return_exceptions=True)
+
+    outcomes = asyncio.run(guess())
+    assert credentials.verified == 3
+    assert [type(one) for one in outcomes] == [WrongCredentials] * 3 + [TooManyFailures] * 27
 
 
 # -- token of the process
@@ -268,6 +292,17 @@ def test_the_number_of_codes_and_sessions_is_bounded() -> None:
     assert sessions.redeem(codes[0]) is None
     assert sessions.redeem(codes[-1]) is not None
     assert len(sessions._codes) <= 200
+
+
+def test_a_client_with_many_codes_or_sessions_does_not_end_those_of_others() -> None:
+    sessions = Sessions(8083)
+    cookie, code = sessions.redeem(sessions.new_code(ADA)), sessions.new_code(ADA)
+    bob = Principal("bob", Kind.PASSWORD)
+    for _ in range(300):
+        sessions.redeem(sessions.new_code(bob))
+        sessions.new_code(bob)
+    assert run(sessions, {"Cookie": f"mm2-session-8083={cookie}"}) == ADA
+    assert sessions.redeem(code) is not None
 
 
 # -- forwarded requests
