@@ -72,8 +72,8 @@ class PasswordAuthenticator:
     def __init__(self, credentials: Credentials, throttle: FailureThrottle | None = None) -> None:
         self._credentials = credentials
         self._throttle = FailureThrottle() if throttle is None else throttle
-        #: By user name, for as long as a request uses it.
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        #: By user name and address, for as long as a request uses it.
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     @property
     def challenge(self) -> str | None:
@@ -87,12 +87,12 @@ class PasswordAuthenticator:
             return None
         user, password = found
         # One after the other: guesses that are sent at the same time would all be verified before the first one fails.
-        async with self._turns.setdefault(user, asyncio.Lock()):
-            self._throttle.check(user)
+        async with self._turns.setdefault((user, peer.address), asyncio.Lock()):
+            self._throttle.check(user, peer.address)
             if not (user and await self._credentials.matches(user, password)):
-                self._throttle.failed(user)
+                self._throttle.failed(user, peer.address)
                 raise WrongCredentials("the user is unknown or the password is wrong", user)
-            self._throttle.succeeded(user)
+            self._throttle.succeeded(user, peer.address)
         return Principal(user, Kind.PASSWORD)
 
 

@@ -85,8 +85,9 @@ class StallingProtocol(H11Protocol):
         lingering.is_needed = self._is_sending
         super().connection_made(lingering)  # type: ignore[arg-type]
         tls = transport.get_extra_info("ssl_object")
-        if tls is not None:  # copied into the scope of each request, also of a WebSocket
-            self.app_state = {**self.app_state, PEER_KEY: Peer(tls.getpeercert(binary_form=True))}
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        # Copied into the scope of each request, also of a WebSocket.
+        self.app_state = {**self.app_state, PEER_KEY: Peer(certificate, self.connection.peer)}
         self._await_bytes()
         self._await_header()
 

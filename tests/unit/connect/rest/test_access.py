@@ -127,18 +127,48 @@ def test_failures_of_many_names_block_all_of_them_and_memory_is_bounded() -> Non
     clock = Clock()
     throttle = FailureThrottle(Allowance(3, 10.0), Allowance(50, 1.0), clock)
     for number in range(50):
-        throttle.check(f"guess-{number}")
-        throttle.failed(f"guess-{number}")
+        throttle.check(f"guess-{number}", f"10.0.0.{number}")
+        throttle.failed(f"guess-{number}", f"10.0.0.{number}")
     with pytest.raises(TooManyFailures):
         throttle.check("ada")
     for number in range(20_000):
-        throttle.failed(f"{number}")
-    assert len(throttle._names) <= 1_000
+        throttle.failed(f"{number}", f"10.0.{number}")
+    assert len(throttle._buckets) <= 3_000
     clock.now_s += 50
     with pytest.raises(TooManyFailures):
         throttle.check("ada")
     clock.now_s += 1
     throttle.check("ada")
+
+
+def test_guesses_from_one_address_do_not_exclude_the_users_at_others() -> None:
+    clock = Clock()
+    throttle = FailureThrottle(now_s=clock)
+    rejected = 0
+    for number in range(2_000):  # ten a second
+        clock.now_s += 0.1
+        for name in ("ada", f"guess-{number}"):
+            try:
+                throttle.check(name, "10.0.0.1")
+                throttle.failed(name, "10.0.0.1")
+            except TooManyFailures:
+                rejected += 1
+        throttle.check("ada", "10.0.0.2")
+        throttle.check("bob", "10.0.0.2")
+    assert rejected > 3_900
+    # Its own account does not help an attacker.
+    throttle.succeeded("eve", "10.0.0.1")
+    with pytest.raises(TooManyFailures):
+        throttle.check("bob", "10.0.0.1")
+
+
+def test_guesses_for_one_name_are_limited_at_all_addresses_together() -> None:
+    throttle = FailureThrottle(now_s=Clock())
+    for number in range(20):
+        throttle.check("ada", f"10.0.0.{number}")
+        throttle.failed("ada", f"10.0.0.{number}")
+    with pytest.raises(TooManyFailures):
+        throttle.check("ada", "10.0.1.1")
 
 
 def run(authenticator: Any, headers: dict[str, str], peer: Peer | None = None) -> Principal | None:

@@ -16,6 +16,7 @@ from mm2.connect.request_signing import signature_headers
 from mm2.connect.rest.basic_auth import LOGIN_MODULE, BasicAuthSecurityRestExtension
 from mm2.connect.rest.connections import peer_of
 from tests.support.certificates import Issued, issue
+from tests.support.passwords import basic
 from tests.support.slow_clients import OTHER_ADDRESS, connect, connected, everything, head, is_closed
 from tests.support.waiting import wait_until
 from tests.unit.connect.rest.conftest import JSON, Running, Start
@@ -140,13 +141,29 @@ def await_used(rest: Running, size_bytes: int) -> None:
     wait_until(lambda: rest.server.budgets.used_bytes == size_bytes, 10, detail=lambda: rest.server.budgets.used_bytes)
 
 
-def test_a_body_is_not_received_before_the_password_is_known(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "users").write_text("ann=secret\n")
-    login = tmp_path / "login.conf"
-    login.write_text(f'KafkaConnect {{ {LOGIN_MODULE} required file="{tmp_path / "users"}"; }};')
+def _with_passwords(folder: Path) -> BasicAuthSecurityRestExtension:
+    (folder / "users").write_text("ann=secret\n")
+    login = folder / "login.conf"
+    login.write_text(f'KafkaConnect {{ {LOGIN_MODULE} required file="{folder / "users"}"; }};')
     extension = BasicAuthSecurityRestExtension()
     extension.configure({"java.security.auth.login.config": str(login)})
-    rest = start({}, extension)
+    return extension
+
+
+def test_guesses_do_not_exclude_the_user_at_another_address(start: Start, tmp_path: Path) -> None:
+    rest = start({}, _with_passwords(tmp_path))
+    statuses = []
+    for number in range(8):
+        with connected(rest.port) as (sock,):
+            authorization = f"Authorization: {basic('ann', f'guess {number}')['Authorization']}"
+            sock.sendall(head("GET", "/connectors", 0, authorization, "Connection: close"))
+            statuses.append(everything(sock)[9:12])
+    assert statuses == [b"401"] * 5 + [b"429"] * 3
+    assert rest.ask("GET", "/connectors", headers=basic("ann", "secret")).status == 200
+
+
+def test_a_body_is_not_received_before_the_password_is_known(start: Start, tmp_path: Path) -> None:
+    rest = start({}, _with_passwords(tmp_path))
     with connected(rest.port) as (sock,):
         sock.sendall(head("POST", "/connectors", 16 * 1024 * 1024, "Expect: 100-continue"))
         answer = everything(sock)
