@@ -392,6 +392,16 @@ def test_wrong_passwords_are_throttled_and_other_credentials_are_not(tmp_path: P
         process.close()
 
 
+def test_a_viewer_cannot_have_a_module_imported(process: Process) -> None:
+    path = "/a/b/connector-plugins/{}/config"
+    for listed in ("Sink", "a.Sink", "Sank"):  # the toy herder knows the first of these
+        assert process.status("GET", path.format(listed), login(Role.VIEWER)) in {200, 404}, listed
+    for other in ("this.Zen", "socket.socket", "this%2EZen", "mm2.cli.connect_process.Program"):
+        assert process.status("GET", path.format(other), login(Role.VIEWER)) == 403, other
+        assert process.status("GET", path.format(other), login(Role.OPERATOR)) == 403, other
+        assert process.status("GET", path.format(other), login(Role.ADMIN)) == 404, other
+
+
 @pytest.mark.parametrize(
     ("access", "role"),
     [
