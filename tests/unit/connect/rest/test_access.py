@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from cryptography import x509
 from starlette.datastructures import Headers
 
 from mm2.config.configdef import ConfigException
@@ -74,6 +75,13 @@ def test_with_any_role_key_others_have_none() -> None:
     assert roles.role_of(Principal("local", Kind.LOCAL)) is Role.ADMIN
     assert RoleMap.of({"rest.role.metrics": "User:*"}).role_of(Principal("bob", Kind.OIDC)) is Role.METRICS
     assert RoleMap.of({"rest.role.metrics": "User:*"}).role_of(Principal("CN=x", Kind.CERTIFICATE)) is Role.NONE
+
+
+def test_a_subject_with_two_parts_is_not_one_with_an_escaped_comma() -> None:
+    roles = RoleMap.of({"rest.role.admin": "Certificate:CN=ops\\,O=Example"})
+    assert roles.role_of(Principal("CN=ops\\,O\\=Example", Kind.CERTIFICATE)) is Role.ADMIN
+    subject = x509.Name.from_rfc4514_string("CN=ops\\ ,O=Example").rfc4514_string()
+    assert roles.role_of(Principal(subject, Kind.CERTIFICATE)) is Role.NONE
 
 
 def test_clients_with_credentials_have_at_least_the_role_of_those_without() -> None:
