@@ -122,7 +122,7 @@ BATCHES: Final = Metric(
     "mm2_record_batches_total",
     MetricType.COUNTER,
     "Record batches by path: passthrough, or the reason for re-encoding (compacted, log_append_time, old_format, "
-    "begun, merged, too_large, transformed). Small batches that are merged later, while they wait for a request, count as "
+    "begun, merged, too_large, refused, transformed). Small batches that are merged later, while they wait for a request, count as "
     "passthrough.",
     (*_FLOW, "path"),
 )

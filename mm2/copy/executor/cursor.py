@@ -483,6 +483,7 @@ class Cursor:
             self.offset,
             compressed=self.behind,
             transactional=not (self.read_committed and fetched.aborted),
+            limit=self.limit,
         )
 
     # -- batches -------------------------------------------------------------------------------------------------------
@@ -521,7 +522,7 @@ class Cursor:
         self.leader_epoch = self.known_epoch = merged.leader_epoch
         self.epochs = history.read(self.epochs, merged.leader_epoch, merged.first)
         self.owner.tally.count("merged", merged.batches)
-        self._send(memoryview(merged.data), merged.header, merged.first, merged.after)
+        self._send(memoryview(merged.data), merged.header, merged.first, merged.after, is_merged=True)
         self.offset = merged.after
 
     def _take_batch(self, view: BatchView, aborted: AbortedTransactions) -> None:
@@ -661,12 +662,14 @@ class Cursor:
         after: int,
         offsets: list[int] | None = None,
         dropped: Iterable[DroppedRange] = (),
+        *,
+        is_merged: bool = False,
     ) -> None:
         newest_ms = header.max_timestamp if self._live else -1
         entry = SourceRange(first, after, len(data), header.records_count, offsets, newest_ms=newest_ms)
         entry.dropped = tuple(dropped)
         self.window.append(entry)
-        outgoing = outgoing_batch(data, header, entry, self.window, self.owner.tally, self.limit)
+        outgoing = outgoing_batch(data, header, entry, self.window, self.owner.tally, self.limit, is_merged=is_merged)
         self.owner.put(self.outbox, outgoing)
 
     def drop(self, first: int, after: int, reason: str) -> None:
