@@ -161,6 +161,7 @@ class Cursor:
     reencoding: TimeSlice | None = None
     offset: int = -1
     suspended: bool = False
+    passed_over: bool = False  # nothing of the last response was taken, for lack of time
     leader_epoch: int = -1
     epochs: tuple[EpochStart, ...] = ()  # that were read, see `LedgerEntry.source_epochs`
     known_epoch: int = -1  # no batch of a higher leader epoch is counted as copied by a predecessor
@@ -261,10 +262,12 @@ class Cursor:
             self.backlog_end = fetched.high_watermark
         # The age of records in a backlog is unrelated to the latency of copying.
         self._live = self.offset >= self.backlog_end and not self.behind
+        self.passed_over = False
         if not fetched.records or self.suspended or self.conditions.paused is not None:
             return
         if self.reencoding is not None and self.reencoding.is_over:
-            return  # fetched again: the loop also renews the lease
+            self.passed_over = True  # fetched again: the loop also renews the lease
+            return
         aborted = AbortedTransactions(fetched.aborted)
         self._is_cut = False
         try:

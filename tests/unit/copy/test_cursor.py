@@ -1060,6 +1060,7 @@ def test_re_encoding_leaves_the_rest_for_the_next_iteration_of_the_loop() -> Non
     slice_._until_s = time.monotonic() - 1
     bench.fetch(*batches[:1])
     assert (bench.cursor.offset, len(bench.outgoing_batches)) == (12, 4), "another partition has taken the time"
+    assert bench.cursor.passed_over
     (turn,) = turns
     turn()
     bench.cursor.reencoding = TimeSlice(0.0, turns.append)
