@@ -125,7 +125,7 @@ BATCHES: Final = Metric(
     "mm2_record_batches_total",
     MetricType.COUNTER,
     "Record batches by path: passthrough, or the reason for re-encoding (compacted, log_append_time, old_format, "
-    "begun, merged, too_large, transformed). Small batches that are merged later, while they wait for a request, count as "
+    "begun, merged, too_large, refused, transformed). Small batches that are merged later, while they wait for a request, count as "
     "passthrough. A batch of which transformations and converters change and drop no record is passed on and counts as "
     "passthrough; transformed are those of which they change or drop some, and those that have to be encoded for another reason. A "
     "batch of which they drop every record is not counted.",
