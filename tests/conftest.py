@@ -9,7 +9,8 @@ import hypothesis
 import pytest
 import structlog
 
-from mm2.sandbox.kafka import LocalKafka, start_pair
+from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
+from tests.support.waiting import PATIENCE
 
 # No deadline: slow examples show a busy machine, and pytest-timeout ends a test that hangs.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -41,8 +42,13 @@ def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def kafka_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, LocalKafka]]:
     # By default no group of KIP-848 may have a session timeout below 45 s, even if it is configured for this group only.
     short = {"group.consumer.min.session.timeout.ms": "6000", "group.consumer.min.heartbeat.interval.ms": "1000"}
-    with start_pair(tmp_path_factory.mktemp("kafka"), overrides=short) as pair:
+    folder = tmp_path_factory.mktemp("kafka")
+    pair = LocalKafka("A", folder / "a", overrides=short), LocalKafka("B", folder / "b", overrides=short)
+    start_all(pair, 60.0 * PATIENCE)
+    try:
         yield pair
+    finally:
+        stop_all(pair)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, number, table
+from mm2.cli.terminal import csv_cell, with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
 from mm2.config.java_regex import compile_java
@@ -101,6 +102,11 @@ def add(verbs: Any) -> None:
         "group in front",
     )
     offsets.add_argument(
+        "--exact",
+        action="store_true",
+        help="with --csv: names as they are, even if a terminal or a spreadsheet would execute them",
+    )
+    offsets.add_argument(
         "--timeout", metavar="SECONDS", type=seconds, default=30.0, help="for reading the checkpoints (default: 30)"
     )
     offsets.set_defaults(run=run_offsets)
@@ -149,9 +155,7 @@ def run_offsets(options: Any) -> int:
         ]
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
     elif options.csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        for group, topic, partition, at in _rows(found):
-            writer.writerow([*([] if options.groups is None else [group]), topic, partition, at.offset])
+        _write_csv(found, with_group=options.groups is not None, exact=options.exact)
     elif found:
         cells = [(group, topic, str(part), number(at.offset), at.metadata) for group, topic, part, at in _rows(found)]
         table(sys.stdout, ("GROUP", "TOPIC", "PARTITION", "OFFSET", "METADATA"), cells, left=2)
@@ -159,6 +163,25 @@ def run_offsets(options: Any) -> int:
         wanted = options.group or options.groups
         sys.stderr.write(f"There is no checkpoint of {wanted} from {options.remote}.\n")
     return EXIT_WELL if found else EXIT_NOT_WELL
+
+
+def _write_csv(found: Offsets, *, with_group: bool, exact: bool) -> None:
+    """Write the offsets as CSV.
+
+    Unless ``exact``, names that a terminal or a spreadsheet would execute are escaped; Kafka does not know these.
+    """
+    writer = csv.writer(with_controls(sys.stdout) if exact else sys.stdout, lineterminator="\n")
+    escaped: set[str] = set()
+    for group, topic, partition, at in _rows(found):
+        names = [group, topic] if with_group else [topic]
+        shown = names if exact else list(map(csv_cell, names))
+        escaped.update(one for one, name in zip(shown, names, strict=True) if one != name)
+        writer.writerow([*shown, partition, at.offset])
+    if escaped:
+        sys.stderr.write(
+            f"mm2: {number(len(escaped))} names are escaped, because a terminal or a spreadsheet would execute them; "
+            "kafka-consumer-groups does not know these names. --exact writes them unchanged.\n"
+        )
 
 
 def _rows(found: Offsets) -> Iterable[tuple[str, str, int, OffsetAndMetadata]]:

@@ -199,7 +199,14 @@ class _Running:
         for sentence in old:
             log.warning(sentence)
         plugins = Plugins(raw)
-        props = ConfigTransformer.from_props(raw, plugins.new_provider).transform(raw)
+        transformer = ConfigTransformer.from_props(raw, plugins.new_provider)
+        props = transformer.transform(raw)
+        for name in (name for name, is_restricted in transformer.restricted.items() if not is_restricted):
+            log.warning(
+                "Connector configurations can read everything that this worker can read: set config.providers.%s.param.%s.",
+                name,
+                "allowed.paths (or allowlist.pattern for EnvVarConfigProvider)",
+            )
         for one in check_effects(worker_uses(props)):
             log.warning("%s", one)
         self._settings = RestSettings.of(props)

@@ -21,6 +21,7 @@ from rich.text import Text
 import mm2
 from mm2.cli.flow import CommandError
 from mm2.cli.local_access import chosen, login_link
+from mm2.cli.terminal import with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.connect.api import ConnectError
 from mm2.kafka.admin import Admin
@@ -179,7 +180,7 @@ def _add_options(parser: Any) -> None:
 
 def run(options: Any) -> int:
     """Run the command; returns the exit code."""
-    console = Console()
+    console = Console(file=with_controls(sys.stdout))
     folder = Path(tempfile.mkdtemp(prefix="mm2-demo-"))
     # SIGTERM gets the same clean end as Ctrl-C, which a shell ignores for background processes.
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -126,14 +126,24 @@ def _write_partitions(out: TextIO, report: FailoverReport, source: str, target: 
     table(out, header, [_partition(one) for one in report.partitions])
     out.write(f"{counted(len(report.partitions), 'partition')}, on {source} only: {_left(report, source, target)}\n")
     for one in report.partitions:
-        if one.missing:
-            out.write(f"  {one.source}: {_range(one.copied + one.unmarked, one.end)}\n")
+        if one.uncopied and one.end is not None and one.next_offset < one.end:
+            out.write(f"  {one.source}: {_range(one.next_offset, one.end)}{_of_these(one)}\n")
+
+
+def _of_these(one: PartitionEvidence) -> str:
+    """How many records of the range would be copied, if the flow changes or drops records."""
+    if not one.is_changed:
+        return ""
+    if one.dropped is not None:
+        return f", {one.missing.of('record')} to be copied and {one.dropped:,} to be dropped"
+    why = one.tail_note or "which of them the transformations would drop is not known"
+    return f", {one.missing.of('record')} to be copied: {why}"
 
 
 def _left(report: FailoverReport, source: str, target: str) -> str:
     """The records that are on the source only, and whether this is the current state or that of the last contact."""
-    least, unknown_ends = report.missing_at_least, report.unknown_ends
-    text = f"{'at least ' if unknown_ends and least else ''}{counted(least, 'record')}"
+    missing, unknown_ends = report.missing, report.unknown_ends
+    text = missing.of("record") if missing.least or not unknown_ends else counted(0, "record")
     if report.source_error:
         text += f" known to {target}, and those written to {source} since the last contact"
     if unknown_ends:
@@ -152,7 +162,7 @@ def _partition(one: PartitionEvidence) -> tuple[str, ...]:
         str(one.source),
         number(one.copied),
         end,
-        number(one.missing),
+        str(one.missing) if one.uncopied is not None else number(None),
         number(one.target_offset),
         number(one.others),
         str(one.target),

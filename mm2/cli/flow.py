@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from mm2.cli.terminal import visible_cell
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
@@ -127,12 +128,13 @@ def answering(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def table(out: TextIO, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> None:
-    """Print columns with their minimum width.
+    """Print columns with their minimum width. Cells are on one line, and shortened if they are very long.
 
     The first ``left`` and the last are left-aligned, the others right-aligned.
     """
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    for row in (header, *rows):
+    shown = [tuple(map(visible_cell, row)) for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
         cells = [
             cell.ljust(width) if index < left or index == len(row) - 1 else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor
+
+from mm2.cli.terminal import visible
+from mm2.config.provider_values import hide_known
 
 FORMATS: Final = ("auto", "console", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -58,6 +61,39 @@ def _only_enabled(logger: Any, method: str, event: EventDict) -> EventDict:
     return event
 
 
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """The value with all text in it changed; objects that JSON lacks as their ``repr``, as the renderers show them."""
+    if isinstance(value, str):
+        return change(str(value))
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {_changed(key, change): _changed(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_changed(item, change) for item in value]
+    return change(repr(value))
+
+
+def _without_provider_values(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    return {key: _changed(value, hide_known) for key, value in event.items()}
+
+
+def _for_a_terminal(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Lines that continue a message are indented, so that none looks like a log line of its own."""
+    return {key: _changed(value, lambda text: visible(text).replace("\n", "\n    ")) for key, value in event.items()}
+
+
+class _VisibleJson:
+    """Renders JSON without characters that a terminal executes."""
+
+    def __init__(self) -> None:
+        self._render = structlog.processors.JSONRenderer(ensure_ascii=False)
+
+    def __call__(self, logger: Any, method: str, event: EventDict) -> str:
+        line = self._render(logger, method, event)
+        return visible(line if isinstance(line, str) else line.decode())
+
+
 def add_log_options(parser: Any) -> None:
     """``--log-format`` and ``--log-level`` for a command line of configargparse."""
     parser.add_argument(
@@ -86,13 +122,13 @@ def configure_logging(log_format: str = "auto", level: str = "info", *, stream: 
         structlog.processors.StackInfoRenderer(),
         structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S" if console else "iso", utc=not console),
     ]
-    ending: list[Processor]
+    # The plain traceback: other formatters print local variables, which may contain passwords.
+    ending: list[Processor] = [structlog.processors.format_exc_info, _without_provider_values]
     if console:
-        # The plain traceback: the other formatters print local variables, which may contain passwords.
-        renderer = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
-        ending = [renderer]
+        plain = structlog.dev.plain_traceback
+        ending += [_for_a_terminal, structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)]
     else:
-        ending = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        ending.append(_VisibleJson())
     structlog.configure(
         processors=[_only_enabled, *shared, *ending],
         # Lines are filtered by the level of the logger's name, which may change while the program runs.

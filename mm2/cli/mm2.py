@@ -38,8 +38,10 @@ from mm2.cli import (
 )
 from mm2.cli.flow import EXIT_INTERRUPTED, EXIT_TROUBLE, CommandError
 from mm2.cli.logs import configure_logging
+from mm2.cli.terminal import terminal_output, with_controls
 from mm2.cli.verbs import VerbParser
 from mm2.config.configdef import ConfigException
+from mm2.config.provider_values import hide_known
 from mm2.connect.api import ConnectError
 from mm2.kafka.errors import KafkaFailure
 
@@ -84,13 +86,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     command_line = parser()
     argcomplete.autocomplete(command_line)  # ends the process if a shell requests completions
-    options = command_line.parse_args(arguments)
-    configure_logging("console", "error")
+    with terminal_output():
+        options = command_line.parse_args(arguments)
+        configure_logging("console", "error", stream=with_controls(sys.stderr))
+        return _run(options)
+
+
+def _run(options: Any) -> int:
     try:
         code = int(options.run(options))
         sys.stdout.flush()
     except (CommandError, ConfigException, ConnectError, KafkaFailure) as error:
-        sys.stderr.write(f"mm2: {error}\n")
+        sys.stderr.write(f"mm2: {hide_known(str(error))}\n")
         return EXIT_TROUBLE
     except BrokenPipeError:
         # The reader of the pipe has closed it, as head does. The rest of the buffer cannot be flushed at exit either.

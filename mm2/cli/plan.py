@@ -11,7 +11,8 @@ from mm2.cli.status import print_json
 from mm2.cli.verbs import examples
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
-from mm2.mirror.maker import connect_plugins, plugin_props
+from mm2.config.provider_values import hide_known
+from mm2.mirror.maker import connect_plugins, plugin_limits, plugin_props
 from mm2.mirror.plans import FlowPlan, plan_flow
 from mm2.mirror.preview import Preview, Step, preview
 from mm2.mirror.required_acls import AclState, AclStatus
@@ -47,6 +48,7 @@ def run(options: Any) -> int:
     pairs = [pair_of(config, options.config, options.flow)] if named else config.cluster_pairs()
     config.validate({pair.target for pair in pairs})
     plugins = connect_plugins(plugin_props(config, None))
+    plugins.limit(plugin_limits(config))
     plans: dict[Any, FlowPlan] = {pair: plan_flow(config, pair, plugins) for pair in pairs}
     found = [preview(pair, plan) for pair, plan in plans.items()]
     if options.json:
@@ -70,7 +72,7 @@ def _json(one: Preview) -> dict[str, Any]:
                 "action": step.action,
                 "subject": step.subject,
                 "details": dict(step.details),
-                "trouble": step.error or None,
+                "trouble": hide_known(step.error) or None,
             }
             for step in one.steps
         ],
@@ -88,8 +90,8 @@ def _json(one: Preview) -> dict[str, Any]:
             }
             for right in one.rights
         ],
-        "troubles": list(one.errors),
-        "notes": list(one.notes),
+        "troubles": list(map(hide_known, one.errors)),
+        "notes": list(map(hide_known, one.notes)),
         "unreachable": list(one.unreachable),
     }
 
@@ -99,7 +101,7 @@ def _write(out: TextIO, one: Preview, *, every_right: bool) -> None:
     for step in one.steps:
         out.write(f"  {_step(step)}\n")
         if step.error:
-            out.write(f"      would fail: {step.error}\n")
+            out.write(f"      would fail: {hide_known(step.error)}\n")
     if not one.steps:
         out.write(
             "  nothing to create or change\n"
@@ -111,8 +113,8 @@ def _write(out: TextIO, one: Preview, *, every_right: bool) -> None:
         out.write("\n")
         header = ("CLUSTER", "RIGHT", "RESOURCE", "ON", "FOR", "IS")
         table(out, header, [_right(one, right) for right in shown], left=len(header))
-    out.writelines(f"! {error}\n" for error in one.errors)
-    out.writelines(f"- {note}\n" for note in one.notes)
+    out.writelines(f"! {hide_known(error)}\n" for error in one.errors)
+    out.writelines(f"- {hide_known(note)}\n" for note in one.notes)
     out.write(f"{one.flow}: {_summary(one)}\n")
 
 

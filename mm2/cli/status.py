@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, add_file, number, pair_of, table
+from mm2.cli.terminal import visible, with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
@@ -123,7 +124,7 @@ def _show(snapshot: Snapshot, options: Any, out: TextIO) -> int:
 
 def _watch(ask: Callable[[], Snapshot], options: Any) -> int:
     """Print the status repeatedly; Ctrl-C ends it with the exit code of the last one."""
-    console, code = Console(), EXIT_WELL
+    console, code = Console(file=with_controls(sys.stdout)), EXIT_WELL
     # A shell ignores SIGINT for background processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -147,7 +148,7 @@ def _coloured(snapshot: Snapshot, *, partitions: bool) -> Text:
     out = io.StringIO()
     out.write(f"{_time(snapshot.at_ms)}\n")
     write_flows(out, snapshot.flows, partitions=partitions)
-    text = Text(out.getvalue(), no_wrap=True, overflow="ellipsis")
+    text = Text(visible(out.getvalue()), no_wrap=True, overflow="ellipsis")
     for style, words in _COLOURS.items():
         text.highlight_regex(rf"\b({'|'.join(words)})\b", style)
     return text

@@ -13,6 +13,7 @@ from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number, table
 from mm2.cli.signals import stop_at_signals
+from mm2.cli.terminal import with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
@@ -298,8 +299,9 @@ def _progress(options: Any) -> Progress:
         if now - last >= _TELL_EVERY_S or done == total:
             last = now
             speed = read / max(now - began, 0.001) / 1e6
-            sys.stderr.write(f"\r{done} of {total} ranges, {read / 1e6:,.0f} MB, {speed:,.0f} MB/s ")
-            sys.stderr.write("\n" if done == total else "")
-            sys.stderr.flush()
+            out = with_controls(sys.stderr)
+            out.write(f"\r{done} of {total} ranges, {read / 1e6:,.0f} MB, {speed:,.0f} MB/s ")
+            out.write("\n" if done == total else "")
+            out.flush()
 
     return show

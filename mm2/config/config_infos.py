@@ -5,12 +5,12 @@ As in Kafka, all values are text: numbers, booleans, lists joined by commas, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mm2.config.config_key import ConfigKey
-from mm2.config.values import ConfigType, show
+from mm2.config.values import ConfigType, Password, show
 
 
 @dataclass
@@ -102,6 +102,18 @@ class ConfigValueInfo:
             recommended_values=tuple(shown(recommended, item) for recommended in value.recommended_values),
             errors=tuple(value.errors),
             visible=value.visible,
+        )
+
+    def hidden(self, written: Callable[[str], str | None], hide: Callable[[str], str]) -> ConfigValueInfo:
+        """See :meth:`ConfigInfos.hidden`; passwords stay ``[hidden]``."""
+        value, reference = self.value, written(self.name)
+        if value is not None and value != Password.HIDDEN:
+            value = hide(value) if reference is None else reference
+        return replace(
+            self,
+            value=value,
+            recommended_values=tuple(None if one is None else hide(one) for one in self.recommended_values),
+            errors=tuple(map(hide, self.errors)),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -199,6 +211,18 @@ class ConfigInfos:
             renamed = ConfigValue(prefix + value.name, value.value, value.recommended_values, value.errors)
             infos.append(ConfigInfo(definition, ConfigValueInfo.of(renamed, None if key is None else key.type)))
         return cls("", sum(1 for info in infos if info.value and info.value.errors), tuple(groups), tuple(infos))
+
+    def hidden(self, written: Callable[[str], str | None], hide: Callable[[str], str]) -> ConfigInfos:
+        """The response with references in place of the values of config providers. Java shows the values.
+
+        ``written`` returns the setting of a key that contains such a value as it was written, ``hide`` replaces the
+        values in a text.
+        """
+        configs = tuple(
+            config if config.value is None else replace(config, value=config.value.hidden(written, hide))
+            for config in self.configs
+        )
+        return replace(self, name=hide(self.name), configs=configs)
 
     @property
     def errors(self) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ _ROLE_PREFIXES: Final = (
     *(f"{role}." for role in ROLE_CONFIGS),
     *_SIDES,
 )
-_OWN: Final = ("clusters", "dedicated.mode.enable.internal.rest", "config.providers")
+_OWN: Final = ("clusters", "dedicated.mode.enable.internal.rest", "config.providers", "plugin.allowed.classes")
 
 
 def _showable() -> frozenset[str]:

@@ -29,6 +29,7 @@ from mm2.config.configdef import (
     Type,
     distinct,
     missing,
+    split_list,
 )
 from mm2.config.key_effects import IneffectiveKey, check_effects, flow_uses, process_uses
 from mm2.config.mirror_keys import (
@@ -45,6 +46,8 @@ from mm2.config.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_
 from mm2.config.unread import KeyReaders
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG, check_signature_accepted
 
+ALLOWED_CLASSES_KEY: Final = "plugin.allowed.classes"
+
 TOP_CONFIG: Final = (
     ConfigDef()
     .define("clusters", Type.LIST, validator=distinct(), importance=Importance.HIGH, doc="Aliases of all clusters.")
@@ -57,6 +60,15 @@ TOP_CONFIG: Final = (
         "Serve the REST resources that the processes of one deployment use among each other.",
     )
     .define("config.providers", Type.LIST, [], distinct(), Importance.LOW, "Names of config providers.")
+    .define(
+        ALLOWED_CLASSES_KEY,
+        Type.LIST,
+        [],
+        distinct(),
+        Importance.LOW,
+        "Classes that connector configurations may name besides the three connectors of MirrorMaker, the converters, "
+        "transformations and predicates that ship with Kafka, and the classes that this file names; * = all.",
+    )
     .include(SECURITY_PROTOCOL_CONFIG)
     .include(TLS_CONFIG)
     .include(SASL_CONFIG)
@@ -86,6 +98,8 @@ The tasks of a process that died are reassigned immediately instead of after fiv
 _PROVIDERS: Final = "config.providers"
 _SPARK: Final = "spark."
 _ROLES: Final = tuple(ROLE_CONFIGS)
+#: Last part of the keys whose values name classes.
+_CLASS_KEYS: Final = frozenset({"class", "classes", "type", "converter", "policy"})
 _FREE_PREFIXES: Final = (_PROVIDERS, "replication.policy", TOPIC_THROTTLE_PREFIX)
 """Top keys that every connector receives although none declares them."""
 BYTE_ARRAY_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
@@ -154,6 +168,14 @@ class MirrorMakerConfig:
     def internal_rest(self) -> bool:
         """Whether the processes of this deployment send REST requests to each other."""
         return self._top.bool("dedicated.mode.enable.internal.rest")
+
+    def named_classes(self) -> frozenset[str]:
+        """The classes that connector configurations may name: those of :data:`ALLOWED_CLASSES_KEY` and of the file."""
+        named = {key: value for key, value in self._props.items() if key.rpartition(".")[2] in _CLASS_KEYS}
+        values = self._transformer.transform(named).values()
+        return frozenset(
+            [*self._top.list(ALLOWED_CLASSES_KEY), *(item for text in values for item in split_list(text))]
+        )
 
     def rest_props(self) -> dict[str, str]:
         """Settings of the REST server: its own keys, ``listeners.https.*`` and ``ssl.*`` of the top level, resolved."""

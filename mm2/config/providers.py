@@ -11,13 +11,15 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-from mm2.config.properties import load_properties
+from mm2.config.properties import parse_properties
+from mm2.config.provider_values import ProviderValues, ResolvedSetting, remember
 from mm2.config.values import ConfigException, split_list, trim
 
 __all__ = [
@@ -32,6 +34,8 @@ __all__ = [
 # ${provider:path:key} or ${provider:key}; no part contains a closing brace, the key may contain colons.
 _REFERENCE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 _PROVIDERS_KEY: Final = "config.providers"
+#: Of a file with values; the largest Secret of Kubernetes.
+_MOST_BYTES: Final = 1024 * 1024
 _JAVA_PACKAGE: Final = "org.apache.kafka.common.config.provider"
 
 
@@ -63,6 +67,14 @@ class ConfigProvider(ABC):
         Raises :class:`ProviderError` with the reason if it cannot answer.
         """
 
+    @property
+    def is_restricted(self) -> bool:
+        """Whether its parameters limit what it reads. Clients of REST may use only such providers in MirrorMaker.
+
+        True by default: a provider of another kind reads a store with access rules of its own.
+        """
+        return True
+
     def close(self) -> None:
         """Called once when the worker stops."""
         return
@@ -70,7 +82,10 @@ class ConfigProvider(ABC):
 
 @dataclass(frozen=True)
 class AllowedPaths:
-    """The folders and files that a provider may read; ``None`` = unrestricted (parameter ``allowed.paths``)."""
+    """The folders and files that a provider may read; ``None`` = unrestricted (parameter ``allowed.paths``).
+
+    Unlike Kafka's class of this name, symbolic links are resolved before the check.
+    """
 
     roots: tuple[Path, ...] | None = None
 
@@ -81,18 +96,53 @@ class AllowedPaths:
         for root in roots:
             if not root.is_absolute():
                 raise ConfigException("allowed.paths", str(root), "Path is not absolute")
-            if not root.exists():
+            if not os.path.exists(root):  # noqa: PTH110 - Path.exists raises PermissionError
                 raise ConfigException("allowed.paths", str(root), "Path does not exist")
-        return cls(tuple(Path(os.path.normpath(root)) for root in roots) or None)
+        return cls(tuple(root.resolve() for root in roots) or None)
 
     def admit(self, path: str) -> Path:
-        """``path`` without ``..`` steps. Raises :class:`ProviderError` when it is empty or not allowed."""
+        """``path`` without ``..`` steps and links. Raises :class:`ProviderError` when it is empty or not allowed."""
         if not path:
             raise ProviderError("the reference names no path")
-        wanted = Path(os.path.normpath(path))
-        if self.roots is not None and not any(wanted.is_relative_to(root) for root in self.roots):
+        # As in Java, ".." removes the name before it, also that of a link.
+        return self._checked(Path(os.path.realpath(os.path.normpath(path))))
+
+    def read(self, path: Path) -> str:
+        """The text (UTF-8) of an admitted regular file. Raises :class:`ProviderError`.
+
+        The location of the opened file is checked again, so that a link that is replaced meanwhile has no effect.
+        """
+        try:
+            # Not blocking: a named pipe without a writer would block the worker.
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise ProviderError(f"{path} is not a regular file")
+                self._checked(_location(file.fileno(), path))
+                content = file.read(_MOST_BYTES + 1)
+        except OSError as error:
+            raise ProviderError(f"Cannot read {path}: {error.strerror}") from error
+        if len(content) > _MOST_BYTES:
+            raise ProviderError(f"{path} is larger than {_MOST_BYTES} bytes")
+        try:
+            return str(content, "utf-8")
+        except UnicodeDecodeError as error:
+            raise ProviderError(f"{path} is not UTF-8") from error
+
+    def _checked(self, path: Path) -> Path:
+        if self.roots is not None and not any(path.is_relative_to(root) for root in self.roots):
             raise ProviderError("the path is not below one of allowed.paths")
-        return wanted
+        return path
+
+
+def _location(descriptor: int, path: Path) -> Path:
+    """Where an opened file is, without links."""
+    try:
+        return Path(f"/proc/self/fd/{descriptor}").readlink()
+    except OSError:  # not Linux
+        real = Path(os.path.realpath(path))
+        if not os.path.samestat(os.fstat(descriptor), os.lstat(real)):
+            raise ProviderError("the file was replaced while it was opened") from None
+        return real
 
 
 class FileConfigProvider(ConfigProvider):
@@ -104,9 +154,14 @@ class FileConfigProvider(ConfigProvider):
     def configure(self, params: Mapping[str, str]) -> None:
         self._allowed = AllowedPaths.of(params)
 
+    @property
+    def is_restricted(self) -> bool:
+        return self._allowed.roots is not None
+
     def get(self, path: str, keys: Collection[str]) -> ConfigData:
+        file = self._allowed.admit(path)
         try:
-            props = load_properties(self._allowed.admit(path), encoding="utf-8")
+            props = parse_properties(self._allowed.read(file), source=str(file))
         except ConfigException as error:
             raise ProviderError(str(error)) from error
         return ConfigData({key: props[key] for key in keys if key in props})
@@ -121,6 +176,10 @@ class DirectoryConfigProvider(ConfigProvider):
     def configure(self, params: Mapping[str, str]) -> None:
         self._allowed = AllowedPaths.of(params)
 
+    @property
+    def is_restricted(self) -> bool:
+        return self._allowed.roots is not None
+
     def get(self, path: str, keys: Collection[str]) -> ConfigData:
         folder = self._allowed.admit(path)
         if not folder.is_dir():
@@ -130,12 +189,7 @@ class DirectoryConfigProvider(ConfigProvider):
             file = folder / key
             # A key is a file name: with a slash or as ".." it would leave the folder.
             if file.parent == folder and file.is_file():
-                try:
-                    found[key] = file.read_bytes().decode()
-                except OSError as error:
-                    raise ProviderError(f"cannot read {file}: {error.strerror}") from error
-                except UnicodeDecodeError as error:
-                    raise ProviderError(f"{file} is not UTF-8") from error
+                found[key] = self._allowed.read(self._allowed.admit(str(file)))
         return ConfigData(found)
 
 
@@ -143,19 +197,26 @@ class EnvVarConfigProvider(ConfigProvider):
     """Environment variables whose whole name matches ``allowlist.pattern`` (default: all); there is no path."""
 
     def __init__(self) -> None:
-        self._allowed = re.compile(".*")
+        self._allowed: re.Pattern[str] | None = None
 
     def configure(self, params: Mapping[str, str]) -> None:
-        pattern = params.get("allowlist.pattern", ".*")
+        pattern = params.get("allowlist.pattern")
         try:
-            self._allowed = re.compile(pattern)
+            self._allowed = None if pattern is None else re.compile(pattern)
         except re.error as error:
             raise ConfigException("allowlist.pattern", pattern, f"Invalid regex: {error}") from error
+
+    @property
+    def is_restricted(self) -> bool:
+        return self._allowed is not None
 
     def get(self, path: str, keys: Collection[str]) -> ConfigData:
         if path:
             raise ProviderError("environment variables have no path")
-        return ConfigData({key: os.environ[key] for key in keys if key in os.environ and self._allowed.fullmatch(key)})
+        return ConfigData({key: os.environ[key] for key in keys if key in os.environ and self._admits(key)})
+
+    def _admits(self, key: str) -> bool:
+        return self._allowed is None or self._allowed.fullmatch(key) is not None
 
 
 _PROVIDERS: Final[Mapping[str, type[ConfigProvider]]] = {
@@ -197,6 +258,8 @@ class ConfigTransformerResult:
     data: dict[str, str] = field(repr=False)
     #: Milliseconds by path, for paths whose values expire; the herder restarts the connector after the shortest.
     ttls: Mapping[str, int] = field(default_factory=dict)
+    #: The settings that contain values of providers, to be kept out of texts.
+    values: ProviderValues = field(default_factory=ProviderValues)
 
 
 @dataclass(frozen=True)
@@ -213,6 +276,11 @@ class ConfigTransformer:
         """
         return cls({name: _provider(name, props, new) for name in split_list(props.get(_PROVIDERS_KEY, ""))})
 
+    @property
+    def restricted(self) -> dict[str, bool]:
+        """By name of the provider: whether its parameters limit what it reads (:attr:`ConfigProvider.is_restricted`)."""
+        return {name: provider.is_restricted for name, provider in self.providers.items()}
+
     def transform(self, props: Mapping[str, str]) -> dict[str, str]:
         """``props`` with every reference replaced; each (provider, path) is read once.
 
@@ -220,10 +288,13 @@ class ConfigTransformer:
 
         Raises :class:`ConfigException`, one sentence with provider, path and key.
         """
-        return self.transform_with_ttls(props).data
+        return self.resolve(props).data
 
-    def transform_with_ttls(self, props: Mapping[str, str]) -> ConfigTransformerResult:
-        """As :meth:`transform`, with the time to live of the providers' values (``ConfigData.ttl`` of Kafka)."""
+    def resolve(self, props: Mapping[str, str]) -> ConfigTransformerResult:
+        """As :meth:`transform`, with the values that must not be shown, and their time to live (Kafka's ``ConfigData.ttl``).
+
+        The values are removed from the logs of this process from now on.
+        """
         wanted: dict[tuple[str, str], dict[str, None]] = {}
         for value in props.values():
             for provider, path, key in references(value):
@@ -235,11 +306,21 @@ class ConfigTransformer:
             values = known.get((found[1], found[2] or ""))
             return found[0] if values is None else values.data[found[3]]
 
+        settings = {}
+        for name, value in props.items():
+            parts = tuple(
+                (replace(found), found[0]) for found in _REFERENCE.finditer(value) if found[1] in self.providers
+            )
+            if parts:
+                settings[name] = ResolvedSetting(value, _REFERENCE.sub(replace, value), parts)
+        provided = ProviderValues(settings)
+        remember(provided)
         ttls: dict[str, int] = {}
         for (_, path), values in known.items():
             if values.ttl_ms is not None and values.ttl_ms >= 0:
                 ttls[path] = min(values.ttl_ms, ttls.get(path, values.ttl_ms))
-        return ConfigTransformerResult({name: _REFERENCE.sub(replace, value) for name, value in props.items()}, ttls)
+        data = {name: settings[name].resolved if name in settings else value for name, value in props.items()}
+        return ConfigTransformerResult(data, ttls, provided)
 
     def close(self) -> None:
         """Close all providers; an error of one does not prevent closing the others."""

@@ -27,7 +27,7 @@ from mm2.config.mirror_keys import (
     OWN_CONFIG,
     THROTTLE_KEY,
 )
-from mm2.config.mirrormaker import DEDICATED_WORKER_DEFAULTS, TOP_CONFIG
+from mm2.config.mirrormaker import ALLOWED_CLASSES_KEY, DEDICATED_WORKER_DEFAULTS, TOP_CONFIG
 from mm2.config.rest_keys import LOGIN_CONFIG_KEY, MIRROR_REST_CONFIG
 from mm2.config.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
 from mm2.config.values import show
@@ -36,7 +36,7 @@ from mm2.config.worker_keys import DISTRIBUTED_CONFIG, REST_CONFIG, STANDALONE_C
 OURS: Final = (
     frozenset(OWN_CONFIG.names)
     | (frozenset(MIRROR_REST_CONFIG.names) - frozenset(REST_CONFIG.names))
-    | {ISOLATION_KEY} - {LOGIN_CONFIG_KEY}
+    | {ISOLATION_KEY, ALLOWED_CLASSES_KEY} - {LOGIN_CONFIG_KEY}
 )
 """Keys that Kafka does not have. (In Java the login configuration is a JVM property.)"""
 

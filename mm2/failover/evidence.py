@@ -5,7 +5,7 @@ Offsets are those of the next record; None is unknown. Times are milliseconds si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -16,6 +16,38 @@ from mm2.kafka.structs import TopicPartition
 def counted(count: int, thing: str) -> str:
     """``1 record``, ``1,200 records``."""
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCount:
+    """A number of records from ``least`` to ``most``; None: without a known maximum."""
+
+    least: int
+    most: int | None
+
+    @property
+    def exact(self) -> int | None:
+        """The number; None if it is not known exactly."""
+        return self.least if self.least == self.most else None
+
+    def __add__(self, other: RecordCount) -> RecordCount:
+        most = None if self.most is None or other.most is None else self.most + other.most
+        return RecordCount(self.least + other.least, most)
+
+    def __bool__(self) -> bool:
+        """Whether there are some, or may be some up to a known maximum."""
+        return bool(self.least or self.most)
+
+    def __str__(self) -> str:
+        if self.most is None:
+            return f"at least {self.least:,}"
+        if self.least == self.most:
+            return f"{self.least:,}"
+        return f"{self.least:,} to {self.most:,}" if self.least else f"at most {self.most:,}"
+
+    def of(self, thing: str) -> str:
+        """``1 record``, ``at most 10 records``, ``3 to 10 records``."""
+        return f"{self} {thing}{'' if self.exact == 1 else 's'}"
 
 
 class FoundBy(StrEnum):
@@ -44,6 +76,21 @@ DONE = frozenset({Outcome.WRITTEN, Outcome.TO_WRITE, Outcome.ALREADY_COMMITTED, 
 
 
 @dataclass(frozen=True, slots=True)
+class SourceTail:
+    """What the source has after the records on the target, counted up to source offset ``read_to``.
+
+    ``first`` is the source offset after the last record that is on the target. ``missing`` records are to be copied,
+    ``dropped`` are not, by the transformations of the flow. ``note`` is why it was not counted further.
+    """
+
+    first: int
+    missing: int
+    dropped: int
+    read_to: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionEvidence:
     """One source partition.
 
@@ -53,6 +100,8 @@ class PartitionEvidence:
     - ``target_end``: the target's log end offset.
     - ``unmarked``: records on the target that the ledger does not contain yet; included in ``target_offset``.
     - ``end_error``: why a reachable source did not return the end offset; also "" if the topic no longer exists there.
+    - ``is_changed``: the flow has transformations or converters, so not each source offset needs a record on the target.
+    - ``tail``: what the source has after the records on the target, if ``is_changed`` and it was counted.
     """
 
     topic: str
@@ -67,6 +116,8 @@ class PartitionEvidence:
     state: str = ""
     note: str = ""
     end_error: str = ""
+    is_changed: bool = False
+    tail: SourceTail | None = None
 
     @property
     def source(self) -> TopicPartition:
@@ -79,9 +130,33 @@ class PartitionEvidence:
         return TopicPartition(self.remote_topic, self.partition)
 
     @property
-    def missing(self) -> int | None:
-        """The number of source offsets before ``end`` that are not on the target."""
+    def uncopied(self) -> int | None:
+        """The maximum number of source offsets before ``end`` that are not on the target; None: unknown."""
         return None if self.end is None else max(0, self.end - self.copied - self.unmarked)
+
+    @property
+    def missing(self) -> RecordCount:
+        """The records of the source that are not on the target and would be copied.
+
+        Without transformations these are all offsets before ``end``. With them, only offsets that were counted on the
+        source are known to have a record for the target.
+        """
+        uncopied, tail = self.uncopied, self.tail
+        if not uncopied or not self.is_changed:
+            return RecordCount(uncopied or 0, uncopied)
+        if tail is None:
+            return RecordCount(0, uncopied)
+        return RecordCount(tail.missing, min(uncopied, tail.missing + (self.end or 0) - tail.read_to))
+
+    @property
+    def next_offset(self) -> int:
+        """The source offset after the last record that is known to be on the target."""
+        return self.copied + self.unmarked if self.tail is None else self.tail.first
+
+    @property
+    def tail_note(self) -> str:
+        """Why the missing records were not counted completely."""
+        return "" if self.tail is None else self.tail.note
 
     @property
     def others(self) -> int | None:
@@ -89,6 +164,14 @@ class PartitionEvidence:
         if self.target_end is None or self.target_offset is None:
             return None
         return max(0, self.target_end - self.target_offset)
+
+    @property
+    def dropped(self) -> int | None:
+        """The records after ``next_offset`` that the flow will not copy; None: not counted."""
+        if not self.is_changed or not self.uncopied:
+            return 0
+        is_counted = self.tail is not None and self.missing.exact is not None
+        return self.tail.dropped if is_counted and self.tail is not None else None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -99,7 +182,10 @@ class PartitionEvidence:
             "source_end": self.end,
             "source_end_known_at_ms": self.end_ms,
             "source_end_trouble": self.end_error,
-            "missing": self.missing,
+            "missing": self.missing.exact,
+            "missing_at_least": self.missing.least,
+            "missing_at_most": self.missing.most,
+            "to_be_dropped": self.dropped,
             "target_offset": self.target_offset,
             "target_end": self.target_end,
             "others": self.others,
@@ -107,6 +193,11 @@ class PartitionEvidence:
             "state": self.state,
             "note": self.note,
         }
+
+
+def missing_records(partitions: Iterable[PartitionEvidence]) -> RecordCount:
+    """The records of these partitions that are on the source only."""
+    return sum((one.missing for one in partitions), RecordCount(0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +291,9 @@ class FailoverReport:
         return not self.problems
 
     @property
-    def missing(self) -> int | None:
-        """Source offsets that are on the source only; None if this is not known for all partitions."""
-        return None if self.unknown_ends else self.missing_at_least
-
-    @property
-    def missing_at_least(self) -> int:
-        """The same, for the partitions whose end on the source is known."""
-        return sum(one.missing or 0 for one in self.partitions)
+    def missing(self) -> RecordCount:
+        """Records that are on the source only. No maximum if an end offset on the source is unknown."""
+        return missing_records(self.partitions)
 
     @property
     def unknown_ends(self) -> list[TopicPartition]:
@@ -231,8 +317,9 @@ class FailoverReport:
             "source_trouble": self.source_error,
             "last_sign_of_source_ms": self.last_contact_ms,
             "seconds_at_risk": self.seconds_at_risk,
-            "records_at_risk": self.missing,
-            "records_at_risk_at_least": self.missing_at_least,
+            "records_at_risk": self.missing.exact,
+            "records_at_risk_at_least": self.missing.least,
+            "records_at_risk_at_most": self.missing.most,
             "partitions": [one.to_json() for one in self.partitions],
             "groups": [one.to_json() for one in self.groups],
             "starts": [one.to_json() for one in self.starts],

@@ -28,7 +28,7 @@ from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
 from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.ledger import ledger_topic, note_record
 from mm2.failover.copy_control import resume_copying
-from mm2.failover.evidence import FailoverReport, PartitionEvidence, StartEvidence, counted
+from mm2.failover.evidence import FailoverReport, PartitionEvidence, StartEvidence, counted, missing_records
 from mm2.failover.failover import chosen_partitions, unknown_ends_error
 from mm2.failover.groups import Choice
 from mm2.failover.partitions import last_contact_ms, partitions_of
@@ -42,6 +42,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.mirror.clients import ClientKind, Side
 from mm2.mirror.ledgers import PROVENANCE_NOTE
 from mm2.mirror.promotions import Promotion, promoted, withdrawn
+from mm2.mirror.record_changes import changing_keys
 
 VERB: Final = "failback"
 #: A restarted connector refreshes its topics at once; its tasks follow after a rebalance.
@@ -97,7 +98,7 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             starts=starts,
             done=done,
             problems=problems,
-            advice=_advice(sides, tail, renamed, unnamed, partitions),
+            advice=_advice(sides, reverse, tail, renamed, unnamed, partitions),
         )
 
 
@@ -107,7 +108,7 @@ def _tail_problems(
     """Messages about records that are, or may be, on the source only."""
     problems = []
     if tail:
-        records = counted(sum(one.missing or 0 for one in tail), "record")
+        records = missing_records(tail).of("record")
         problems.append(
             f"on {sides.pair.source} only: {records} in {counted(len(tail), 'partition')}, and nothing was changed: check these "
             "records, then use --divergent keep"
@@ -293,8 +294,26 @@ def _send_json(cluster: Cluster, topic: str, key: str, value: Mapping[str, bool]
     Producer(cluster).send(topic, [Record(key.encode(), internal_json.encode(value))], 0, timeout_s=WRITE_S)
 
 
+def _advice_about_changes(sides: Sides, reverse: FlowConfig) -> list[str]:
+    """What the transformations of both directions mean for the records that come back. No record was compared."""
+    source, target = sides.pair.source, sides.pair.target
+    advice = []
+    if keys := sides.changed_by:
+        advice.append(
+            f"{sides.pair} changes or drops records by {', '.join(keys)}: the records on {source} and those copied to {target} "
+            "are not compared, and none of them is copied back"
+        )
+    if keys := changing_keys(reverse.source_connector, reverse.worker):
+        advice.append(
+            f"{reverse.pair} changes or drops records by {', '.join(keys)}: {source} gets the records written on {target} as it "
+            f"makes them; those that it drops stay on {target} only (mm2 gaps)"
+        )
+    return advice
+
+
 def _advice(
     sides: Sides,
+    reverse: FlowConfig,
     tail: Sequence[PartitionEvidence],
     renamed: Collection[str],
     unnamed: Collection[str],
@@ -311,6 +330,7 @@ def _advice(
         advice.append(
             f"records that are only on {source} are copied to {target} when {sides.pair} continues, after the existing ones"
         )
+    advice += _advice_about_changes(sides, reverse)
     foreign = [one for one in partitions if one.topic in renamed and one.others]
     if foreign:
         advice.append(

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mm2.failover.copy_control import stop_copying
-from mm2.failover.evidence import DONE, FailoverReport, GroupEvidence, Outcome, PartitionEvidence, counted
+from mm2.failover.evidence import (
+    DONE,
+    FailoverReport,
+    GroupEvidence,
+    Outcome,
+    PartitionEvidence,
+    counted,
+    missing_records,
+)
 from mm2.failover.groups import Choice, Groups
 from mm2.failover.partitions import last_contact_ms, partitions_of, source_ends
 from mm2.failover.sides import FlowConfig, Refused, Sides, now_ms
@@ -79,10 +87,10 @@ def _preview(sides: Sides, before: list[PartitionEvidence], groups: Groups) -> _
     """What the command would do. Raises KafkaFailure."""
     result = _Result(before, groups.found())
     result.done += _no_groups_message(result.groups)
-    if sides.source is not None and (missing := _missing(before)):
+    if sides.source is not None and (behind := _behind(before)):
         result.problems.append(
-            f"{sides.pair.source} answers and has {missing} records that are not on {sides.pair.target}: without --wait "
-            "or --leave-behind this would be refused"
+            f"{sides.pair.source} answers and has {missing_records(behind).of('record')} that are not on "
+            f"{sides.pair.target}: without --wait or --leave-behind this would be refused"
         )
     if error := unknown_ends_error(sides, before):
         result.problems.append(f"{error}: without --leave-behind this would be refused")
@@ -107,10 +115,10 @@ def _execute(
             replace(one, end_ms=previous.end_ms)
             for one, previous in zip(partitions_of(sides, chosen), before, strict=True)
         ]
-        if not leave_behind and sides.source is not None and (late := _missing(result.partitions)):
+        if not leave_behind and sides.source is not None and (late := _behind(result.partitions)):
             result.problems.append(
                 f"producers still write to {sides.pair.source}; written after copying was stopped, and not on "
-                f"{sides.pair.target}: {counted(late, 'record')}"
+                f"{sides.pair.target}: {missing_records(late).of('record')}"
             )
         result.groups = groups.write(groups.found())
         result.done += _no_groups_message(result.groups)
@@ -139,19 +147,19 @@ def refuse_to_leave_behind(sides: Sides, partitions: Sequence[PartitionEvidence]
         return
     if error := unknown_ends_error(sides, partitions):
         raise Refused(f"{error}. Fix the cause, or use --leave-behind to accept that records may be missing.")
-    behind = [one for one in partitions if one.missing]
-    if behind:
-        first = behind[0]
+    if behind := _behind(partitions):
+        first = next((one for one in behind if one.tail_note), behind[0])
+        note = f"; {first.tail_note}" if first.tail_note else ""
         raise Refused(
-            f"Cluster {sides.pair.source} answers and has {_missing(behind)} records that are not on "
-            f"{sides.pair.target} yet ({first.source}: {first.copied} of {first.end}). Stop its producers and use "
-            "--wait SECONDS, or use --leave-behind to leave these records behind."
+            f"Cluster {sides.pair.source} answers and has {missing_records(behind).of('record')} that are not on "
+            f"{sides.pair.target} yet ({first.source}: {first.next_offset} of {first.end}{note}). Stop its producers and "
+            "use --wait SECONDS, or use --leave-behind to leave these records behind."
         )
 
 
-def _missing(partitions: Iterable[PartitionEvidence]) -> int:
-    """The number of records that are known to be on the source only."""
-    return sum(one.missing or 0 for one in partitions)
+def _behind(partitions: Iterable[PartitionEvidence]) -> list[PartitionEvidence]:
+    """The partitions of which records are, or may be, on the source only."""
+    return [one for one in partitions if one.missing]
 
 
 def unknown_ends_error(sides: Sides, partitions: Iterable[PartitionEvidence]) -> str:
@@ -185,28 +193,35 @@ def _still_promoted(sides: Sides) -> list[str]:
 def _wait_until_copied(sides: Sides, chosen: Sequence[TopicPartition], wait_s: float) -> None:
     """Wait until everything is on the target and the source has not changed between two polls. Raises Refused."""
     deadline = time.monotonic() + wait_s
-    previous: dict[TopicPartition, int] = {}
+    previous: dict[TopicPartition, int] | None = None
     while True:
         answers = source_ends(sides, chosen)
         ends = {tp: end for tp, end in answers.items() if isinstance(end, int)}
         error = _ends_message(sides, {tp: end for tp, end in answers.items() if isinstance(end, KafkaFailure)})
         sides.refresh()
         entries = {tp: sides.ledger.entry(tp) for tp in chosen}
-        left = sum(
-            max(0, ends[tp] - entry.mark.source) for tp, entry in entries.items() if entry is not None and tp in ends
-        )
+        is_behind = any(entry is not None and ends.get(tp, 0) > entry.mark.source for tp, entry in entries.items())
         is_unchanged = ends == previous
-        if is_unchanged and not left and not error:
+        if is_unchanged and not is_behind and not error:
             return
-        if time.monotonic() > deadline:
-            if error:
-                raise Refused(f"{error}. Timed out after {wait_s:g} s, and nothing was changed.")
-            cause = f"{left} records are left to copy" if is_unchanged else "producers still write to it"
-            raise Refused(
-                f"Timed out after {wait_s:g} s waiting for cluster {sides.pair.source}: {cause}. Nothing was changed."
-            )
+        if time.monotonic() > deadline and (error or previous is not None):
+            break  # not after one poll, which does not show whether the source changes
         previous = ends
         time.sleep(_POLL_S)
+    if error:
+        raise Refused(f"{error}. Timed out after {wait_s:g} s, and nothing was changed.")
+    # The ledger may be older than the records on the target, and the remaining ones may all be dropped.
+    behind = _behind(partitions_of(sides, chosen)) if is_unchanged else []
+    if behind or not is_unchanged:
+        left = missing_records(behind)
+        cause = (
+            f"{left.of('record')} {'is' if left.exact == 1 else 'are'} left to copy"
+            if behind
+            else "producers still write to it"
+        )
+        raise Refused(
+            f"Timed out after {wait_s:g} s waiting for cluster {sides.pair.source}: {cause}. Nothing was changed."
+        )
 
 
 def _no_groups_message(rows: Sequence[GroupEvidence]) -> list[str]:

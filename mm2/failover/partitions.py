@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from mm2.connect.stores.offset_survey import kept_offsets
 from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
-from mm2.copy.session import LedgerEntry
+from mm2.copy.session import LedgerEntry, Rules
 from mm2.copy.states import PartitionState
 from mm2.failover.evidence import PartitionEvidence
 from mm2.failover.sides import READ_S, SOURCE_NAME, Refused, Sides
+from mm2.failover.source_tail import source_tails
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
@@ -39,6 +41,7 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
         with suppress(KafkaFailure):  # without them, markers count as records of other producers
             markers = look_up.behind_markers(in_transactions)
         found = []
+        digests: dict[TopicPartition, str] = {}
         for written in entries:
             entry, there = _newest_session(written, progress.get(written.target))
             reached = _target_offset(entry, there, look_up)
@@ -46,7 +49,28 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
                 reached = reached._replace(offset=markers[entry.target])
             answer = end_answers.get(entry.source)
             found.append(_evidence(sides, entry, answer, reached, target_ends.get(entry.target)))
-    return found
+            digests[entry.source] = _changes_of(entry)
+    return _with_tails(sides, found, digests)
+
+
+def _changes_of(entry: LedgerEntry) -> str:
+    """The digest of the changes by which the records after the entry's position were copied; "": they were not changed."""
+    rules = None if entry.session is None else Rules.parse(entry.session.rules)
+    return "" if rules is None else rules.changes
+
+
+def _with_tails(
+    sides: Sides, partitions: Sequence[PartitionEvidence], digests: Mapping[TopicPartition, str]
+) -> list[PartitionEvidence]:
+    """Count on a reachable source what is not on the target, for partitions whose records are changed."""
+    found = [
+        dataclasses.replace(one, is_changed=bool(sides.changed_by) or bool(one.unmarked and digests[one.source]))
+        for one in partitions
+    ]
+    # An end offset that was known before the source rejected the request need not exist any more.
+    uncounted = [one for one in found if one.is_changed and one.uncopied and not one.end_error and one.end_ms is None]
+    tails = source_tails(sides, uncounted, digests)
+    return [dataclasses.replace(one, tail=tails.get(one.source)) for one in found]
 
 
 class _TargetOffset(NamedTuple):

@@ -25,6 +25,7 @@ from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_parti
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.group_offsets import group_state
+from mm2.mirror.record_changes import changing_keys
 from mm2.mirror.source_connector import topic_selection
 
 SOURCE_NAME: Final = "MirrorSourceConnector"
@@ -202,6 +203,17 @@ class Sides:
             return set()
         assigned = [task.get(ASSIGNED_PARTITIONS_KEY) for task in state.all_task_configs(SOURCE_NAME)]
         return {tp for text in assigned if text for tp in decode_partitions(text)}
+
+    @property
+    def changed_by(self) -> list[str]:
+        """The keys of transformations and converters of the flow, which change or drop records."""
+        return changing_keys(self.config.source_connector, self.config.worker)
+
+    @property
+    def reads_committed(self) -> bool:
+        """Whether the flow reads the source with `isolation.level=read_committed`."""
+        consumer = self.clients.client_props(Side.SOURCE, ClientKind.CONSUMER, "mm2-cli-source-consumer")
+        return consumer.get("isolation.level", "").strip() == "read_committed"
 
     def is_same_name(self, topic: str) -> bool:
         """Whether the remote topic has the name of its source, which does not show where it came from."""

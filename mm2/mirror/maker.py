@@ -25,14 +25,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 
 from mm2.config.configdef import ConfigException
 from mm2.config.difference import difference
 from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
-from mm2.config.mirrormaker import DEDICATED_WORKER_DEFAULTS, MirrorMakerConfig, SourceAndTarget
+from mm2.config.mirrormaker import (
+    ALLOWED_CLASSES_KEY,
+    DEDICATED_WORKER_DEFAULTS,
+    MirrorMakerConfig,
+    SourceAndTarget,
+)
 from mm2.config.values import split_list
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, Task
@@ -40,8 +45,10 @@ from mm2.connect.errors import NotLeader
 from mm2.connect.group.protocol import URL_NOT_USED
 from mm2.connect.herder.answers import Created
 from mm2.connect.herder.distributed import DistributedHerder
+from mm2.connect.herder.interface import Herder
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
+from mm2.connect.plugins.limits import PluginLimits
 from mm2.connect.stores.config_state import RestartRequest
 from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.connect.tls import ListenerTls
@@ -57,6 +64,7 @@ from mm2.mirror.plans import Changes, FlowPlan, plan_flows
 from mm2.mirror.plugins import JAVA_PACKAGE
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.rest import Apps, FlowsRest, serves_rest
+from mm2.mirror.rest_rules import RestrictedHerder, RestRules
 from mm2.mirror.restarts import Restarts
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.mirror.source_task import COPY_RESOURCE, MirrorSourceTask
@@ -69,6 +77,7 @@ CONNECTORS: Final[Mapping[str, type[MirrorConnector]]] = {
     HEARTBEAT_CONNECTOR: MirrorHeartbeatConnector,
     CHECKPOINT_CONNECTOR: MirrorCheckpointConnector,
 }
+_TASKS: Final = (MirrorSourceTask, MirrorHeartbeatTask, MirrorCheckpointTask)
 
 _TARGET_PATIENCE_S: Final = 5.0
 _TRY_S: Final = 4.0
@@ -106,6 +115,8 @@ class Flow:
     pair: SourceAndTarget
     node: Node
     configurer: Configurer
+    #: What REST calls instead of the herder.
+    rest_herder: Herder
     restarts: Restarts = field(default_factory=Restarts)
 
     @property
@@ -138,6 +149,7 @@ class MirrorMaker:
         self._targets = targets
         self._stopping = stopping or threading.Event()
         self._plugins = connect_plugins(plugin_props(config, targets))
+        self._plugins.limit(plugin_limits(config))
         self._plans = plan_flows(config, targets, self._plugins)
         if config.internal_rest and not serves_rest(config):
             raise ConfigException(
@@ -145,9 +157,9 @@ class MirrorMaker:
                 "",
                 "dedicated.mode.enable.internal.rest = true needs a port for the other processes to reach",
             )
-        self._rest = FlowsRest(config, apps, file, failing=self._failing_lanes) if serves_rest(config) else None
         # Creating the engine is cheap, only its start is not; a flow that starts to copy later uses the same one.
         self._engine = CopyEngine(config.spark_props())
+        self._rest = FlowsRest(config, apps, file, failing=self._failing_lanes) if serves_rest(config) else None
         self.checkpoint_latencies = CheckpointLatencies()
         self.flows: list[Flow] = []
         self._leaving: list[Flow] = []  # while they are being stopped
@@ -173,7 +185,7 @@ class MirrorMaker:
         for flow in self.flows:
             flow.herder.start()
         if self._rest is not None:
-            self._rest.serve({flow.pair: flow.herder for flow in self.flows})
+            self._rest.serve({flow.pair: flow.rest_herder for flow in self.flows})
 
     def wait(self, stopping: threading.Event, file: ConfigFile | None = None) -> None:
         """Wait for `stopping`, apply new versions of `file`, and restart what fails.
@@ -260,9 +272,11 @@ class MirrorMaker:
             old = self._config.originals
             config = MirrorMakerConfig(props)
             lines = difference(old, props, {*self._config.clusters, *config.clusters})
+            self._plugins.limit(plugin_limits(config))
             plans = plan_flows(config, self._targets, self._plugins)
             frozen, ineffective = _frozen(config), config.ineffective_keys(self._targets)
         except Exception as error:  # a custom class may raise any exception
+            self._plugins.limit(plugin_limits(self._config))
             trace = None if isinstance(error, (ConfigException, ConnectError)) else error
             sentence = "%s is rejected, the previous version stays in effect: %s"
             log.error(sentence, file.path, error, difference=lines, exc_info=trace)  # noqa: TRY400
@@ -329,7 +343,7 @@ class MirrorMaker:
     def _join(self, fresh: Sequence[Flow]) -> None:
         self.flows.extend(fresh)
         if self._rest is not None:
-            self._rest.change({flow.pair: flow.herder for flow in self.flows})
+            self._rest.change({flow.pair: flow.rest_herder for flow in self.flows})
 
     # -- parts of a flow
 
@@ -349,7 +363,12 @@ class MirrorMaker:
             on_leader_ready=configurer,
             reports_keys=False,
         )
-        return Flow(pair, node, configurer)
+        rules = RestRules(
+            lambda: self._plugins.limits.admitted if self._plugins.limits is not None else frozenset(),
+            lambda: configurer.wanted,
+            node.herder.worker.restricted_providers,
+        )
+        return Flow(pair, node, configurer, cast(Herder, RestrictedHerder(node.herder, rules)))
 
     def _check_targets(self) -> None:
         """Check all targets; flows whose target does not answer are postponed.
@@ -443,9 +462,15 @@ def connect_plugins(props: Mapping[str, str] | None = None) -> Plugins:
     plugins = Plugins(props or None)
     for java_class, connector in CONNECTORS.items():
         plugins.register(java_class, connector, kind=Connector)
-    for task in (MirrorSourceTask, MirrorHeartbeatTask, MirrorCheckpointTask):
+    for task in _TASKS:
         plugins.register(f"{JAVA_PACKAGE}.{task.__name__}", task, kind=Task)
     return plugins
+
+
+def plugin_limits(config: MirrorMakerConfig) -> PluginLimits:
+    """The classes that the workers of this process load: those of MirrorMaker, and those that the file names."""
+    own = frozenset([*CONNECTORS, *(f"{JAVA_PACKAGE}.{task.__name__}" for task in _TASKS)])
+    return PluginLimits(own, config.named_classes(), ALLOWED_CLASSES_KEY)
 
 
 def worker_id(pair: SourceAndTarget) -> str:

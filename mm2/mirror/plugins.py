@@ -27,6 +27,15 @@ GROUP_FILTER_KEY: Final = "group.filter.class"
 CONFIG_PROPERTY_FILTER_KEY: Final = "config.property.filter.class"
 ADMIN_KEY: Final = "forwarding.admin.class"
 
+CLASS_KEYS: Final[Mapping[str, type[Any]]] = {
+    POLICY_KEY: ReplicationPolicy,
+    TOPIC_FILTER_KEY: TopicFilter,
+    GROUP_FILTER_KEY: GroupFilter,
+    CONFIG_PROPERTY_FILTER_KEY: ConfigPropertyFilter,
+    ADMIN_KEY: Admin,
+}
+"""The keys of the mirror connectors that name classes, with the kind of the class."""
+
 
 def _registry() -> Plugins:
     plugins = Plugins()
@@ -55,6 +64,11 @@ def _configured(key: str, kind: type[Any], default: str, props: Mapping[str, str
         reason = f"{type(error).__name__}: {error}"
         raise ConnectError(f"Class {name} of configuration {key} cannot be configured: {reason}") from error
     return plugin
+
+
+def ships(key: str, name: str) -> bool:
+    """Whether a class of one of :data:`CLASS_KEYS` is part of this package."""
+    return _PLUGINS.is_registered(name, CLASS_KEYS[key])
 
 
 # Each of these raises ConnectError if the class cannot be loaded, ConfigException if it rejects the properties.

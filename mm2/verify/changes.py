@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from mm2.copy.executor.changes import ChangedBatch, ChangeDelayed, ChangeFailed, record_changes
@@ -22,7 +23,7 @@ _RECORDS_PER_REPORT: Final = 100
 
 
 class RepeatedChanges:
-    """The changes of a flow, for one thread. Raises what their factory raises.
+    """The changes of a flow, for one thread. Raises what their factory raises. Records that fail are not logged again.
 
     ``patience_s``: how long one record may be delayed by RetriableErrors. ``on_progress`` is called at least every hundred
     records. ``limit`` is ``decompression.max.bytes``.
@@ -36,7 +37,7 @@ class RepeatedChanges:
         limit: int = DECOMPRESSION_MAX_BYTES,
     ) -> None:
         self._limit = limit
-        self._changes = record_changes(spec)
+        self._changes = record_changes(replace(spec, settings={**spec.settings, "errors.log.enable": "false"}))
         self._patience_s = patience_s
         self._on_progress = on_progress
 

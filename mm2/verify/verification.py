@@ -57,7 +57,7 @@ class Verification:
         self._props = props
         self._clients = MirrorClients(props)
         self._verifier = verifier
-        self._changes = None if changes is None else _quiet(changes)
+        self._changes = changes
         self._rate = rate
         self._patience_s = patience_s
         consumer = self._clients.client_props(Side.SOURCE, ClientKind.CONSUMER, "verify-source-consumer")
@@ -261,11 +261,6 @@ class Verification:
             self._patience_s,
             self._changes,
         )
-
-
-def _quiet(changes: ChangesSpec) -> ChangesSpec:
-    """The same changes without a log: the flow has logged the records that fail."""
-    return replace(changes, settings={**changes.settings, "errors.log.enable": "false"})
 
 
 def _previous_result(

@@ -163,6 +163,8 @@ def start_dashboard_flow(
                 "offset-syncs.topic.location": "target",
                 f"{SOURCE}.ssl.keystore.password": SECRET,
                 "worker.of.nobody": "7",
+                f"{TARGET}.plugin.path": "libs/connect-file-4.3.0.jar",
+                "plugin.allowed.classes": "FileStreamSink",
                 # Not the first free port from 8083 on: another test's process would use it next, and open pages would connect to it.
                 "listeners": f"http://127.0.0.1:{free_ports(1)[0]}",
                 **(settings or {}),

@@ -1,23 +1,22 @@
 """The demo runs and finishes."""
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-_REPOSITORY = Path(__file__).parents[2]
+from tests.support.checkout import checkout, environment
 
 
 @pytest.mark.timeout(400)
 def test_demo_ends_with_equal_clusters_and_leaves_nothing_running(tmp_path: Path) -> None:
     done = subprocess.run(
-        [_REPOSITORY / "bin" / "demo", "--seconds", "5", "--rate", "1000"],
+        [checkout(tmp_path / "checkout") / "bin" / "demo", "--seconds", "5", "--rate", "1000"],
         capture_output=True,
         text=True,
         check=False,
         timeout=380,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env=environment(TMPDIR=str(tmp_path)),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "EQUAL: all" in done.stdout

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.checkout import checkout, environment
 from tests.support.waiting import wait_until
 
 _REPOSITORY = Path(__file__).parents[2]
@@ -24,7 +25,7 @@ def clone(tmp_path: Path) -> Path:
     """A clone without a virtual environment, in a folder whose name contains a space."""
     folder = tmp_path / "my clone"
     folder.mkdir()
-    for name in ("bin", "setup.cfg", "constraints.txt"):
+    for name in ("bin", "conf", "setup.cfg"):
         copy = shutil.copytree if (_REPOSITORY / name).is_dir() else shutil.copy
         copy(_REPOSITORY / name, folder / name)
     return folder
@@ -38,6 +39,7 @@ def _fake(folder: Path, name: str, script: str) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
 
+@pytest.mark.skipif((_REPOSITORY / ".venv").is_symlink(), reason="it would change the environment of another checkout")
 def test_a_second_setup_does_nothing_and_is_fast() -> None:
     _run(_REPOSITORY / "bin" / "setup")
     begin = time.monotonic()
@@ -67,7 +69,9 @@ def test_old_python_is_reported(clone: Path) -> None:
 
 
 def test_a_failed_setup_is_repeated(clone: Path, tmp_path: Path) -> None:
-    (clone / "constraints.txt").write_text("no-such-package-of-ours==1\n")
+    (clone / "conf" / "requirements.txt").write_text(
+        f"setuptools==0 --hash=sha256:{64 * '0'}\nno-such-package-of-ours==1 --hash=sha256:{64 * '0'}\n"
+    )
     nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
     first = _run(clone / "bin" / "setup", **nowhere)
     assert first.returncode == 1
@@ -77,9 +81,19 @@ def test_a_failed_setup_is_repeated(clone: Path, tmp_path: Path) -> None:
     assert not (clone / ".venv" / "torn").exists(), "it began from nothing"
 
 
+def test_programs_of_a_test_do_not_change_the_environment(tmp_path: Path) -> None:
+    """They are those of another folder, for which bin/setup would install everything again."""
+    complete = _REPOSITORY / ".venv" / "complete"
+    before = complete.read_text(), complete.stat().st_mtime_ns
+    done = _run(checkout(tmp_path / "checkout") / "bin" / "mm2", "version", **environment())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (complete.read_text(), complete.stat().st_mtime_ns) == before
+
+
 def test_daemon_prints_nothing_and_logs_to_the_log_folder(tmp_path: Path) -> None:
     missing = tmp_path / "missing.properties"
-    done = _run(_REPOSITORY / "bin" / "connect-mirror-maker", "-daemon", missing, LOG_DIR=str(tmp_path / "logs"))
+    program = checkout(tmp_path / "checkout") / "bin" / "connect-mirror-maker"
+    done = _run(program, "-daemon", missing, **environment(LOG_DIR=str(tmp_path / "logs")))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     output = tmp_path / "logs" / "connect-mirror-maker.out"
     wait_until(lambda: output.exists() and "missing.properties" in output.read_text(), 20, what="the error in the log")

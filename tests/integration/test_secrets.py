@@ -170,6 +170,8 @@ class Site:
             # Four workers in one process start slowly on a busy machine.
             "there.session.timeout.ms": "45000",
             "there.heartbeat.interval.ms": "9000",
+            "there.plugin.path": "libs/connect-file-4.3.0.jar",
+            "plugin.allowed.classes": "org.apache.kafka.connect.file.FileStreamSourceConnector",
             "listeners": f"http://127.0.0.1:{self.port}",
             "rest.extension.classes": f"{AUTH}.BasicAuthSecurityRestExtension",
             "java.security.auth.login.config": str(self.folder / "login"),

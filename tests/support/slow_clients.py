@@ -136,8 +136,10 @@ def withstand(port: int, pid: int, attack: Callable[[int], None], connections: i
     """Assert that ``/health`` answers within a second during an attack, and that the memory is returned afterwards.
 
     ``attack`` is called with the port of the server, ``pid`` is its process.
-    ``connections`` is the limit of one address. The memory of that many connections is normal operation.
+    ``connections`` is the limit of one address. The memory of that many connections, and of what is loaded for the first
+    slow client, is normal operation.
     """
+    Attack(bodies=2, body_bytes=100_000, connections=connections, slow_s=0.2).run(port)
     for count in (connections, 1):
         with connected(port, count) as usual:
             for sock in usual:

@@ -16,7 +16,7 @@ from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
 from tests.support.waiting import wait_until
-from tests.systems.workers import STRING_CONVERTER, DistributedWorker, distributed_props
+from tests.systems.workers import FILE_CONNECTORS, STRING_CONVERTER, DistributedWorker, distributed_props
 from tests.unit.connect.plugin_folders import CONVERTER, dependency, entry_points, write_archive, write_files
 from tests.unit.connect.test_plugins_document import printed_files
 
@@ -46,7 +46,7 @@ def worker(broker: LocalKafka, group: str, tmp_path_factory: pytest.TempPathFact
     poems = {name.partition("/")[2]: text for name, text in printed_files().items() if name.startswith("poems/")}
     write_files(plugins / "poems", {**poems, "acme_poems/__init__.py": "", "acme_poems/hidden.py": HIDDEN})
     props = {
-        "plugin.path": f"{plugins},{folder / 'absent'}",
+        "plugin.path": f"{plugins},{folder / 'absent'},{FILE_CONNECTORS}",
         "plugin.discovery": "service_load",
         "producer.compression.type": "gzip",
     }

@@ -255,3 +255,71 @@ def test_a_port_in_use_ends_the_process_with_exit_code_2(
         with mirroring(folder, "taken", props(kafka_a, kafka_b, "a", "b", unique) | {"listeners": listener}) as process:
             wait_until(lambda: process.exit_code == 2, 60, detail=process.tail)
             assert listener in process.tail()
+
+
+@pytest.mark.timeout(240)
+def test_rest_may_name_only_classes_and_providers_that_the_file_allows(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, folder: Path
+) -> None:
+    create(kafka_a, unique)
+    provider = "org.apache.kafka.common.config.provider"
+    (folder / "secrets").write_text("user=none\n")
+    settings = props(kafka_a, kafka_b, "near", "far", unique) | {
+        "far.plugin.path": "libs/connect-file-4.3.0.jar",
+        "plugin.allowed.classes": "FileStreamSink",
+        "config.providers": "all,some",
+        "config.providers.all.class": f"{provider}.FileConfigProvider",
+        "config.providers.some.class": f"{provider}.FileConfigProvider",
+        "config.providers.some.param.allowed.paths": str(folder),
+        # The file itself may use every provider.
+        "near->far.groups.exclude": f"${{all:{folder}/secrets:user}}",
+    }
+    with mirroring(folder, "one", settings) as process:
+        flow = f"{url_of(process)}/near/far"
+        source = f"{flow}/connectors/MirrorSourceConnector"
+        wait_until(lambda: ask("GET", f"{source}/config").status_code == 200, 120, detail=process.tail)
+        assert [entry["class"].rpartition(".")[2] for entry in ask("GET", f"{flow}/connector-plugins").json()] == [
+            "FileStreamSinkConnector",
+            "MirrorCheckpointConnector",
+            "MirrorHeartbeatConnector",
+            "MirrorSourceConnector",
+        ]
+        sentence = "is not allowed in a MirrorMaker process: add it to plugin.allowed.classes in the properties file."
+        config = ask("GET", f"{source}/config").json()
+        for change in (
+            {"connector.class": "FileStreamSource", "file": "/etc/passwd", "topic": unique},
+            {"connector.class": "VerifiableSource"},
+            {"connector.class": "antigravity.Connector"},
+            {"value.converter": "antigravity.Converter"},
+            {"transforms": "t", "transforms.t.type": "antigravity.Transformation"},
+            {"predicates": "p", "predicates.p.type": "antigravity.Predicate"},
+            {"topic.filter.class": "antigravity.Filter"},
+            {"replication.policy.class": "antigravity.Policy"},
+        ):
+            for method, url, body in (
+                (
+                    "POST",
+                    f"{flow}/connectors",
+                    {"name": "x", "config": {"connector.class": "MirrorHeartbeat"} | change},
+                ),
+                ("PUT", f"{source}/config", config | change),
+                ("PATCH", f"{source}/config", change),
+            ):
+                answer = ask(method, url, json=body)
+                assert (answer.status_code, sentence in answer.text) == (400, True), (change, method, answer.text)
+        assert ask("GET", f"{flow}/connector-plugins/antigravity.Connector/config").status_code == 404
+        for change in ({"topics": f"${{all:{folder}/secrets:user}}"}, {"my.key": f"x${{all:{folder}/secrets:user}}"}):
+            for method, url in (
+                ("PUT", f"{source}/config"),
+                ("PUT", f"{flow}/connector-plugins/MirrorSource/config/validate"),
+            ):
+                answer = ask(method, url, json=config | change)
+                assert answer.status_code == 400, answer.text
+                assert "config.providers.all.param.allowed.paths" in answer.text
+        # What the file contains can be written back, a restricted provider can be used, an allowed class runs.
+        changed = config | {"my.key": f"${{some:{folder}/secrets:user}}"}
+        assert changed["groups.exclude"].startswith("${all:")
+        wait_until(lambda: ask("PUT", f"{source}/config", json=changed).status_code == 200, 60, detail=process.tail)
+        sink = {"connector.class": "FileStreamSink", "topics": f"near.{unique}", "file": str(folder / "sink")}
+        created = ask("POST", f"{flow}/connectors", json={"name": "x", "config": sink})
+        assert created.status_code in {201, 409}, created.text

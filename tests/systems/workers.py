@@ -23,6 +23,8 @@ from tests.support.java import connect_java, console_logging
 from tests.support.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
+FILE_CONNECTORS = "libs/connect-file-4.3.0.jar"
+"""The entry of ``plugin.path`` in Kafka's quickstart."""
 STRING_CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
 
 _JAVA_LOGGING = console_logging("%d{ISO8601} %-5p %X{connector.context}%c{1}: %m%n")
@@ -274,14 +276,22 @@ def distributed_props(bootstrap: str, group: str, *, by_coordinator: bool = Fals
     }
 
 
-class DistributedWorker(WorkerProcess):
+class OwnWorker(WorkerProcess):
+    """One of our programs, with Kafka's file connectors."""
+
+    @staticmethod
+    def _defaults() -> dict[str, str]:
+        return {**WorkerProcess._defaults(), "plugin.path": FILE_CONNECTORS}
+
+
+class DistributedWorker(OwnWorker):
     """``bin/connect-distributed``."""
 
     def _command(self, file: Path) -> list[str]:
         return [sys.executable, "-P", "-m", "mm2.cli.connect_distributed", str(file)]
 
 
-class StandaloneWorker(WorkerProcess):
+class StandaloneWorker(OwnWorker):
     """``bin/connect-standalone`` with the connectors in ``files``; offsets in the file ``offsets`` of its folder."""
 
     def __init__(self, folder: Path, props: Mapping[str, str], files: Sequence[Path] = ()) -> None:

@@ -85,7 +85,11 @@ class AbstractHerder(Herder):
         self._stages = StageTracker("awaiting startup")
         self._requests = RequestQueue(self._stages, self._wakeup)
         self._reports = StatusReports(
-            status_store, worker.worker_id, lambda: self.generation, track_topics=self._track_topics
+            status_store,
+            worker.worker_id,
+            lambda: self.generation,
+            track_topics=self._track_topics,
+            hide=worker.hide,
         )
         self._reconfiguration = TaskReconfiguration(worker, self)
         self._starts = Starts(
@@ -357,7 +361,7 @@ class AbstractHerder(Herder):
             if error is None:
                 steps.end(result())
             else:
-                steps.fail(ConnectError(f"Failed to start connector: {name}: {error}"))
+                steps.fail(ConnectError(self.worker.hide(name, f"Failed to start connector: {name}: {error}")))
 
         self._starts.connector(name, on_started)
 

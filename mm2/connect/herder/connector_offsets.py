@@ -172,7 +172,11 @@ class ConnectorOffsetsAccess:
 
     def read(self, name: str, raw: Props, stages: StageTracker) -> ConnectorOffsets:
         """The current offsets of a connector. Raises ConnectError."""
-        props = self._worker.resolve(raw)
+        resolution = self._worker.resolution(raw)
+        with resolution.values.hidden_in_errors():
+            return self._read(name, resolution.data, stages)
+
+    def _read(self, name: str, props: Mapping[str, str], stages: StageTracker) -> ConnectorOffsets:
         with stages.during(f"reading the offsets of connector {name}"):
             try:
                 if isinstance(self._connector(props), SinkConnector):
@@ -186,7 +190,14 @@ class ConnectorOffsetsAccess:
 
     def modify(self, name: str, raw: Props, offsets: ConnectorOffsets | None, stages: StageTracker) -> Message:
         """Change some offsets, or (None) remove all. Raises BadRequest, NotSupported or ConnectError."""
-        props, deadline = self._worker.resolve(raw), time.monotonic() + REQUEST_TIMEOUT_S
+        resolution = self._worker.resolution(raw)
+        with resolution.values.hidden_in_errors():
+            return self._modify(name, resolution.data, offsets, stages)
+
+    def _modify(
+        self, name: str, props: Mapping[str, str], offsets: ConnectorOffsets | None, stages: StageTracker
+    ) -> Message:
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
         connector = self._connector(props)
         with stages.during(f"modifying offsets for connector {name}"):
             try:

@@ -169,7 +169,7 @@ class Reloads:
         if (raw.get("config.action.reload") or "restart").strip().lower() != "restart":
             return
         try:
-            ttls = self._worker.ttls(raw)
+            ttls = self._worker.resolution(raw).ttls
         except Exception as error:  # noqa: BLE001 - the start fails with the same error and writes it to the status
             log.debug("time to live of a configuration unknown", connector=name, reason=str(error))
             return

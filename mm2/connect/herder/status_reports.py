@@ -12,15 +12,25 @@ from mm2.connect.stores.status_store import State, Status, StatusStore, TopicSta
 
 
 class StatusReports:
-    """Writes statuses with ``worker_id`` and the group's current ``generation``. Any thread."""
+    """Writes statuses with ``worker_id`` and the group's current ``generation``. Any thread.
+
+    ``hide`` removes secrets from a text about the connector or task.
+    """
 
     def __init__(
-        self, store: StatusStore, worker_id: str, generation: Callable[[], int], *, track_topics: bool
+        self,
+        store: StatusStore,
+        worker_id: str,
+        generation: Callable[[], int],
+        *,
+        track_topics: bool,
+        hide: Callable[[WorkId, str], str] = lambda _work, text: text,
     ) -> None:
         self._store = store
         self._worker_id = worker_id
         self._generation = generation
         self._track_topics = track_topics
+        self._hide = hide
         #: Results of the starts of connectors and of tasks.
         self.connector_starts, self.task_starts = StartCounters(), StartCounters()
         self._started: set[WorkId] = set()
@@ -56,7 +66,7 @@ class StatusReports:
             self._started.discard(work)  # it was running, so this is not a failed start
         else:
             self._starts(work).failed += 1
-        trace = "".join(traceback.format_exception(error))
+        trace = self._hide(work, "".join(traceback.format_exception(error)))
         self._store.put_safe(self._status(work, State.FAILED, version, trace))
 
     # -- for herders

@@ -242,12 +242,17 @@ class ConnectorValidation:
         self._policy.close()
 
     def validate(self, raw: Props, stages: StageTracker) -> ConfigInfos:
-        """The result of ``config/validate``.
+        """The result of ``config/validate``, with references in place of the values of config providers.
 
         Raises BadRequest when validation is not possible, and otherwise what plugins raise.
         """
         with stages.during("resolving transformed configuration properties for the connector"):
-            props = self._worker.resolve(raw)
+            resolution = self._worker.resolution(raw)
+        values = resolution.values
+        with values.hidden_in_errors():
+            return self._of_class(raw, resolution.data, stages).hidden(values.written, values.hide)
+
+    def _of_class(self, raw: Props, props: Mapping[str, str], stages: StageTracker) -> ConfigInfos:
         name = props.get(_CLASS)
         if name is None:
             raise BadRequest(f"Connector config {sorted(raw)} contains no connector type")

@@ -5,6 +5,7 @@ Classes are imported on first use.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from mm2.connect.plugins.plugin import Plugin, PluginType
@@ -51,7 +52,6 @@ _PREDICATES: Final = {
     for name in ("HasHeaderKey", "RecordIsTombstone", "TopicNameMatches")
 }
 _SOURCES: Final = {
-    f"{_CONNECT}.file.FileStreamSourceConnector": "mm2.connect.files:FileStreamSourceConnector",
     f"{_CONNECT}.mirror.MirrorCheckpointConnector": "mm2.mirror.checkpoint_connector:MirrorCheckpointConnector",
     f"{_CONNECT}.mirror.MirrorHeartbeatConnector": "mm2.mirror.heartbeat:MirrorHeartbeatConnector",
     f"{_CONNECT}.mirror.MirrorSourceConnector": "mm2.mirror.source_connector:MirrorSourceConnector",
@@ -60,13 +60,10 @@ _SOURCES: Final = {
     f"{_CONNECT}.tools.VerifiableSourceConnector": "mm2.connect.verifiable:VerifiableSourceConnector",
 }
 _SINKS: Final = {
-    f"{_CONNECT}.file.FileStreamSinkConnector": "mm2.connect.files:FileStreamSinkConnector",
     f"{_CONNECT}.tools.MockSinkConnector": "mm2.connect.verifiable:MockSinkConnector",
     f"{_CONNECT}.tools.VerifiableSinkConnector": "mm2.connect.verifiable:VerifiableSinkConnector",
 }
 _TASKS: Final = {
-    f"{_CONNECT}.file.FileStreamSinkTask": "mm2.connect.files:FileStreamSinkTask",
-    f"{_CONNECT}.file.FileStreamSourceTask": "mm2.connect.files:FileStreamSourceTask",
     f"{_CONNECT}.mirror.MirrorCheckpointTask": "mm2.mirror.checkpoint_task:MirrorCheckpointTask",
     f"{_CONNECT}.mirror.MirrorHeartbeatTask": "mm2.mirror.heartbeat:MirrorHeartbeatTask",
     f"{_CONNECT}.mirror.MirrorSourceTask": "mm2.mirror.source_task:MirrorSourceTask",
@@ -93,27 +90,56 @@ _EXTENSIONS: Final = {
 }
 
 
+# In Kafka, the file connectors are not in the class path: they read and write files with the worker's rights
+# (KAFKA-13748).
+_FILE_SOURCES: Final = {
+    f"{_CONNECT}.file.FileStreamSourceConnector": "mm2.connect.files:FileStreamSourceConnector",
+}
+_FILE_SINKS: Final = {
+    f"{_CONNECT}.file.FileStreamSinkConnector": "mm2.connect.files:FileStreamSinkConnector",
+}
+_FILE_TASKS: Final = {
+    f"{_CONNECT}.file.FileStreamSinkTask": "mm2.connect.files:FileStreamSinkTask",
+    f"{_CONNECT}.file.FileStreamSourceTask": "mm2.connect.files:FileStreamSourceTask",
+}
+FILES_HINT: Final = "the file connectors are not loaded by default, as in Kafka (KAFKA-13748): add connect-file-4.3.0.jar to plugin.path"
+
+_Table = tuple[Mapping[str, str], tuple[PluginType, ...]]
+
+
 def built_in() -> list[Plugin]:
-    """Registry entries for the whole table."""
+    """Registry entries for the plugins that every worker has."""
+    return _entries(
+        (_SINKS, (PluginType.SINK,)),
+        (_SOURCES, (PluginType.SOURCE,)),
+        (_TASKS, (PluginType.TASK,)),
+        (_CONVERTERS, _BOTH_CONVERTERS),
+        (_HEADER_CONVERTERS, (PluginType.HEADER_CONVERTER,)),
+        (_TRANSFORMATIONS, (PluginType.TRANSFORMATION,)),
+        (_PREDICATES, (PluginType.PREDICATE,)),
+        (_PROVIDERS, (PluginType.CONFIGPROVIDER,)),
+        (_POLICIES, (PluginType.CONNECTOR_CLIENT_CONFIG_OVERRIDE_POLICY,)),
+        (_EXTENSIONS, (PluginType.REST_EXTENSION,)),
+    )
+
+
+def file_plugins() -> list[Plugin]:
+    """Registry entries for the file connectors, which a worker has if ``plugin.path`` names Kafka's archive of them."""
+    return _entries(
+        (_FILE_SINKS, (PluginType.SINK,)),
+        (_FILE_SOURCES, (PluginType.SOURCE,)),
+        (_FILE_TASKS, (PluginType.TASK,)),
+    )
+
+
+def names_of_files() -> frozenset[str]:
+    """The names and aliases of the file connectors and their tasks."""
+    return frozenset(name for plugin in file_plugins() for name in (plugin.name, *plugin.aliases))
+
+
+def _entries(*tables: _Table) -> list[Plugin]:
     return [
-        Plugin(
-            name,
-            types[0].base,
-            path,
-            types=types,
-            built_in=True,
-        )
-        for table, types in (
-            (_SINKS, (PluginType.SINK,)),
-            (_SOURCES, (PluginType.SOURCE,)),
-            (_TASKS, (PluginType.TASK,)),
-            (_CONVERTERS, _BOTH_CONVERTERS),
-            (_HEADER_CONVERTERS, (PluginType.HEADER_CONVERTER,)),
-            (_TRANSFORMATIONS, (PluginType.TRANSFORMATION,)),
-            (_PREDICATES, (PluginType.PREDICATE,)),
-            (_PROVIDERS, (PluginType.CONFIGPROVIDER,)),
-            (_POLICIES, (PluginType.CONNECTOR_CLIENT_CONFIG_OVERRIDE_POLICY,)),
-            (_EXTENSIONS, (PluginType.REST_EXTENSION,)),
-        )
+        Plugin(name, types[0].base, path, types=types, built_in=True)
+        for table, types in tables
         for name, path in table.items()
     ]

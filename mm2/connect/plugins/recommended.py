@@ -12,6 +12,7 @@ from typing import Any, Final
 from mm2.config.configdef import ConfigDef, ConfigException, Recommender
 from mm2.config.values import NoSuchClass
 from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter
+from mm2.connect.plugins.limits import ClassNotAllowed
 from mm2.connect.plugins.loader import PluginLoader
 from mm2.connect.plugins.plugin import PluginType
 from mm2.connect.plugins.registry import PluginLoadError, Plugins, VersionedPluginError
@@ -47,7 +48,7 @@ def refusal(
     plugins: Plugins, name: str, kind: type[Any], key: str, loader: PluginLoader | None, error: ConnectError
 ) -> ConfigException:
     """Kafka's validation message for the class ``name`` at ``key`` whose look-up failed with ``error``."""
-    if isinstance(error, VersionedPluginError):
+    if isinstance(error, VersionedPluginError | ClassNotAllowed):
         return ConfigException(str(error))
     try:
         plugins.find(name, object, key=key, loader=loader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,11 +17,12 @@ from mm2.config.versions import InvalidVersionRange, VersionRange, version_requi
 from mm2.connect.api import Connector, Task
 from mm2.connect.errors import ConnectError
 from mm2.connect.plugins import loader as loaders
-from mm2.connect.plugins.builtin import built_in
+from mm2.connect.plugins.builtin import FILES_HINT, built_in, file_plugins, names_of_files
+from mm2.connect.plugins.limits import PluginLimits
 from mm2.connect.plugins.loader import PluginLoader, not_loadable_twice
 from mm2.connect.plugins.plugin import LISTED, Plugin, PluginType, version_of
 from mm2.connect.plugins.process.remote import RemoteSinkTask, RemoteSourceTask, remote_class
-from mm2.connect.plugins.scan import discover, plugin_locations, read_discovery
+from mm2.connect.plugins.scan import discover, names_file_archive, plugin_locations, read_discovery
 
 log = structlog.get_logger(__name__)
 
@@ -57,11 +59,17 @@ class Plugins:
         """Raises ConnectError under ``plugin.discovery=hybrid_fail`` when a plugin has no manifest."""
         self._plugins: dict[str, list[Plugin]] = {}
         self._aliases: dict[str, Sequence[str]] | None = None
+        #: None: all classes may be loaded. See :meth:`limit`.
+        self.limits: PluginLimits | None = None
         self._default_isolation = str((props or {}).get(ISOLATION_KEY) or "loader")
         for plugin in built_in():
             self._add(plugin)
         if props is not None:
-            locations = plugin_locations(split_list(str(props.get("plugin.path") or "")))
+            entries = split_list(str(props.get("plugin.path") or ""))
+            if names_file_archive(entries):
+                for plugin in file_plugins():
+                    self._add(plugin)
+            locations = plugin_locations(entries)
             for plugin in discover(locations, read_discovery(props)):
                 self._add(plugin)
                 log.info("added plugin", plugin=plugin.name, location=plugin.location)
@@ -77,8 +85,14 @@ class Plugins:
                 f"{python_class.__qualname__} cannot be registered as {kind.__name__}: it does not derive from it"
             )
         others = self._plugins.get(java_name, [])
-        self._plugins[java_name] = [plugin for plugin in others if plugin.loader is not None or plugin.kind is not kind]
+        self._plugins[java_name] = [
+            plugin for plugin in others if plugin.loader is not None or not issubclass(plugin.kind, kind)
+        ]
         self._add(Plugin.of_class(java_name, python_class, kind))
+
+    def limit(self, limits: PluginLimits) -> None:
+        """Load only the classes that the limits admit from now on. Tasks follow the rule of their connector."""
+        self.limits = limits
 
     def _add(self, plugin: Plugin) -> None:
         self._plugins.setdefault(plugin.name, []).append(plugin)
@@ -122,6 +136,8 @@ class Plugins:
             raise ConnectError(f"Configuration {key} names no class")
         wanted = _requirement(version, key)
         full = self._full_name(name, kind, key)
+        if self.limits is not None and kind is not Task:
+            self.limits.require(full, self._plugins.get(full, ()), key)
         known = [plugin for plugin in self._plugins.get(full, ()) if _may_be(plugin, kind)]
         own: Sequence[Plugin] = [plugin for plugin in known if plugin.loader is loader] if loader is not None else []
         if loader is not None and not own:
@@ -136,6 +152,13 @@ class Plugins:
                 return found
             known = [found]
         raise _wrong_version(full, wanted, [*own, *known])
+
+    def is_registered(self, name: str, kind: type[Any]) -> bool:
+        """Whether :meth:`find` finds this name or alias without importing a module that is not registered."""
+        with contextlib.suppress(ConnectError):
+            full = self._full_name(name.strip(), kind, "")
+            return any(_may_be(plugin, kind) for plugin in self._plugins.get(full, ()))
+        return False
 
     def _full_name(self, name: str, kind: type[Any], key: str) -> str:
         if name in self._plugins:
@@ -169,6 +192,8 @@ class Plugins:
         """A Python class of the environment that is not registered."""
         missing = f"Class {name} of configuration {key} could not be found"
         module_name, _, attribute = name.rpartition(".")
+        if name in names_of_files():
+            raise ConnectError(f"{missing}: {FILES_HINT}")
         if not module_name:
             raise ConnectError(f"{missing}: {self._nothing_matches(name, kind)}")
         try:
@@ -179,12 +204,15 @@ class Plugins:
             raise PluginLoadError(f"Class {name} of configuration {key} could not be loaded: {error}") from error
         if not isinstance(found, type) or not issubclass(found, kind):
             raise ConnectError(f"Class {name} of configuration {key} is not a {kind.__name__}")
+        if f"{found.__module__}:{found.__qualname__}" in {plugin.path for plugin in file_plugins()}:
+            raise ConnectError(f"{missing}: {FILES_HINT}")
         return Plugin.of_class(name, found, kind)
 
     def _nothing_matches(self, name: str, kind: type[Any]) -> str:
         if not issubclass(kind, Connector):
             return f"no {kind.__name__.lower()} is registered under this name or alias"
-        available = ", ".join(sorted({plugin.name for plugin in self if _may_be(plugin, kind)}))
+        known = {plugin.name for plugin in self if _may_be(plugin, kind) and self._is_admitted(plugin)}
+        available = ", ".join(sorted(known))
         return (
             f"Failed to find any class that implements Connector and which name matches {name}, "
             f"available connectors are: {available}"
@@ -239,6 +267,9 @@ class Plugins:
         Runs in its own process if the connector does. Raises like :meth:`new`.
         """
         connector = self._connector(connector_props)
+        if self.limits is not None and connector.name in self.limits.always:
+            # The task classes of other connectors need not be listed in addition to the connector.
+            self.limits.require(name, (), TASK_KEY)
         if self._isolation(connector_props) != PROCESS:
             return self.new(name, Task, key=TASK_KEY, loader=connector.loader)
         known = self._plugins.get(name)
@@ -298,9 +329,12 @@ class Plugins:
         """
         listed = []
         for type_ in types or LISTED:
-            of_type = [plugin for plugin in self if type_ in plugin.types and _loadable(plugin)]
+            of_type = [plug for plug in self if type_ in plug.types and self._is_admitted(plug) and _loadable(plug)]
             listed += sorted(of_type, key=lambda plugin: (plugin.name, *plugin.order))
         return listed
+
+    def _is_admitted(self, plugin: Plugin) -> bool:
+        return self.limits is None or self.limits.admits(plugin.name, self._plugins.get(plugin.name, ()))
 
     def listing(self, *, connectors_only: bool = True) -> Sequence[dict[str, str]]:
         """The body of ``GET /connector-plugins``."""

@@ -13,8 +13,10 @@ these, are imported and searched for plugin classes; nothing else of a location 
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.metadata
 import inspect
+import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +36,7 @@ log = structlog.get_logger(__name__)
 MANIFEST: Final = "mm2-plugins.txt"
 """File in a plugin location that names its plugins, one dotted path per line, where there is no ``*.dist-info``."""
 _ARCHIVES: Final = frozenset({".whl", ".zip"})
+_FILE_ARCHIVE: Final = re.compile(r"connect-file-\d[\w.-]*\.jar")
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,28 @@ class PluginLocation:
     search: tuple[Path, ...]
 
 
+def names_file_archive(entries: Iterable[str]) -> bool:
+    """Whether entries of ``plugin.path`` include Kafka's archive of the file connectors, in any version.
+
+    The archive itself is not read and need not exist: its classes ship with this package (`mm2.connect.files`). As in
+    Java, the entry may also be a folder that contains the archive.
+    """
+    for entry in entries:
+        path = Path(entry)
+        if _FILE_ARCHIVE.fullmatch(path.name):
+            return True
+        with contextlib.suppress(OSError):
+            if path.is_dir() and any(_FILE_ARCHIVE.fullmatch(child.name) for child in path.iterdir()):
+                return True
+    return False
+
+
 def plugin_locations(entries: Iterable[str]) -> list[PluginLocation]:
     """The locations of all entries of ``plugin.path``; an entry that cannot be read is logged and skipped."""
     found: dict[Path, PluginLocation] = {}
     for entry in entries:
+        if _FILE_ARCHIVE.fullmatch(Path(entry).name):
+            continue
         try:
             for location in _locations(Path(entry).absolute()):
                 found.setdefault(location.path, location)

@@ -96,7 +96,7 @@ class _WorkerParts:
     plugins: Plugins
     clients: ClientProps
     offset_store: OffsetStore
-    resolve: Callable[[Props], dict[str, str]]
+    resolve: Callable[[str, Props], dict[str, str]]
     exactly_once: bool
     cluster_name: str
     resources: Mapping[str, Any]
@@ -108,7 +108,10 @@ class _WorkerParts:
 
 
 class TaskBuilder:
-    """Builds tasks of one worker. ``resolve`` replaces provider references; source tasks receive ``resources``."""
+    """Builds tasks of one worker; source tasks receive ``resources``.
+
+    ``resolve`` replaces the provider references in a configuration of the connector of that name.
+    """
 
     def __init__(
         self,
@@ -117,7 +120,7 @@ class TaskBuilder:
         clients: ClientProps,
         offset_store: OffsetStore,
         *,
-        resolve: Callable[[Props], dict[str, str]],
+        resolve: Callable[[str, Props], dict[str, str]],
         exactly_once: bool,
         cluster_name: str,
         resources: Mapping[str, Any],
@@ -141,7 +144,7 @@ class TaskBuilder:
 
         Raises ConnectError, ConfigException or KafkaFailure; all clients are closed then.
         """
-        props = self._worker.resolve(start.connector_raw)
+        props = self._worker.resolve(start.id.connector, start.connector_raw)
         loader = self._worker.plugins.connector_loader(props)
         with self._worker.plugins.swap(loader), ExitStack() as on_failure:
             built = _Building(self._worker, start, props, loader, on_failure).task()
@@ -173,7 +176,7 @@ class _Building:
             version=props.get("connector.plugin.version"),
         )
         self._config = connector_config(props, self._connector_class)
-        self._task_props = worker.resolve(start.task_raw)
+        self._task_props = worker.resolve(start.id.connector, start.task_raw)
         self._stopping = threading.Event()
 
     def task(self) -> WorkerTask:
@@ -239,7 +242,7 @@ class _Building:
                 task,
                 consumer,
                 topics,
-                fresh_configs=lambda: MappingProxyType(self._worker.resolve(self._start.task_raw)),
+                fresh_configs=lambda: MappingProxyType(self._worker.resolve(self._id.connector, self._start.task_raw)),
                 reports_errors=queue is not None or tolerance.log_enable,
                 commit_interval_ms=self._worker.config.int("offset.flush.interval.ms"),
                 commit_timeout_ms=self._worker.config.int("offset.flush.timeout.ms"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import structlog
 
 from mm2.config.key_effects import check_effects, connector_uses
-from mm2.config.providers import ConfigTransformer, references
+from mm2.config.provider_values import ProviderValues
+from mm2.config.providers import ConfigTransformer, ConfigTransformerResult, references
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, Task
 from mm2.connect.override_policies import POLICY_KEY, ConnectorClientConfigOverridePolicy
@@ -23,6 +25,7 @@ from mm2.connect.runtime.connectors import (
     StoredTaskConfigs,
     TooManyTasks,
     WorkerConnector,
+    WorkId,
     check_count,
     connector_config,
 )
@@ -95,6 +98,8 @@ CONNECTOR_STOP_S = 5.0
 #: Timeout for fencing a connector's older tasks, as in Java.
 FENCING_S = 90.0
 _FENCE_RETRY_S = 0.5
+#: Configurations of a connector, and of its tasks, whose provider values are kept out of texts.
+_HIDDEN_CONFIGS = 8
 _COPIED_TO_TASKS = ("topics", "topics.regex")
 
 
@@ -138,7 +143,7 @@ class Worker:
             plugins,
             self.clients,
             offset_store,
-            resolve=self.resolve,
+            resolve=self._resolved,
             exactly_once=self.exactly_once,
             cluster_name=cluster_name,
             resources=resources or {},
@@ -147,6 +152,8 @@ class Worker:
         self._lock = threading.Lock()
         self._connectors: dict[str, WorkerConnector] = {}
         self._tasks: dict[ConnectorTaskId, WorkerTask] = {}
+        #: By connector, of its newest configurations.
+        self._provider_values: dict[str, deque[ProviderValues]] = {}
         self._stopping = threading.Event()
         self._committer = SourceTaskOffsetCommitter(
             config.int("offset.flush.interval.ms"), self._source_tasks, self.log_context
@@ -186,12 +193,37 @@ class Worker:
 
     def resolve(self, props: Props) -> dict[str, str]:
         """A stored configuration with its provider references resolved; keys without a value are omitted."""
-        return self._transformer.transform({key: value for key, value in props.items() if value is not None})
+        return self.resolution(props).data
 
-    def ttls(self, props: Props) -> Mapping[str, int]:
-        """How long the values of provider references are valid, in milliseconds by path; empty when none expires."""
-        given = {key: value for key, value in props.items() if value is not None}
-        return self._transformer.transform_with_ttls(given).ttls
+    def resolution(self, props: Props) -> ConfigTransformerResult:
+        """As :meth:`resolve`, with the provider values that no text may contain, and their time to live."""
+        return self._transformer.resolve({key: value for key, value in props.items() if value is not None})
+
+    @property
+    def restricted_providers(self) -> Mapping[str, bool]:
+        """The config providers of this worker, and whether their parameters limit what they read."""
+        return self._transformer.restricted
+
+    def hide(self, work: WorkId, text: str) -> str:
+        """A text about a connector of this worker or its task, with references in place of provider values."""
+        name = work.connector if isinstance(work, ConnectorTaskId) else work
+        with self._lock:
+            configs = tuple(self._provider_values.get(name, ()))
+        for values in configs:
+            text = values.hide(text)
+        return text
+
+    def _resolved(self, connector: str, props: Props) -> dict[str, str]:
+        """As :meth:`resolve`, for a connector that is started: its values are removed from the texts about it.
+
+        Those of earlier configurations may still be in use, and stay hidden.
+        """
+        result = self.resolution(props)
+        with self._lock:
+            earlier = self._provider_values.setdefault(connector, deque(maxlen=_HIDDEN_CONFIGS))
+            if result.values.settings and result.values not in earlier:
+                earlier.append(result.values)
+        return result.data
 
     # -- connectors
 
@@ -222,7 +254,7 @@ class Worker:
         The result goes to ``on_transition``, failures also to ``listener``.
         """
         try:
-            props = self.resolve(raw)
+            props = self._resolved(name, raw)
             loader = self.plugins.connector_loader(props)
             connector_config(props, self.connector_class(props))
             ineffective = check_effects(connector_uses(props))

@@ -52,6 +52,7 @@ OWN_DEFAULT = {"key.serializer", "value.serializer", "key.deserializer", "value.
 OURS = {
     "decompression.max.bytes",
     "connector.client.config.override.allowlist",
+    "plugin.allowed.classes",
     "plugin.isolation",
     "tombstone.dead.groups.enabled",
     *REST_LIMITS_CONFIG.names,

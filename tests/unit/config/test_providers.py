@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mm2.config.configdef import ConfigException
-from mm2.config.providers import ConfigTransformer, references
+from mm2.config.providers import AllowedPaths, ConfigTransformer, ProviderError, references
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +85,66 @@ def test_allowed_paths_restrict_a_provider(provider: dict[str, str], secrets: Pa
     for outside in (tmp_path, secrets / ".." / "outside", f"{secrets}x"):
         with pytest.raises(ConfigException, match=r"not below one of allowed\.paths"):
             transform(props, f"${{{name}:{outside}:{key}}}")
+
+
+@pytest.mark.parametrize("provider", [FILE, DIRECTORY])
+def test_links_are_resolved_before_allowed_paths_are_checked(
+    provider: dict[str, str], secrets: Path, tmp_path: Path
+) -> None:
+    name = provider["config.providers"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.properties").write_text("user=eve\n")
+    (secrets / "out").symlink_to(tmp_path / "other")
+    (secrets / "out.properties").symlink_to(tmp_path / "other" / "a.properties")
+    (secrets / "in.properties").symlink_to(secrets / "a.properties")
+    (tmp_path / "to-secrets").symlink_to(secrets)
+    # The allowed path may be a link itself.
+    props = {**provider, f"config.providers.{name}.param.allowed.paths": str(tmp_path / "to-secrets")}
+    inside = f"{secrets}/in.properties:user" if name == "file" else f"{secrets}:in.properties"
+    assert transform(props, f"${{{name}:{inside}}}")
+    outside = (
+        (f"{secrets}/out.properties:user", f"{secrets}/out/a.properties:user", f"{secrets}/../other/a.properties:user")
+        if name == "file"
+        else (f"{secrets}:out.properties", f"{secrets}/out:a.properties")
+    )
+    for reference in outside:
+        with pytest.raises(ConfigException, match=r"not below one of allowed\.paths"):
+            transform(props, f"${{{name}:{reference}}}")
+
+
+def test_a_link_that_is_replaced_after_the_check_has_no_effect(secrets: Path, tmp_path: Path) -> None:
+    allowed = AllowedPaths.of({"allowed.paths": str(secrets)})
+    admitted = allowed.admit(str(secrets / "a.properties"))
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "evil" / "a.properties").write_text("user=eve\n")
+    secrets.rename(tmp_path / "moved")
+    secrets.symlink_to(tmp_path / "evil")
+    with pytest.raises(ProviderError, match=r"not below one of allowed\.paths"):
+        allowed.read(admitted)
+
+
+@pytest.mark.timeout(20)
+def test_only_regular_files_of_a_limited_size_are_read(secrets: Path) -> None:
+    os.mkfifo(secrets / "pipe")
+    (secrets / "big").write_bytes(b"k=" + b"v" * 1024 * 1024)
+    props = {**FILE, "config.providers.file.param.allowed.paths": f"{secrets},/dev"}
+    for name, reason in (("pipe", "is not a regular file"), ("big", "is larger than 1048576 bytes")):
+        with pytest.raises(ConfigException, match=reason):
+            transform(props, f"${{file:{secrets}/{name}:k}}")
+    for path in (secrets, "/dev/zero"):
+        with pytest.raises(ConfigException, match=r"is not a regular file|Is a directory"):
+            transform(props, f"${{file:{path}:k}}")
+
+
+def test_a_provider_reports_whether_it_is_restricted(secrets: Path) -> None:
+    for props, key, value in (
+        (FILE, "file.param.allowed.paths", str(secrets)),
+        (DIRECTORY, "dir.param.allowed.paths", str(secrets)),
+        (ENVIRONMENT, "env.param.allowlist.pattern", "MM2_.*"),
+    ):
+        (name,) = ConfigTransformer.from_props(props).restricted
+        assert ConfigTransformer.from_props(props).restricted == {name: False}
+        assert ConfigTransformer.from_props({**props, f"config.providers.{key}": value}).restricted == {name: True}
 
 
 def test_allowed_paths_must_be_absolute_and_exist(tmp_path: Path) -> None:

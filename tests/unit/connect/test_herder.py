@@ -238,7 +238,7 @@ def test_log_lines_of_a_start_contain_the_flow() -> None:
 
 def test_only_source_connectors_have_older_tasks_to_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = herder()
-    sink = "org.apache.kafka.connect.file.FileStreamSinkConnector"
+    sink = "org.apache.kafka.connect.tools.VerifiableSinkConnector"
     state = ClusterConfigState(connector_configs={"c": {"connector.class": sink}})
     monkeypatch.setattr(instance._config_store, "snapshot", lambda: state)
     instance._member._member_id = "m"

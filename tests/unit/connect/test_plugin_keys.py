@@ -15,7 +15,7 @@ PLUGINS = Plugins()
 
 
 def values(**props: str) -> dict[str, ConfigValue]:
-    given = {"name": "n", "connector.class": "FileStreamSource"} | {k.replace("__", "."): v for k, v in props.items()}
+    given = {"name": "n", "connector.class": "VerifiableSource"} | {k.replace("__", "."): v for k, v in props.items()}
     definition = with_plugins(SOURCE_CONNECTOR_CONFIG, PLUGINS, given, WORKER)
     return {value.name: value for value in definition.config_values(given)}
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from mm2.config.providers import ConfigTransformerResult
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, DataError
 from mm2.connect.errors import BadRequest, Forbidden
@@ -26,6 +27,7 @@ from tests.unit.connect.test_internal_requests import Leader, leader
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 TASK = ConnectorTaskId("c", 0)
+FILES = {"plugin.path": "libs/connect-file-4.3.0.jar"}
 FILE_SOURCE = {"connector.class": "FileStreamSource", "file": "f", "topic": "t"}
 MIRROR_SOURCE = {"connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector"}
 
@@ -46,7 +48,7 @@ def worker_config(**settings: str) -> WorkerConfig:
 
 
 def worker(**settings: str) -> Worker:
-    return Worker("w", worker_config(**settings), Plugins(), FileOffsetStore(Path("unused")), cluster_name="T")
+    return Worker("w", worker_config(**settings), Plugins(FILES), FileOffsetStore(Path("unused")), cluster_name="T")
 
 
 # -- the group and its config topic
@@ -279,7 +281,8 @@ def test_a_connector_is_restarted_when_a_secret_expires_unless_config_action_rel
             return
 
     instance, restarts = worker(), list[tuple[str, float]]()
-    monkeypatch.setattr(instance, "ttls", lambda _props: {"path": 2000})
+    expiring = ConfigTransformerResult({}, {"path": 2000})
+    monkeypatch.setattr(instance, "resolution", lambda _props: expiring)
 
     def restart(name: str, delay_s: float) -> Any:
         restarts.append((name, delay_s))

@@ -8,23 +8,75 @@ import io
 import pytest
 
 from mm2.cli.evidence import write_report
-from mm2.failover.evidence import FailoverReport, FoundBy, GroupEvidence, Outcome, PartitionEvidence
+from mm2.failover.evidence import (
+    FailoverReport,
+    FoundBy,
+    GroupEvidence,
+    Outcome,
+    PartitionEvidence,
+    RecordCount,
+    SourceTail,
+)
 
 P0 = PartitionEvidence("t", 0, "A.t", 90, 80, 100, None, 85)
 REPORT = FailoverReport("failover", "A->B", False, 20_000, "connection refused", 5_000, [P0])
 
 
 def test_counts_of_missing_records_and_of_records_from_other_producers() -> None:
-    assert (P0.missing, P0.others) == (10, 5)
-    assert dataclasses.replace(P0, unmarked=4).missing == 6, "the target has records after the ledger's position"
-    assert dataclasses.replace(P0, end=80).missing == 0, "the known end offset is older than the position"
-    assert (dataclasses.replace(P0, end=None).missing, dataclasses.replace(P0, target_end=None).others) == (None, None)
+    assert (P0.missing, P0.others) == (RecordCount(10, 10), 5)
+    assert dataclasses.replace(P0, unmarked=4).missing.exact == 6, "the target has records after the ledger's position"
+    assert dataclasses.replace(P0, end=80).missing.exact == 0, "the known end offset is older than the position"
+    assert dataclasses.replace(P0, end=None).missing == RecordCount(0, None)
+    assert dataclasses.replace(P0, target_end=None).others is None
+
+
+def test_records_of_changed_partitions_are_missing_only_as_far_as_they_were_counted() -> None:
+    changed = dataclasses.replace(P0, is_changed=True)
+    assert (changed.missing, changed.dropped) == (RecordCount(0, 10), None)
+    counted = dataclasses.replace(changed, unmarked=2, tail=SourceTail(93, 3, 4, 100))
+    assert (counted.missing, counted.dropped, counted.next_offset) == (RecordCount(3, 3), 4, 93)
+    partly = dataclasses.replace(changed, tail=SourceTail(90, 3, 1, 94, "no more time"))
+    assert (partly.missing, partly.dropped, partly.tail_note) == (RecordCount(3, 9), None, "no more time")
+    unlocated = dataclasses.replace(changed, unmarked=2, tail=SourceTail(90, 0, 0, 90, "other transformations"))
+    assert unlocated.missing == RecordCount(0, 8), "each record on the target has an offset of the source"
+    done = dataclasses.replace(changed, end=90)
+    assert (done.missing, done.dropped) == (RecordCount(0, 0), 0)
 
 
 def test_the_sum_is_unknown_if_one_end_offset_is_unknown() -> None:
-    assert REPORT.missing == 10
+    assert REPORT.missing.exact == 10
     report = dataclasses.replace(REPORT, partitions=[P0, dataclasses.replace(P0, end=None)])
-    assert (report.missing, report.missing_at_least) == (None, 10)
+    assert report.missing == RecordCount(10, None)
+
+
+def test_counts_are_printed_with_their_bounds() -> None:
+    texts = [RecordCount(*bounds).of("record") for bounds in ((1, 1), (0, 0), (0, 1_000), (2, 3), (4, None))]
+    assert texts == ["1 record", "0 records", "at most 1,000 records", "2 to 3 records", "at least 4 records"]
+    assert [bool(RecordCount(*bounds)) for bounds in ((0, 0), (0, None), (0, 1), (1, None))] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tail", "line"),
+    [
+        (SourceTail(92, 3, 5, 100), "t-0: offsets 92-99, 3 records to be copied and 5 to be dropped"),
+        (SourceTail(99, 0, 1, 100), "t-0: offset 99, 0 records to be copied and 1 to be dropped"),
+        (SourceTail(90, 2, 1, 93, "too slow"), "t-0: offsets 90-99, 2 to 9 records to be copied: too slow"),
+        (
+            None,
+            "t-0: offsets 90-99, at most 10 records to be copied: which of them the transformations would drop is not known",
+        ),
+        (SourceTail(100, 0, 0, 100), None),
+    ],
+)
+def test_the_range_on_the_source_shows_what_would_be_dropped(tail: SourceTail | None, line: str | None) -> None:
+    out = io.StringIO()
+    write_report(out, dataclasses.replace(REPORT, partitions=[dataclasses.replace(P0, is_changed=True, tail=tail)]))
+    assert [text.strip() for text in out.getvalue().splitlines() if text.startswith("  t-0:")] == [line] * bool(line)
 
 
 def test_seconds_at_risk_count_from_the_last_contact_with_an_unreachable_source() -> None:

@@ -46,7 +46,8 @@ def test_records_of_the_session_before_count_as_copied(monkeypatch: pytest.Monke
         source=None,
         target=SimpleNamespace(list_offsets=lambda asked: dict.fromkeys(asked, OffsetInfo(154, -1, 5))),
         client=lambda *_: nullcontext(),
+        changed_by=[],
     )
     (found,) = partitions_of(sides, [SOURCE])
     assert [question.ended for question in asked] == [(BEFORE,)]
-    assert (found.copied, found.target_offset, found.unmarked, found.missing) == (50, 154, 4, 6)
+    assert (found.copied, found.target_offset, found.unmarked, found.missing.exact) == (50, 154, 4, 6)

@@ -83,3 +83,17 @@ def test_an_exception_of_a_user_class_is_reported_with_its_name() -> None:
         ConfigException, match=f"{own} of configuration topic.filter.class cannot be configured: KeyError"
     ):
         plans(**{"A->B.topic.filter.class": own})
+
+
+def test_an_error_of_a_connector_shows_the_reference(tmp_path: Path) -> None:
+    (tmp_path / "values").write_text("url=ftp://s3cr3t-host/x\nregex=(s3cr3t-name\n")
+    given = {
+        "config__providers": "f",
+        "config__providers__f__class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+    }
+    for key, value in (("topics", "regex"), ("groups", "regex"), ("key.converter", "url")):
+        reference = f"${{f:{tmp_path}/values:{value}}}"
+        with pytest.raises(ConfigException) as caught:
+            plans(**given, **{f"A->B.{key}": reference})
+        assert "s3cr3t" not in str(caught.value)
+        assert reference in str(caught.value)

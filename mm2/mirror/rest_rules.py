@@ -1,0 +1,93 @@
+"""What clients of the REST interface of a MirrorMaker process may configure: less than the properties file.
+
+The file belongs to the operator, who can run any code in the process anyway. A client of REST may change connectors, but
+a class name is code that runs in the process, and a reference to a config provider is a file or a variable of the
+process. Java's MirrorMaker has no such interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mm2.config.config_infos import ConfigInfos
+from mm2.config.mirrormaker import ALLOWED_CLASSES_KEY
+from mm2.config.providers import references
+from mm2.connect.errors import BadRequest
+from mm2.connect.herder.answers import Created
+from mm2.connect.herder.interface import Herder
+from mm2.connect.herder.requests import StagedFuture
+from mm2.connect.plugins.limits import EVERY_CLASS
+from mm2.connect.stores.config_state import Props, TargetState
+from mm2.mirror.plugins import CLASS_KEYS, ships
+
+
+@dataclass(frozen=True)
+class RestRules:
+    """The rules of one flow; both functions return the current state, since the file may change.
+
+    Classes of the Connect runtime are limited by :class:`~mm2.connect.plugins.limits.PluginLimits`.
+    """
+
+    #: The classes that the file admits.
+    classes: Callable[[], frozenset[str]]
+    #: The configurations that the file contains, by connector: references not resolved.
+    written: Callable[[], Mapping[str, Mapping[str, str]]]
+    #: By config provider: whether its parameters limit what it reads.
+    providers: Mapping[str, bool]
+
+    def check(self, name: str, config: Props) -> None:
+        """Raises BadRequest for a class or a reference that REST must not set."""
+        own = self.written().get(name, {})
+        for key, value in config.items():
+            if value is None or value == own.get(key):
+                continue
+            self._check_references(key, value)
+            self._check_class(key, value)
+
+    def _check_references(self, key: str, text: str) -> None:
+        for provider, _, _ in references(text):
+            if not self.providers.get(provider, True):
+                raise BadRequest(
+                    f"{key} refers to the config provider {provider}, which may read everything that the process can read: "
+                    f"set config.providers.{provider}.param.allowed.paths (or allowlist.pattern of an "
+                    "EnvVarConfigProvider) in the properties file to use it through REST."
+                )
+
+    def _check_class(self, key: str, text: str) -> None:
+        if key not in CLASS_KEYS or ships(key, text):
+            return
+        if self.classes().isdisjoint({text.strip(), EVERY_CLASS}):
+            raise BadRequest(
+                f"Class {text} of configuration {key} is not allowed in a MirrorMaker process: add it to "
+                f"{ALLOWED_CLASSES_KEY} in the properties file."
+            )
+
+
+class RestrictedHerder:
+    """A herder that checks the configurations it is given by :class:`RestRules`; otherwise like the wrapped one."""
+
+    def __init__(self, herder: Herder, rules: RestRules) -> None:
+        self._herder = herder
+        self._rules = rules
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._herder, name)
+
+    def put_connector_config(
+        self, name: str, config: Props, *, allow_replace: bool, target_state: TargetState | None = None
+    ) -> StagedFuture[Created]:
+        """See Herder. Raises BadRequest."""
+        self._rules.check(name, config)
+        return self._herder.put_connector_config(name, config, allow_replace=allow_replace, target_state=target_state)
+
+    def patch_connector_config(self, name: str, patch: Props) -> StagedFuture[Created]:
+        """See Herder. Raises BadRequest."""
+        self._rules.check(name, patch)
+        return self._herder.patch_connector_config(name, patch)
+
+    def validate_connector_config(self, config: Props) -> StagedFuture[ConfigInfos]:
+        """See Herder. Raises BadRequest."""
+        self._rules.check(config.get("name") or "", config)
+        return self._herder.validate_connector_config(config)

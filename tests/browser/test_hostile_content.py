@@ -1,0 +1,220 @@
+"""A flow full of hostile texts, through every view, read-only command and report: nothing is executed, nothing breaks.
+
+Given two brokers and a process. Groups, client ids, metadata of offsets, headers, connectors, their error texts, heartbeats and source
+offsets contain HTML, terminal escapes, formulas, forged lines and very long names. Brokers restrict the names of topics, and nothing
+else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from playwright.sync_api import Page, expect
+from prometheus_client.parser import text_string_to_metric_families
+
+from mm2.cli.mm2 import parser
+from mm2.mirror.formats import Heartbeat
+from tests.browser.dashboard_flow import FLOW, PATIENCE_S, SOURCE, TARGET, DashboardFlow, start_dashboard_flow
+from tests.integration.mirror_process import ROOT
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
+
+HTML = """<img src=x onerror="window.hurt = 1">'"><script>window.hurt = 1</script>{{ 7 * 7 }}"""
+TERMINAL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u200b\u2066\r\x08"
+FORGED = "quiet\nforged->line  RUNNING  nothing is lost\n"
+FORMULA = '=HYPERLINK("http://x","y")'
+LONG = "long-" + "x" * 30_000
+GROUPS = (HTML, TERMINAL, FORGED, FORMULA, "@SUM(1)", "-1+1", LONG)
+#: As in Java, names of connectors contain no control characters of ISO 8859.
+CONNECTOR = f"{HTML} \u202egnp.exe\u200b\u2066 {FORMULA}"
+VIEWS = ("", "partitions", "groups", "gaps", "connectors", "workers", "spark", "configuration")
+EXECUTED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+#: Arguments of each verb that changes nothing; FILE and FLOW are replaced.
+READ_ONLY: dict[str, list[list[str]]] = {
+    "client": [
+        ["heartbeat-topics", "FILE", "--cluster", TARGET],
+        ["checkpoint-topics", "FILE", "--cluster", TARGET],
+        ["upstream-clusters", "FILE", "--cluster", TARGET],
+        ["remote-topics", "FILE", "--cluster", TARGET],
+        ["hops", "FILE", SOURCE, "--cluster", TARGET],
+        ["translate-offsets", "FILE", SOURCE, "--groups", "(?s).*", "--cluster", TARGET],
+        ["translate-offsets", "FILE", SOURCE, "--groups", "(?s).*", "--cluster", TARGET, "--json"],
+        ["translate-offsets", "FILE", SOURCE, "--groups", "(?s).*", "--cluster", TARGET, "--csv"],
+        ["translate-offsets", "FILE", SOURCE, TERMINAL, "--cluster", TARGET],
+    ],
+    "config": [["FILE"], ["FILE", "--json"]],
+    "failback": [["FILE", "FLOW", "--dry-run"], ["FILE", "FLOW", "--dry-run", "--json"]],
+    "failover": [["FILE", "FLOW", "--dry-run"], ["FILE", "FLOW", "--dry-run", "--json"]],
+    "gaps": [["FILE", "FLOW"], ["FILE", "FLOW", "--json"]],
+    "groups": [["FILE", "FLOW"], ["FILE", "FLOW", "--json"]],
+    "heartbeats": [["FILE"], ["FILE", "--json"]],
+    "lag": [["FILE", "FLOW"], ["FILE", "FLOW", "--json"]],
+    "offsets": [["list", "FILE", "FLOW"], ["list", "FILE", "FLOW", "--json"], ["delete", "FILE", "FLOW", "--dry-run"]],
+    "plan": [["FILE"], ["FILE", "--json"], ["FILE", "FLOW", "--rights"]],
+    "processes": [[], ["--json"]],
+    "promote": [["FILE", "FLOW", "--dry-run"]],
+    "status": [["FILE"], ["FILE", "FLOW"], ["FILE", "--json"]],
+    "throttle": [["FILE", "FLOW"], ["FILE", "FLOW", "--json"]],
+    "verify": [["FILE", "FLOW", "--topic", "hostile", "--html", "REPORT"]],
+    "version": [[], ["--json"]],
+}
+CHANGING = {"pause", "resume", "restart", "stop"}
+NOT_OF_A_CLUSTER = {"completion", "demo", "hash-password", "token", "ui"}
+
+
+def test_every_verb_is_either_run_here_or_changes_something() -> None:
+    (verbs,) = [one for one in parser()._actions if isinstance(one, argparse._SubParsersAction)]
+    assert set(verbs.choices) == READ_ONLY.keys() | CHANGING | NOT_OF_A_CLUSTER
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardFlow]:
+    """A running flow of its own, with one more topic."""
+    with start_dashboard_flow(tmp_path_factory.mktemp("hostile"), topics=("hostile",)) as shop:
+        yield shop
+
+
+def commit(flow: DashboardFlow, group: str) -> None:
+    """Commit an offset for a group, with metadata and a client id."""
+    consumer = Consumer(
+        {"bootstrap.servers": flow.source.bootstrap, "group.id": group, "client.id": TERMINAL.strip("\r\x08")}
+    )
+    try:
+        at = TopicPartition("orders", 0, 10, metadata=(HTML + TERMINAL)[:3000])
+        consumer.commit(offsets=[at], asynchronous=False)
+    finally:
+        consumer.close()
+
+
+@pytest.fixture(scope="module")
+def hostile(shop: DashboardFlow) -> DashboardFlow:
+    """The flow, with hostile texts wherever a client can put them."""
+    for group in GROUPS:
+        commit(shop, group)
+    producer = Producer({"bootstrap.servers": shop.source.bootstrap, "client.id": HTML, "message.max.bytes": 1_000_000})
+    producer.produce("hostile", HTML.encode(), key=TERMINAL.encode(), headers=[(HTML, b"1"), (TERMINAL, b"2")])
+    producer.produce("hostile", b"value", headers=[("x" * 900_000, FORMULA.encode())])
+    assert producer.flush(PATIENCE_S) == 0
+    target = Producer({"bootstrap.servers": shop.target.bootstrap})
+    beat = Heartbeat(TERMINAL, HTML, 1)
+    target.produce("heartbeats", beat.value(), key=beat.key(), partition=0)
+    key = json.dumps([CONNECTOR, {"cluster": SOURCE, "partition": 0, "topic": TERMINAL + FORGED}])
+    target.produce(f"mm2-offsets.{SOURCE}.internal", b'{"offset":1}', key=key.encode())
+    # On the target only: a difference that `mm2 verify` reports with the texts of the record.
+    target.produce(f"{SOURCE}.hostile", TERMINAL.encode(), key=HTML.encode(), headers=[(TERMINAL, HTML.encode())])
+    assert target.flush(PATIENCE_S) == 0
+    config = {
+        "connector.class": "FileStreamSink",
+        "topics": f"{SOURCE}.hostile",
+        "file": f"/nowhere/{HTML}{TERMINAL}{FORGED}/{FORMULA}",
+    }
+    wait_until(
+        lambda: (
+            shop.ask("POST", "/connectors", json={"name": CONNECTOR, "config": config}).status_code in {201, 409}
+            and CONNECTOR in shop.ask("GET", "/connectors").json()
+        ),
+        PATIENCE_S,
+        detail=shop.process.tail,
+    )
+    wait_until(lambda: any(LONG in group for group in checkpoints(shop)), 2 * PATIENCE_S, detail=shop.process.tail)
+    return shop
+
+
+def run(flow: DashboardFlow, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(flow.file.parent), "COLUMNS": "200"}
+    command = [sys.executable, "-P", "-m", "mm2.cli.mm2", *arguments]
+    return subprocess.run(command, capture_output=True, check=False, timeout=20 * PATIENCE_S, env=environment)
+
+
+def checkpoints(flow: DashboardFlow) -> set[str]:
+    done = run(
+        flow,
+        *("client", "translate-offsets", str(flow.file), SOURCE, "--groups", "(?s).*", "--cluster", TARGET, "--json"),
+    )
+    return {row["group"] for row in json.loads(done.stdout or b"[]")}
+
+
+def test_no_command_writes_what_a_terminal_executes(hostile: DashboardFlow, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    places = {"FILE": str(hostile.file), "FLOW": FLOW, "REPORT": str(report)}
+    calls = [
+        [verb, *(places.get(argument, argument) for argument in arguments)]
+        for verb, lists in READ_ONLY.items()
+        for arguments in lists
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(lambda call: run(hostile, *call), calls))
+    for call, done in zip(calls, outcomes, strict=True):
+        for output in (done.stdout.decode(), done.stderr.decode()):
+            found = {char for char in output if char not in "\n\t" and unicodedata.category(char) in EXECUTED}
+            assert not found, (call, found)
+            assert "Traceback" not in output, (call, output)
+            assert not [line for line in output.splitlines() if line.startswith("forged->line")], call
+            assert max(map(len, output.splitlines()), default=0) < 2_000_000, call
+        assert done.returncode in {0, 1, 2}, (call, done.stderr)
+        if "--json" in call:
+            assert json.loads(done.stdout), call
+    assert checkpoints(hostile) >= set(GROUPS)
+    assert report.exists()
+    assert "<script>window" not in report.read_text()
+    assert "<img src=x" not in report.read_text()
+
+
+def test_a_csv_file_has_no_formulas_and_is_exact_on_request(hostile: DashboardFlow) -> None:
+    question = ("client", "translate-offsets", str(hostile.file), SOURCE, "--groups", "(?s).*", "--cluster", TARGET)
+    done = run(hostile, *question, "--csv")
+    rows = list(csv.reader(io.StringIO(done.stdout.decode())))
+    assert len(rows) >= len(GROUPS)
+    assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
+    assert b"names are escaped" in done.stderr
+    exact = run(hostile, *question, "--csv", "--exact")
+    names = {row[0] for row in csv.reader(io.StringIO(exact.stdout.decode(), newline=""))}
+    assert names >= set(GROUPS)
+    assert exact.stderr == b""
+
+
+def test_metrics_and_the_log_can_be_parsed(hostile: DashboardFlow) -> None:
+    text = httpx.get(f"{hostile.url}/metrics", timeout=PATIENCE_S, trust_env=False).text
+    labels = {
+        value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        for value in one.labels.values()
+    }
+    assert labels >= {HTML, FORMULA}
+    overview = httpx.get(f"{hostile.url}/overview", timeout=PATIENCE_S, trust_env=False)
+    assert HTML in overview.text.encode().decode("unicode_escape", errors="replace") or overview.is_success
+    for line in hostile.process.log.read_text().splitlines():
+        assert not [char for char in line if char != "\t" and unicodedata.category(char) in EXECUTED], line[:300]
+
+
+def test_the_dashboard_shows_texts_and_executes_none(hostile: DashboardFlow, page: Page) -> None:
+    for view in VIEWS:
+        page.goto(f"{hostile.ui}{view}")
+        expect(page.locator("main")).to_be_visible()
+        assert page.evaluate("() => window.hurt") is None, view
+        assert page.locator("main img, main script").count() == 0, view
+    page.goto(f"{hostile.ui}groups")
+    expect(page.locator("main").get_by_text(FORMULA).first).to_be_visible()
+    expect(page.locator("main").get_by_text("<img src=x").first).to_be_visible()
+    page.goto(f"{hostile.ui}connectors")
+    expect(page.locator("main").get_by_text("<img src=x").first).to_be_visible()
+    assert page.evaluate("() => window.hurt") is None
+    # A very long name does not make the page wider than the window.
+    page.goto(f"{hostile.ui}groups")
+    assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth + 1")
