@@ -466,3 +466,13 @@ def test_unauthenticated_clients_cannot_start_any_number_of_health_checks(start:
     assert rest.herder.waiting < 5
     rest.herder.hang = False
     assert rest.ask("GET", "/health").status == 200
+
+
+def test_a_preflight_request_does_not_show_which_paths_exist(start: Start) -> None:
+    rest = start({"rest.unauthenticated.access": "none", "access.control.allow.origin": "http://good.example"})
+    asked = {"Origin": "http://good.example", "Access-Control-Request-Method": "POST"}
+    known, unknown = (rest.ask("OPTIONS", path, headers=asked) for path in ("/connectors", "/nope"))
+    for answer in (known, unknown):
+        assert (answer.status, answer.body) == (200, b"")
+        assert answer.headers["access-control-allow-methods"] == "GET,POST,HEAD"
+        assert "allow" not in answer.headers
