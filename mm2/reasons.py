@@ -34,3 +34,26 @@ class OffsetReason:
 
     def __str__(self) -> str:
         return self.message
+
+
+class SparkDownCode(StrEnum):
+    """Why a process cannot start a Spark task; also values of fields in JSON and logs."""
+
+    STARTING = "starting"  # for an unusually long time
+    START_FAILED = "start_failed"  # it is retried
+    JVM_DIED = "jvm_died"
+    JVM_HANGS = "jvm_hangs"  # it does not respond
+    APPLICATION_ENDED = "application_ended"
+    EXECUTOR_STOPPED = "executor_stopped"  # Spark runs and starts no task
+    NO_EXECUTOR = "no_executor"  # the cluster has not started one
+
+
+@dataclass(frozen=True, slots=True)
+class SparkDown:
+    """Why a process cannot start a Spark task. The message is one sentence without a full stop."""
+
+    code: SparkDownCode
+    message: str
+
+    def __str__(self) -> str:
+        return self.message

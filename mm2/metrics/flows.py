@@ -30,7 +30,10 @@ SECONDS_AT_RISK: Final = Metric(
     _FLOW,
 )
 RECORDS_AT_RISK: Final = Metric(
-    "mm2_flow_records_at_risk", MetricType.GAUGE, "Records of the source that are not on the target.", _FLOW
+    "mm2_flow_records_at_risk",
+    MetricType.GAUGE,
+    "Records of the source that are not on the target and have not been dropped by transformations: its offsets from the position on.",
+    _FLOW,
 )
 BYTES_AT_RISK: Final = Metric(
     "mm2_flow_bytes_at_risk",
@@ -123,7 +126,9 @@ BATCHES: Final = Metric(
     MetricType.COUNTER,
     "Record batches by path: passthrough, or the reason for re-encoding (compacted, log_append_time, old_format, "
     "begun, merged, too_large, refused, transformed). Small batches that are merged later, while they wait for a request, count as "
-    "passthrough.",
+    "passthrough. A batch of which transformations and converters change and drop no record is passed on and counts as "
+    "passthrough; transformed are those of which they change or drop some, and those that have to be encoded for another reason. A "
+    "batch of which they drop every record is not counted.",
     (*_FLOW, "path"),
 )
 GAPS: Final = Metric(
@@ -187,7 +192,7 @@ TASK_UP: Final = Metric(
     "1 while the task is RUNNING on any worker, else 0.",
     (*_FLOW, "connector", "task"),
 )
-SPARK_UP: Final = Metric("mm2_spark_up", MetricType.GAUGE, "1 while Spark of this process is running, else 0.")
+SPARK_UP: Final = Metric("mm2_spark_up", MetricType.GAUGE, "1 while Spark of this process can start tasks, else 0.")
 MICRO_BATCHES: Final = Metric(
     "mm2_spark_micro_batches_total",
     MetricType.COUNTER,

@@ -157,9 +157,9 @@ class MirrorMaker:
                 "",
                 "dedicated.mode.enable.internal.rest = true needs a port for the other processes to reach",
             )
-        self._rest = FlowsRest(config, apps, file, failing=self._failing_lanes) if serves_rest(config) else None
         # Creating the engine is cheap, only its start is not; a flow that starts to copy later uses the same one.
         self._engine = CopyEngine(config.spark_props())
+        self._rest = FlowsRest(config, apps, file, failing=self._failing_lanes) if serves_rest(config) else None
         self.checkpoint_latencies = CheckpointLatencies()
         self.flows: list[Flow] = []
         self._leaving: list[Flow] = []  # while they are being stopped

@@ -188,8 +188,9 @@ def spark_view(engine: CopyEngine, flows: Sequence[str]) -> SparkView:
         for flow in flows
         for lane in engine.flow_status(flow).lanes
     )
-    spark = engine.spark
-    return SparkView(spark.is_up, spark.unavailable_reason, engine.master, spark.application_id, lanes)
+    spark, down = engine.spark, engine.down
+    code = None if down is None else down.code
+    return SparkView(spark.is_up and down is None, str(down or ""), engine.master, spark.application_id, lanes, code)
 
 
 def _is_same(flow: WatchedFlow, other: WatchedFlow | None) -> bool:

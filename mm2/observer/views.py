@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import STAGES
-from mm2.reasons import OffsetReasonCode
+from mm2.reasons import OffsetReasonCode, SparkDownCode
 
 __all__ = [
     "STAGES",
@@ -223,13 +223,14 @@ class LaneView:
 
 @dataclass(frozen=True, slots=True)
 class SparkView:
-    """The Spark of this process."""
+    """The Spark of this process. ``up``: it can start tasks; otherwise ``trouble`` is the message of ``down``."""
 
     up: bool
     trouble: str = ""
     master: str = ""
     application_id: str = ""
     lanes: tuple[LaneView, ...] = ()
+    down: SparkDownCode | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ import structlog
 
 from mm2.copy import channel
 from mm2.copy.driver.batch import ExecutorConnection
-from mm2.copy.driver.engine import spark_props
 from mm2.copy.driver.identity import DriverIdentity
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
 from mm2.copy.driver.server import ChannelServer
+from mm2.copy.driver.settings import spark_props
 from mm2.copy.driver.spark import Spark, failure_of
 from mm2.copy.spec import Assignment
 from mm2.verify.findings import Findings

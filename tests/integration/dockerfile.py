@@ -102,7 +102,7 @@ class Builder:
 
     def _begin(self, rest: str) -> Image:
         base, _, name = rest.partition(" AS ")
-        if base != _BASE:
+        if base.partition("@")[0] != _BASE:
             raise DockerfileFailed(f"FROM {base}: only {_BASE} can be made here.")
         root = self._folder / (name or "final")
         subprocess.run(["cp", "-a", str(self._base), str(root)], check=True)

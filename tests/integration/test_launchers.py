@@ -25,7 +25,7 @@ def clone(tmp_path: Path) -> Path:
     """A clone without a virtual environment, in a folder whose name contains a space."""
     folder = tmp_path / "my clone"
     folder.mkdir()
-    for name in ("bin", "setup.cfg", "constraints.txt"):
+    for name in ("bin", "conf", "setup.cfg"):
         copy = shutil.copytree if (_REPOSITORY / name).is_dir() else shutil.copy
         copy(_REPOSITORY / name, folder / name)
     return folder
@@ -69,7 +69,9 @@ def test_old_python_is_reported(clone: Path) -> None:
 
 
 def test_a_failed_setup_is_repeated(clone: Path, tmp_path: Path) -> None:
-    (clone / "constraints.txt").write_text("no-such-package-of-ours==1\n")
+    (clone / "conf" / "requirements.txt").write_text(
+        f"setuptools==0 --hash=sha256:{64 * '0'}\nno-such-package-of-ours==1 --hash=sha256:{64 * '0'}\n"
+    )
     nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
     first = _run(clone / "bin" / "setup", **nowhere)
     assert first.returncode == 1

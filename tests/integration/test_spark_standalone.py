@@ -180,6 +180,7 @@ def test_the_whole_program_runs_on_a_cluster(
             "west->east.enabled": "false",
             "copy.batch.duration.ms": "4000",
             **cluster.props,
+            "spark.authenticate": "false",  # the master is on loopback
         }
         process = MirrorProcess(write_config(tmp_path / "mm2.properties", props), tmp_path / "mm2.log", "west")
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import configparser
 import importlib.metadata
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,9 @@ FIXED_IN = [
 ]
 
 
+HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
+
+
 def options() -> configparser.ConfigParser:
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
@@ -70,6 +74,20 @@ def pins() -> dict[str, Version]:
             (pin,) = requirement.specifier
             assert pin.operator == "==", line
             found[canonicalize_name(requirement.name)] = Version(pin.version)
+    return found
+
+
+def hashes() -> dict[str, list[str]]:
+    """The hashes of each ``name==version`` in conf/requirements.txt."""
+    found: dict[str, list[str]] = {}
+    for line in (ROOT / "conf" / "requirements.txt").read_text().splitlines():
+        words = line.removesuffix("\\").split()
+        if line and not line.startswith(("#", " ")):
+            name, _, version = words.pop(0).partition("==")
+            last = found.setdefault(f"{canonicalize_name(name)}=={version}", [])
+        if not line.startswith("#"):
+            assert all(HASH.fullmatch(word) for word in words), line
+            last += words
     return found
 
 
@@ -118,6 +136,38 @@ def test_no_pinned_or_allowed_version_has_a_known_vulnerability() -> None:
         assert least(asked.get(name, SpecifierSet()), fixed) >= Version(fixed), (
             f"setup.cfg lets {name} in with {advisory}"
         )
+
+
+def test_every_pinned_package_has_hashes() -> None:
+    """tests/tools/hashes has to be run after a change of constraints.txt."""
+    found = hashes()
+    assert found.keys() == {f"{name}=={version}" for name, version in pins().items()}
+    assert all(found.values())
+    text = (ROOT / "conf" / "requirements.txt").read_text()
+    assert "://" not in text
+    assert "--index" not in text
+
+
+def test_the_image_contains_the_required_packages_and_no_others() -> None:
+    listed = [line for line in (ROOT / "conf/docker/packages.txt").read_text().splitlines() if line[0] != "#"]
+    required = {canonicalize_name(one.name) for _, one in needed(wanted("aws", "jks"))} - NOT_INSTALLED
+    assert set(listed) == required | {"setuptools"}
+    assert len(listed) == len(set(listed))
+
+
+def test_the_base_of_the_image_is_pinned_by_its_digest() -> None:
+    bases = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert len(bases) == 2
+    assert len(set(bases)) == 1
+    assert re.fullmatch(r"debian:bookworm-slim@sha256:[0-9a-f]{64}", bases[0])
+
+
+@pytest.mark.parametrize("file", ["bin/setup", "conf/docker/packages.sh", "tests/tools/gssapi"])
+def test_packages_are_installed_with_their_hashes_only(file: str) -> None:
+    lines = (ROOT / file).read_text().splitlines()
+    commands = [line for line in lines if re.search(r"\binstall .*(-r|--requirement)\b", line)]
+    assert commands
+    assert all("--require-hashes" in line and "--no-deps" in line for line in commands), commands
 
 
 def least(specifier: SpecifierSet, default: str) -> Version:

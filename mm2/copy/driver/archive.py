@@ -14,8 +14,8 @@ from pathlib import Path
 
 import structlog
 
-from mm2.copy.driver.engine import spark_props
 from mm2.copy.driver.jvm import SparkUnavailable, archive_file
+from mm2.copy.driver.settings import spark_props
 from mm2.copy.driver.spark import Spark
 
 _EXIT_S = 120.0

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final, Self
 
 import structlog
@@ -22,6 +21,7 @@ from mm2.copy.driver.identity import DriverIdentity
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
 from mm2.copy.driver.lane import CurrentLedger, Lane, Paused, Starts
 from mm2.copy.driver.server import ChannelServer
+from mm2.copy.driver.settings import is_encrypted, spark_props
 from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.spark import Spark, failure_of
 from mm2.copy.driver.status import FlowStatus, LaneStatus, PartitionStatus
@@ -29,40 +29,9 @@ from mm2.copy.spec import Assignment, CopySpec, PartitionProgress, PartitionSpec
 from mm2.copy.states import HEALTHY, LASTING, PartitionState
 from mm2.copy.tally import Tally
 from mm2.kafka.structs import TopicPartition
+from mm2.reasons import SparkDown
 
 _FINAL_REPORT_TIMEOUT_S: Final = 5.0
-_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
-# A small young generation and little free heap: garbage of each job is collected early, and memory use stays constant.
-_JVM_OPTIONS: Final = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Xss512k "
-    "-Xmn24m -XX:MinHeapFreeRatio=15 -XX:MaxHeapFreeRatio=30 "
-    f'"-Dlog4j2.configurationFile={_LOG_SETTINGS}"'
-)
-
-#: Default Spark settings of a copying process.
-DEFAULTS: Final[Mapping[str, str]] = {
-    # Lanes wait on sockets: with as many slots as cores the third lane starved for seconds.
-    "spark.master": "local[512]",
-    "spark.app.name": "mm2",
-    "spark.default.parallelism": "2",
-    # The default is the number of slots: 512 idle dispatcher threads.
-    "spark.rpc.netty.dispatcher.numThreads": "2",
-    "spark.shuffle.mapOutput.dispatcher.numThreads": "1",
-    # The minimum that Spark accepts; the heap grows only on demand.
-    "spark.driver.memory": "480m",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.ui.retainedJobs": "50",
-    "spark.ui.retainedStages": "50",
-    "spark.ui.retainedTasks": "200",
-    "spark.ui.retainedDeadExecutors": "5",
-    "spark.sql.ui.retainedExecutions": "1",
-    "spark.python.worker.reuse": "true",
-    "spark.python.daemon.module": "mm2.copy.executor.daemon",
-    "spark.broadcast.compress": "false",
-    "spark.cleaner.periodicGC.interval": "5min",
-}
-_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 #: Port of the progress channel, for firewalls; any free port by default.
 _CHANNEL_PORT_KEY: Final = "spark.mm2.channel.port"
 _SETTLE_S: Final = 1.5
@@ -70,24 +39,6 @@ _SETTLE_AT_MOST_S: Final = 15.0
 _SLOTS_POLL_S: Final = 2.0
 _SPARK_STOP_SHARE_S: Final = 3.0
 _RESULT_S: Final = 2.0
-
-
-def spark_props(user: Mapping[str, str]) -> dict[str, str]:
-    """All Spark settings, from the user's ``spark.*`` keys.
-
-    Speculation is disabled: two copies of a task would both write. On a cluster Spark chooses the driver's address,
-    unless the master is on loopback.
-    """
-    props = {**DEFAULTS, **user, "spark.speculation": "false"}
-    props.setdefault("spark.driver.extraJavaOptions", _JVM_OPTIONS)
-    if is_local(props):
-        # Do not import modules from the current directory.
-        return {**_LOOPBACK, "spark.executorEnv.PYTHONSAFEPATH": "1", **props}
-    if props["spark.master"].startswith(("spark://127.", "spark://localhost:", "spark://[::1]")):
-        props = {**_LOOPBACK, **props}
-    if path := os.environ.get("PYTHONPATH"):
-        props.setdefault("spark.executorEnv.PYTHONPATH", path)
-    return props
 
 
 class CopyEngine:
@@ -116,6 +67,11 @@ class CopyEngine:
     def master(self) -> str:
         """The Spark master: ``spark.master``."""
         return self._props["spark.master"]
+
+    @property
+    def down(self) -> SparkDown | None:
+        """Why no task can be started; None when tasks can be started, and while Spark starts for the first time."""
+        return self.spark.down or (self.slots.down if self.spark.is_up else None)
 
     def start(self) -> None:
         """Start Spark in the background. Idempotent."""
@@ -187,7 +143,11 @@ class CopyEngine:
         )
 
     def failing_lanes(self, flow: str) -> list[str]:
-        """Why lanes of the flow ``A->B`` in this process cannot copy, one sentence for each."""
+        """Why lanes of the flow ``A->B`` in this process cannot copy, one sentence for each; one for all while Spark is
+        down.
+        """
+        if (down := self.down) is not None:
+            return [down.message]
         with self._lock:
             jobs = [job for job in self._jobs if job.flow == flow]
         return [lane.failing for job in jobs for lane in job.lanes() if lane.failing]
@@ -293,10 +253,10 @@ class CopyEngine:
                 bind = conf.get("spark.driver.bindAddress", self._host)
             identity = None if self.is_local else DriverIdentity.create()
             self._server = ChannelServer(bind, int(self._props.get(_CHANNEL_PORT_KEY, "0")), identity)
-            if not (self.is_local or _is_encrypted(conf)):
+            if not (self.is_local or is_encrypted(dict(conf.getAll()))):
                 self._log.warning(
                     "Spark's connections are not encrypted. An attacker who can read them can request a copy job, which contains the "
-                    "clusters' credentials. Set spark.authenticate and spark.network.crypto.enabled."
+                    "clusters' credentials. Remove spark.network.crypto.enabled=false and spark.authenticate=false."
                 )
         if not self.is_local:
             self._counted = context
@@ -593,11 +553,6 @@ def _lane_partitions(spec: CopySpec, most: int | None = None) -> list[tuple[Part
     lanes = spec.lanes or min(automatic, len(spec.partitions) // 2)
     lanes = 1 if spec.transactions is not None else max(1, min(lanes, len(spec.partitions), most or lanes))
     return [spec.partitions[index::lanes] for index in range(lanes)]
-
-
-def _is_encrypted(conf: Any) -> bool:
-    crypto = _is_on(conf, "spark.authenticate") and _is_on(conf, "spark.network.crypto.enabled")
-    return crypto or _is_on(conf, "spark.ssl.rpc.enabled")
 
 
 def _is_on(conf: Any, key: str) -> bool:

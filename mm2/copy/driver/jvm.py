@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,10 @@ MINIMUM_JAVA: Final = 17
 _START_TIMEOUT_S: Final = 90.0
 _POLL_S: Final = 0.005
 _STDERR_LINES_KEPT: Final = 500
+#: The path of a UNIX socket has at most 107 bytes, and Spark's names 42.
+_SOCKET_FOLDER_BYTES: Final = 64
+#: Spark can log the same error thousands of times a second.
+_STDERR_LINES_A_MINUTE: Final = 200
 _INCUBATOR: Final = b"WARNING: Using incubator modules"
 
 _OPENED: Final = (
@@ -66,6 +70,8 @@ class Jvm:
         folder = Path(tempfile.mkdtemp(prefix="mm2-spark-"))
         environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "connection")}
         environment |= {"PYTHONHASHSEED": "0", "SPARK_CONNECT_MODE": "0"}
+        if is_local(props):
+            environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark's web interface would listen on all addresses
         if is_ours(props):
             command = [java, *_java_options(props), *options, "org.apache.spark.api.python.PythonGatewayServer"]
             environment["CLASSPATH"] = classpath()
@@ -74,6 +80,7 @@ class Jvm:
             settings = _in_memory(javaproperties.dumps(props, timestamp=False))
             command = _submit_command(f"/dev/fd/{settings}")
         self._folder = folder
+        self._is_local = is_local(props)
         self._ending = False
         # The JVM exits when the pipe to its standard input is closed. In its own process group it does not get Ctrl-C.
         self._process = subprocess.Popen(
@@ -88,6 +95,7 @@ class Jvm:
             os.close(settings)
         self._stderr_lines: list[bytes] | None = []  # buffered while it starts; None: forwarded
         self._stderr_lock = threading.Lock()
+        self._stderr_limit = LineLimit(_STDERR_LINES_A_MINUTE)
         self._listener = threading.Thread(target=self._listen, name="spark-stderr", daemon=True)
         self._listener.start()
 
@@ -101,12 +109,23 @@ class Jvm:
         """Whether the process exists, even if it is frozen."""
         return self._process.poll() is None
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """Spark's settings of this JVM: in local mode, Python workers and results use UNIX sockets in a folder that
+        other users cannot enter. The daemon of Python workers forks a process for each TCP connection, before it
+        authenticates its client.
+        """
+        if not self._is_local or len(os.fsencode(self._folder)) > _SOCKET_FOLDER_BYTES:
+            return {}
+        prefix = "spark.python.unix.domain.socket"
+        return {f"{prefix}.enabled": "true", f"{prefix}.dir": str(self._folder)}
+
     def gateway(self) -> Any:
         """Wait for the JVM and connect py4j to it. Raises SparkUnavailable."""
         from pyspark.java_gateway import launch_gateway  # noqa: PLC0415  (a tenth of a second, while Java starts)
 
+        connection = self._folder / "connection"
         try:
-            connection = self._folder / "connection"
             deadline = time.monotonic() + _START_TIMEOUT_S
             while not connection.exists():
                 if not self.is_alive:
@@ -117,16 +136,20 @@ class Jvm:
             data = connection.read_bytes()  # port and length as four bytes each, then the secret
             port, secret = int.from_bytes(data[:4], "big"), data[8:].decode()
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            connection.unlink(missing_ok=True)
         # PySpark connects to an existing JVM that is named by these variables.
         variables = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
         with _ENVIRONMENT:
             os.environ.update(variables)
             try:
-                return launch_gateway()  # type: ignore[no-untyped-call]
+                gateway = launch_gateway()  # type: ignore[no-untyped-call]
             finally:
                 for name in variables:
                     del os.environ[name]
+        # The JVM also exits when this process is killed, and then no other process removes the folder.
+        java = gateway.jvm
+        java.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(java.java.io.File(str(self._folder)))
+        return gateway
 
     def end(self, patience_s: float) -> None:
         """Let it exit, so that it removes its temporary files; kill it after ``patience_s``. Idempotent."""
@@ -145,7 +168,7 @@ class Jvm:
         with self._stderr_lock:
             stderr_lines, self._stderr_lines = self._stderr_lines, None
             for line in stderr_lines or ():
-                _write_stderr(line)
+                self._forward(line)
 
     def stderr_lines(self) -> list[str]:
         """The buffered lines of standard error."""
@@ -160,9 +183,13 @@ class Jvm:
                     continue
                 with self._stderr_lock:
                     if self._stderr_lines is None:
-                        _write_stderr(line)
+                        self._forward(line)
                     elif len(self._stderr_lines) < _STDERR_LINES_KEPT:
                         self._stderr_lines.append(line)
+
+    def _forward(self, line: bytes) -> None:
+        for allowed in self._stderr_limit.allowed(line, time.monotonic()):
+            _write_stderr(allowed)
 
     def _died(self) -> str:
         if self._ending:
@@ -175,6 +202,27 @@ class Jvm:
         reason = next((line for line in lines if "Exception" in line or "Error" in line), lines[-1] if lines else "")
         ended = f"Spark's JVM ended with exit code {self._process.returncode} before it was running"
         return f"{ended}: {sentence(reason)}" if reason else ended
+
+
+class LineLimit:
+    """Passes at most ``lines`` lines on in a minute, and the number of the others at the start of the next one."""
+
+    def __init__(self, lines: int) -> None:
+        self._lines = lines
+        self._since = float("-inf")
+        self._count = 0
+
+    def allowed(self, line: bytes, now_s: float) -> Iterator[bytes]:
+        """What to write for this line."""
+        if now_s - self._since >= 60:
+            if (omitted := self._count - self._lines) > 0:
+                yield b"[spark] %d lines were omitted\n" % omitted
+            self._since, self._count = now_s, 0
+        self._count += 1
+        if self._count <= self._lines:
+            yield line
+            if self._count == self._lines:
+                yield b"[spark] %d lines within a minute: the rest of this minute is omitted\n" % self._lines
 
 
 def sentence(text: str) -> str:

@@ -15,6 +15,8 @@ from typing import Final
 
 import structlog
 
+from mm2.reasons import SparkDown, SparkDownCode
+
 TURN_S: Final = 5.0
 """How long a lane keeps its slot while others have none."""
 
@@ -29,6 +31,7 @@ class Slots:
 
     def __init__(self, count: int | None) -> None:
         self.count = count
+        self._empty_since = time.monotonic()
         self._changed = threading.Condition()
         self._holders: dict[str, str] = {}  # lane by batch
         self._queue: dict[str, str] = {}  # lane by batch, in the order of arrival
@@ -39,8 +42,17 @@ class Slots:
         """Set the number of slots. A batch that has a slot keeps it."""
         with self._changed:
             if count != self.count:
+                self._empty_since = time.monotonic()
                 self.count = count
                 self._changed.notify_all()
+
+    @property
+    def down(self) -> SparkDown | None:
+        """That there has been no executor for a long time, or None."""
+        with self._changed:
+            if self.count == 0 and time.monotonic() - self._empty_since > _LATE_S:
+                return SparkDown(SparkDownCode.NO_EXECUTOR, _NO_EXECUTOR)
+            return None
 
     def enter(self, batch: str, lane: str, until: threading.Event, on_wait: Callable[[str], None]) -> bool:
         """Wait for a slot and take it; False when ``until`` was set before. ``on_wait`` is called with the reason of

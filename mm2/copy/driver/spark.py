@@ -3,6 +3,9 @@ time.
 
 A call into the JVM may never return, because it waits on a socket without a deadline. So calls that must not hang run
 in a thread that can be abandoned, and a JVM that does not respond is killed, which ends these threads.
+
+Spark does not report that the executor of local mode has stopped: it goes on assigning every task to it, several hundred
+times a second. So an empty task is run every few seconds.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import structlog
 
 from mm2.copy.driver.jvm import Jvm, SparkUnavailable, is_local, sentence
 from mm2.kafka.backoff import Backoff
+from mm2.reasons import SparkDown, SparkDownCode
 
 _CALL_TIMEOUT_S: Final = 5.0
 _ANSWER_TIMEOUT_S: Final = 30.0
@@ -31,6 +35,10 @@ _KILL_S: Final = 0.5
 _RETRY: Final = Backoff(1_000, 60_000)
 _POLL_S: Final = 0.5
 _PAUSE_S: Final = 0.05
+_CHECK_EVERY_S: Final = 5.0
+#: Ten minutes of polls that the JVM has answered: a stopped executor is recognized at once, because it rejects tasks, and on a
+#: machine with a load of 150 a first task started after half a minute.
+_CHECK_POLLS: Final = 1200
 
 T = TypeVar("T")
 
@@ -59,20 +67,29 @@ class Spark:
         self._started_at = 0.0
         self._context: Any = None
         self._jvm: Jvm | None = None
-        self._failure = ""
+        self._failure = ""  # of the last start
+        self._lost: SparkDown | None = None  # until it is up again
         self._application_id = ""
         self._ours = False  # PySpark's gateway was created here
         self._checking = False  # a thread is checking whether the JVM responds
         self._log = structlog.get_logger(__name__)
 
     @property
-    def unavailable_reason(self) -> str:
-        """Why there is no context; empty when there is one, or when the start has not taken long."""
+    def down(self) -> SparkDown | None:
+        """Why there is no context; None when there is one, or when the first start has not taken long."""
         with self._changed:
             if self._context is not None or self._starter is None:
-                return ""
-            late = time.monotonic() - self._started_at > _LATE_S
-            return self._failure or (f"Spark ({self._props['spark.master']}) is still starting" if late else "")
+                return None
+            if self._failure:
+                return SparkDown(SparkDownCode.START_FAILED, self._failure)
+            if time.monotonic() - self._started_at > _LATE_S:
+                return SparkDown(SparkDownCode.STARTING, f"Spark ({self._props['spark.master']}) is still starting")
+            return self._lost
+
+    @property
+    def unavailable_reason(self) -> str:
+        """The message of `down`; empty when it is None."""
+        return str(self.down or "")
 
     @property
     def is_up(self) -> bool:
@@ -168,18 +185,8 @@ class Spark:
         finally:
             with self._changed:
                 self._checking = False
-        if not why:
-            return
-        with self._changed:
-            if self._context is not context or self._stopping.is_set():
-                return
-            self._context = self._jvm = None
-            self._started_at = time.monotonic()
-        self._log.error("Spark lost, restarting", reason=why)
-        if jvm is not None:
-            jvm.end(_KILL_S)
-        _reset_pyspark(context)
-        self._begin()
+        if why is not None:
+            self._replace(context, why)
 
     def stop(self, timeout_s: float, *, exit_s: float = _EXIT_S) -> None:
         """Stop, by force after the timeout; ``exit_s`` is for the exit of the JVM. Idempotent."""
@@ -198,6 +205,49 @@ class Spark:
             _reset_pyspark(context)
         if starter is not None:
             starter.join(_KILL_S)
+
+    def _replace(self, context: Any, why: SparkDown) -> None:
+        """Kill the JVM and start another one, unless another thread has."""
+        with self._changed:
+            if self._context is not context or self._stopping.is_set():
+                return
+            jvm = self._jvm
+            self._context = self._jvm = None
+            self._started_at = time.monotonic()
+            self._lost = SparkDown(why.code, f"Spark is restarting, because {why}")
+        self._log.error("Spark lost, restarting", reason=str(why), code=str(why.code))
+        if jvm is not None:
+            jvm.end(_KILL_S)
+        _reset_pyspark(context)
+        self._begin()
+
+    def _watch(self, context: Any) -> None:
+        """Check every few seconds that tasks start, as long as this context is used."""
+        while not self._stopping.wait(_CHECK_EVERY_S) and self._context is context:
+            try:
+                why = self._task_failure(context)
+            except Exception:  # noqa: BLE001  (the JVM has died, or the context was stopped)
+                self.check_jvm()
+            else:
+                if why:
+                    self._replace(context, SparkDown(SparkDownCode.EXECUTOR_STOPPED, why))
+
+    def _task_failure(self, context: Any) -> str:
+        """Run an empty task; why it does not start, empty if it does. Raises what py4j raises."""
+        context.setJobGroup("mm2", "check that tasks start")
+        spark = context._jsc  # noqa: SLF001
+        action = spark.sc().range(0, 1, 1, 1).toJavaRDD().countAsync()
+        for poll in range(_CHECK_POLLS):
+            self._stopping.wait(_POLL_S if poll else _PAUSE_S)
+            if action.isDone() or self._context is not context:
+                return ""
+            # The executor rejects tasks when it has stopped. An error of a task ends the job, since there are no retries.
+            if _failed_tasks(spark, action):
+                return "its executor has stopped"
+        executor = spark.sc().statusStore().executorList(True).head()
+        if executor.activeTasks() >= executor.maxTasks():
+            return ""  # all slots are in use
+        return f"it has not started a task for {_CHECK_POLLS * _POLL_S / 60:.0f} minutes"
 
     def _begin(self) -> None:
         self._started_at = time.monotonic()
@@ -226,12 +276,15 @@ class Spark:
                     return
                 self._stopping.wait(delay_s)
                 continue
+            if is_local(self._props):
+                threading.Thread(target=self._watch, args=(context,), name="spark-watch", daemon=True).start()
             seconds = round(time.monotonic() - self._started_at, 1)
             with self._changed:
                 if not self._stopping.is_set():
                     self._context = context
                     self._application_id = application_id
                     self._failure = ""
+                    self._lost = None
                     self._changed.notify_all()
                     self._log.info("Spark is up", master=self._props["spark.master"], seconds=seconds)
             return
@@ -258,7 +311,7 @@ class Spark:
                 "another part of this process uses Spark, and PySpark supports one context per process"
             )
         self._ours = True
-        conf = SparkConf(_jvm=gateway.jvm).setAll(list(self._props.items()))
+        conf = SparkConf(_jvm=gateway.jvm).setAll(list({**self._props, **jvm.settings}.items()))
         context = SparkContext(conf=conf, gateway=gateway)
         if not is_local(self._props):
             # If the master does not respond for a minute, no error is raised: the context is stopped a moment later.
@@ -281,17 +334,19 @@ class Spark:
         if self._ours:
             _reset_pyspark(None)
 
-    def _jvm_failure(self, context: Any, jvm: Jvm | None) -> str:
-        """Why the JVM has to be replaced; empty when it is healthy."""
+    def _jvm_failure(self, context: Any, jvm: Jvm | None) -> SparkDown | None:
+        """Why the JVM has to be replaced; None when it is healthy."""
+        died = SparkDown(SparkDownCode.JVM_DIED, "its JVM has died")
         if jvm is not None and not jvm.is_alive:
-            return "its JVM has died"
+            return died
         try:
             stopped = bounded(lambda: context._jsc.sc().isStopped(), _ANSWER_TIMEOUT_S)  # noqa: SLF001
         except TimeoutError:
-            return f"its JVM has not responded for {_ANSWER_TIMEOUT_S:.0f} s"
+            hangs = f"its JVM has not responded for {_ANSWER_TIMEOUT_S:.0f} s"
+            return SparkDown(SparkDownCode.JVM_HANGS, hangs)
         except Exception:  # noqa: BLE001
-            return "its JVM has died"
-        return "it has stopped" if stopped else ""
+            return died
+        return SparkDown(SparkDownCode.APPLICATION_ENDED, "it has stopped") if stopped else None
 
 
 def bounded(call: Callable[[], T], timeout_s: float) -> T:
@@ -321,6 +376,14 @@ def failure_of(error: BaseException) -> str:
     # "An error occurred while calling o1.x.", then ": java.lang.A: b.C: message", then the stack trace
     message = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "")
     return sentence(message) or type(error).__name__
+
+
+def _failed_tasks(spark: Any, action: Any) -> int:
+    """How many tasks of an asynchronous job have failed so far."""
+    tracker = spark.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in action.jobIds()]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds()]
+    return sum(stage.numFailedTasks() for stage in stages if stage is not None)
 
 
 def _reset_pyspark(context: Any) -> None:

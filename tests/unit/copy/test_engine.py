@@ -9,6 +9,7 @@ import pytest
 
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.engine import CopyEngine
+from mm2.reasons import SparkDown, SparkDownCode
 from tests.unit.copy.test_lane import spec_of
 
 
@@ -34,3 +35,24 @@ def test_a_job_that_ends_with_a_second_attempt_does_not_end_the_lease_of_the_fir
     engine._run_job("lane", batch)
     assert batch.finished.is_set()
     assert (batch.lease_ends_at == 0) == has_ended
+
+
+def test_no_flow_can_copy_while_spark_is_down() -> None:
+    """`/health` answers 503 with these reasons."""
+    engine: Any = CopyEngine({})
+    assert engine.down is None, "it is not needed yet"
+    assert engine.failing_lanes("A->B") == []
+    down = SparkDown(SparkDownCode.EXECUTOR_STOPPED, "Spark is restarting, because its executor has stopped")
+    engine.spark = SimpleNamespace(down=down)
+    assert engine.down == down
+    assert engine.failing_lanes("A->B") == ["Spark is restarting, because its executor has stopped"]
+
+
+def test_a_cluster_without_executors_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Any = CopyEngine({"spark.master": "yarn"})
+    engine.spark = SimpleNamespace(down=None, is_up=True)
+    assert engine.down is None
+    monkeypatch.setattr("mm2.copy.driver.slots._LATE_S", 0.0)
+    assert engine.down.code == SparkDownCode.NO_EXECUTOR
+    engine.slots.resize(2)
+    assert engine.down is None

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mm2.copy.driver.slots import TURN_S, Slots
+from mm2.reasons import SparkDownCode
 from tests.support.waiting import wait_until
 
 
@@ -136,3 +137,15 @@ def test_a_long_wait_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     b = Entrant(slots, "b1", "b")
     assert a.gets_in()
     wait_until(lambda: b.troubles[-1:] == ["all slots of the Spark cluster are in use"])
+
+
+def test_a_cluster_without_executors_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots(0)
+    assert slots.down is None, "executors take a moment to start"
+    monkeypatch.setattr("mm2.copy.driver.slots._LATE_S", 0.0)
+    assert slots.down is not None
+    assert slots.down.code == SparkDownCode.NO_EXECUTOR
+    slots.resize(1)
+    assert slots.down is None
+    slots.resize(None)
+    assert slots.down is None

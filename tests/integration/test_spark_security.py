@@ -1,0 +1,148 @@
+"""What other users of the machine can do to Spark in local mode, and what happens when its executor is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JError
+from structlog.testing import capture_logs
+
+from mm2.copy.driver.engine import CopyEngine
+from mm2.reasons import SparkDownCode
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.copy_flow import Flow, Traffic
+from tests.integration.spark_attacker import security_manager, spark_classes, stop_executor
+from tests.support.waiting import wait_until
+
+_START_S = 600.0
+
+
+@pytest.fixture(scope="module")
+def attacker() -> Iterator[Any]:
+    with spark_classes() as java:
+        yield java
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> Iterator[CopyEngine]:
+    engine = CopyEngine(getattr(request, "param", {}))
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.stop()
+
+
+def port_of(engine: CopyEngine) -> int:
+    return int(engine.spark.context(_START_S).getConf().get("spark.driver.port"))
+
+
+def processes(engine: CopyEngine) -> list[psutil.Process]:
+    jvm = psutil.Process(engine.spark.pid)
+    return [jvm, *jvm.children(recursive=True)]
+
+
+def listening(engine: CopyEngine) -> dict[int, set[str]]:
+    """The addresses on which each of Spark's processes listens."""
+    return {
+        process.pid: {one.laddr.ip for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN}
+        for process in processes(engine)
+    }
+
+
+def secret_of(engine: CopyEngine) -> str:
+    """The generated secret, read where the JVM keeps it."""
+    context = engine.spark.context(_START_S)
+    return str(security_manager(context._jvm, context._jsc.getConf()).getSecretKey())
+
+
+@pytest.mark.parametrize("secret", ["", "a-wrong-secret"], ids=["no secret", "a wrong secret"])
+def test_another_user_cannot_stop_the_executor(engine: CopyEngine, attacker: Any, secret: str) -> None:
+    context = engine.spark.context(_START_S)
+    known = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true", "spark.authenticate.secret": secret}
+    with pytest.raises(Py4JError):
+        stop_executor(attacker, port_of(engine), known if secret else None)
+    assert context.parallelize([1, 2], 1).map(str).collect() == ["1", "2"]
+
+
+def test_the_secret_is_new_at_each_start_and_nowhere_to_be_read(engine: CopyEngine) -> None:
+    context = engine.spark.context(_START_S)
+    context.parallelize([1], 1).map(str).collect()
+    secret = secret_of(engine)
+    assert len(secret) >= 64
+    assert not [pair for pair in context.getConf().getAll() if secret in pair[1]]
+    for process in processes(engine):
+        assert not [word for word in process.cmdline() if secret in word]
+        assert not [name for name, value in process.environ().items() if secret in value]
+    os.kill(engine.spark.pid or 0, 9)
+    engine.spark.check_jvm()
+    assert secret_of(engine) != secret
+
+
+def test_authentication_cannot_be_disabled_on_this_machine() -> None:
+    assert CopyEngine({"spark.authenticate": "false"})._props["spark.authenticate"] == "true"
+
+
+@pytest.mark.parametrize("engine", [{"spark.ui.enabled": "true", "spark.ui.port": "0"}], indirect=True)
+def test_spark_listens_on_loopback_only_and_its_python_workers_on_no_port(engine: CopyEngine) -> None:
+    context = engine.spark.context(_START_S)
+    context.parallelize([1], 1).map(str).collect()
+    jvm, *others = processes(engine)
+    found = listening(engine)
+    assert {address.removeprefix("::ffff:") for address in found[jvm.pid]} == {"127.0.0.1"}
+    assert others, "the daemon of the Python workers"
+    assert [found[process.pid] for process in others] == [set() for _ in others]
+    folder = Path(context.getConf().get("spark.python.unix.domain.socket.dir"))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert len(list(folder.iterdir())) <= 3, "sockets of results are removed"
+    engine.stop()
+    assert not folder.exists()
+
+
+def test_the_gateway_to_the_jvm_rejects_clients_without_its_token(engine: CopyEngine) -> None:
+    context = engine.spark.context(_START_S)
+    parameters = context._gateway.gateway_parameters
+    assert parameters.auth_token
+    stranger = JavaGateway(gateway_parameters=GatewayParameters(port=parameters.port, auth_token="wrong"))
+    with pytest.raises(Py4JError):
+        stranger.jvm.java.lang.System.getProperty("user.name")
+    stranger.close()
+    with contextlib.closing(socket.create_connection((parameters.address, parameters.port), 10)) as connection:
+        connection.sendall(b"c\nz:java.lang.System\ngetProperty\nsuser.name\ne\n")
+        assert not connection.recv(1000).startswith(b"!y"), "no result without a token"
+
+
+@pytest.mark.timeout(400)
+def test_a_stopped_executor_is_a_lost_spark(
+    engine: CopyEngine, attacker: Any, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: Any
+) -> None:
+    """Before, no task was started any more, Spark was up, and its log grew by megabytes."""
+    engine.spark.context(_START_S)
+    secret = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+    secret["spark.authenticate.secret"] = secret_of(engine)
+    flow = Flow(engine, kafka_a, kafka_b, unique)
+    topic = flow.topic()
+    spec = flow.spec(topic, batch_duration_ms=500)
+    with Traffic(flow.source, topic, per_second=200) as traffic, capture_logs() as logs, flow.copying(spec) as job:
+        wait_until(lambda: job.status()["records"] > 100, 60, detail=job.status)
+        pid = engine.spark.pid
+        assert stop_executor(attacker, port_of(engine), secret)
+        wait_until(lambda: (down := engine.down) and down.code == SparkDownCode.EXECUTOR_STOPPED, 60, detail=job.status)
+        at = traffic.sent
+        wait_until(lambda: sum(row.position for row in job.progress()) > at + 100, 120, detail=job.status)
+        traffic.finish()
+        flow.wait_until_copied(job, spec)
+        assert engine.spark.pid != pid
+        assert engine.down is None
+    lost = [line for line in logs if line["event"] == "Spark lost, restarting"]
+    assert [(line["code"], line["reason"]) for line in lost] == [("executor_stopped", "its executor has stopped")]
+    assert len(capfd.readouterr().err.splitlines()) < 250, "Spark logs an error for each of thousands of attempts"
