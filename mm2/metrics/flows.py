@@ -30,7 +30,10 @@ SECONDS_AT_RISK: Final = Metric(
     _FLOW,
 )
 RECORDS_AT_RISK: Final = Metric(
-    "mm2_flow_records_at_risk", MetricType.GAUGE, "Records of the source that are not on the target.", _FLOW
+    "mm2_flow_records_at_risk",
+    MetricType.GAUGE,
+    "Records of the source that are not on the target and have not been dropped by transformations: its offsets from the position on.",
+    _FLOW,
 )
 BYTES_AT_RISK: Final = Metric(
     "mm2_flow_bytes_at_risk",
@@ -122,8 +125,10 @@ BATCHES: Final = Metric(
     "mm2_record_batches_total",
     MetricType.COUNTER,
     "Record batches by path: passthrough, or the reason for re-encoding (compacted, log_append_time, old_format, "
-    "begun, merged, too_large, transformed). Small batches that are merged later, while they wait for a request, count as "
-    "passthrough.",
+    "begun, merged, too_large, refused, transformed). Small batches that are merged later, while they wait for a request, count as "
+    "passthrough. A batch of which transformations and converters change and drop no record is passed on and counts as "
+    "passthrough; transformed are those of which they change or drop some, and those that have to be encoded for another reason. A "
+    "batch of which they drop every record is not counted.",
     (*_FLOW, "path"),
 )
 GAPS: Final = Metric(

@@ -42,7 +42,7 @@ def test_steady_traffic_is_timed_on_both_clusters(
     kafka_b: LocalKafka, target: Cluster, unique: str, tmp_path: Path
 ) -> None:
     create_topic(target, unique, 4)
-    command = [sys.executable, "-P", str(BENCH / "steady.py"), kafka_b.bootstrap, unique, "4", "2000"]
+    command = [sys.executable, "-P", str(BENCH / "steady.py"), kafka_b.bootstrap, unique, "4", "2000", "0"]
     output = tmp_path / "steady.log"
     producer = spawn(command, output=output)
     try:

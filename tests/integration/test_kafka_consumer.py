@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,13 @@ from mm2.kafka.consumer.membership import Topics
 from mm2.kafka.consumer.server_assigned import ConsumerGroupHeartbeatRequest
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import GroupDescription, OffsetAndMetadata, TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic
 from tests.support.waiting import wait_until
-from tests.systems.sink_events import produce
+from tests.systems.sink_events import committed, produce
 
 
 class Silent:
@@ -214,6 +216,27 @@ def test_a_removed_member_joins_again_and_loses_no_record(kafka_b: LocalKafka, u
     # It continues at the committed offsets.
     wait_until(lambda: members.have_read(12), 30)
     assert sorted(members.read[8:]) == [("one", partition, 1) for partition in range(4)]
+
+
+def test_a_commit_that_was_delayed_beyond_the_loss_of_its_partitions_is_not_sent(
+    kafka_b: LocalKafka, unique: str, members: Members
+) -> None:
+    """The member has joined again, so the coordinator would accept it and set back its successor's offset."""
+    one = members.add("one")
+    wait_until(lambda: members.share(4), 30)
+    tp, answers, delay = TopicPartition(unique, 0), deque[KafkaFailure | None](), threading.Event()
+    one._commits.submit(delay.wait)  # as a coordinator that does not answer
+    one.commit_async({tp: OffsetAndMetadata(3)}, answers.append)
+    assert one._membership is not None
+    remove(kafka_b, unique, one._membership.identity().member_id)
+    wait_until(lambda: members.share(4) and members.lost, 30, what="the member's return")
+    delay.set()
+    wait_until(lambda: members.have_read(0) and bool(answers), 30)
+    assert isinstance(answers[0], BrokerFailure)
+    assert "the partitions were lost before their offsets were committed" in str(answers[0])
+    assert committed(kafka_b.bootstrap, unique) == {}
+    one.commit_sync({tp: OffsetAndMetadata(2)})
+    assert committed(kafka_b.bootstrap, unique) == {str(tp): 2}
 
 
 def test_a_pattern_follows_created_and_deleted_topics(kafka_b: LocalKafka, unique: str) -> None:

@@ -65,14 +65,15 @@ def packages() -> Iterator[Component]:
     for name in wanted:
         if name == "setuptools":  # removed from the image at the end of its build
             continue
-        purl = PackageURL("pypi", None, name, pinned[name])
-        declared = importlib.metadata.metadata(name).get("License-Expression")
+        version = pinned[canonicalize_name(name)]
+        purl = PackageURL("pypi", None, name, version)
+        declared = importlib.metadata.metadata(name).json.get("license_expression")
         yield Component(
             name=name,
-            version=pinned[name],
+            version=version,
             bom_ref=purl.to_string(),
             purl=purl,
-            licenses=[LicenseFactory().make_from_string(declared)] if declared else [],
+            licenses=[LicenseFactory().make_from_string(str(declared))] if declared else [],
             components=jars() if name == "pyspark" else (),
         )
 

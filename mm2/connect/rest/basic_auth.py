@@ -16,12 +16,14 @@ file is read again when it changes. Passwords never appear in logs or messages.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from starlette.datastructures import Headers
 
@@ -70,6 +72,8 @@ class PasswordAuthenticator:
     def __init__(self, credentials: Credentials, throttle: FailureThrottle | None = None) -> None:
         self._credentials = credentials
         self._throttle = FailureThrottle() if throttle is None else throttle
+        #: By user name and address, for as long as a request uses it.
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     @property
     def challenge(self) -> str | None:
@@ -82,11 +86,13 @@ class PasswordAuthenticator:
         if found is None:
             return None
         user, password = found
-        self._throttle.check(user)
-        if not (user and await self._credentials.matches(user, password)):
-            self._throttle.failed(user)
-            raise WrongCredentials("the user is unknown or the password is wrong", user)
-        self._throttle.succeeded(user)
+        # One after the other: guesses that are sent at the same time would all be verified before the first one fails.
+        async with self._turns.setdefault((user, peer.address), asyncio.Lock()):
+            self._throttle.check(user, peer.address)
+            if not (user and await self._credentials.matches(user, password)):
+                self._throttle.failed(user, peer.address)
+                raise WrongCredentials("the user is unknown or the password is wrong", user)
+            self._throttle.succeeded(user, peer.address)
         return Principal(user, Kind.PASSWORD)
 
 

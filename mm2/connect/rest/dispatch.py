@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mm2.connect.rest.access.control import Access, audited
+from mm2.connect.rest.access.control import PREFLIGHT_KEY, Access, audited
 from mm2.connect.rest.access.principal import Role
 from mm2.connect.rest.access.rules import role_of
 from mm2.connect.rest.failures import RestFailure
@@ -33,8 +33,6 @@ _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _MEDIA_TYPE: Final = re.compile(rf"\s*({_WORD})/({_WORD})\s*(?:;.*)?", re.DOTALL)
 #: For paths and methods that do not exist: others than authenticated clients do not learn which do.
 _ANY_ROLE: Final = Role.METRICS
-PREFLIGHT_KEY: Final = "mm2.preflight"
-"""In the scope of a CORS preflight request of an allowed origin; browsers send these without credentials."""
 
 
 class Dispatch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import urllib.parse
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,8 +23,10 @@ from mm2.config.configdef import ConfigException
 from mm2.connect.errors import RequestTarget, RequestTimedOut
 from mm2.connect.herder.answers import HealthInfo
 from mm2.connect.herder.interface import Herder, timed_out
+from mm2.connect.herder.requests import StagedFuture
 from mm2.connect.request_signing import ALGORITHM_HEADER, SIGNATURE_HEADER
 from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.local_token import is_local_token
 from mm2.connect.rest.failures import SERVER_ERROR, JsonAnswer, RestFailure
 from mm2.connect.rest.paths import path_of
 from mm2.connect.rest.request_values import java_bool
@@ -31,7 +34,8 @@ from mm2.connect.tls import client_context
 
 log = structlog.get_logger(__name__)
 
-#: Headers of the caller that are forwarded. The signature covers exactly the bytes that are forwarded.
+#: Headers of the caller that are forwarded. The signature covers exactly the bytes that are forwarded. The token of this
+#: process is not: the other worker cannot verify it, and it would leave the machine.
 PASSED_ON: Final = ("authorization", SIGNATURE_HEADER.lower(), ALGORITHM_HEADER.lower())
 _CONFLICT: Final = 409
 _NO_CONTENT: Final = 204
@@ -62,7 +66,7 @@ class RestClient:
             "Accept": "application/json",
             "User-Agent": "kafka-connect",
             **({"Content-Type": "application/json"} if body else {}),
-            **{name: headers[name] for name in PASSED_ON if name in headers},
+            **{name: headers[name] for name in PASSED_ON if name in headers and not is_local_token(headers[name])},
             **(voucher or {}),
         }
         try:
@@ -121,6 +125,7 @@ class Requests:
         self._client = client
         self.timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="rest")
+        self._healths: weakref.WeakKeyDictionary[Herder, Future[StagedFuture[HealthInfo]]] = weakref.WeakKeyDictionary()
         #: Not shared, so that calls that hang do not delay the health.
         self._health_threads = ThreadPoolExecutor(_HEALTH_THREADS, thread_name_prefix="rest-health")
 
@@ -142,12 +147,22 @@ class Requests:
 
     async def health(self, herder: Herder, timeout_s: float) -> HealthInfo:
         """Whether the herder's thread responds within the time; otherwise the stage in progress."""
-        future = await self._outcome(self._health_threads.submit(herder.health))
+        check = self._health_in_progress(herder)
+        future = await self._outcome(check)
         try:
             return await self._outcome(future, timeout_s)
         except RequestTimedOut:
+            if self._healths.get(herder) is check:
+                del self._healths[herder]
             details = future.stage().summary()
             return HealthInfo.unhealthy(details) if herder.is_ready else HealthInfo.starting(details)
+
+    def _health_in_progress(self, herder: Herder) -> Future[StagedFuture[HealthInfo]]:
+        """All clients wait for the same check: unauthenticated ones could start any number while the herder is busy."""
+        found = self._healths.get(herder)
+        if found is None or (found.done() and (found.exception() is not None or found.result().done())):
+            found = self._healths[herder] = self._health_threads.submit(herder.health)
+        return found
 
     async def complete_or_forward(
         self, request: Request, call: Callable[P, Future[T]], *args: P.args, **kwargs: P.kwargs

@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 #: Of request line and headers together; Jetty's default.
 MAX_HEADER_BYTES: Final = 8 * 1024
 _MAX_HEADERS: Final = 100
+_BAD_REQUEST: Final = 400
 _REQUEST_TIMEOUT: Final = 408
 _PAYLOAD_TOO_LARGE: Final = 413
 HEADER_TOO_LARGE: Final = 431
@@ -135,6 +136,7 @@ class Body:
 class Guard:
     """ASGI middleware: 431 for a large header, 413 for a large body, 408 for a slow one, 503 over the budget.
 
+    400 for a body with two lengths.
     An exception of the application before it has started to respond becomes a JSON error. WebSockets have no limits of
     time, since they may be idle for any time.
     """
@@ -199,3 +201,6 @@ def _check_header(scope: Scope) -> None:
     size_bytes += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
     if size_bytes > MAX_HEADER_BYTES or len(scope["headers"]) > _MAX_HEADERS:
         raise RestFailure(HEADER_TOO_LARGE, HEADER_SENTENCE, _CLOSE)
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+        # A proxy that uses the other one sees other requests ("request smuggling"). Jetty rejects it, too.
+        raise RestFailure(_BAD_REQUEST, "Bad Request: Content-Length and Transfer-Encoding exclude each other", _CLOSE)

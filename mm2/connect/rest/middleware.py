@@ -19,7 +19,7 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mm2.connect.rest.dispatch import PREFLIGHT_KEY
+from mm2.connect.rest.access.control import PREFLIGHT_KEY
 from mm2.connect.rest.settings import HeaderRule
 
 #: Java's name of the logger for request lines.

@@ -48,8 +48,7 @@ def canonical_path(raw: str) -> str:
     libraries resolve them before they send a request.
     """
     if not raw.startswith("/"):
-        # The absolute form for proxies, or the asterisk.
-        raw = urllib.parse.urlsplit(raw).path or "/"
+        raw = _path_of_other_form(raw)
     if _BAD_ESCAPE.search(raw) or _CONTROL.search(raw):
         raise RestFailure(400, "Bad Request")
     try:
@@ -72,6 +71,19 @@ def canonical_path(raw: str) -> str:
         elif position < len(given) - 1:
             raise RestFailure(400, "Ambiguous URI empty segment")
     return "/" + "/".join(segments)
+
+
+def _path_of_other_form(target: str) -> str:
+    """The path of a target in absolute form, or of the asterisk (RFC 9112, 3.2). Raises RestFailure."""
+    if target == "*":
+        return "/"
+    try:
+        parts = urllib.parse.urlsplit(target)
+    except ValueError:
+        raise RestFailure(400, "Bad Request: the URL is not valid") from None
+    if parts.scheme not in {"http", "https"} or not parts.netloc:
+        raise RestFailure(400, "Bad Request: the path must start with a slash")
+    return parts.path or "/"
 
 
 def _raw(scope: Mapping[str, Any]) -> str:

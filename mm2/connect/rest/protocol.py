@@ -85,8 +85,9 @@ class StallingProtocol(H11Protocol):
         lingering.is_needed = self._is_sending
         super().connection_made(lingering)  # type: ignore[arg-type]
         tls = transport.get_extra_info("ssl_object")
-        if tls is not None:  # copied into the scope of each request, also of a WebSocket
-            self.app_state = {**self.app_state, PEER_KEY: Peer(tls.getpeercert(binary_form=True))}
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        # Copied into the scope of each request, also of a WebSocket.
+        self.app_state = {**self.app_state, PEER_KEY: Peer(certificate, self.connection.peer)}
         self._await_bytes()
         self._await_header()
 
@@ -118,6 +119,11 @@ class StallingProtocol(H11Protocol):
         ended = functools.partial(self.open_connections.remove, self.connection)
         self.ws_protocol_class = functools.partial(websocket_protocol, ended)  # type: ignore[assignment]
         super().handle_websocket_upgrade(event)
+        upgraded: Any = self.transport.get_protocol()
+        if not upgraded.handshake_initiated:
+            # The library does not respond to a handshake that it cannot parse, for example one with a body. Without
+            # timers, the connection would stay open for as long as its client likes.
+            self.send_400_response("")
 
     def shutdown(self) -> None:
         super().shutdown()

@@ -18,6 +18,7 @@ from mm2.copy.executor.losses import Losses, truncated
 from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.target_progress import (
+    GONE,
     LOOK_UP_REFUSED_S,
     InconsistentTarget,
     ProgressQuestion,
@@ -36,10 +37,6 @@ from mm2.kafka.structs import ProducerIdentity, TopicPartition
 _RETRY_S: Final = 0.25
 #: Least time between two look-ups of a session that neither continues nor is looked up later.
 _SETTLED_S: Final = 1.0
-#: Answers about a topic that was deleted, or deleted and created again.
-_GONE: Final = frozenset(
-    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
-)
 
 
 class ContinuedSessions:
@@ -198,7 +195,7 @@ class ContinuedSessions:
         """Whether look-ups have failed for some time for a cause that does not change by itself: a broker may just have
         started, or an ACL may be about to be granted. A topic that is written to is created again.
         """
-        is_gone = isinstance(answer, BrokerFailure) and answer.code in _GONE and self._sessions.is_elsewhere(entry)
+        is_gone = isinstance(answer, BrokerFailure) and answer.code in GONE and self._sessions.is_elsewhere(entry)
         if not (answer.is_final or is_gone):
             since.pop(entry.target, None)
             return False

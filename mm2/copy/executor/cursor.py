@@ -161,6 +161,7 @@ class Cursor:
     reencoding: TimeSlice | None = None
     offset: int = -1
     suspended: bool = False
+    passed_over: bool = False  # nothing of the last response was taken, for lack of time
     leader_epoch: int = -1
     epochs: tuple[EpochStart, ...] = ()  # that were read, see `LedgerEntry.source_epochs`
     known_epoch: int = -1  # no batch of a higher leader epoch is counted as copied by a predecessor
@@ -261,10 +262,12 @@ class Cursor:
             self.backlog_end = fetched.high_watermark
         # The age of records in a backlog is unrelated to the latency of copying.
         self._live = self.offset >= self.backlog_end and not self.behind
+        self.passed_over = False
         if not fetched.records or self.suspended or self.conditions.paused is not None:
             return
         if self.reencoding is not None and self.reencoding.is_over:
-            return  # fetched again: the loop also renews the lease
+            self.passed_over = True  # fetched again: the loop also renews the lease
+            return
         aborted = AbortedTransactions(fetched.aborted)
         self._is_cut = False
         try:
@@ -483,6 +486,7 @@ class Cursor:
             self.offset,
             compressed=self.behind,
             transactional=not (self.read_committed and fetched.aborted),
+            limit=self.limit,
         )
 
     # -- batches -------------------------------------------------------------------------------------------------------
@@ -521,7 +525,7 @@ class Cursor:
         self.leader_epoch = self.known_epoch = merged.leader_epoch
         self.epochs = history.read(self.epochs, merged.leader_epoch, merged.first)
         self.owner.tally.count("merged", merged.batches)
-        self._send(memoryview(merged.data), merged.header, merged.first, merged.after)
+        self._send(memoryview(merged.data), merged.header, merged.first, merged.after, is_merged=True)
         self.offset = merged.after
 
     def _take_batch(self, view: BatchView, aborted: AbortedTransactions) -> None:
@@ -661,12 +665,14 @@ class Cursor:
         after: int,
         offsets: list[int] | None = None,
         dropped: Iterable[DroppedRange] = (),
+        *,
+        is_merged: bool = False,
     ) -> None:
         newest_ms = header.max_timestamp if self._live else -1
         entry = SourceRange(first, after, len(data), header.records_count, offsets, newest_ms=newest_ms)
         entry.dropped = tuple(dropped)
         self.window.append(entry)
-        outgoing = outgoing_batch(data, header, entry, self.window, self.owner.tally, self.limit)
+        outgoing = outgoing_batch(data, header, entry, self.window, self.owner.tally, self.limit, is_merged=is_merged)
         self.owner.put(self.outbox, outgoing)
 
     def drop(self, first: int, after: int, reason: str) -> None:

@@ -31,6 +31,7 @@ class PartitionReceiver(Protocol):
         """The source partition."""
 
     suspended: bool  # it must not be read
+    passed_over: bool  # nothing of the last response was taken, because the time of this iteration of the loop was over
 
     @property
     def idle(self) -> bool:
@@ -95,6 +96,7 @@ class PartitionFetchState:
     unvalidated: bool = True  # its leader or the leader's epoch changed since the position was validated
     topic_replaced: bool = False  # the receiver's offset belongs to a deleted topic
     set_back_s: float = 0.0  # since when (monotonic) all brokers name a lower leader epoch than the known one
+    passed_over: int = 0  # number of consecutive responses of which nothing was taken for lack of time
     refuted: int = -1  # a leader epoch of the receiver that all brokers contradict: the cluster was restored
 
     def is_stale(self, info: TopicInfo, partition: PartitionInfo) -> bool:

@@ -20,6 +20,7 @@ from mm2.kafka.structs import ProducerIdentity, TopicPartition
 MAX_IN_FLIGHT: Final = 5
 #: Merging more records costs more than a request.
 _MERGEABLE_RECORDS: Final = 64
+_MERGED_BATCHES: Final = 512
 
 
 class OutboxState(Enum):
@@ -43,6 +44,7 @@ class OutgoingBatch:
     unknown).
 
     ``split`` returns smaller batches of the same records when the target rejects the size; None = cannot be split.
+    ``separate`` does the same when the target rejects a record, so that the others of a merged batch are copied.
     ``without`` returns the batch without its first n records, which are on the target already. ``merge`` returns a
     batch of the records of the first batches of a run, and their number, which may be 1; see `Outbox.merge_waiting`.
     """
@@ -51,6 +53,7 @@ class OutgoingBatch:
     header: BatchHeader
     acked: Callable[[int], None]
     split: Callable[[], list[OutgoingBatch] | None] | None = None
+    separate: Callable[[], list[OutgoingBatch] | None] | None = None
     without: Callable[[int], OutgoingBatch] | None = None
     entry: SourceRange | None = None  # its source offsets, if it is a batch of the source
     merge: Callable[[Sequence[OutgoingBatch]], tuple[OutgoingBatch, int]] | None = None
@@ -224,7 +227,9 @@ class Outbox:
         size = 0
         for outgoing in self.queue:
             size += len(outgoing.data)
-            if size > MAX_MERGED_BYTES or not (run[-1].is_followed_by(outgoing) if run else outgoing.is_mergeable):
+            if len(run) == _MERGED_BATCHES or size > MAX_MERGED_BYTES:
+                break
+            if not (run[-1].is_followed_by(outgoing) if run else outgoing.is_mergeable):
                 break
             run.append(outgoing)
         return run

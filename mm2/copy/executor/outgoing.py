@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from mm2.copy.executor.outbox import OutgoingBatch
@@ -14,28 +15,38 @@ from mm2.kafka.records.record import decode_batch, rewrite, split
 
 
 def outgoing_batch(
-    data: memoryview, header: BatchHeader, entry: SourceRange, window: Window, tally: Tally, limit: int
+    data: memoryview,
+    header: BatchHeader,
+    entry: SourceRange,
+    window: Window,
+    tally: Tally,
+    limit: int,
+    *,
+    is_merged: bool = False,
 ) -> OutgoingBatch:
     """A batch to be sent. It is done in the window once it is acknowledged; its parts get entries of their own.
 
-    ``limit`` is ``decompression.max.bytes``: a batch that exceeds it is not split.
+    ``limit`` is ``decompression.max.bytes``: a batch that exceeds it is not split. ``is_merged``: it is made of several batches
+    of the source.
     """
 
     def acked(base: int) -> None:
         entry.target_base = base
         window.done(entry)
 
-    def cut() -> list[OutgoingBatch] | None:
+    def cut(why: str) -> list[OutgoingBatch] | None:
         if header.records_count < 2:
             return None
         try:
             parts = split(BatchView(header, header.base_offset, 2, data), 2, limit)
         except CorruptBatch:
             return None  # its header was valid, so it was passed on; the target's error counts
-        tally.count("too_large")
+        tally.count(why)
         entries = window.cut(entry, [len(part.offsets) for part in parts], [len(part.data) for part in parts])
         return [
-            outgoing_batch(memoryview(part.data), read_header(part.data), piece, window, tally, limit)
+            outgoing_batch(
+                memoryview(part.data), read_header(part.data), piece, window, tally, limit, is_merged=is_merged
+            )
             for part, piece in zip(parts, entries, strict=True)
         ]
 
@@ -49,20 +60,24 @@ def outgoing_batch(
         head, tail = window.cut(entry, [count, header.records_count - count], [0, len(rest.data)])
         head.already_copied = True
         window.done(head)
-        return outgoing_batch(memoryview(rest.data), read_header(rest.data), tail, window, tally, limit)
+        rest_data = memoryview(rest.data)
+        return outgoing_batch(rest_data, read_header(rest_data), tail, window, tally, limit, is_merged=is_merged)
 
     def merged(run: Sequence[OutgoingBatch]) -> tuple[OutgoingBatch, int]:
         try:
-            batch = merge([BatchView(one.header, one.header.base_offset, 2, one.data) for one in run])[0]
+            views = [BatchView(one.header, one.header.base_offset, 2, one.data) for one in run]
+            batch = merge(views, limit=limit, first_only=True)[0]
         except (CorruptBatch, ValueError):
             run[0].merge = None  # passed on as it is; the target's error counts
             return run[0], 1
         if batch.batches == 1:
             return run[0], 1
         joined = window.join([one.entry for one in run[: batch.batches] if one.entry is not None], len(batch.data))
-        return outgoing_batch(memoryview(batch.data), batch.header, joined, window, tally, limit), batch.batches
+        whole = outgoing_batch(memoryview(batch.data), batch.header, joined, window, tally, limit, is_merged=True)
+        return whole, batch.batches
 
-    return OutgoingBatch(data, header, acked, cut, without, entry, merged)
+    separate = functools.partial(cut, "refused") if is_merged else None
+    return OutgoingBatch(data, header, acked, functools.partial(cut, "too_large"), separate, without, entry, merged)
 
 
 def content_error(outgoing: OutgoingBatch, limit: int) -> CorruptBatch | None:

@@ -14,6 +14,7 @@ import structlog
 from mm2.copy.executor.outbox import Outbox, OutboxState, OutgoingBatch, subject_of
 from mm2.copy.executor.progress_look_ups import ProgressLookUp, ProgressLookUps
 from mm2.copy.executor.topic_ids import TargetTopicIds
+from mm2.copy.states import PartitionState, state_of
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -241,7 +242,22 @@ class ProduceOutcomes:
         outbox.paused = True
         self._loop.call_later(self._backoff.delay_s(min(outbox.failures, 10)), self._sender.end_pause, outbox)
 
+    @staticmethod
+    def _separate(outbox: Outbox) -> bool:
+        """Split the first batch, if it was merged: the target may reject only one of its records."""
+        whole = outbox.queue[0]
+        pieces = whole.separate() if whole.separate is not None else None
+        if not pieces:
+            return False
+        outbox.restamp(whole, pieces)
+        outbox.queue.popleft()
+        outbox.queue.extendleft(reversed(pieces))
+        return True
+
     def _refuse(self, outbox: Outbox, failure: KafkaFailure) -> None:
+        if state_of(failure) is PartitionState.REFUSED and self._separate(outbox):
+            self._sender.end_pause(outbox)
+            return
         outbox.state = OutboxState.REFUSED
         if outbox.on_refused is not None:
             outbox.on_refused(failure)

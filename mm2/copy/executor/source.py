@@ -282,7 +282,7 @@ class Source(Brokers[SourceBroker]):
                 throttled.receiver.throttled(self._quota, broker.session.throttle_ms / 1000)
         if broker.comparing:
             self._replicas.compared(broker)
-        for fetched in answer:
+        for fetched in _in_turn(broker, answer):
             fetch_state = broker.fetch_states.get(fetched.topic_partition)
             if fetch_state is None:
                 continue
@@ -308,11 +308,7 @@ class Source(Brokers[SourceBroker]):
                 self._throttle.consume(fetched.topic_partition.topic, len(fetched.records))
             # A follower learns the high watermark later than the leader.
             end = max(fetched.high_watermark, before) if fetch_state.replica >= 0 else fetched.high_watermark
-            fetch_state.receiver.take(fetched._replace(high_watermark=end) if end > fetched.high_watermark else fetched)
-            too_small = fetch_state.receiver.offset == before and len(fetched.records) >= fetch_state.max_bytes
-            if fetched.records and too_small and not fetch_state.receiver.full:
-                # The next batch is larger than the limit; brokers return it whole only as the first of a response.
-                fetch_state.max_bytes = min(fetch_state.max_bytes * 4, _MAX_PARTITION_BYTES)
+            _pass_on(fetch_state, fetched._replace(high_watermark=end) if end > fetched.high_watermark else fetched)
         try:
             if len(frame) <= _SMALL_BYTES:
                 self.on_small_response()
@@ -536,6 +532,33 @@ class Source(Brokers[SourceBroker]):
                 )
                 self._leave_replicas(broker, AFTER_LOSS_S)
         self._loop.call_later(WATCH_S, self._watch)
+
+
+def _in_turn(broker: SourceBroker, answer: Iterable[Fetched]) -> list[Fetched]:
+    """What a response contains; partitions that were passed over come first. Brokers return them in the same order each time, so
+    the last ones would be passed over as long as the first ones have much to be re-encoded.
+    """
+
+    def passed_over(fetched: Fetched) -> int:
+        fetch_state = broker.fetch_states.get(fetched.topic_partition)
+        return 0 if fetch_state is None else -fetch_state.passed_over
+
+    return sorted(answer, key=passed_over)
+
+
+def _pass_on(fetch_state: PartitionFetchState, fetched: Fetched) -> None:
+    """Pass a partition's part of a response on to its receiver."""
+    receiver = fetch_state.receiver
+    before = receiver.offset
+    receiver.take(fetched)
+    if receiver.passed_over:
+        fetch_state.passed_over += 1
+        return
+    fetch_state.passed_over = 0
+    too_small = receiver.offset == before and len(fetched.records) >= fetch_state.max_bytes
+    if fetched.records and too_small and not receiver.full:
+        # The next batch is larger than the limit; brokers return it whole only as the first of a response.
+        fetch_state.max_bytes = min(fetch_state.max_bytes * 4, _MAX_PARTITION_BYTES)
 
 
 def _batches(answer: Iterable[Fetched]) -> int:

@@ -34,6 +34,10 @@ _STABLE_TIMEOUT_S: Final = 2.0
 _STABLE_POLL_S: Final = 0.02
 #: Time for which a look-up must be permanently rejected before delivery becomes at-least-once (rule L5).
 LOOK_UP_REFUSED_S: Final = 10.0
+#: Answers about a topic that was deleted, or deleted and created again.
+GONE: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
+)
 
 
 class ProgressQuestion(NamedTuple):

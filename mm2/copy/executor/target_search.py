@@ -16,7 +16,7 @@ from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.session_table import SessionTable
-from mm2.copy.executor.target_progress import LOOK_UP_REFUSED_S, Prints, TargetLookUp
+from mm2.copy.executor.target_progress import GONE, LOOK_UP_REFUSED_S, Prints, TargetLookUp
 from mm2.copy.session import Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
@@ -59,7 +59,7 @@ class TargetSearch:
 
     async def _match(self, cursor: Cursor) -> None:
         session = self._sessions.current.get(cursor.partition)
-        began_s = time.monotonic()
+        refused_s: float | None = None
         while not self._link.stop.is_set() and session is not None:
             first = self._first_uncertain(cursor)
             if first < 0:
@@ -68,9 +68,13 @@ class TargetSearch:
                 prints = await self._prints(cursor, first, session)
             except KafkaFailure as error:
                 cursor.outbox.last_error = error
-                # As a deposed leader answers, whose log is shorter.
-                may_be_stale = isinstance(error, BrokerFailure) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE
-                if error.is_final and not (may_be_stale and time.monotonic() - began_s < LOOK_UP_REFUSED_S):
+                code = error.code if isinstance(error, BrokerFailure) else 0
+                # A topic that is still written to is created again.
+                is_gone = cursor.is_elsewhere and code in GONE
+                refused_s = (refused_s or time.monotonic()) if error.is_final or is_gone else None
+                # A deposed leader may have answered, whose log is shorter, or a broker that has just started.
+                may_be_stale = is_gone or code == ErrorCode.OFFSET_OUT_OF_RANGE
+                if refused_s and not (may_be_stale and time.monotonic() - refused_s < LOOK_UP_REFUSED_S):
                     break
                 await self._link.pause(_RETRY_S)
                 continue

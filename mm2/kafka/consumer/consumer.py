@@ -77,6 +77,7 @@ class Consumer:
         self._fetcher = Fetcher(self._cluster, settings, self._changed, on_gone=self._look_at_topics)
         self._commits = ThreadPoolExecutor(1, thread_name_prefix=f"consumer-commits-{settings.client.client_id}")
         self._committed: deque[tuple[OnCommit, KafkaFailure | None]] = deque()
+        self._losses = 0  # how often all partitions were lost
         self._woken = False
         self._closed = False
         self._resolve_at_s = 0.0
@@ -203,8 +204,14 @@ class Consumer:
                 time.sleep(wait_s)
 
     def commit_async(self, offsets: Offsets, on_commit: OnCommit) -> None:
-        """Commit in the background, without retries and in order; ``on_commit`` is called in a later `poll`."""
-        self._commits.submit(self._commit_behind, dict(offsets), on_commit)
+        """Commit in the background, without retries and in order; ``on_commit`` is called in a later `poll`.
+
+        It fails if the partitions are lost before it is sent: the coordinator would accept it from the member that has
+        joined again, also for partitions of other members.
+        """
+        with self._changed:
+            losses = self._losses
+        self._commits.submit(self._commit_behind, dict(offsets), on_commit, losses)
 
     def give_up(self) -> None:
         """Cancel all waits for brokers and all retries. The membership stays alive until `close`. Any thread."""
@@ -310,6 +317,7 @@ class Consumer:
                 self._listener.on_partitions_revoked(had)
         finally:
             with self._changed:
+                self._losses += lost
                 self._fetcher.assign(())
                 membership.settle(frozenset())
 
@@ -385,17 +393,17 @@ class Consumer:
 
     def _commit_in_order(self, offsets: Offsets, deadline: float) -> None:
         # On one thread for all commits: with two connections an older commit could arrive last and cause duplicates.
-        commit = self._commits.submit(self._commit, dict(offsets))
+        commit = self._commits.submit(self._commit, dict(offsets), self._losses)
         while not wait([commit], _LOOK_S).done:
             if self._closed or time.monotonic() >= deadline:
                 commit.cancel()
                 raise TimeoutFailure(f"Offsets of group {self.settings.group_id} were not committed in time.")
         commit.result()
 
-    def _commit_behind(self, offsets: Offsets, on_commit: OnCommit) -> None:
+    def _commit_behind(self, offsets: Offsets, on_commit: OnCommit, losses: int) -> None:
         failure: KafkaFailure | None = None
         try:
-            self._commit(offsets)
+            self._commit(offsets, losses)
         except KafkaFailure as refused:
             failure = refused
         except Exception as error:  # noqa: BLE001 - passed to the callback
@@ -404,14 +412,19 @@ class Consumer:
             self._committed.append((on_commit, failure))
             self._changed.notify_all()
 
-    def _commit(self, offsets: Offsets) -> None:
-        """Commit once. Raises BrokerFailure or ConnectFailure."""
+    def _commit(self, offsets: Offsets, losses: int) -> None:
+        """Commit once; ``losses`` are those at the time of the call. Raises BrokerFailure or ConnectFailure."""
         if not offsets:
             return
-        membership = self._joined()
+        membership, group = self._joined(), self.settings.group_id
         with self._changed:
             identity = membership.identity()
-        group = self.settings.group_id
+            if losses != self._losses:
+                raise BrokerFailure.of(
+                    ErrorCode.UNKNOWN_MEMBER_ID,
+                    "the partitions were lost before their offsets were committed",
+                    subject=f"Group {group} on cluster {self._cluster.name}",
+                )
         try:
             node = self._cluster.coordinator(group, timeout_s=_RESOLVE_S)
             answer = self._cluster.send(node, _commit_request(group, identity, offsets))

@@ -32,7 +32,7 @@ from mm2.kafka.records.batch import (
     read_header,
     seal,
 )
-from mm2.kafka.records.codec import codec_of, decompress
+from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES, codec_of, decompress
 from mm2.kafka.records.record import read_varint
 from mm2.kafka.varint import varint
 
@@ -44,8 +44,13 @@ MAX_MERGED_BYTES: Final = 512 << 10
 _LEAN: Final = struct.Struct(">qiibIhiq22xi")
 _INT32: Final = struct.Struct(">i")
 _LEAST_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD
-_MAX_INFLATED_BYTES: Final = 16 << 20  # highly compressed tiny batches must not become a batch of gigabytes
-_MAX_RECORDS: Final = 1 << 17  # each of them takes up to 200 bytes of memory until the batch is finished
+#: Shares of ``decompression.max.bytes`` that a merged batch uses: bytes after decompression, and records, which `decode_batch` counts
+#: as 256 bytes each. It must not be over the limit where the batches that it is made of are not.
+_INFLATED_SHARE: Final = 4
+_RECORD_SHARE: Final = 512
+#: A batch that expands by more than this is passed on: decompressing a response full of such batches would take seconds, in which the
+#: lease is not renewed.
+_MAX_EXPANSION: Final = 16
 _WINDOW_BYTES: Final = 64 << 10
 _IGNORED: Final = DELETE_HORIZON | TRANSACTIONAL
 _TABLE: Final = 1 << 14
@@ -68,8 +73,16 @@ class Merged:
     leader_epoch: int
 
 
-def merge(views: Sequence[BatchView], *, max_bytes: int = MAX_MERGED_BYTES) -> list[Merged]:
+def merge(
+    views: Sequence[BatchView],
+    *,
+    max_bytes: int = MAX_MERGED_BYTES,
+    limit: int = DECOMPRESSION_MAX_BYTES,
+    first_only: bool = False,
+) -> list[Merged]:
     """Merge consecutive batches, all plain (`BatchHeader.is_plain`) and of one codec, into as few as possible.
+
+    ``limit`` is ``decompression.max.bytes``. ``first_only``: returns only the first of them, and does not look at the rest.
 
     At most ``max_bytes`` of batches are merged into one, which has about the same size or less; a larger batch stays
     alone. The merged batches have no producer and no transaction, and
@@ -84,10 +97,10 @@ def merge(views: Sequence[BatchView], *, max_bytes: int = MAX_MERGED_BYTES) -> l
     data = b"".join([view.data for view in views])
     merged: list[Merged] = []
     at = 0
-    while at < len(data):
+    while at < len(data) and not (first_only and merged):
         header = read_header(data, at)
         stop = at + LOG_OVERHEAD + header.batch_length
-        run = _Run(header)
+        run = _Run(header, limit)
         if not merged or (merged[-1].after, merged[-1].header.codec) == (header.base_offset, header.codec):
             run.take(data, at, min(max(at + max_bytes, stop), len(data)), _IGNORED, below=len(data))
         if not run.batches:
@@ -109,13 +122,15 @@ def coalesce(
     least: int = 2,
     compressed: bool = False,
     transactional: bool = False,
+    limit: int = DECOMPRESSION_MAX_BYTES,
 ) -> Iterator[BatchView | Merged]:
     """As `iter_batches`, but merges consecutive tiny batches.
 
     Merges ``least`` or more plain batches of one codec and leader epoch, from ``offset`` on, without gaps between them, with valid CRCs
     and records. ``compressed``: also merges compressed batches, which costs decompression and compression.
     ``transactional``: also merges transactional batches, which is correct only if none of them can be aborted. All
-    other batches, including corrupt ones, are returned as views, in order; the caller detects corrupt ones.
+    other batches, including corrupt ones, are returned as views, in order; the caller detects corrupt ones. ``limit`` is
+    ``decompression.max.bytes``.
     """
     ignored = _IGNORED if transactional else DELETE_HORIZON
     at: int | None = 0
@@ -134,7 +149,7 @@ def coalesce(
                 and len(buffer) - stop >= HEADER_BYTES
                 and _INT32.unpack_from(buffer, stop + 8)[0] < TINY_BYTES
             ):
-                run = _run_of(header, buffer[start : start + max_bytes], ignored)
+                run = _run_of(header, buffer[start : start + max_bytes], ignored, limit)
                 if run.batches < least:
                     too_few_until = start + run.size
                 else:
@@ -145,9 +160,9 @@ def coalesce(
             start = stop
 
 
-def _run_of(first: BatchHeader, buffer: memoryview, ignored: int) -> _Run:
+def _run_of(first: BatchHeader, buffer: memoryview, ignored: int, limit: int) -> _Run:
     """The tiny batches at the beginning of ``buffer`` that can be merged; empty when the first one cannot."""
-    run = _Run(first)
+    run = _Run(first, limit)
     more = True
     while more:
         window = bytes(buffer[run.size : run.size + _WINDOW_BYTES])  # slicing bytes costs less than slicing a view
@@ -194,6 +209,8 @@ class _Run:
         "_first",
         "_inflated",
         "_leader_epoch",
+        "_max_inflated",
+        "_max_records",
         "_newest",
         "_pieces",
         "batches",
@@ -201,8 +218,10 @@ class _Run:
         "size",
     )
 
-    def __init__(self, first: BatchHeader) -> None:
+    def __init__(self, first: BatchHeader, limit: int) -> None:
         self.codec = first.codec
+        self._max_inflated = limit // _INFLATED_SHARE
+        self._max_records = limit // _RECORD_SHARE
         self.batches = 0
         self.size = 0
         self._first = first.base_offset
@@ -221,8 +240,8 @@ class _Run:
         codec, attributes_mask, base = self.codec, ~ignored, self._base_timestamp
         pieces, number = self._pieces, self._count
         expected, begin, last = self._first + number, at, end - HEADER_BYTES
-        leader_epoch = self._leader_epoch
-        while at <= last and self._inflated <= _MAX_INFLATED_BYTES:
+        leader_epoch, max_records = self._leader_epoch, self._max_records
+        while at <= last:
             offset, length, epoch, magic, crc, attributes, last_delta, base_timestamp, count = _LEAN.unpack_from(
                 data, at
             )
@@ -235,7 +254,7 @@ class _Run:
                 or magic != 2
                 or not _LEAST_LENGTH <= length < below
                 or stop > end
-                or not 0 < count <= _MAX_RECORDS - number
+                or not 0 < count <= max_records - number
             ):
                 break
             block, start = data[at + CRC_FROM : stop], HEADER_BYTES - CRC_FROM
@@ -271,8 +290,9 @@ class _Run:
         self._count = number
 
     def inflate(self, batch: bytes) -> bytes:
-        """The records block of a whole batch."""
-        return decompress(self.codec, batch[HEADER_BYTES:], _MAX_INFLATED_BYTES)
+        """The records block of a whole batch. Raises CorruptBatch, also where it is too large to be merged."""
+        limit = min(TINY_BYTES + _MAX_EXPANSION * len(batch), self._max_inflated - self._inflated)
+        return decompress(self.codec, batch[HEADER_BYTES:], limit)
 
     def add(self, block: bytes, start: int, base_timestamp: int, count: int, number: int) -> bool:
         """Add the records of a batch, ``block`` from ``start`` on, as the ``number``-th and following ones.

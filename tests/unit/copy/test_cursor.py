@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mm2.copy.executor.changes import TimeSlice
 from mm2.copy.executor.cursor import BEHIND_OFFSETS, MISSING, QUEUE_LIMIT_BYTES
 from mm2.copy.executor.outbox import OutboxState, OutgoingBatch
+from mm2.copy.executor.outgoing import content_error
 from mm2.copy.executor.reports import progress_of
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.segments import Gap, Segment
@@ -919,6 +920,45 @@ def test_positions_are_the_same_with_and_without_merging(counts: list[int], firs
     assert (segments(merging), merging.cursor.window.waiting_bytes) == (segments(plain), 0)
 
 
+def malformed(offset: int) -> bytearray:
+    """A record whose key ends after the record."""
+    data = batch(offset, 1)
+    assert data[65] == 8, "the length of the key, as a varint"
+    data[65] = 0x7E
+    return checked(data)
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["in one response", "while they wait"])
+def test_a_malformed_record_does_not_take_those_with_it_that_it_was_merged_with(at_once: bool) -> None:
+    bench = Bench()
+    batches = [batch(0, 1), batch(1, 1), malformed(2), batch(3, 1)]
+    if at_once:
+        bench.fetch(*batches)
+    else:
+        bench.fetch_each(*batches)
+        bench.outbox.merge_waiting()
+    waiting = [*bench.outbox.queue]
+    assert [outgoing.count for outgoing in waiting] == [4]
+    single = None
+    while waiting and single is None:
+        (first, *waiting) = waiting
+        if content_error(first, bench.cursor.limit) is None:
+            continue
+        pieces = first.separate and first.separate()
+        single = None if pieces else first
+        waiting = [*(pieces or ()), *waiting]
+    assert single is not None
+    assert (single.entry and single.entry.first, single.count, single.separate and single.separate()) == (2, 1, None)
+    assert [outgoing.count for outgoing in waiting] == [1]
+    assert bench.tally.paths["refused"] == 2
+
+
+def test_a_batch_of_the_source_is_not_separated() -> None:
+    bench = Bench()
+    bench.fetch(batch(0, 4))
+    assert bench.outgoing_batches[0].separate is None
+
+
 # -- limits of batches that are decompressed ----------------------------------------------------------------------
 
 
@@ -967,6 +1007,36 @@ def test_a_large_batch_that_the_target_does_not_accept_is_not_split_over_the_lim
     assert "decompression.max.bytes), and writing to A.t-0: MESSAGE_TOO_LARGE" in reason
 
 
+@pytest.mark.parametrize("at_once", [True, False], ids=["in one response", "while they wait"])
+@pytest.mark.parametrize("codec", ["", "zstd"])
+def test_a_merged_batch_is_not_over_the_limit(codec: str, at_once: bool) -> None:
+    """Otherwise it could neither be split nor compared, where each of the batches that it is made of could."""
+    bench = Bench()
+    bench.cursor.limit = 40_000
+    rows = [Record(b"k%03d" % offset, bytes(400), (), 1000, offset) for offset in range(200)]
+    batches = [encode_batch([row], base_offset=row.offset, codec=codec or 0) for row in rows]
+    if at_once:
+        bench.fetch(*batches, end=1_000_000)
+    else:
+        bench.fetch_each(*batches)
+    while bench.outbox.queue:
+        bench.outbox.merge_waiting()
+        outgoing = bench.outbox.send_next()
+        assert content_error(outgoing, bench.cursor.limit) is None
+        assert outgoing.count == 1 or (outgoing.split and outgoing.split())
+
+
+def test_waiting_batches_that_expand_much_are_not_decompressed() -> None:
+    """128 of them could take gigabytes, and the seconds in which the lease has to be renewed."""
+    bench = Bench()
+    bench.fetch_each(*(encode_batch([Record(None, bytes(4 << 20))], base_offset=n, codec="zstd") for n in range(3)))
+    before = [*bench.outbox.queue]
+    for _ in before:
+        bench.outbox.merge_waiting()
+        bench.outbox.send_next()
+    assert [*bench.outbox.sent] == before
+
+
 def test_a_refused_batch_over_the_limit_is_not_called_malformed() -> None:
     """Its content is not known."""
     bench = Bench()
@@ -990,6 +1060,7 @@ def test_re_encoding_leaves_the_rest_for_the_next_iteration_of_the_loop() -> Non
     slice_._until_s = time.monotonic() - 1
     bench.fetch(*batches[:1])
     assert (bench.cursor.offset, len(bench.outgoing_batches)) == (12, 4), "another partition has taken the time"
+    assert bench.cursor.passed_over
     (turn,) = turns
     turn()
     bench.cursor.reencoding = TimeSlice(0.0, turns.append)

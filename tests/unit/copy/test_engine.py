@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -39,8 +39,8 @@ def test_a_job_that_ends_with_a_second_attempt_does_not_end_the_lease_of_the_fir
 
 def test_no_flow_can_copy_while_spark_is_down() -> None:
     """`/health` answers 503 with these reasons."""
-    engine: Any = CopyEngine({})
-    assert engine.down is None, "it is not needed yet"
+    engine = cast(Any, CopyEngine({}))
+    assert not engine.down, "it is not needed yet"
     assert engine.failing_lanes("A->B") == []
     down = SparkDown(SparkDownCode.EXECUTOR_STOPPED, "Spark is restarting, because its executor has stopped")
     engine.spark = SimpleNamespace(down=down)
@@ -49,10 +49,10 @@ def test_no_flow_can_copy_while_spark_is_down() -> None:
 
 
 def test_a_cluster_without_executors_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine: Any = CopyEngine({"spark.master": "yarn"})
+    engine = cast(Any, CopyEngine({"spark.master": "yarn"}))
     engine.spark = SimpleNamespace(down=None, is_up=True)
-    assert engine.down is None
+    assert not engine.down
     monkeypatch.setattr("mm2.copy.driver.slots._LATE_S", 0.0)
     assert engine.down.code == SparkDownCode.NO_EXECUTOR
     engine.slots.resize(2)
-    assert engine.down is None
+    assert not engine.down

@@ -474,6 +474,29 @@ def test_records_in_flight_to_a_topic_that_cannot_be_read_are_copied_again(
     assert scene.cursor.conditions.note.startswith("at least once")
 
 
+@pytest.mark.parametrize("code", [3, 100], ids=["deleted", "deleted too"])
+def test_a_topic_with_the_old_name_that_is_deleted_while_records_are_compared_is_left(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr("mm2.copy.executor.target_search.LOOK_UP_REFUSED_S", 0.02)
+    scene = Scene()
+    cursor = scene.cursor
+    scene.standings = [TargetProgress(54, 154, 4, (FoundBatch(50, 150, 4),))]
+    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
+    scene.bench.fetch(batch(51, 2))
+    assert (scene.bench.owner.calls, cursor.suspended) == ([("uncertain", 50, 4)], True)
+    scene.look_up.fingerprints = lambda *_: _fail_with(BrokerFailure.of(code))
+    scene.link.stop = asyncio.Event()  # of the next loop
+    scene.offsets[LATEST] = [154]
+    play(scene, lambda: scene.search.match(cursor))
+    assert (cursor.former, cursor.window.position) == (FormerTopic("old", 50), 50)
+    assert cursor.conditions.note.startswith("at least once")
+
+
+def _fail_with(failure: KafkaFailure) -> Any:
+    raise failure
+
+
 def test_a_broker_that_does_not_know_the_topic_with_the_old_name_at_first_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -33,6 +33,7 @@ TIMED_OUT = 7
 TOO_LARGE = 10
 UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
 OUT_OF_ORDER = 45
+INVALID_RECORD = 87
 GONE = DisconnectedFailure("gone")
 
 
@@ -735,6 +736,45 @@ def test_a_batch_that_is_too_large_is_cut_and_what_follows_keeps_its_numbers() -
             line.answer((TP, 0, part[0]))
             await turn()
         assert (scene.words, scene.questions) == ([None], [])
+
+    play(scenario)
+
+
+def test_of_a_merged_batch_only_the_record_that_is_rejected_is_refused() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        merged = scene.outgoing("a", 2)
+        merged.separate, merged.split = merged.split, None
+        scene.sink.put(box, merged)
+        scene.put(box, "b", 1)
+        await turn()
+        line.answer((TP, INVALID_RECORD, -1))
+        line.answer((TP, OUT_OF_ORDER, -1))
+        await turn()
+        assert (line.requests[2:], box.refused, scene.words) == ([[(0, 1)]], False, [])
+        line.answer((TP, 0, 10))
+        await turn()
+        assert line.requests[3:] == [[(1, 1)], [(2, 1)]]
+        line.answer((TP, INVALID_RECORD, -1))
+        line.answer((TP, OUT_OF_ORDER, -1))
+        await turn()
+        assert (scene.acked, box.refused, len(line.requests)) == ([("a0", 10)], True, 5)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("code", [29, 7, 44], ids=["no right", "timeout", "policy"])
+def test_a_merged_batch_stays_whole_when_its_records_are_not_the_cause(code: int) -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True)
+        merged = scene.outgoing("a", 2)
+        calls: list[int] = []
+        merged.separate = lambda: calls.append(1)
+        scene.sink.put(box, merged)
+        await turn()
+        line.answer((TP, code, -1))
+        await turn()
+        assert (calls, [outgoing.count for outgoing in box.queue]) == ([1] if code == 44 else [], [2])
 
     play(scenario)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -140,12 +141,12 @@ def test_a_long_wait_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cluster_without_executors_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    slots = Slots(0)
-    assert slots.down is None, "executors take a moment to start"
+    slots = cast(Any, Slots(0))
+    assert not slots.down, "executors take a moment to start"
     monkeypatch.setattr("mm2.copy.driver.slots._LATE_S", 0.0)
     assert slots.down is not None
     assert slots.down.code == SparkDownCode.NO_EXECUTOR
     slots.resize(1)
-    assert slots.down is None
+    assert not slots.down
     slots.resize(None)
-    assert slots.down is None
+    assert not slots.down

@@ -33,7 +33,7 @@ SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1", "recon
 class Feed:
     """A receiver that records its calls."""
 
-    full = stuck = behind = suspended = False
+    full = stuck = behind = suspended = passed_over = False
     idle = True
     leader_epoch = -1
 
@@ -678,3 +678,47 @@ def test_after_many_small_batches_the_next_request_waits_for_more(batches: int, 
         await wait_until_async(lambda: len(line.asked) == 2)
 
     play(scenario)
+
+
+# -- time for re-encoding -------------------------------------------------------------------------------------------------
+
+
+def test_a_partition_that_was_passed_over_does_not_read_more_the_next_time() -> None:
+    """Its batches are not too large: there was no time for them."""
+
+    async def scenario(scene: Scene) -> None:
+        feed = Feed(TopicPartition("t", 0))
+        line = scene.line(feed)
+        for feed.passed_over in (True, False):
+            line.ask()
+            line.answer(fetched(feed.partition, 1 << 20))
+        assert [asked[feed.partition].max_bytes for asked in line.asked] == [1 << 20, 1 << 20, 4 << 20]
+
+    play(scenario)
+
+
+def test_partitions_take_turns_when_the_time_is_over() -> None:
+    """Otherwise the last ones of a response would wait as long as the first ones have something to be re-encoded."""
+
+    async def scenario(scene: Scene) -> None:
+        feeds = [_OneInTime(TopicPartition("t", index)) for index in range(4)]
+        line = scene.line(*feeds)
+        line.ask()
+        for _ in range(12):
+            _OneInTime.is_over = False
+            line.answer(*(fetched(feed.partition, 100) for feed in feeds))
+        assert [len(feed.taken) for feed in feeds] == [3, 3, 3, 3]
+
+    play(scenario)
+
+
+class _OneInTime(Feed):
+    """The first of them that is called takes all the time."""
+
+    is_over = False
+
+    def take(self, fetched: Fetched) -> None:
+        self.passed_over = _OneInTime.is_over
+        _OneInTime.is_over = True
+        if not self.passed_over:
+            super().take(fetched)

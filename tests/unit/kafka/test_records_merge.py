@@ -287,14 +287,27 @@ def test_a_corrupt_batch_is_separate_and_does_not_affect_the_others(codec: int, 
     assert items[-1].after == 8 if isinstance(items[-1], Merged) else False
 
 
-def test_highly_compressed_records_do_not_grow_without_limit() -> None:
-    one = encode_batch([Record(b"k", bytes(1 << 20), (), NOON)], codec="zstd")
-    data = b"".join(edited(one, base_offset=i) for i in range(64))
-    assert len(data) < 20_000
-    items = list(coalesce(memoryview(data), 0, compressed=True))
-    assert content(items) == content(views_of(data))
-    assert len(items) > 2
-    assert len(merge(views_of(data))) == len(items)
+@pytest.mark.parametrize("codec", ["", "zstd"])
+def test_merged_records_do_not_exceed_the_limit(codec: str) -> None:
+    """One batch after another can be decoded under it, so what they are merged into can, too."""
+    limit = 100_000
+    rows = [Record(b"k", bytes(range(200)) * 10, (), NOON + n) for n in range(400)]
+    data = chain([[row] for row in rows], codec or 0)
+    items = list(coalesce(memoryview(data), 0, compressed=True, limit=limit))
+    views = [view for item in items for view in iter_batches(memoryview(item.data))]
+    assert 1 < len(items) < 100
+    assert sum(len(decode_batch(view, limit)) for view in views) == len(rows)
+    merged = merge(views_of(data), limit=limit)
+    assert content(merged) == content(items)
+    assert all(decode_batch(view, limit) for one in merged for view in iter_batches(memoryview(one.data)))
+
+
+def test_only_the_first_run_is_merged_where_no_more_is_asked_for() -> None:
+    views = views_of(lone(3) + edited(lone(1, base=3), records_count=2))
+    with pytest.raises((CorruptBatch, ValueError)):
+        merge(views)
+    (merged,) = merge(views, first_only=True)
+    assert (merged.batches, merged.after) == (3, 3)
 
 
 def test_a_run_can_be_longer_than_one_scan() -> None:
@@ -304,3 +317,11 @@ def test_a_run_can_be_longer_than_one_scan() -> None:
     items = list(coalesce(memoryview(data), 0))
     assert shape(items) == [3000, 0, 700]
     assert content(items) == content(views_of(data))
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_batches_that_expand_much_are_passed_on(codec: str) -> None:
+    """Decompressing a response full of them would take seconds."""
+    data = chain([[Record(None, bytes(1 << 16), (), NOON)] for _ in range(20)], codec)
+    assert len(data) // 20 < TINY_BYTES
+    assert all(isinstance(item, BatchView) for item in coalesce(memoryview(data), 0, compressed=True))

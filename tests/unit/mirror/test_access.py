@@ -357,6 +357,7 @@ def test_a_link_of_the_dashboard_logs_in_once(process: Process) -> None:
     session = {"Cookie": cookie.partition(";")[0]}
     assert process.status("PUT", "/a/b/connectors/c/pause", session) == 202
     assert process.status("DELETE", "/a/b/connectors/c", session) == 403
+    assert process.status("POST", "/ui/code", session) == 403, "its user would never have to log in again"
     assert process.status("GET", "/ui", session) == 307
     # Another site cannot use the cookie, even if the browser sent it.
     assert process.status("PUT", "/a/b/connectors/c/pause", {**session, "Origin": "http://bad.example"}) == 403
@@ -389,6 +390,16 @@ def test_wrong_passwords_are_throttled_and_other_credentials_are_not(tmp_path: P
         assert process.status("GET", "/flows", {"Authorization": f"Bearer {TOKEN}"}) == 200
     finally:
         process.close()
+
+
+def test_a_viewer_cannot_have_a_module_imported(process: Process) -> None:
+    path = "/a/b/connector-plugins/{}/config"
+    for listed in ("Sink", "a.Sink", "Sank"):  # the toy herder knows the first of these
+        assert process.status("GET", path.format(listed), login(Role.VIEWER)) in {200, 404}, listed
+    for other in ("this.Zen", "socket.socket", "this%2EZen", "mm2.cli.connect_process.Program"):
+        assert process.status("GET", path.format(other), login(Role.VIEWER)) == 403, other
+        assert process.status("GET", path.format(other), login(Role.OPERATOR)) == 403, other
+        assert process.status("GET", path.format(other), login(Role.ADMIN)) == 404, other
 
 
 @pytest.mark.parametrize(

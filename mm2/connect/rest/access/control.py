@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mm2.connect.request_signing import SessionKey
@@ -35,6 +36,8 @@ from mm2.connect.rest.paths import path_of
 _KEY: Final = "mm2.access"
 #: In the state of a connection, where the protocol puts it.
 PEER_KEY: Final = "mm2.peer"
+#: In the scope of a CORS preflight request of an allowed origin; browsers send these without credentials.
+PREFLIGHT_KEY: Final = "mm2.preflight"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _UNAUTHORIZED, _FORBIDDEN, _TOO_MANY = 401, 403, 429
 
@@ -151,6 +154,10 @@ class AccessControl:
                     {"Retry-After": str(error.retry_after_s)},
                 ) from None
             scope.setdefault("state", {})["user"] = access.principal.name
+            if scope.get(PREFLIGHT_KEY) and access.role < Role.METRICS:
+                # Any program can send this request; it does not learn which paths exist.
+                await Response()(scope, receive, send)
+                return
             receive = checked_receive(receive, voucher.body_sha256) if voucher else receive
             if scope["type"] == "websocket" and access.has_ended is not None:
                 # It would stay open after the end of the session.

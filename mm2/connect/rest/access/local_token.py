@@ -43,5 +43,14 @@ class LocalToken:
 
 def bearer_of(headers: Headers) -> str | None:
     """The token of ``Authorization: Bearer``."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return _bearer(headers.get("authorization", ""))
+
+
+def is_local_token(authorization: str) -> bool:
+    """Whether a header ``Authorization`` contains the token of a process."""
+    return (_bearer(authorization) or "").startswith(PREFIX)
+
+
+def _bearer(authorization: str) -> str | None:
+    scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None

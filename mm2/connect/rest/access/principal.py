@@ -63,6 +63,8 @@ class Peer:
 
     #: The certificate that TLS has verified, as DER; None without one.
     certificate: bytes | None = field(default=None, repr=False)
+    #: See `mm2.connect.rest.connections.peer_of`. Behind a proxy, all clients have the same. It gives no access.
+    address: str = ""
 
 
 class WrongCredentials(Exception):

@@ -58,15 +58,16 @@ class RoleMap:
         kind = _TYPES[principal.kind]
         names = {(kind, principal.name), (kind, _ANY), *((_GROUP, group) for group in principal.groups)}
         if kind == _CERTIFICATE:
-            names.add((kind, comparable_dn(principal.name)))
+            # Blanks around commas are not removed here: after a part that ends with an escaped blank, that would join two.
+            names.add((kind, canonical_dn(principal.name)))
         own = [role for role, members in self.members.items() if names & members]
         return max([self.unauthenticated, *own])
 
 
-def comparable_dn(name: str) -> str:
+def canonical_dn(name: str) -> str:
     """A distinguished name in one spelling; the text itself if it is none."""
     try:
-        return x509.Name.from_rfc4514_string(_BLANKS.sub(",", name)).rfc4514_string()
+        return x509.Name.from_rfc4514_string(name).rfc4514_string()
     except ValueError:
         return name
 
@@ -88,5 +89,5 @@ def _members(key: str, text: str) -> frozenset[tuple[str, str]]:
             )
         if kind == _GROUP and name == _ANY:
             raise ConfigException(key, part, "* is possible for User and Certificate, not for Group")
-        found.add((kind, comparable_dn(name) if kind == _CERTIFICATE else name))
+        found.add((kind, canonical_dn(_BLANKS.sub(",", name)) if kind == _CERTIFICATE else name))
     return frozenset(found)

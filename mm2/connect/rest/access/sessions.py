@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +20,7 @@ from mm2.connect.rest.access.principal import Peer, Principal
 
 CODE_LIFE_S: Final = 60
 SESSION_LIFE_S: Final = 12 * 3600
-#: Of codes, and of sessions; the oldest ones are removed first.
+#: Of codes, and of sessions. The client with the most of them loses its oldest one, so no client ends those of others.
 _MOST: Final = 200
 _COOKIE: Final = "mm2-session"
 
@@ -91,7 +91,9 @@ class Sessions:
         secret = secrets.token_urlsafe(32)
         entries[_hash(secret)] = _Entry(principal, self._now_s() + life_s)
         while len(entries) > _MOST:
-            entries.popitem(last=False)
+            counts = Counter(entry.principal for entry in entries.values())
+            (greedy, _), *_ = counts.most_common(1)
+            del entries[next(key for key, entry in entries.items() if entry.principal == greedy)]
         return secret
 
 

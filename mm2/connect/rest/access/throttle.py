@@ -1,4 +1,7 @@
-"""Limits guesses of passwords, per user name and for all names together."""
+"""Limits guesses of passwords: per user name and address, per name, per address, and for all together.
+
+An address identifies no client, but nearly all guesses come from addresses that the users of the names do not have.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from typing import Final
 
 from mm2.connect.rest.access.principal import TooManyFailures
 
-_NAMES: Final = 1_000
+_MOST_BUCKETS: Final = 3_000
+_MOST_BURSTS: Final = 2
 
 
 @dataclass(frozen=True)
@@ -22,48 +26,61 @@ class Allowance:
     period_s: float
 
 
-PER_NAME: Final = Allowance(5, 10.0)
-ALL_NAMES: Final = Allowance(50, 0.5)
+#: Of one name at one address.
+PER_CLIENT: Final = Allowance(5, 10.0)
+#: Of one name at all addresses: one attacker cannot use it up, so it does not exclude the user at another address.
+PER_NAME: Final = Allowance(20, 2.5)
+#: Of one address, for all names. Less than `ALL`, also with the attempts that are verified at the same time.
+PER_ADDRESS: Final = Allowance(15, 5.0)
+ALL: Final = Allowance(50, 0.5)
+
+
+#: A name and an address; None: all of them.
+_Key = tuple[str | None, str | None]
 
 
 class FailureThrottle:
     """Counts failures as token buckets; one failure is forgotten after each period. Not thread-safe.
 
-    Memory is bounded: the names that failed least recently are forgotten. The limit for all names covers that.
+    Memory is bounded: the names and addresses that failed least recently are forgotten. The limit for all covers that.
     """
 
     def __init__(
         self,
-        per_name: Allowance = PER_NAME,
-        all_names: Allowance = ALL_NAMES,
+        per_client: Allowance = PER_CLIENT,
+        everything: Allowance = ALL,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._per_name = per_name
+        self._per_client = per_client
         self._now_s = now_s
-        self._names: OrderedDict[str, _Bucket] = OrderedDict()
-        self._all = _Bucket(all_names, now_s())
+        self._buckets: OrderedDict[_Key, _Bucket] = OrderedDict()
+        self._all = _Bucket(everything, now_s())
 
-    def check(self, name: str) -> None:
+    def check(self, name: str, address: str = "") -> None:
         """Call before credentials are verified. Raises TooManyFailures."""
         now_s = self._now_s()
-        own = self._names.get(name)
-        wait_s = max(self._all.wait_s(now_s), 0.0 if own is None else own.wait_s(now_s))
+        found = [self._all, *(self._buckets[key] for key in self._allowances(name, address) if key in self._buckets)]
+        wait_s = max(bucket.wait_s(now_s) for bucket in found)
         if wait_s > 0:
             raise TooManyFailures(math.ceil(wait_s), name)
 
-    def failed(self, name: str) -> None:
+    def failed(self, name: str, address: str = "") -> None:
         """Count a failure."""
         now_s = self._now_s()
-        bucket = self._names.pop(name, None) or _Bucket(self._per_name, now_s)
-        self._names[name] = bucket
-        while len(self._names) > _NAMES:
-            self._names.popitem(last=False)
-        bucket.add(now_s)
+        for key, allowance in self._allowances(name, address).items():
+            bucket = self._buckets.pop(key, None) or _Bucket(allowance, now_s)
+            self._buckets[key] = bucket
+            bucket.add(now_s)
+        while len(self._buckets) > _MOST_BUCKETS:
+            self._buckets.popitem(last=False)
         self._all.add(now_s)
 
-    def succeeded(self, name: str) -> None:
-        """Forget the failures of a name."""
-        self._names.pop(name, None)
+    def succeeded(self, name: str, address: str = "") -> None:
+        """Forget the failures of a name at an address; not those of the address, whose client may guess other names."""
+        self._buckets.pop((name, address), None)
+
+    def _allowances(self, name: str, address: str) -> dict[_Key, Allowance]:
+        return {(name, address): self._per_client, (name, None): PER_NAME, (None, address): PER_ADDRESS}
 
 
 class _Bucket:
@@ -74,7 +91,8 @@ class _Bucket:
 
     def add(self, now_s: float) -> None:
         self._drain(now_s)
-        self._level = min(self._level + 1, self._allowance.burst)
+        # Above the burst: attempts that were being verified at the same time count, too.
+        self._level = min(self._level + 1, _MOST_BURSTS * self._allowance.burst)
 
     def wait_s(self, now_s: float) -> float:
         self._drain(now_s)

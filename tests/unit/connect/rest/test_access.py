@@ -7,14 +7,18 @@ import base64
 import json
 import os
 import stat
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from cryptography import x509
 from starlette.datastructures import Headers
 
 from mm2.config.configdef import ConfigException
+from mm2.connect.errors import NotLeader
 from mm2.connect.request_signing import generate_key
 from mm2.connect.rest import local_processes
 from mm2.connect.rest.access.credentials import Credentials, Users
@@ -35,6 +39,7 @@ from mm2.connect.rest.access.vouchers import SIGNATURE_HEADER, VOUCHER_HEADER, v
 from mm2.connect.rest.basic_auth import PasswordAuthenticator
 from mm2.connect.rest.middleware import without_secrets
 from tests.support.passwords import basic
+from tests.unit.connect.rest.conftest import Start
 
 ADA = Principal("ada", Kind.PASSWORD)
 
@@ -70,6 +75,13 @@ def test_with_any_role_key_others_have_none() -> None:
     assert roles.role_of(Principal("local", Kind.LOCAL)) is Role.ADMIN
     assert RoleMap.of({"rest.role.metrics": "User:*"}).role_of(Principal("bob", Kind.OIDC)) is Role.METRICS
     assert RoleMap.of({"rest.role.metrics": "User:*"}).role_of(Principal("CN=x", Kind.CERTIFICATE)) is Role.NONE
+
+
+def test_a_subject_with_two_parts_is_not_one_with_an_escaped_comma() -> None:
+    roles = RoleMap.of({"rest.role.admin": "Certificate:CN=ops\\,O=Example"})
+    assert roles.role_of(Principal("CN=ops\\,O\\=Example", Kind.CERTIFICATE)) is Role.ADMIN
+    subject = x509.Name.from_rfc4514_string("CN=ops\\ ,O=Example").rfc4514_string()
+    assert roles.role_of(Principal(subject, Kind.CERTIFICATE)) is Role.NONE
 
 
 def test_clients_with_credentials_have_at_least_the_role_of_those_without() -> None:
@@ -123,15 +135,48 @@ def test_failures_of_many_names_block_all_of_them_and_memory_is_bounded() -> Non
     clock = Clock()
     throttle = FailureThrottle(Allowance(3, 10.0), Allowance(50, 1.0), clock)
     for number in range(50):
-        throttle.check(f"guess-{number}")
-        throttle.failed(f"guess-{number}")
+        throttle.check(f"guess-{number}", f"10.0.0.{number}")
+        throttle.failed(f"guess-{number}", f"10.0.0.{number}")
     with pytest.raises(TooManyFailures):
         throttle.check("ada")
     for number in range(20_000):
-        throttle.failed(f"{number}")
-    assert len(throttle._names) <= 1_000
+        throttle.failed(f"{number}", f"10.0.{number}")
+    assert len(throttle._buckets) <= 3_000
+    clock.now_s += 50
+    with pytest.raises(TooManyFailures):
+        throttle.check("ada")
     clock.now_s += 1
     throttle.check("ada")
+
+
+def test_guesses_from_one_address_do_not_exclude_the_users_at_others() -> None:
+    clock = Clock()
+    throttle = FailureThrottle(now_s=clock)
+    rejected = 0
+    for number in range(2_000):  # ten a second
+        clock.now_s += 0.1
+        for name in ("ada", f"guess-{number}"):
+            try:
+                throttle.check(name, "10.0.0.1")
+                throttle.failed(name, "10.0.0.1")
+            except TooManyFailures:
+                rejected += 1
+        throttle.check("ada", "10.0.0.2")
+        throttle.check("bob", "10.0.0.2")
+    assert rejected > 3_900
+    # Its own account does not help an attacker.
+    throttle.succeeded("eve", "10.0.0.1")
+    with pytest.raises(TooManyFailures):
+        throttle.check("bob", "10.0.0.1")
+
+
+def test_guesses_for_one_name_are_limited_at_all_addresses_together() -> None:
+    throttle = FailureThrottle(now_s=Clock())
+    for number in range(20):
+        throttle.check("ada", f"10.0.0.{number}")
+        throttle.failed("ada", f"10.0.0.{number}")
+    with pytest.raises(TooManyFailures):
+        throttle.check("ada", "10.0.1.1")
 
 
 def run(authenticator: Any, headers: dict[str, str], peer: Peer | None = None) -> Principal | None:
@@ -153,6 +198,27 @@ def test_a_throttled_name_is_not_checked_even_with_the_right_password() -> None:
     assert run(passwords, basic("ada", "lovelace")) == ADA
     assert run(passwords, {"Authorization": "Bearer x"}) is None
     assert run(passwords, {}) is None
+
+
+def test_guesses_that_are_sent_at_the_same_time_are_limited_like_others() -> None:
+    class Slow(Credentials):
+        verified = 0
+
+        async def matches(self, user: str, password: str) -> bool:
+            self.verified += 1
+            await asyncio.sleep(0.01)
+            return await super().matches(user, password)
+
+    credentials = Slow(Users({"ada": "lovelace"}))
+    passwords = PasswordAuthenticator(credentials, FailureThrottle(Allowance(3, 10.0), Allowance(50, 1.0), Clock()))
+
+    async def guess() -> list[Any]:
+        attempts = (passwords.authenticate(Headers(basic("ada", f"guess {n}")), Peer()) for n in range(30))
+        return await asyncio.gather(*attempts, return_exceptions=True)
+
+    outcomes = asyncio.run(guess())
+    assert credentials.verified == 3
+    assert [type(one) for one in outcomes] == [WrongCredentials] * 3 + [TooManyFailures] * 27
 
 
 # -- token of the process
@@ -266,6 +332,17 @@ def test_the_number_of_codes_and_sessions_is_bounded() -> None:
     assert len(sessions._codes) <= 200
 
 
+def test_a_client_with_many_codes_or_sessions_does_not_end_those_of_others() -> None:
+    sessions = Sessions(8083)
+    cookie, code = sessions.redeem(sessions.new_code(ADA)), sessions.new_code(ADA)
+    bob = Principal("bob", Kind.PASSWORD)
+    for _ in range(300):
+        sessions.redeem(sessions.new_code(bob))
+        sessions.new_code(bob)
+    assert run(sessions, {"Cookie": f"mm2-session-8083={cookie}"}) == ADA
+    assert sessions.redeem(code) is not None
+
+
 # -- forwarded requests
 
 KEY = generate_key("HmacSHA256", None, 0)
@@ -306,6 +383,30 @@ def test_a_changed_or_reused_voucher_is_rejected(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(time, "time", lambda: later_s)
     with pytest.raises(WrongCredentials, match="clocks"):
         voucher_of(old, "PUT", "/c?x=1", lambda: KEY)
+
+
+class _Leader(BaseHTTPRequestHandler):
+    """Another worker that records the ``Authorization`` of what is forwarded to it."""
+
+    received: ClassVar[list[str | None]] = []
+
+    def do_PUT(self) -> None:
+        self.received.append(self.headers.get("Authorization"))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+def test_the_token_of_a_process_is_not_forwarded(start: Start) -> None:
+    with HTTPServer(("127.0.0.1", 0), _Leader) as leader:
+        threading.Thread(target=leader.serve_forever, daemon=True).start()
+        rest = start()
+        rest.herder.refuse = NotLeader("not the leader", f"http://127.0.0.1:{leader.server_port}/")
+        for sent in (f"Bearer {new_token()}", f"bearer   {new_token()}", "Bearer ey.J.x", "Basic YTpi"):
+            assert rest.ask("PUT", "/connectors/c/stop", headers={"Authorization": sent}).status == 204
+        leader.shutdown()
+    assert _Leader.received == [None, None, "Bearer ey.J.x", "Basic YTpi"]
 
 
 # -- access log

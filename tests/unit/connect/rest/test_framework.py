@@ -54,6 +54,10 @@ UNSUPPORTED = (415, "HTTP 415 Unsupported Media Type")
         ("GET", "/connectors/a;b=c/status", (404, "No status found for connector a")),
         ("GET", "/connectors/a%3Bb/status", (404, "No status found for connector a;b")),
         ("GET", "/connectors/nope/", (404, "Connector nope not found")),
+        ("GET", "HTTP://[", (400, "Bad Request: the URL is not valid")),
+        ("GET", "x/connectors", (400, "Bad Request: the path must start with a slash")),
+        ("GET", "file:///connectors", (400, "Bad Request: the path must start with a slash")),
+        ("GET", "http://localhost/nope", NOT_FOUND),
     ],
 )
 def test_an_unknown_path_is_rejected_like_java(

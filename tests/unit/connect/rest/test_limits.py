@@ -16,6 +16,7 @@ from mm2.connect.request_signing import signature_headers
 from mm2.connect.rest.basic_auth import LOGIN_MODULE, BasicAuthSecurityRestExtension
 from mm2.connect.rest.connections import peer_of
 from tests.support.certificates import Issued, issue
+from tests.support.passwords import basic
 from tests.support.slow_clients import OTHER_ADDRESS, connect, connected, everything, head, is_closed
 from tests.support.waiting import wait_until
 from tests.unit.connect.rest.conftest import JSON, Running, Start
@@ -140,13 +141,29 @@ def await_used(rest: Running, size_bytes: int) -> None:
     wait_until(lambda: rest.server.budgets.used_bytes == size_bytes, 10, detail=lambda: rest.server.budgets.used_bytes)
 
 
-def test_a_body_is_not_received_before_the_password_is_known(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "users").write_text("ann=secret\n")
-    login = tmp_path / "login.conf"
-    login.write_text(f'KafkaConnect {{ {LOGIN_MODULE} required file="{tmp_path / "users"}"; }};')
+def _with_passwords(folder: Path) -> BasicAuthSecurityRestExtension:
+    (folder / "users").write_text("ann=secret\n")
+    login = folder / "login.conf"
+    login.write_text(f'KafkaConnect {{ {LOGIN_MODULE} required file="{folder / "users"}"; }};')
     extension = BasicAuthSecurityRestExtension()
     extension.configure({"java.security.auth.login.config": str(login)})
-    rest = start({}, extension)
+    return extension
+
+
+def test_guesses_do_not_exclude_the_user_at_another_address(start: Start, tmp_path: Path) -> None:
+    rest = start({}, _with_passwords(tmp_path))
+    statuses = []
+    for number in range(8):
+        with connected(rest.port) as (sock,):
+            authorization = f"Authorization: {basic('ann', f'guess {number}')['Authorization']}"
+            sock.sendall(head("GET", "/connectors", 0, authorization, "Connection: close"))
+            statuses.append(everything(sock)[9:12])
+    assert statuses == [b"401"] * 5 + [b"429"] * 3
+    assert rest.ask("GET", "/connectors", headers=basic("ann", "secret")).status == 200
+
+
+def test_a_body_is_not_received_before_the_password_is_known(start: Start, tmp_path: Path) -> None:
+    rest = start({}, _with_passwords(tmp_path))
     with connected(rest.port) as (sock,):
         sock.sendall(head("POST", "/connectors", 16 * 1024 * 1024, "Expect: 100-continue"))
         answer = everything(sock)
@@ -404,3 +421,58 @@ def test_a_replaced_trust_store_decides_which_clients_connect(start: Start, tmp_
 
 def test_the_other_address_is_another_client() -> None:
     assert peer_of((OTHER_ADDRESS, 1)) != peer_of(("127.0.0.1", 1))
+
+
+_UPGRADE = (
+    "GET /ui/ HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+)
+_KEY = "Sec-WebSocket-Key: MDAwMDAwMDAwMDAwMDAwMA==\r\n"
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["Content-Length: 10\r\n", "Transfer-Encoding: chunked\r\n", "X: y\r\n" * 200],
+    ids=["length", "chunked", "many"],
+)
+def test_a_handshake_of_a_websocket_that_is_not_understood_ends_the_connection(start: Start, more: str) -> None:
+    # It had no response and no timeout, and did not make room for other connections.
+    rest = start({"rest.connections.max": "4", "rest.unauthenticated.access": "none"})
+    with connected(rest.port, 3) as socks:
+        for sock in socks:
+            sock.sendall(f"{_UPGRADE}{_KEY}{more}\r\n".encode())
+            assert everything(sock).startswith(b"HTTP/1.1 400")
+    assert rest.ask("GET", "/health").status == 200
+
+
+def test_a_body_with_two_lengths_is_rejected_and_what_follows_is_no_request(rest: Running) -> None:
+    with connected(rest.port) as (sock,):
+        sock.sendall(
+            b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        answers = everything(sock)
+    assert answers.startswith(b"HTTP/1.1 400")
+    assert answers.count(b"HTTP/1.1") == 1
+
+
+def test_unauthenticated_clients_cannot_start_any_number_of_health_checks(start: Start) -> None:
+    # Each one occupied a thread for as long as the herder was busy.
+    rest = start({"rest.unauthenticated.access": "none"})
+    rest.herder.hang = True
+    with connected(rest.port, 20) as socks:
+        for sock in socks:
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert all(everything(sock).startswith(b"HTTP/1.1 500") for sock in socks)
+    assert rest.herder.waiting < 5
+    rest.herder.hang = False
+    assert rest.ask("GET", "/health").status == 200
+
+
+def test_a_preflight_request_does_not_show_which_paths_exist(start: Start) -> None:
+    rest = start({"rest.unauthenticated.access": "none", "access.control.allow.origin": "http://good.example"})
+    asked = {"Origin": "http://good.example", "Access-Control-Request-Method": "POST"}
+    known, unknown = (rest.ask("OPTIONS", path, headers=asked) for path in ("/connectors", "/nope"))
+    for answer in (known, unknown):
+        assert (answer.status, answer.body) == (200, b"")
+        assert answer.headers["access-control-allow-methods"] == "GET,POST,HEAD"
+        assert "allow" not in answer.headers
