@@ -11,7 +11,7 @@ import collections
 from typing import Final
 
 import structlog
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mm2.connect.rest.connections import RETRY_AFTER_S, UNAVAILABLE, peer_of
@@ -59,6 +59,10 @@ class Budget:
         self._by_peer[peer] -= size_bytes
         if not self._by_peer[peer]:
             del self._by_peer[peer]
+
+
+#: In the state of a request: a function that returns whether its client is still sending it.
+SENDING_KEY: Final = "mm2.is_sending"
 
 
 class Budgets:
@@ -153,6 +157,9 @@ class Guard:
         async def watched_send(message: Message) -> None:
             nonlocal started
             started = True
+            if message["type"] == "http.response.start" and scope.get("state", {}).get(SENDING_KEY, bool)():
+                # Otherwise the client would send its next request on a connection that is closed after this response.
+                MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 
         body: Body | None = None

@@ -16,7 +16,7 @@ from mm2.connect.rest.access.control import PEER_KEY
 from mm2.connect.rest.access.principal import Peer
 from mm2.connect.rest.connections import Connection, Connections
 from mm2.connect.rest.failures import error_answer
-from mm2.connect.rest.guard import HEADER_SENTENCE, HEADER_TOO_LARGE
+from mm2.connect.rest.guard import HEADER_SENTENCE, HEADER_TOO_LARGE, SENDING_KEY
 from mm2.connect.rest.middleware import LOGGER, request_line
 from mm2.connect.rest.middleware import log as access_log
 from mm2.connect.rest.settings import Limits
@@ -87,7 +87,8 @@ class StallingProtocol(H11Protocol):
         tls = transport.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
         # Copied into the scope of each request, also of a WebSocket.
-        self.app_state = {**self.app_state, PEER_KEY: Peer(certificate, self.connection.peer)}
+        own = {PEER_KEY: Peer(certificate, self.connection.peer), SENDING_KEY: self._is_sending}
+        self.app_state = {**self.app_state, **own}
         self._await_bytes()
         self._await_header()
 

@@ -205,10 +205,16 @@ def test_a_client_that_is_still_sending_can_read_the_rejection(rest: Running) ->
     assert answer.status == 413
 
 
-def test_a_connection_with_an_unread_body_is_closed(rest: Running) -> None:
+def test_a_connection_with_an_unread_body_is_closed_and_the_response_announces_it(rest: Running) -> None:
     with connected(rest.port) as (sock,):
         sock.sendall(head("GET", "/connectors", 1_000_000) + b"x" * 100_000)
-        assert everything(sock).startswith(b"HTTP/1.1 200")
+        answer = everything(sock)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"\r\nconnection: close\r\n" in answer
+    with connected(rest.port) as (sock,):
+        sock.sendall(head("GET", "/connectors", 4) + b"null")
+        sock.sendall(b"GET /connectors HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert everything(sock).count(b"HTTP/1.1 200") == 2
 
 
 @pytest.mark.parametrize(
