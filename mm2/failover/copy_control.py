@@ -39,6 +39,7 @@ def stop_copying(sides: Sides, topics: Collection[str], verb: str) -> tuple[list
     try:
         workers = sides.workers
         left = _wait(sides, topics, paused=True) if workers else []
+        workers = sides.workers if left else workers
     except KafkaFailure as failure:
         problems.append(f"cannot verify that the tasks of {flow} have stopped copying: {failure}")
         return done, problems
@@ -67,6 +68,7 @@ def resume_copying(sides: Sides, topics: Collection[str]) -> tuple[list[str], li
     done = [f"{counted(len(known), 'topic')} no longer promoted: {sides.pair} resumes copying"]
     try:
         left = _wait(sides, known, paused=False) if sides.workers else []
+        left = left if sides.workers else []
     except KafkaFailure as failure:
         return done, [f"cannot verify that {sides.pair} has resumed copying: {failure}"]
     if left:
@@ -75,7 +77,10 @@ def resume_copying(sides: Sides, topics: Collection[str]) -> tuple[list[str], li
 
 
 def _wait(sides: Sides, topics: Collection[str], *, paused: bool) -> list[TopicPartition]:
-    """The partitions that have not reached the wanted state at the timeout."""
+    """The partitions that have not reached the wanted state at the timeout, or when the last worker has left the group.
+
+    A killed worker leaves it at the end of its session only.
+    """
     since_ms = {topic: promotion.at_ms for topic, promotion in promoted(sides.ledger).items()}
     assigned = sides.assigned()
     deadline = time.monotonic() + CONFIRM_S
@@ -88,7 +93,7 @@ def _wait(sides: Sides, topics: Collection[str], *, paused: bool) -> list[TopicP
                 continue
             if _is_paused_by(entry, since_ms.get(tp.topic)) is not paused:
                 left.append(tp)
-        if not left or time.monotonic() > deadline:
+        if not left or time.monotonic() > deadline or not sides.workers:
             return left
         time.sleep(_POLL_S)
 
