@@ -239,10 +239,11 @@ class _FlowReversal:
     def _trigger_copying(self, done: list[str], problems: list[str]) -> None:
         """Make the opposite flow's source connector refresh its topics now, by Connect's restart record (KIP-745)."""
         with Sides.opened(self._reverse) as other:
+            not_running = (
+                f"no process of {self._reverse.pair} is running; it starts copying at these offsets when one starts"
+            )
             if not other.workers:
-                done.append(
-                    f"no process of {self._reverse.pair} is running; it starts copying at these offsets when one starts"
-                )
+                done.append(not_running)
                 return
             request = RestartRequest(SOURCE_NAME, only_failed=False, include_tasks=False)
             with other.client(Side.TARGET, ClientKind.PRODUCER) as cluster:
@@ -261,6 +262,9 @@ class _FlowReversal:
                     done.append(
                         f"{self._reverse.pair} copies {counted(len(wanted), 'partition')}, from the written positions"
                     )
+                    return
+                if not other.workers:  # a killed worker leaves the group at the end of its session only
+                    done.append(not_running)
                     return
                 if time.monotonic() > deadline:
                     problems.append(
