@@ -8,6 +8,7 @@ too. A standalone cluster has one secret for its master, its workers and all app
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,6 +62,8 @@ _SSL: Final = "spark.ssl.rpc.enabled"
 #: Without it, an attacker on the network who breaks the first handshake gets the older one, which does not encrypt.
 _NO_FALLBACK: Final = {"spark.network.crypto.saslFallback": "false"}
 _AUTHENTICATED: Final = {_AUTHENTICATE: "true", _CRYPTO: "true", **_NO_FALLBACK}
+#: As in SparkMasterRegex; only these start.
+_LOCAL_MASTER: Final = re.compile(r"local(\[([0-9]+|\*)(\s*,\s*[0-9]+)?\])?")
 _ON_LOOPBACK: Final = ("spark://127.", "spark://localhost:", "spark://[::1]", "local-cluster")
 
 
@@ -75,7 +78,9 @@ def spark_props(user: Mapping[str, str]) -> dict[str, str]:
     props.setdefault("spark.driver.extraJavaOptions", _JVM_OPTIONS)
     if is_local(props):
         # Do not import modules from the current directory.
-        return {**_LOOPBACK, "spark.executorEnv.PYTHONSAFEPATH": "1", **props, **_AUTHENTICATED}
+        local = {**_LOOPBACK, "spark.executorEnv.PYTHONSAFEPATH": "1", **props}
+        # Spark generates no secret for a master that it rejects, and would report the missing secret instead of the master.
+        return {**local, **_AUTHENTICATED} if _LOCAL_MASTER.fullmatch(props["spark.master"]) else local
     if _is_on_loopback(props):
         props = {**_LOOPBACK, **props}
     if path := os.environ.get("PYTHONPATH"):

@@ -44,6 +44,7 @@ from mm2.kafka.producer import RecordMetadata
 log = structlog.get_logger(__name__)
 
 _END_S: Final = 5.0
+_OUTPUT_S: Final = 1.0
 """Time for a process to end after it was requested to, in seconds."""
 _LAST_LINES: Final = 5
 
@@ -74,8 +75,12 @@ class PluginProcess:
                 raise ConnectError(f"The process of plugin {name} could not be started: {error}") from error
         self._peer = Peer(FrameSocket(ours), handler, name=f"plugin-{self._process.pid}", first=0, on_end=self._ended)
         output = self._process.stdout
+        self._listening: threading.Thread | None = None
         if output is not None:
-            threading.Thread(target=self._listen, args=(output,), name=f"plugin-{self.pid}-output", daemon=True).start()
+            self._listening = threading.Thread(
+                target=self._listen, args=(output,), name=f"plugin-{self.pid}-output", daemon=True
+            )
+            self._listening.start()
         self.on_death: Any = None
         self._peer.start()
 
@@ -105,6 +110,10 @@ class PluginProcess:
             code = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             return f"The process {self.pid} of plugin {self.name} does not respond"
+        if self._listening is not None:
+            self._listening.join(
+                _OUTPUT_S
+            )  # its last lines may not have been read yet; a child of it may keep the pipe open
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         output = f"; its last output: {' | '.join(self._last_lines)}" if self._last_lines else ""
         return f"The process {self.pid} of plugin {self.name} {how}{output}"
