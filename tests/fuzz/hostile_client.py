@@ -42,7 +42,7 @@ from tests.unit.copy.batches import Bench
 
 #: The address space beside that of the imports. The largest part is an answer of 32 MB as objects.
 LIMIT_BYTES: Final = 3 << 29
-_HANGS_AFTER_S: Final = 600
+_HANGS_AFTER_S: Final = 60
 _LIMITS: Final = FetchReaderLimits(max_wait_ms=0, max_bytes=1 << 20, partition_bytes=1 << 20)
 _PARTITION: Final = TopicPartition(TOPIC, 0)
 
