@@ -63,9 +63,6 @@ class Connections:
         #: How many have ended.
         self.ended = 0
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def admit(self, connection: Connection) -> bool:
         """Add a connection; at the limit in exchange for one that waits. False if there is none."""
         own = [one for one in self._open if one.peer == connection.peer]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from typing import Final
-
-from starlette.datastructures import Headers
+from typing import TYPE_CHECKING, Final
 
 from mm2.connect.rest.access.principal import Kind, Peer, Principal, WrongCredentials
+
+if TYPE_CHECKING:  # see mm2.connect.rest.access.principal
+    from starlette.datastructures import Headers
 
 #: Distinguishes these tokens from others that are sent as Bearer.
 PREFIX: Final = "mm2_"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from starlette.datastructures import Headers
+if TYPE_CHECKING:  # loaded at the start of a process, in which REST's libraries are loaded later
+    from starlette.datastructures import Headers
 
 
 class Role(IntEnum):

@@ -61,11 +61,6 @@ class Sessions:
         """End the session of a request, if there is one."""
         self._sessions.pop(_hash(self._cookie_of(headers)), None)
 
-    def principal_of(self, headers: Headers) -> Principal | None:
-        """The principal of a request's session."""
-        entry = self._entry(headers)
-        return None if entry is None else entry.principal
-
     def remaining_s(self, headers: Headers) -> float:
         """The time until the session of a request ends, 0 without one."""
         entry = self._entry(headers)
@@ -73,7 +68,8 @@ class Sessions:
 
     async def authenticate(self, headers: Headers, peer: Peer) -> Principal | None:
         """See Authenticator. The cookie of a session that has ended is ignored: browsers send it for hours."""
-        return self.principal_of(headers)
+        entry = self._entry(headers)
+        return None if entry is None else entry.principal
 
     def _entry(self, headers: Headers) -> _Entry | None:
         entry = self._sessions.get(_hash(self._cookie_of(headers)))
