@@ -120,16 +120,11 @@ class Process:
         ]
 
     def ask(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str] | None = None,
-        address: str = "",
-        body: str | None = None,
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, address: str = ""
     ) -> tuple[int, Any]:
         host, _, port = (address or self.address).rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=60)
-        sent = body if body is not None else None if method == "GET" else "{}"
+        sent = None if method == "GET" else "{}"
         kind = {} if sent is None else {"Content-Type": "application/json"}
         connection.request(method, path, sent, {"Host": self.address, **kind, **(headers or {})})
         response = connection.getresponse()

@@ -38,6 +38,7 @@ from mm2.connect.rest.access.throttle import Allowance, FailureThrottle
 from mm2.connect.rest.access.vouchers import SIGNATURE_HEADER, VOUCHER_HEADER, voucher_headers, voucher_of
 from mm2.connect.rest.basic_auth import PasswordAuthenticator
 from mm2.connect.rest.middleware import without_secrets
+from tests.support.clock import Clock
 from tests.support.passwords import basic
 from tests.unit.connect.rest.conftest import Start
 
@@ -100,13 +101,6 @@ def test_a_wrong_entry_is_reported_with_its_key(entry: str) -> None:
 
 
 # -- throttle
-
-
-class Clock:
-    now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def test_failures_of_one_name_block_this_name_for_a_while() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,7 +32,8 @@ from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.settings import RestSettings
 from mm2.kafka.assertion_settings import ALLOWED_URLS
 from tests.integration.token_server import AUDIENCE, CLIENT_ID, TokenServer
-from tests.support.certificates import issue, trust_settings
+from tests.support.certificates import issue, serving, trust_settings
+from tests.support.clock import Clock
 
 PREFIX = "rest.oauthbearer."
 REFRESH_S, BACKOFF_MAX_S = 3600.0, 10.0
@@ -56,15 +56,9 @@ class Issuer:
 
 @pytest.fixture(scope="module")
 def issuer_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Issuer]:
-    folder = tmp_path_factory.mktemp("issuer")
-    authority = issue("an authority")
-    (folder / "authority.pem").write_text(authority.certificate_pem)
-    own = issue("issuer", authority, address="127.0.0.1")
-    (folder / "issuer.pem").write_text(own.key_pem() + own.certificate_pem)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "issuer.pem")
+    trusted, context = serving(tmp_path_factory.mktemp("issuer"))
     with TokenServer("secret", lifetime_s=600, tls=context) as server:
-        trust = {f"{PREFIX}{key}": value for key, value in trust_settings(folder / "authority.pem").items()}
+        trust = {f"{PREFIX}{key}": value for key, value in trust_settings(trusted).items()}
         yield Issuer(server, {f"{PREFIX}expected.issuer": server.url, f"{PREFIX}expected.audience": AUDIENCE, **trust})
 
 
@@ -72,16 +66,6 @@ def issuer_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Issue
 def issuer(issuer_of_module: Issuer) -> Issuer:
     issuer_of_module.reset()
     return issuer_of_module
-
-
-class Clock:
-    """Monotonic seconds that only the test advances."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Client:
