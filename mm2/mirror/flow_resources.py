@@ -35,8 +35,8 @@ from mm2.connect.rest.openapi import refusals
 from mm2.connect.rest.paths import path_of
 from mm2.connect.rest.settings import RestSettings
 from mm2.connect.rest.worker_resources import internal_router, loggers_router, server_info
+from mm2.mirror.flow_paths import RESERVED, Apps, Failing, flow_path
 from mm2.mirror.redaction import RedactedHerder
-from mm2.mirror.rest import RESERVED, Apps, Failing, flow_path
 
 _FLOWS: Final = "flows"
 _INTERNAL: Final = re.compile(r"/connectors/[^/]+/(tasks|fence)")

@@ -13,8 +13,8 @@ from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
+from mm2.mirror.flow_paths import RESERVED, flow_path
 from mm2.mirror.flow_resources import FlowResources
-from mm2.mirror.rest import RESERVED, flow_path
 from tests.support.access import OPEN
 from tests.unit.connect.rest.toy_herder import ToyHerder
 

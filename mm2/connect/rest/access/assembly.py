@@ -63,7 +63,7 @@ def access_control(
 
         authenticators.append(OidcAuthenticator(oidc))
     authenticators += [*logins, sessions]
-    # With both, Java demands the password in addition to the certificate. A role for certificates says otherwise.
+    # With both, Java demands the password in addition to the certificate, unless a role is set for certificates.
     if not logins or roles.names_certificates:
         authenticators.append(CertificateAuthenticator())
     return AccessControl(authenticators, roles, sessions, session_key)

@@ -21,8 +21,8 @@ from mm2.connect.rest.access import audit
 from mm2.connect.rest.access.principal import (
     ANONYMOUS,
     Authenticator,
-    Peer,
     Principal,
+    RequestPeer,
     Role,
     TooManyFailures,
     WrongCredentials,
@@ -174,7 +174,7 @@ class AccessControl:
         if voucher is not None:
             role = min(voucher.role, self._roles.role_of(voucher.principal))
             return Access(voucher.principal, role, self), voucher
-        peer = scope.get("state", {}).get(PEER_KEY) or Peer()
+        peer = scope.get("state", {}).get(PEER_KEY) or RequestPeer()
         for authenticator in self._authenticators:
             principal = await authenticator.authenticate(headers, peer)
             if principal is not None:

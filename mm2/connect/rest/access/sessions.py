@@ -16,7 +16,7 @@ from typing import Final
 
 from starlette.datastructures import Headers
 
-from mm2.connect.rest.access.principal import Peer, Principal
+from mm2.connect.rest.access.principal import Principal, RequestPeer
 
 CODE_LIFE_S: Final = 60
 SESSION_LIFE_S: Final = 12 * 3600
@@ -66,7 +66,7 @@ class Sessions:
         entry = self._entry(headers)
         return 0.0 if entry is None else entry.until_s - self._now_s()
 
-    async def authenticate(self, headers: Headers, peer: Peer) -> Principal | None:
+    async def authenticate(self, headers: Headers, peer: RequestPeer) -> Principal | None:
         """See Authenticator. The cookie of a session that has ended is ignored: browsers send it for hours."""
         entry = self._entry(headers)
         return None if entry is None else entry.principal

@@ -26,8 +26,8 @@ from mm2.connect.rest.access.local_token import LocalToken, new_token
 from mm2.connect.rest.access.principal import (
     ANONYMOUS,
     Kind,
-    Peer,
     Principal,
+    RequestPeer,
     Role,
     TooManyFailures,
     WrongCredentials,
@@ -173,8 +173,8 @@ def test_guesses_for_one_name_are_limited_at_all_addresses_together() -> None:
         throttle.check("ada", "10.0.1.1")
 
 
-def run(authenticator: Any, headers: dict[str, str], peer: Peer | None = None) -> Principal | None:
-    found: Principal | None = asyncio.run(authenticator.authenticate(Headers(headers), peer or Peer()))
+def run(authenticator: Any, headers: dict[str, str], peer: RequestPeer | None = None) -> Principal | None:
+    found: Principal | None = asyncio.run(authenticator.authenticate(Headers(headers), peer or RequestPeer()))
     return found
 
 
@@ -207,7 +207,7 @@ def test_guesses_that_are_sent_at_the_same_time_are_limited_like_others() -> Non
     passwords = PasswordAuthenticator(credentials, FailureThrottle(Allowance(3, 10.0), Allowance(50, 1.0), Clock()))
 
     async def guess() -> list[Any]:
-        attempts = (passwords.authenticate(Headers(basic("ada", f"guess {n}")), Peer()) for n in range(30))
+        attempts = (passwords.authenticate(Headers(basic("ada", f"guess {n}")), RequestPeer()) for n in range(30))
         return await asyncio.gather(*attempts, return_exceptions=True)
 
     outcomes = asyncio.run(guess())

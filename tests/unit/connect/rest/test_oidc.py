@@ -24,7 +24,7 @@ from mm2.config.configdef import ConfigException
 from mm2.connect.rest.access import token_keys
 from mm2.connect.rest.access.oidc import OidcAuthenticator
 from mm2.connect.rest.access.oidc_settings import OidcSettings
-from mm2.connect.rest.access.principal import Kind, Peer, Principal, WrongCredentials
+from mm2.connect.rest.access.principal import Kind, Principal, RequestPeer, WrongCredentials
 from mm2.connect.rest.access.token_keys import TokenKeys, VerificationKey
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.exposure import warn_of_exposure
@@ -82,7 +82,7 @@ class Client:
         return asyncio.run(self.authenticate(token, scheme))
 
     async def authenticate(self, token: str, scheme: str = "Bearer") -> Principal | None:
-        return await self.authenticator.authenticate(Headers({"Authorization": f"{scheme} {token}"}), Peer())
+        return await self.authenticator.authenticate(Headers({"Authorization": f"{scheme} {token}"}), RequestPeer())
 
     def outcome(self, token: str) -> str | int:
         """The user, the reason of a rejection, or the status of a failure."""
@@ -158,7 +158,7 @@ def test_user_and_groups_may_be_in_other_claims(issuer: Issuer, start: Start) ->
 
 @pytest.mark.parametrize("header", [{}, {"Authorization": "Basic YTpi"}, {"Authorization": "Bearer"[:3]}])
 def test_other_credentials_are_not_tokens(client: Client, header: dict[str, str]) -> None:
-    assert asyncio.run(client.authenticator.authenticate(Headers(header), Peer())) is None
+    assert asyncio.run(client.authenticator.authenticate(Headers(header), RequestPeer())) is None
 
 
 NOW = int(time.time())
@@ -307,7 +307,7 @@ def test_no_text_is_accepted_or_fails_otherwise() -> None:
     @given(ANY_TEXT | PARTS.map(lambda parts: ".".join(map(encoded, parts))))
     def reject(token: str) -> None:
         with pytest.raises(WrongCredentials):
-            asyncio.run(authenticator.authenticate(Headers({"Authorization": f"Bearer {token}"}), Peer()))
+            asyncio.run(authenticator.authenticate(Headers({"Authorization": f"Bearer {token}"}), RequestPeer()))
 
     reject()
 
