@@ -133,6 +133,7 @@ def _at(port: int) -> Any:
     return type("Broker", (), {"bootstrap": f"127.0.0.1:{port}"})()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_processes_with_the_properties_of_the_pods_are_one_group_behind_tls_and_passwords(tmp_path: Path) -> None:
     authority = certificates.issue("Authority")

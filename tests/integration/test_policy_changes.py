@@ -122,8 +122,14 @@ def assert_each_once(source: list[list[int]], *topics: list[list[int]]) -> None:
             assert topic[index] == sorted(topic[index])
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "rounds"),
+    [
+        ("alternating", 1),  # at least once, exactly once, and the two changes between them
+        *(pytest.param(mode, 1, marks=pytest.mark.slow) for mode in ("disabled", "enabled")),
+        *(pytest.param(mode, 5, marks=pytest.mark.slow) for mode in MODES),
+    ],
+)
 def test_no_record_is_lost_or_twice_where_the_policy_changes_after_each_kill(
     kafka_a: LocalKafka,
     kafka_b: LocalKafka,
@@ -424,6 +430,7 @@ def test_the_policy_changes_together_with_all_that_may_change(
     assert_each_once(source, [*numbers(kafka_b, old), []], [copied[0][1:], *copied[1:]])
 
 
+@pytest.mark.slow
 def test_java_continues_in_the_same_way_and_each_can_take_over(
     kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str
 ) -> None:
