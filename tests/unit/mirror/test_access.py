@@ -160,9 +160,9 @@ SIGNED = re.compile(r"/connectors/c/(tasks|fence)$")
 
 def expected(route: Route) -> Role:
     """The role by the meaning of a route."""
-    if route.path.endswith("/health") or (route.method != "GET" and SIGNED.search(route.path)):
+    if route.path == "/health" or (route.method != "GET" and SIGNED.search(route.path)):
         return Role.NONE
-    if route.path == "/metrics":
+    if route.path == "/metrics" or route.path.endswith("/health"):
         return Role.METRICS
     if route.method == "GET":
         return Role.VIEWER

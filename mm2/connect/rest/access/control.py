@@ -6,8 +6,6 @@ found route needs, so that the authorized route is always the one that is called
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -159,9 +157,7 @@ class AccessControl:
             receive = checked_receive(receive, voucher.body_sha256) if voucher else receive
             if scope["type"] == "websocket" and access.has_ended is not None:
                 # It would stay open after the end of the session.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self.sessions.remaining_s(headers)):
-                        await app(access.within(scope), receive, send)
+                await self.sessions.while_open(headers, lambda: app(access.within(scope), receive, send))
                 return
             await app(access.within(scope), receive, send)
 

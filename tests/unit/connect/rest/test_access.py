@@ -318,6 +318,34 @@ def test_codes_and_sessions_end() -> None:
     assert run(sessions, headers) is None
 
 
+@pytest.mark.parametrize("how", ["logout", "too many sessions", "age"])
+def test_what_runs_in_a_session_ends_with_it(how: str) -> None:
+    """A dashboard's WebSocket was open, and received data, until the browser closed it."""
+
+    async def play() -> None:
+        clock = Clock()
+        sessions = Sessions(8083, clock)
+        headers = [Headers({"Cookie": f"mm2-session-8083={sessions.redeem(sessions.new_code(ADA))}"}) for _ in range(2)]
+        open_for_ever = asyncio.Event()
+        if how == "age":
+            clock.now_s += SESSION_LIFE_S - 0.01
+        ended, other = [asyncio.create_task(sessions.while_open(one, open_for_ever.wait)) for one in headers]
+        await asyncio.sleep(0)
+        if how == "logout":
+            sessions.end(headers[0])
+        elif how == "too many sessions":
+            for _ in range(199):
+                sessions.redeem(sessions.new_code(ADA))
+        await ended
+        assert other.done() is (how == "age")
+        clock.now_s += 1
+        open_for_ever.set()
+        await other
+        await sessions.while_open(headers[0], lambda: pytest.fail("the session has ended"))
+
+    asyncio.run(play())
+
+
 def test_the_number_of_codes_and_sessions_is_bounded() -> None:
     sessions = Sessions()
     codes = [sessions.new_code(ADA) for _ in range(300)]
