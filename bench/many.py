@@ -211,12 +211,18 @@ class Crowd:
         """On the source, with one record in each partition."""
         _make(self._venue.clusters[0], topics, self._many.partitions)
         producer = Producer({"bootstrap.servers": self._venue.brokers[0].bootstrap, "linger.ms": 100, "log_level": 0})
+        lost: list[object] = []
+
+        def delivered(error: object, _record: object) -> None:
+            if error is not None:
+                lost.append(error)
+
         for topic in topics:
             for partition in range(self._many.partitions):
-                producer.produce(topic, b"one", partition=partition)
+                producer.produce(topic, b"one", partition=partition, on_delivery=delivered)
             producer.poll(0)
-        if left := producer.flush(_FLUSH_S):
-            raise BenchFailed(f"{left} records could not be written to the source.")
+        if left := producer.flush(_FLUSH_S) + len(lost):
+            raise BenchFailed(f"{left} records could not be written to the source: {lost[:1]}")
 
     def _commit(self, offset: int) -> dict[str, float]:
         """Have every group commit that offset; when each had done it."""

@@ -1,13 +1,16 @@
-"""The memory allocator of the C library in long-running processes."""
+"""The memory allocator of the C library, and Python's garbage collector, in long-running processes."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from typing import Final
 
 #: mallopt(3), M_ARENA_MAX of malloc.h.
 _ARENA_MAX: Final = -8
+#: New objects before young ones are examined, and numbers of such collections before older and all objects are.
+_COLLECTOR: Final = (10_000, 20, 10)
 _OWN_CHOICE: Final = "MALLOC_ARENA_MAX"
 
 
@@ -23,6 +26,16 @@ def use_one_arena() -> bool:
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(_ARENA_MAX, 1))
+
+
+def collect_less_often() -> None:
+    """Make the collector of reference cycles run less often than with Python's defaults (700, 10, 10).
+
+    Metadata of thousands of topics are some 10,000 objects that live for a moment. With the defaults they are counted as
+    old ones, and all objects of the process were examined five times a minute: a third of the processor time of a flow
+    without traffic, and a third of its start.
+    """
+    gc.set_threshold(*_COLLECTOR)
 
 
 def return_free_memory() -> None:

@@ -18,7 +18,7 @@ import configargparse
 import structlog
 
 from mm2 import __version__
-from mm2.allocator import use_one_arena
+from mm2.allocator import collect_less_often, use_one_arena
 from mm2.cli.logs import add_log_options, configure_logging
 from mm2.cli.served import Served
 from mm2.cli.signals import ask_at_hangup, exit_in, stop_at_signals
@@ -74,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal arrives or a flow fails; returns the exit code."""
     options = parser().parse_args(arguments)
     use_one_arena()
+    collect_less_often()
     configure_logging(options.log_format, options.log_level)
     stopping = stop_at_signals()
     file = ConfigFile(options.config, ask_at_hangup(stopping))

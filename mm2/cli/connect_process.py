@@ -18,7 +18,7 @@ import configargparse
 import structlog
 
 from mm2 import __version__
-from mm2.allocator import use_one_arena
+from mm2.allocator import collect_less_often, use_one_arena
 from mm2.cli.logs import add_log_options, configure_logging
 from mm2.cli.signals import exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
@@ -162,6 +162,7 @@ def _run(program: Program, given: Sequence[str]) -> int:
         return EXIT_USAGE
     options = command.parse_args(given)
     use_one_arena()
+    collect_less_often()
     configure_logging(options.log_format, options.log_level)
     stopping = stop_at_signals()
     running = _Running(stopping)

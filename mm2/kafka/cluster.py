@@ -31,7 +31,8 @@ from mm2.kafka.errors import (
 from mm2.kafka.flights import Flights
 from mm2.kafka.pool import Address, Pool
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import Broker, Metadata, PartitionInfo, TopicInfo, topic_id_text
+from mm2.kafka.structs import Broker, Metadata, TopicInfo
+from mm2.kafka.wire.metadata import MetadataAnswer
 
 CoordinatorKind = Literal["group", "transaction"]
 _COORDINATOR_TYPES: Final[Mapping[str, int]] = {"group": 0, "transaction": 1}
@@ -298,7 +299,7 @@ class Cluster:
                 answer = connection.request(request, timeout_s=_left(deadline))
         return self._learn(answer, time.monotonic(), all_topics=names is None)
 
-    def _learn(self, answer: Any, now: float, *, all_topics: bool = False) -> Metadata:
+    def _learn(self, answer: MetadataAnswer, now: float, *, all_topics: bool = False) -> Metadata:
         if answer.error_code:
             raise BrokerFailure.of(answer.error_code, subject=f"Metadata of cluster {self.name}")
         topics: dict[str, TopicInfo] = {}
@@ -308,14 +309,11 @@ class Cluster:
                 subject = f"Topic {topic.name} of cluster {self.name}"
                 errors[topic.name] = BrokerFailure.of(topic.error_code, subject=subject)
             else:
-                topics[topic.name] = _topic_info(topic)
+                topics[topic.name] = topic.info
         metadata = Metadata(
             cluster_id=answer.cluster_id,
             controller_id=answer.controller_id,
-            brokers={
-                broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack)
-                for broker in answer.brokers
-            },
+            brokers={broker.node_id: broker for broker in answer.brokers},
             topics=topics,
             errors=errors,
         )
@@ -398,21 +396,3 @@ def _most_specific(failures: list[KafkaFailure]) -> KafkaFailure:
         return next((rank for rank, kind in enumerate(_TELLING) if isinstance(failure, kind)), len(_TELLING))
 
     return min(failures, key=rank)
-
-
-def _topic_info(topic: Any) -> TopicInfo:
-    return TopicInfo(
-        name=topic.name,
-        topic_id=topic_id_text(topic.topic_id),
-        internal=bool(topic.is_internal),
-        partitions={
-            partition.partition_index: PartitionInfo(
-                leader=partition.leader_id,
-                leader_epoch=partition.leader_epoch,
-                replicas=tuple(partition.replica_nodes),
-                isr=tuple(partition.isr_nodes),
-                offline=tuple(getattr(partition, "offline_replicas", None) or ()),
-            )
-            for partition in sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
-        },
-    )

@@ -35,6 +35,7 @@ from mm2.kafka.errors import (
 from mm2.kafka.sasl import SaslError, login
 from mm2.kafka.settings import ClientSettings, address_text
 from mm2.kafka.stream import Buffer, Stream
+from mm2.kafka.wire import metadata
 
 log = structlog.get_logger(__name__)
 
@@ -302,8 +303,7 @@ class Connection:
             check_frame(frame)
             correlation_id, position = _read_header(frame, oldest.response_class)
             if correlation_id == oldest.correlation_id:
-                response = oldest.response_class.decode(frame[position:])
-                check_nulls(response)
+                response = _decoded(frame[position:], oldest.response_class)
                 self._answered = self._answered or oldest.name not in _HANDSHAKES
                 return response
         except Exception as error:  # any bytes may have been sent, and the decoder asserts some of its assumptions
@@ -431,6 +431,14 @@ def response_class_of(request: Any) -> Any:
     """
     with _ONE_AT_A_TIME:
         return request.header.get_response_class()
+
+
+def _decoded(body: memoryview, response_class: Any) -> Any:
+    if response_class.API_KEY == metadata.API_KEY:
+        return metadata.decode(body, response_class._class_version)  # noqa: SLF001 - as in _read_header
+    response = response_class.decode(body)
+    check_nulls(response)
+    return response
 
 
 def _read_header(frame: memoryview, response_class: Any) -> tuple[int, int]:
