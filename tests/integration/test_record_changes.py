@@ -135,21 +135,25 @@ def survivors_before(rows: list[Read], offset: int) -> int:
 
 
 @pytest.mark.timeout(int(600 * PATIENCE))
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kills", "prefix"),
+    [(2, "eu-"), pytest.param(10, "", marks=pytest.mark.slow), pytest.param(10, "eu-", marks=pytest.mark.slow)],
+)
 def test_no_kill_loses_or_doubles_what_a_chain_lets_through(
     kafka_a: LocalKafka,
     kafka_b: LocalKafka,
     tmp_path: Path,
     unique: str,
     kills: int,
+    prefix: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Given a chain that drops a third of the records; when the process and its executors are killed again and again;
+    """Given a chain that drops a third of the records, and may have a router that names the remote topic; when the process and its executors are killed again and again;
     validates that each other record is on the target once, in order, that groups skip none and repeat none, and that
     `mm2 gaps` counts those that were dropped.
     """
     alias, topic, group = f"k{unique[-6:]}", f"{unique}-killed", f"{unique}-group"
-    remote = f"{alias}.{topic}"
+    remote = f"{prefix}{topic}" if prefix else f"{alias}.{topic}"
     create(kafka_a, topic, PARTITIONS)
     wait_until(lambda: partitions_of(kafka_a, topic) == PARTITIONS)
     flow = {
@@ -158,7 +162,10 @@ def test_no_kill_loses_or_doubles_what_a_chain_lets_through(
         "groups": group,
         "sync.group.offsets.enabled": "true",
         "sync.group.offsets.interval.seconds": "1",
-        "transforms": "drop",
+        "transforms": "drop, route" if prefix else "drop",
+        "transforms.route.type": "RegexRouter",
+        "transforms.route.regex": f"{alias}[.](.*-killed)",
+        "transforms.route.replacement": f"{prefix}$1",
         "transforms.drop.type": "Filter",
         "transforms.drop.predicate": "marked",
         "predicates": "marked",
