@@ -26,7 +26,7 @@ TRANSFORMS_KEY: Final = "transforms"
 _PREDICATES_KEY: Final = "predicates"
 
 
-class _Step(NamedTuple):
+class _RouterStep(NamedTuple):
     """A router with its predicate; ``negate``: it applies where the predicate is false."""
 
     router: RegexRouter
@@ -45,7 +45,7 @@ class TopicRoute:
     ``aliases`` are those of the routers. False without any.
     """
 
-    def __init__(self, aliases: Collection[str] = (), steps: Sequence[_Step] = ()) -> None:
+    def __init__(self, aliases: Collection[str] = (), steps: Sequence[_RouterStep] = ()) -> None:
         self.aliases = frozenset(aliases)
         self._steps = tuple(steps)
 
@@ -91,7 +91,7 @@ def topic_route(props: Mapping[str, str]) -> TopicRoute:
         except DataError as error:
             key = f"{TRANSFORMS_KEY}.{stage.alias}.replacement"
             raise ConfigException(key, props.get(key), str(error)) from error
-        steps.append(_Step(router, cast("TopicNameMatches | None", stage.predicate), stage.negate))
+        steps.append(_RouterStep(router, cast("TopicNameMatches | None", stage.predicate), stage.negate))
     return TopicRoute(aliases, steps)
 
 
