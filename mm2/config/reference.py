@@ -76,6 +76,17 @@ ByteArrayConverter, all topics of the flow are decoded and encoded again, record
 bytes, so transformations of fields need HoistField before them, and a converter that can write a struct. Classes of your own are
 found in `B.plugin.path`.
 
+RegexRouter names the remote topics of a flow, from the names that its replication policy gives. It may have the predicate
+TopicNameMatches and no other. Without further transformations, batches are still copied as bytes. It applies to the topics of heartbeats
+and checkpoints, too, so exclude them:
+
+```properties
+A->B.transforms = name
+A->B.transforms.name.type = RegexRouter
+A->B.transforms.name.regex = A\\\\.(?!heartbeats$|checkpoints\\\\.internal$)(.*)
+A->B.transforms.name.replacement = eu-$1
+```
+
 `${provider:path:key}` refers to a value that is stored elsewhere. `config.providers` lists the providers, see
 [SECURITY.md](SECURITY.md). Keys with the prefix `spark.` configure Spark, see [SPARK.md](SPARK.md).
 """

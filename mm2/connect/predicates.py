@@ -51,4 +51,8 @@ class TopicNameMatches(Configured, Predicate):
         self._pattern = compile_java(settings.str(PATTERN))
 
     def test(self, record: ConnectRecord) -> bool:
-        return self._pattern.fullmatch(record.topic) is not None
+        return self.matches(record.topic)
+
+    def matches(self, topic: str) -> bool:
+        """Whether the pattern matches the whole name."""
+        return self._pattern.fullmatch(topic) is not None

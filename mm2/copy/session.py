@@ -291,7 +291,7 @@ class LedgerEntry:
     (-1: unknown): a successor counts no batch of a higher epoch. ``retired`` are topic ids of both sides that were
     replaced by newer ones; metadata with such an id is stale. ``source_epochs`` are the newest leader epochs of what was
     read before the mark, oldest first; nothing is known of what lies before the first one. ``former`` is the remote topic
-    before this one, if the replication policy has changed (None: it has not).
+    before this one, if the replication policy or a router has changed (None: none has).
     """
 
     topic: str

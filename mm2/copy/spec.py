@@ -28,11 +28,16 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
-    """A source partition and the topic that its records are copied to (same partition number)."""
+    """A source partition and the topic that its records are copied to (same partition number).
+
+    ``named`` is the remote topic before transformations have named another one, which is the topic of the records that they
+    get; "": the same.
+    """
 
     topic: str
     partition: int
     remote_topic: str
+    named: str = ""
 
     @property
     def source(self) -> TopicPartition:
@@ -150,7 +155,7 @@ class CopySpec:
         }
         data["source"] = self.source.to_json()
         data["target"] = self.target.to_json()
-        data["partitions"] = [[part.topic, part.partition, part.remote_topic] for part in self.partitions]
+        data["partitions"] = [dataclasses.astuple(part) for part in self.partitions]
         if self.offsets is not None:
             data["offsets"] = self.offsets.to_json()
         if self.syncs is not None:

@@ -43,6 +43,7 @@ from mm2.mirror.clients import ClientKind, Side
 from mm2.mirror.ledgers import PROVENANCE_NOTE
 from mm2.mirror.promotions import Promotion, promoted, withdrawn
 from mm2.mirror.record_changes import changing_keys
+from mm2.mirror.source_connector import topic_selection
 
 VERB: Final = "failback"
 #: A restarted connector refreshes its topics at once; its tasks follow after a rebalance.
@@ -79,6 +80,7 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
         renamed = {topic for topic, same in names.items() if not same}
         unnamed = {topic for topic, same in names.items() if same and not promotions[topic].turned}
         if unnamed:
+            check_reverse_names(sides, reverse, unnamed)
             reversal = _FlowReversal(sides, reverse, [one for one in partitions if one.topic in unnamed], promotions)
             starts = reversal.starts() if problems or options.dry_run else reversal.execute(done, problems)
         if already := [topic for topic, same in names.items() if same and promotions[topic].turned]:
@@ -99,6 +101,17 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             done=done,
             problems=problems,
             advice=_advice(sides, reverse, tail, renamed, unnamed, partitions),
+        )
+
+
+def check_reverse_names(sides: Sides, reverse: FlowConfig, topics: Collection[str]) -> None:
+    """Raise Refused if the opposite flow cannot take over these topics, whose names transformations have kept."""
+    names = topic_selection(reverse.source_connector)
+    other = next((topic for topic in sorted(topics) if names.remote(topic) != topic), None)
+    if sides.selection.route and other is not None:
+        raise Refused(
+            f"{reverse.pair} would copy {other} to {reverse.pair.target} as {names.remote(other)}, so it cannot continue the topic "
+            f"{other} there, which transformations of {sides.pair} name: give {reverse.pair} transformations that keep its name."
         )
 
 

@@ -56,10 +56,11 @@ class Groups:
         self._sides = sides
         self._choice = choice
         self._filter = plugins.group_filter(sides.config.checkpoint_connector)
-        self._translator = Translator(sides.policy, sides.pair.source, sides.pair.target)
+        self._translator = Translator(sides.policy, sides.pair.source, sides.pair.target, sides.selection.route)
         self._translator.ledger = sides.ledger
         self._translator.home_ledger = sides.reverse_ledger
         self._translator.syncs = self._syncs()
+        self._routed = _routed_topics(sides)
         self._shared: frozenset[str] = frozenset()
         self._ends: dict[TopicPartition, int] = {}  # of the target's partitions, as far as known
         self.problems: list[str] = []  # groups whose offsets cannot be read
@@ -138,6 +139,8 @@ class Groups:
     def _on_source(self, remote: str) -> str:
         """The name on the source of a target topic that has checkpoints."""
         policy, pair = self._sides.policy, self._sides.pair
+        if remote in self._routed:
+            return self._routed[remote]
         if policy.came_from(pair.source, remote):
             return policy.upstream_from(pair.source, remote) or remote
         copied_back = policy.format_remote_topic(pair.target, remote)
@@ -200,7 +203,7 @@ class Groups:
         if entry is None or offset != entry.mark.source or entry.mark.target < 0:
             return None
         if entry.remote_topic != self._translator.topic_on_target(tp.topic):
-            return None  # the replication policy has changed since
+            return None  # the remote topic has got another name since
         return entry.mark.target if Translation(self._sides.ledger.chunks(tp), entry.mark).is_empty else None
 
     def _compare(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
@@ -297,6 +300,14 @@ class Groups:
                 log.start(READ_S)
             finally:
                 log.stop()
+
+
+def _routed_topics(sides: Sides) -> dict[str, str]:
+    """The source topics of the remote topics that transformations name, by the ledger; their names do not show it."""
+    if not sides.selection.route:
+        return {}
+    entries = map(sides.ledger.entry, sides.ledger.partitions())
+    return {entry.remote_topic: entry.topic for entry in entries if entry is not None}
 
 
 def _by_group(rows: Iterable[GroupEvidence], outcome: Outcome) -> dict[str, list[GroupEvidence]]:

@@ -141,10 +141,14 @@ def _advice(sides: Sides, topics: Collection[str]) -> list[str]:
     advice = []
     if renamed:
         remote = sides.selection.remote(min(renamed))
-        advice.append(
-            f"applications can now write to {remote} on {target}. Those records are not copied to {source}: the flow "
-            f"{target}->{source} copies {min(renamed)} and not {remote}, which came from {source}"
-        )
+        applications = f"applications can now write to {remote} on {target}"
+        if sides.selection.route:
+            advice.append(f"{applications}. The flow {target}->{source} copies it if its topics name it")
+        else:
+            advice.append(
+                f"{applications}. Those records are not copied to {source}: the flow "
+                f"{target}->{source} copies {min(renamed)} and not {remote}, which came from {source}"
+            )
     if len(renamed) < len(topics):
         advice.append(f"applications can now write to the same topics on {target}")
     advice.append(f"to copy these topics again: mm2 failback FILE '{sides.pair}' --dry-run")

@@ -8,7 +8,7 @@ be on the target. So the source is read from the ledger's position on, and its r
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,7 +56,7 @@ def source_tails(
             raise _NotCounted(changes.not_repeatable)
         ends = _ends(sides, partitions)
         with sides.client(Side.SOURCE, ClientKind.CONSUMER) as cluster:
-            counter = _Counter(cluster, changes, read_committed=sides.reads_committed)
+            counter = _Counter(cluster, changes, sides.selection.named_if_routed, read_committed=sides.reads_committed)
             try:
                 return {
                     one.source: counter.count(one, ends[one.source], digests.get(one.source, "")) for one in partitions
@@ -101,10 +101,13 @@ class _Progress:
 
 
 class _Counter:
-    """Counts partition after partition. Use it in one thread."""
+    """Counts partition after partition. Use it in one thread. ``named`` has the topic of `PartitionSpec.named`."""
 
-    def __init__(self, cluster: Cluster, changes: ChangesSpec, *, read_committed: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, changes: ChangesSpec, named: Callable[[str], str], *, read_committed: bool
+    ) -> None:
         self._cluster = cluster
+        self._named = named
         self._read_committed = read_committed
         self._until_s = time.monotonic() + COUNT_S
         self._digest = changes.digest
@@ -131,7 +134,7 @@ class _Counter:
         return SourceTail(progress.first, progress.missing, progress.dropped, progress.at, note)
 
     def _read(self, one: PartitionEvidence, after: int, progress: _Progress) -> None:
-        change = self._changes.of(PartitionSpec(one.topic, one.partition, one.remote_topic))
+        change = self._changes.of(PartitionSpec(one.topic, one.partition, one.remote_topic, self._named(one.topic)))
         reader = RangeReader(
             self._cluster,
             self._buffers,

@@ -75,7 +75,7 @@ def covering(acl: AclBinding, of: AclBinding, selection: TopicSelection) -> AclB
     """
     if of.pattern_type != PatternType.PREFIXED and of.resource_name != ALL_TOPICS:
         return None
-    prefix = selection.remote("" if of.pattern_type == PatternType.LITERAL else of.resource_name)
+    prefix = selection.remote_prefix("" if of.pattern_type == PatternType.LITERAL else of.resource_name)
     if acl.pattern_type != PatternType.LITERAL or not prefix or not acl.resource_name.startswith(prefix):
         return None
     return dataclasses.replace(acl, resource_name=prefix, pattern_type=PatternType.PREFIXED)
@@ -108,7 +108,7 @@ def _patterns(
     covered = [topic for topic in topics if topic.startswith(prefix)]
     if not covered:
         return
-    remote_prefix = selection.remote(prefix)
+    remote_prefix = selection.remote_prefix(prefix)
     prefixed = {topic for topic in covered if remote_prefix and selection.remote(topic).startswith(remote_prefix)}
     if any(selection.remote(topic).startswith(remote_prefix) for topic in refused):
         prefixed = set()

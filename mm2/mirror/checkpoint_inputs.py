@@ -21,6 +21,7 @@ from mm2.mirror.group_reasons import GroupReasons
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.policy import ReplicationPolicy
 from mm2.mirror.recurring_errors import RecurringErrors
+from mm2.mirror.routing import TopicRoute
 from mm2.mirror.scheduler import Job
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
 from mm2.mirror.translator import Translator
@@ -41,13 +42,14 @@ class CheckpointInputs:
         self,
         clients: MirrorClients,
         policy: ReplicationPolicy,
+        route: TopicRoute,
         admins: Mapping[Side, Admin],
         checkpoints: CheckpointStore,
         reasons: GroupReasons,
         recurring: RecurringErrors,
         stopping: threading.Event,
     ) -> None:
-        self.translator = Translator(policy, clients.source_alias, clients.target_alias)
+        self.translator = Translator(policy, clients.source_alias, clients.target_alias, route)
         self._clients = clients
         self._checkpoints_topic = policy.checkpoints_topic(clients.source_alias)
         self._admins = admins

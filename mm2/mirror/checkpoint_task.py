@@ -26,7 +26,7 @@ from typing import Final
 import structlog
 
 from mm2 import __version__
-from mm2.config.configdef import AbstractConfig
+from mm2.config.configdef import AbstractConfig, ConfigException
 from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG
 from mm2.connect.api import SourceRecord, SourceTask
 from mm2.kafka.admin import Admin
@@ -47,6 +47,7 @@ from mm2.mirror.group_reasons import GroupReasons, ReasonsByGroup
 from mm2.mirror.group_sync import GroupOffsetSync
 from mm2.mirror.policy import ReplicationPolicy
 from mm2.mirror.recurring_errors import RecurringErrors
+from mm2.mirror.routing import NO_ROUTE, TopicRoute, topic_route
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.target_logs import TargetLogs, topic_ids
 from mm2.mirror.translator import TopicIds, Translator, Untranslated
@@ -94,7 +95,7 @@ class MirrorCheckpointTask(SourceTask):
         self._checkpoints = CheckpointStore(self._groups)
         self._interval_s = max(float(config.int(EMIT_INTERVAL_KEY)), _SHORTEST_INTERVAL_S)
         self._due = time.monotonic()
-        self._build(clients, policy, share_groups)
+        self._build(clients, policy, _route(props), share_groups)
         measured = self.context.resources.get(LATENCY_RESOURCE)
         self._measured = measured if isinstance(measured, CheckpointLatencies) else CheckpointLatencies()
         self._latencies = self._measured.begin(
@@ -109,7 +110,9 @@ class MirrorCheckpointTask(SourceTask):
             self._scheduler.every(group_sync_s, "Syncing group offsets", self._sync_groups, delay_s=group_sync_s)
         self._scheduler.start()
 
-    def _build(self, clients: MirrorClients, policy: ReplicationPolicy, share_groups: Sequence[str]) -> None:
+    def _build(
+        self, clients: MirrorClients, policy: ReplicationPolicy, route: TopicRoute, share_groups: Sequence[str]
+    ) -> None:
         """Create the parts of the task; opens no connection."""
         self._source_admin = self._admin(clients, Side.SOURCE)
         self._target_admin = self._admin(clients, Side.TARGET)
@@ -119,6 +122,7 @@ class MirrorCheckpointTask(SourceTask):
         self._inputs = CheckpointInputs(
             clients,
             policy,
+            route,
             {Side.SOURCE: self._source_admin, Side.TARGET: self._target_admin},
             self._checkpoints,
             self._reasons,
@@ -327,6 +331,16 @@ class MirrorCheckpointTask(SourceTask):
         self._inputs.close()
         self._scheduler.stop(_STOP_TIMEOUT_S)
         close_quietly(self._topic_filter)
+
+
+def _route(props: Mapping[str, str]) -> TopicRoute:
+    """The route of the flow, which has the same transformations as this connector. A router that depends on records is one
+    of checkpoints only, on a Connect cluster: MirrorSourceConnector refuses it.
+    """
+    try:
+        return topic_route(props)
+    except ConfigException:
+        return NO_ROUTE
 
 
 def is_wanted(topic: str, topics: TopicFilter, translator: Translator) -> bool:

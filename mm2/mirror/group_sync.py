@@ -70,7 +70,7 @@ class GroupOffsetSync:
         ids = topic_ids(self._admin, {partition.topic for partition in partitions})
         current = {partition for partition in partitions if self._checkpoints.refers_to(partition.topic, ids)}
         ends = self._logs.ends(current)
-        promoted_topics = self._promoted_topics()
+        promoted_topics, routed = self._promoted_topics(), self._translator.routed_topics()
         # The group states are read last, as close as possible to the commit.
         described = self._admin.describe_groups(groups)
         states = {group: group_state(described[group]) for group in groups}
@@ -81,7 +81,7 @@ class GroupOffsetSync:
             wanted = {
                 tp: found
                 for tp, found in checkpoints[group].items()
-                if tp in current and self._is_remote(tp) and tp.topic not in promoted_topics
+                if tp in current and self._is_remote(tp, routed) and tp.topic not in promoted_topics
             }
             if state not in _WITHOUT_MEMBERS or present is None or isinstance(present, KafkaFailure):
                 reason = self._not_synced(group, state, present or described[group])
@@ -158,11 +158,11 @@ class GroupOffsetSync:
             one.remote_topic: OffsetReason(OffsetReasonCode.OTHER, str(one.pause)) for one in promoted(ledger).values()
         }
 
-    def _is_remote(self, partition: TopicPartition) -> bool:
-        """Whether offsets of groups are written for this partition.
+    def _is_remote(self, partition: TopicPartition, routed: Collection[str]) -> bool:
+        """Whether offsets of groups are written for this partition; ``routed`` are remote topics with any name.
 
         Topics that came back from the target get checkpoints only: a group's offset on the source may be the one that
         the opposite flow has committed. Writing it back would revert commits made on the target since.
         """
-        is_from_source = self._policy.came_from(self._source_alias, partition.topic)
+        is_from_source = partition.topic in routed or self._policy.came_from(self._source_alias, partition.topic)
         return is_from_source and not self._translator.came_under_its_name(partition)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import LATEST, TopicPartition
@@ -157,3 +157,14 @@ class Ledgers:
             reading = self._reading
         if reading is not None:
             reading.stop()
+
+
+def copied_topics(ledgers: Ledgers) -> dict[str, str]:
+    """The remote topic of each topic that the flow has copied. Raises KafkaFailure; no ledger has no topics."""
+    try:
+        ledger = ledgers.own()
+    except BrokerFailure as failure:
+        if vanished(failure):
+            return {}
+        raise
+    return {tp.topic: entry.remote_topic for tp in ledger.partitions() if (entry := ledger.entry(tp)) is not None}

@@ -8,7 +8,7 @@ clusters are asked whether a topic could be created (``validate_only``), and for
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,7 +34,7 @@ from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.discovery import TOPICS_PER_REQUEST, TopicsSeen, chunks, see_topics, vanished
 from mm2.mirror.heartbeat import kept_heartbeats
 from mm2.mirror.internal_topics import KeptTopic, why_not_created
-from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.ledgers import Ledgers, copied_topics
 from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
 from mm2.mirror.plans import FlowPlan
 from mm2.mirror.provenance import Provenance
@@ -156,8 +156,9 @@ class _Previewer:
         former: set[str] = set()
         if self._plan.replicates and len(self._admins) == len(Side):
             try:
-                source = self._seen(Side.SOURCE)
-                target = self._seen(Side.TARGET)
+                source = self._seen(Side.SOURCE, self._selection.should_replicate)
+                remotes = set(map(self._selection.remote, source.partitions))
+                target = self._seen(Side.TARGET, lambda topic: topic in remotes or self._selection.is_remote(topic))
                 topics = self._topics_to_copy(source)
                 former = self._other_names(topics, target)
                 self._remote_topics(topics, source, target)
@@ -270,8 +271,7 @@ class _Previewer:
 
     # -- topics to replicate
 
-    def _seen(self, side: Side) -> TopicsSeen:
-        wanted = self._selection.should_replicate if side is Side.SOURCE else self._selection.is_remote
+    def _seen(self, side: Side, wanted: Callable[[str], bool]) -> TopicsSeen:
         seen = see_topics(self._admins[side], wanted, {})
         alias = self._clients.alias(side)
         self._errors += [f"A topic of cluster {alias} cannot be described: {one}" for one in seen.unknown.values()]
@@ -285,8 +285,9 @@ class _Previewer:
         collected = _Collected()
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
         provenance = Provenance(source_admin, target_admin, self._selection, self._ledgers, collected, lambda _: False)
-        allowed = provenance.foreseen(source.partitions)
-        self._errors += collected.errors
+        refused = self._selection.unroutable(source.partitions, lambda: copied_topics(self._ledgers))
+        allowed = provenance.foreseen(source.partitions.keys() - refused)
+        self._errors += [*refused.values(), *collected.errors]
         self._notes += [
             f"Topic {topic} was failed over to cluster {self._pair.target} and is not copied."
             for topic in sorted(provenance.handed_over)
@@ -294,8 +295,8 @@ class _Previewer:
         return allowed - provenance.handed_over
 
     def _other_names(self, topics: Collection[str], target: TopicsSeen) -> set[str]:
-        """Report remote topics to which the replication policy now gives other names than when they were copied. Returns
-        those with the old names that exist.
+        """Report remote topics to which the replication policy or the transformations now give other names than when they
+        were copied. Returns those with the old names that exist.
         """
         try:
             ledger = self._ledgers.own()

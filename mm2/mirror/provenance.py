@@ -1,7 +1,7 @@
 """Prevents replication loops where topic names do not show where a topic came from.
 
 Under the default policy a topic's name contains the clusters it has passed. Under `IdentityReplicationPolicy`, under a
-custom policy, or when one cluster has two aliases, neither the names nor the records show it, and Java's MirrorMaker
+custom policy, when transformations name remote topics, or when one cluster has two aliases, neither the names nor the records show it, and Java's MirrorMaker
 replicates in an endless loop. Each flow therefore stores in its ledger, on its target, which topics it writes there and
 through which clusters, by cluster id, they have come (a *claim*). Before it copies a topic, it reads the ledgers on its
 source. Records are never changed.
@@ -32,7 +32,6 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.discovery import vanished
 from mm2.mirror.ledgers import PROVENANCE_NOTE, Ledgers, Notes
-from mm2.mirror.policy import DefaultReplicationPolicy
 from mm2.mirror.promotions import PROMOTED_NOTE, promoted, promotions
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.selection import TopicSelection
@@ -93,7 +92,7 @@ class Provenance:
         """
         source_id = self.source_admin.describe_cluster().cluster_id
         target_id = self.target_admin.describe_cluster().cluster_id
-        named = type(self.selection.policy) is DefaultReplicationPolicy
+        named = self.selection.names_show_origin
         self.handed_over = self._promoted(must_know=not named) & set(topics)
         if not source_id or not target_id or (named and source_id != target_id):
             return set(topics), True
@@ -129,7 +128,7 @@ class Provenance:
         """
         source_id = self.source_admin.describe_cluster().cluster_id
         target_id = self.target_admin.describe_cluster().cluster_id
-        named = type(self.selection.policy) is DefaultReplicationPolicy
+        named = self.selection.names_show_origin
         self.handed_over = self._promoted(must_know=False) & set(topics)
         if not source_id or not target_id or (named and source_id != target_id):
             return set(topics)

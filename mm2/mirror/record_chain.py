@@ -1,9 +1,10 @@
 """The transformations and converters of MirrorSourceConnector, applied to copied records in the executors.
 
 A record enters the chain as Java's MirrorSourceTask makes it (``convertRecord``): key and value are bytes with the schemas
-OPTIONAL_BYTES and BYTES, headers are bytes, the topic is the remote topic. Afterwards it is converted as in
-``AbstractWorkerSourceTask.convertTransformedRecord``. Failures are handled as by ``RetryWithToleranceOperator``, except that
-a RetriableError does not block: the partition is read again from that record after the back-off.
+OPTIONAL_BYTES and BYTES, headers are bytes, the topic is the one that the replication policy names. Afterwards it is
+converted as in ``AbstractWorkerSourceTask.convertTransformedRecord``. Failures are handled as by
+``RetryWithToleranceOperator``, except that a RetriableError does not block: the partition is read again from that record
+after the back-off.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from mm2.copy.spec import PartitionSpec
 from mm2.kafka.records.batch import NO_TIMESTAMP
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.routing import TopicRoute, topic_route
 
 _LEAST_DELAY_MS: Final = 300
 _OWN_CLASSES: Final = "mm2.connect."
@@ -90,10 +92,8 @@ class RecordChain:
         self._alias = settings["source.cluster.alias"]
         self._part: PartitionSpec | None = None
         self._source: dict[str, Any] = {}
-        for stage in self._stages:
-            if isinstance(stage.transformation, RegexRouter | TimestampRouter):
-                self.close()
-                raise _routes(stage.alias, stage.class_name)
+        self._route = self._checked_route(settings)
+        self._named = self._topic = ""  # of the records of the current partition, before and after the chain
         users = [plugin for plugin in self._plugins() if not type(plugin).__module__.startswith(_OWN_CLASSES)]
         self.versions = [f"{type(plugin).__qualname__} {plugin.version()}" for plugin in users]
         self.not_repeatable = _not_repeatable(users)
@@ -110,8 +110,10 @@ class RecordChain:
         """As `mm2.copy.executor.changes.RecordChanges.apply`."""
         if part is not self._part:
             self._part = part
+            self._named = part.named or part.remote_topic
+            self._topic = self._route.of(self._named)
             self._source = {"cluster": self._alias, "partition": part.partition, "topic": part.topic}
-        given = current = _source_record(self._source, part, record)
+        given = current = _source_record(self._source, self._named, part, record)
         for stage in self._stages:
             try:
                 transformed = stage.apply(current)
@@ -121,10 +123,10 @@ class RecordChain:
             if transformed is None:
                 return FILTERED
             current = transformed
-        if current.topic != part.remote_topic or current.partition != part.partition:
+        if current.topic != self._topic or current.partition != part.partition:
             raise ChangeFailed(
                 f"{part.source}: the transformations send the record at offset {record.offset} to partition "
-                f"{current.partition} of {current.topic}; only {part.target} is possible"
+                f"{current.partition} of {current.topic}; only {self._topic}-{part.partition} is possible"
             )
         try:
             converted = record if current is given and self._passes(record) else self._convert(current, record.offset)
@@ -142,6 +144,23 @@ class RecordChain:
             # Not the time of copying, which differs when it is read again.
             return converted._replace(timestamp=NO_TIMESTAMP)
         return converted
+
+    def _checked_route(self, settings: Mapping[str, str]) -> TopicRoute:
+        """The route of the chain. Raises ConfigException for a router that it does not include."""
+        try:
+            route = topic_route(settings)
+            for stage in self._stages:
+                is_router = isinstance(stage.transformation, RegexRouter | TimestampRouter)
+                if is_router and (type(stage.transformation) is not RegexRouter or stage.alias not in route.aliases):
+                    raise ConfigException(
+                        f"transforms.{stage.alias}.type",
+                        stage.class_name,
+                        "a class of your own cannot name remote topics; use RegexRouter or replication.policy.class",
+                    )
+        except (ConfigException, ConnectError):
+            self.close()
+            raise
+        return route
 
     def close(self) -> None:
         """Close all plugins."""
@@ -199,7 +218,7 @@ class RecordChain:
         raise ChangeDelayed(reason, max(0.0, min(delay_ms / 1000, known.until_s - now)))
 
 
-def _source_record(source: dict[str, Any], part: PartitionSpec, record: Record) -> SourceRecord:
+def _source_record(source: dict[str, Any], topic: str, part: PartitionSpec, record: Record) -> SourceRecord:
     key, value, given, timestamp, offset = record
     headers = NO_HEADERS
     if given:
@@ -212,7 +231,7 @@ def _source_record(source: dict[str, Any], part: PartitionSpec, record: Record) 
     return SourceRecord(
         source,
         {"offset": offset},
-        part.remote_topic,
+        topic,
         part.partition,
         key,
         value,
@@ -227,11 +246,3 @@ def _not_repeatable(users: list[Any]) -> str:
     """Why a record may have another result when it is read again; "": it has not."""
     names = [type(plugin).__qualname__ for plugin in users if vars(type(plugin)).get("deterministic") is not True]
     return "" if not names else f"{', '.join(dict.fromkeys(names))} is not declared deterministic"
-
-
-def _routes(alias: str, class_name: str) -> ConfigException:
-    return ConfigException(
-        f"transforms.{alias}.type",
-        class_name,
-        "a transformation must not change the topic of copied records; name remote topics by replication.policy.class",
-    )

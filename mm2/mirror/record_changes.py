@@ -1,7 +1,8 @@
 """What changes the records of a flow between its clusters: transformations, and converters other than ByteArrayConverter.
 
 Java's runtime applies both to the records of MirrorSourceTask, as to those of every source task. Here the executors of the
-copy engine do (`mm2.mirror.record_chain`), and only where something is configured.
+copy engine do (`mm2.mirror.record_chain`), and only where something is configured. RegexRouter changes no records, only
+the name of the remote topic (`mm2.mirror.routing`).
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Final
 from mm2.config.mirrormaker import BYTE_ARRAY_CONVERTER
 from mm2.config.values import split_list
 from mm2.copy.spec import ChangesSpec
+from mm2.mirror.routing import TRANSFORMS_KEY, router_aliases
 
 CONVERTER_KEYS: Final = ("key.converter", "value.converter", "header.converter")
-TRANSFORMS_KEY: Final = "transforms"
 #: All names of the converter that passes bytes on.
 BYTE_ARRAY_CONVERTERS: Final = frozenset(
     {
@@ -32,6 +33,7 @@ _CHAIN_KEYS: Final = (TRANSFORMS_KEY, "predicates")
 _WORKER_KEYS: Final = ("plugin.path", "plugin.discovery")
 _ERRORS: Final = "errors."
 _ALIAS: Final = "source.cluster.alias"
+_POLICY: Final = "replication.policy."
 _DIGEST_DIGITS: Final = 16
 
 
@@ -44,10 +46,11 @@ def changes_spec(
     ConfigException or ConnectError for settings that cannot be used.
     """
     changing, converters = changing_keys(props, worker), _converters(props, worker)
-    if not changing and not any(f"{key}.plugin.version" in converters for key in CONVERTER_KEYS):
+    has_transforms = bool(split_list(props.get(TRANSFORMS_KEY) or ""))
+    has_versions = any(f"{key}.plugin.version" in converters for key in CONVERTER_KEYS)
+    if not (changing or has_transforms or has_versions):
         return None
     chain = {key: value for key, value in props.items() if key in _CHAIN_KEYS or key.startswith(_CHAIN_PREFIXES)}
-    has_transforms = TRANSFORMS_KEY in changing
     settings = {key: worker[key] for key in _WORKER_KEYS if key in worker}
     settings |= {key: value for key, value in props.items() if key in _WORKER_KEYS or key.startswith(_ERRORS)}
     settings |= {
@@ -62,8 +65,10 @@ def changes_spec(
 
     with RecordChain(settings) as built:
         if not changing:
-            return None  # the version of a converter was to be checked
+            return None  # routers and the versions of converters were to be checked
         deciding = [*built.versions, settings.get("errors.tolerance", "none").lower(), chain, converters]
+        if router_aliases(props):  # records enter the chain with the policy's name, also those of former topics
+            deciding.append({key: value for key, value in props.items() if key.startswith(_POLICY)})
         digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
         return ChangesSpec(_FACTORY, settings, digest[:_DIGEST_DIGITS], built.not_repeatable)
 
@@ -71,8 +76,8 @@ def changes_spec(
 def changing_keys(props: Mapping[str, str], worker: Mapping[str, str]) -> list[str]:
     """The keys of a connector or its worker that change the records of the flow; their values are not checked."""
     converters = _converters(props, worker)
-    has_transforms = bool(split_list(props.get(TRANSFORMS_KEY) or ""))
-    keys = [TRANSFORMS_KEY] if has_transforms else []
+    aliases = split_list(props.get(TRANSFORMS_KEY) or "")
+    keys = [TRANSFORMS_KEY] if set(aliases) - set(router_aliases(props)) else []
     return keys + [key for key in CONVERTER_KEYS if converters[key] not in BYTE_ARRAY_CONVERTERS]
 
 

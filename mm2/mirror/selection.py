@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from mm2.mirror.filters import TopicFilter
 from mm2.mirror.own_topics import is_own_topic
-from mm2.mirror.policy import ReplicationPolicy
+from mm2.mirror.policy import DefaultReplicationPolicy, ReplicationPolicy
+from mm2.mirror.routing import NO_ROUTE, TopicRoute
 
 
 @dataclass(frozen=True)
 class TopicSelection:
-    """The naming and filtering rules of one flow."""
+    """The naming and filtering rules of one flow. ``route``: the part of its transformations."""
 
     policy: ReplicationPolicy
     topic_filter: TopicFilter
     source_alias: str
     target_alias: str
     heartbeats_replication: bool = True
+    route: TopicRoute = NO_ROUTE
 
     def should_replicate(self, topic: str) -> bool:
         """Whether the source's `topic` is replicated to the target."""
@@ -38,7 +41,51 @@ class TopicSelection:
 
     def remote(self, topic: str) -> str:
         """The name on the target of a source topic."""
+        return self.route.of(self.named(topic))
+
+    def named(self, topic: str) -> str:
+        """The name on the target by the replication policy; transformations may name another one."""
         return self.policy.format_remote_topic(self.source_alias, topic)
+
+    def named_if_routed(self, topic: str) -> str:
+        """`named` if transformations name another topic; "": they do not (`mm2.copy.spec.PartitionSpec.named`)."""
+        return self.named(topic) if self.route else ""
+
+    def remote_prefix(self, prefix: str) -> str:
+        """What the names on the target begin with, of topics with this prefix; "": not known."""
+        return "" if self.route else self.remote(prefix)
+
+    @property
+    def names_show_origin(self) -> bool:
+        """Whether a name on the target shows the clusters that a topic has passed."""
+        return type(self.policy) is DefaultReplicationPolicy and not self.route
+
+    def unroutable(self, topics: Collection[str], copied_to: Callable[[], Mapping[str, str]]) -> dict[str, str]:
+        """The topics to which transformations give a remote topic that is not possible, with a message each.
+
+        Of topics with the same remote topic, the one that has been copied there remains: ``copied_to`` has the remote topic
+        of each topic copied so far.
+        """
+        if not self.route:
+            return {}
+        flow = f"{self.source_alias}->{self.target_alias}"
+        refused: dict[str, str] = {}
+        sources: dict[str, list[str]] = {}
+        for topic in sorted(topics):
+            sources.setdefault(self.remote(topic), []).append(topic)
+        for remote, several in sources.items():
+            if self.policy.is_internal_topic(remote) or is_own_topic(remote):
+                refused |= dict.fromkeys(several, f"the transformations of {flow} name the internal topic {remote}")
+            elif len(several) > 1:
+                before = copied_to()
+                there = [topic for topic in several if before.get(topic) == remote]
+                others = [topic for topic in several if len(there) != 1 or topic not in there]
+                reason = f"the transformations of {flow} name the same remote topic {remote} for {', '.join(several)}"
+                refused |= dict.fromkeys(others, reason)
+        return {
+            topic: f"Topic {topic} of cluster {self.source_alias} is not copied: {reason}."
+            for topic, reason in refused.items()
+        }
 
     def is_remote(self, topic: str) -> bool:
         """Whether the target's `topic` is a remote topic of the source (its checkpoints topic is not)."""

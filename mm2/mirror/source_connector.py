@@ -8,7 +8,7 @@ configs and ACLs are written only where they differ.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -25,11 +25,12 @@ from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.discovery import see_topics, vanished
 from mm2.mirror.internal_topics import create_compacted_topic, create_kept_topic
-from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.ledgers import Ledgers, copied_topics
 from mm2.mirror.offset_checks import Offsets, check_source_offsets
 from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
 from mm2.mirror.provenance import RENEW_S, Provenance
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
+from mm2.mirror.routing import NO_ROUTE, topic_route
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
@@ -179,7 +180,10 @@ class MirrorSourceConnector(MirrorConnector):
     def _refresh(self) -> bool:
         """Read both clusters, update the target, and assign partitions that are ready. False = retry soon."""
         seen_source = see_topics(self._source_admin, self._selection.should_replicate, self._source)
-        seen_target = see_topics(self._target_admin, self._selection.is_remote, self._target)
+        remotes = set(map(self._selection.remote, seen_source.partitions))
+        seen_target = see_topics(
+            self._target_admin, lambda topic: topic in remotes or self._selection.is_remote(topic), self._target
+        )
         for side, seen in ((Side.SOURCE, seen_source), (Side.TARGET, seen_target)):
             cluster = self._clients.alias(side)
             subjects = {f"{side.value} topic {name}": failure for name, failure in seen.unknown.items()}
@@ -189,7 +193,7 @@ class MirrorSourceConnector(MirrorConnector):
         source = dict(seen_source.partitions)
         self._log_changes(source)
         first, new = self._ready is None, sorted(source.keys() - self._source.keys())
-        allowed, decided = self._provenance.allowed(source)
+        allowed, decided = self._provenance.allowed(source.keys() - self._unroutable(source))
         # A topic that cannot be described on the target may exist: leave it unchanged until this is known.
         creatable = {
             topic: count
@@ -222,6 +226,15 @@ class MirrorSourceConnector(MirrorConnector):
         wanted = {topic for topic in ours if self._selection.remote(topic) not in self._remote_topics.over_limit}
         complete = sum(tp.topic in wanted for tp in ready) == sum(source[topic] for topic in wanted)
         return decided and complete and is_noted and not seen_source.unknown and not seen_target.unknown
+
+    def _unroutable(self, topics: Collection[str]) -> Collection[str]:
+        """The topics that transformations give a remote topic that is not possible, which is reported."""
+        ledgers = self._ledgers
+        refused = self._selection.unroutable(topics, lambda: {} if ledgers is None else copied_topics(ledgers))
+        for topic, message in refused.items():
+            self._recurring.report(f"route of topic {topic}", message)
+        self._recurring.keep_only("route of topic ", {f"route of topic {topic}" for topic in refused})
+        return refused
 
     def _hold_provenance(self) -> bool:
         return self._provenance.renew() or self._refresh()
@@ -346,6 +359,7 @@ def topic_selection(props: Mapping[str, str]) -> TopicSelection:
     Raises ConnectError if a class cannot be loaded, ConfigException if it rejects the properties.
     """
     clients = MirrorClients(props)
+    is_enabled = props.get("enabled", "true").strip().lower() != "false"
     replicate_heartbeats = props.get(HEARTBEATS_REPLICATION_KEY, "true").strip().lower() == "true"
     return TopicSelection(
         plugins.replication_policy(props),
@@ -353,4 +367,5 @@ def topic_selection(props: Mapping[str, str]) -> TopicSelection:
         clients.source_alias,
         clients.target_alias,
         replicate_heartbeats,
+        topic_route(props) if is_enabled else NO_ROUTE,
     )

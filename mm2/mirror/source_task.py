@@ -42,6 +42,7 @@ from mm2.mirror.plugins import replication_policy
 from mm2.mirror.promotions import holds
 from mm2.mirror.record_changes import changes_spec
 from mm2.mirror.recurring_errors import RecurringErrors
+from mm2.mirror.routing import topic_route
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
 
@@ -443,7 +444,6 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
     """The copy job of a task from its properties. Raises ConfigException, ConnectError or ValueError."""
     clients = MirrorClients(props, task=True)
     settings = AbstractConfig(MIRROR_SOURCE_CONFIG, dict(props))
-    policy = replication_policy(props)
     consumer = clients.client_props(Side.SOURCE, ClientKind.CONSUMER, "replication-consumer")
     source = ClientSettings.from_props(consumer)
     # Records of the source are read on the target, too: to find out which of them are there.
@@ -452,10 +452,6 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
     )
     fetch_bytes = int(consumer.get("fetch.max.bytes", _DEFAULT_FETCH_MAX_BYTES))
     partition_bytes = int(consumer.get("max.partition.fetch.bytes", _DEFAULT_PARTITION_BYTES))
-    partitions = tuple(
-        PartitionSpec(tp.topic, tp.partition, policy.format_remote_topic(clients.source_alias, tp.topic))
-        for tp in decode_partitions(props[ASSIGNED_PARTITIONS_KEY])
-    )
     syncs = None
     if settings.bool(EMIT_SYNCS_KEY):
         side = syncs_side(props)
@@ -470,7 +466,7 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         target_alias=clients.target_alias,
         source=source,
         target=target,
-        partitions=partitions,
+        partitions=_partitions(props, clients.source_alias),
         offsets_topic=context.worker.offset_storage_topic,
         offsets=_offsets_elsewhere(context.worker),
         syncs=syncs,
@@ -495,6 +491,16 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         fetch_max_wait_ms=int(consumer.get("fetch.max.wait.ms", _DEFAULT_MAX_WAIT_MS)),
         fetch_min_bytes=int(consumer.get("fetch.min.bytes", 1)),
     )
+
+
+def _partitions(props: Mapping[str, str], source_alias: str) -> tuple[PartitionSpec, ...]:
+    """The assigned partitions with their remote topics. Raises ConfigException or ConnectError."""
+    policy, route = replication_policy(props), topic_route(props)
+    partitions = []
+    for tp in decode_partitions(props[ASSIGNED_PARTITIONS_KEY]):
+        named = policy.format_remote_topic(source_alias, tp.topic)
+        partitions.append(PartitionSpec(tp.topic, tp.partition, route.of(named), named if route else ""))
+    return tuple(partitions)
 
 
 def _offsets_elsewhere(worker: WorkerView) -> ClientSettings | None:

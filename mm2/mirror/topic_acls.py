@@ -25,7 +25,6 @@ from mm2.mirror.acl_sync import EVERYBODY, acl_filter, covering, may_hold_for, r
 from mm2.mirror.discovery import chunks
 from mm2.mirror.filters import GroupFilter
 from mm2.mirror.ledgers import ACL_NOTE, Ledgers, Notes
-from mm2.mirror.policy import DefaultReplicationPolicy
 from mm2.mirror.promotions import promoted
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.selection import TopicSelection
@@ -166,7 +165,7 @@ class TopicAcls:
 
     def _names_show_flow(self) -> bool:
         """Whether the name of its topic shows which flow an ACL belongs to."""
-        return self.groups is None and type(self.selection.policy) is DefaultReplicationPolicy
+        return self.groups is None and self.selection.names_show_origin
 
     def _create(self, missing: Mapping[AclBinding, AclBinding]) -> list[AclBinding]:
         """Create ACLs; returns those that were created."""

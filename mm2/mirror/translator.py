@@ -22,6 +22,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.mirror.formats import OffsetSync
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.policy import ReplicationPolicy
+from mm2.mirror.routing import NO_ROUTE, TopicRoute
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
 TopicIds: TypeAlias = Mapping[str, str | None]
@@ -57,8 +58,11 @@ class Translator:
     one thread; the ledgers may be updated by others.
     """
 
-    def __init__(self, policy: ReplicationPolicy, source_alias: str, target_alias: str) -> None:
+    def __init__(
+        self, policy: ReplicationPolicy, source_alias: str, target_alias: str, route: TopicRoute = NO_ROUTE
+    ) -> None:
         self._policy = policy
+        self._route = route
         self._source_alias = source_alias
         self._target_alias = target_alias
         self.syncs: OffsetSyncStore | None = None
@@ -69,11 +73,18 @@ class Translator:
     def topic_on_target(self, topic: str) -> str:
         """The remote topic, or the topic's original if it came from the target."""
         home = self.home_of(topic)
-        return self._policy.format_remote_topic(self._source_alias, topic) if home is None else home
+        return self._route.of(self._policy.format_remote_topic(self._source_alias, topic)) if home is None else home
 
     def home_of(self, topic: str) -> str | None:
         """The target's topic that a source topic is a copy of, by its name; None if it is not a copy."""
         return self._policy.upstream_from(self._target_alias, topic)
+
+    def routed_topics(self) -> set[str]:
+        """The target's topics that transformations have named and that hold records of the source, by the ledger."""
+        if self.ledger is None or not self._route:
+            return set()
+        entries = map(self.ledger.entry, self.ledger.partitions())
+        return {entry.remote_topic for entry in entries if entry is not None}
 
     def came_under_its_name(self, partition: TopicPartition) -> bool:
         """Whether, under identity naming, the opposite flow copied this partition here and this flow does not."""
@@ -94,7 +105,7 @@ class Translator:
             return self._no_topic(remote)
         known = self._standing(self.ledger, partition, back=False)
         if known and known[0].remote_topic != remote:
-            # The replication policy has changed, so the offset syncs are those of the other topic, too.
+            # The policy or the route has changed, so the offset syncs are those of the other topic, too.
             return Untranslated(_other_copy(partition.topic, known[0]))
         if known and (changed := _changed(known[0], on_source.get(partition.topic, ""), on_target.get(remote, ""))):
             return Untranslated(changed, was_undone=True)  # so are the offset syncs, which have no topic ids

@@ -239,7 +239,7 @@ class PartitionBook:
     ) -> PartitionView:
         entry, row = known.entry, None if status is None else status.row
         remote = status.remote_topic if status is not None else "" if entry is None else entry.remote_topic
-        # After a change of the replication policy the mark is that of a topic with another name until copying continues.
+        # After a change of the replication policy or a router the mark is that of a topic with another name until copying continues.
         target = -1 if entry is None or entry.remote_topic != remote else entry.mark.target
         if row is not None and row.position >= position:
             target = max(target, row.target_offset)

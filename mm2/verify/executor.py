@@ -142,7 +142,7 @@ class _RangeComparer:
         theirs = self._reader(target, span, piece.target_first, piece.target_after)
         change = None
         if self._changes is not None:
-            change = self._changes.of(PartitionSpec(span.topic, span.partition, span.remote_topic))
+            change = self._changes.of(PartitionSpec(span.topic, span.partition, span.remote_topic, span.named))
         limit = source.settings.decompression_max_bytes
         comparison = Comparison(span, mine, theirs, change, limit)
         try:

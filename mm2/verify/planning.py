@@ -83,7 +83,7 @@ class PartitionPlan:
     """One partition: its ranges, or why it cannot be compared.
 
     ``first`` and ``after`` are the requested source offsets. ``changes`` is the digest of what changes the flow's records
-    (`mm2.copy.spec.ChangesSpec`); "": nothing does.
+    (`mm2.copy.spec.ChangesSpec`); "": nothing does. ``named`` is that of `mm2.copy.spec.PartitionSpec`.
     """
 
     topic: str
@@ -92,6 +92,7 @@ class PartitionPlan:
     first: int = 0
     after: int = 0
     changes: str = ""
+    named: str = ""
     certainty: Certainty = Certainty.LEDGER
     source_id: str = ""
     target_id: str = ""
@@ -199,6 +200,7 @@ def plan_partition(
         Pass(0, 0, 0, 0, Route()),
         source_compacted=source.compacted.get(plan.topic, False),
         target_compacted=target.compacted.get(plan.remote_topic, False),
+        named=plan.named,
     )
     if entry is not None and _is_of(entry, plan):
         assert ledger is not None  # noqa: S101  (it has the entry)
@@ -258,7 +260,7 @@ def _by_ledger(
         if (wanted[0] or 0) < first:
             wanted = first, wanted[1]
             plan.notes.append(
-                f"records before source offset {first} were copied under another replication policy, most recently to topic "
+                f"records before source offset {first} were copied to remote topics with other names, most recently to topic "
                 f"{entry.former.topic}"
             )
     bounds = _ledger_bounds(plan, entry, wanted, source, target)

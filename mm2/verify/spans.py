@@ -24,6 +24,7 @@ class Span:
       is no difference.
     - ``in_detail``: report how the sides differ, not only where the first difference is.
     - ``whole``: the partition's source range, in which originals of duplicated records are searched.
+    - ``named``: as in `mm2.copy.spec.PartitionSpec`.
     """
 
     topic: str
@@ -37,6 +38,7 @@ class Span:
     open_end: bool = False
     in_detail: bool = False
     whole: tuple[int, int] = (0, 0)
+    named: str = ""
 
     @property
     def source(self) -> TopicPartition:
@@ -57,7 +59,7 @@ class Span:
         """A JSON-serializable row."""
         one = self.piece
         return [
-            [self.topic, self.partition, self.remote_topic],
+            [self.topic, self.partition, self.remote_topic, self.named],
             [one.first, one.after, one.target_first, one.target_after, [list(row) for row in one.route.segments]],
             [list(gap) for gap in self.excluded],
             [self.source_compacted, self.target_compacted, self.open_start, self.open_end, self.in_detail],
@@ -67,11 +69,17 @@ class Span:
     @classmethod
     def from_json(cls, row: Sequence[Any]) -> Self:
         """The inverse of `to_json`."""
-        (topic, partition, remote_topic), (first, after, low, high, rows), excluded, flags, whole = row
+        (topic, partition, remote_topic, named), (first, after, low, high, rows), excluded, flags, whole = row
         route = Route(tuple(Segment(*segment) for segment in rows))
         gaps = tuple(Gap(*gap) for gap in excluded)
         span = cls(
-            topic, partition, remote_topic, Pass(first, after, low, high, route), gaps, whole=(whole[0], whole[1])
+            topic,
+            partition,
+            remote_topic,
+            Pass(first, after, low, high, route),
+            gaps,
+            whole=(whole[0], whole[1]),
+            named=named,
         )
         names = ("source_compacted", "target_compacted", "open_start", "open_end", "in_detail")
         return replace(span, **dict(zip(names, flags, strict=True)))

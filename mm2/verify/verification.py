@@ -19,9 +19,9 @@ from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import FormatError, OffsetSync
 from mm2.mirror.ledgers import Ledgers
-from mm2.mirror.plugins import replication_policy, topic_filter
 from mm2.mirror.record_changes import changing_keys
 from mm2.mirror.selection import TopicSelection
+from mm2.mirror.source_connector import topic_selection
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
 from mm2.verify import planning
 from mm2.verify.driver import RangeOutcome, Verifier
@@ -162,7 +162,8 @@ class Verification:
     def _plans(
         self, request: VerifyRequest, ledger: Ledger | None, source: Admin, target: Admin, *, incremental: bool
     ) -> list[PartitionPlan]:
-        names = self._names(request, ledger, source)
+        selection = topic_selection(self._props)
+        names = self._names(request, ledger, source, selection)
         isolation = "read_committed" if self._read_committed else "read_uncommitted"
         # The target first: records that are copied between the two reads are on the source already, and not expected.
         on_target = planning.ClusterOffsets.read(target, names.values(), "read_committed")
@@ -174,7 +175,7 @@ class Verification:
             in_ledger = [] if ledger is None else [tp.partition for tp in ledger.partitions() if tp.topic == topic]
             indexes = set(in_ledger) | (set(info.partitions) if isinstance(info, TopicInfo) else set())
             plans += [
-                PartitionPlan(topic, index, remote, changes=changes)
+                PartitionPlan(topic, index, remote, changes=changes, named=selection.named_if_routed(topic))
                 for index in sorted(indexes)
                 if request.covers(TopicPartition(topic, index))
             ]
@@ -197,16 +198,10 @@ class Verification:
             plan_partition(plan, ledger, syncs.get(plan.source, ()), (on_source, on_target), (first, after))
         return plans
 
-    def _names(self, request: VerifyRequest, ledger: Ledger | None, source: Admin) -> dict[str, str]:
+    def _names(
+        self, request: VerifyRequest, ledger: Ledger | None, source: Admin, selection: TopicSelection
+    ) -> dict[str, str]:
         """Topics of the source and their names on the target: those in the ledger, and those that are selected now."""
-        policy = replication_policy(self._props)
-        selection = TopicSelection(
-            policy,
-            topic_filter(self._props),
-            self._clients.source_alias,
-            self._clients.target_alias,
-            self._props.get("heartbeats.replication.enabled", "true").strip().lower() == "true",
-        )
         names = {topic: selection.remote(topic) for topic in source.list_topics() if selection.should_replicate(topic)}
         for partition in () if ledger is None else ledger.partitions():
             entry = None if ledger is None else ledger.entry(partition)

@@ -11,9 +11,10 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
-from tests.integration.copy_flow import Traffic, create, end_offset, read
+from tests.integration.copy_flow import Traffic, create, end_offset, read, read_all
 from tests.integration.mirror_process import MirrorProcess, write_config
-from tests.support.waiting import wait_until
+from tests.integration.test_record_changes import DroppedTraffic
+from tests.support.waiting import PATIENCE, wait_until
 
 PARTITIONS = 3
 
@@ -81,3 +82,85 @@ def test_after_repeated_kills_a_committed_reader_sees_every_record_once(
         assert process.stop()[0] == 0
     finally:
         process.clean_up()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(int(400 * PATIENCE))
+@pytest.mark.parametrize("kills", [3, 10])
+def test_a_committed_reader_sees_each_changed_record_once_after_kills(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    unique: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kills: int,
+) -> None:
+    """Given a chain that adds a header and drops a third; when the process, every second time with its executors, is killed
+    within transactions; validates that a reader with read_committed sees each other record once, in order and with the
+    header, and that dropped records are counted and are not missing.
+    """
+    source, target = f"a{unique[-6:]}", f"b{unique[-6:]}"
+    flow, remote = f"{source}->{target}", f"{source}.{unique}"
+    create(kafka_a, unique, PARTITIONS, retention__ms="-1")
+    create(kafka_b, remote, PARTITIONS, retention__ms="-1")
+    props = {
+        "clusters": f"{source}, {target}",
+        f"{source}.bootstrap.servers": kafka_a.bootstrap,
+        f"{target}.bootstrap.servers": kafka_b.bootstrap,
+        f"{flow}.enabled": "true",
+        f"{flow}.topics": unique,
+        f"{flow}.header.converter": "org.apache.kafka.connect.storage.StringConverter",
+        f"{flow}.transforms": "mark, drop",
+        f"{flow}.transforms.mark.type": "InsertHeader",
+        f"{flow}.transforms.mark.header": "from",
+        f"{flow}.transforms.mark.value.literal": source,
+        f"{flow}.transforms.drop.type": "Filter",
+        f"{flow}.transforms.drop.predicate": "marked",
+        f"{flow}.predicates": "marked",
+        f"{flow}.predicates.marked.type": "HasHeaderKey",
+        f"{flow}.predicates.marked.name": "drop",
+        f"{target}->{source}.enabled": "false",
+        f"{target}.exactly.once.source.support": "enabled",
+        "emit.heartbeats.enabled": "false",
+        "heartbeats.replication.enabled": "false",
+    }
+    file = write_config(tmp_path / "mm2.properties", props)
+    process = MirrorProcess(file, tmp_path / "log-0", target)
+    try:
+        with DroppedTraffic(kafka_a, unique, PARTITIONS, per_second=1_500 // kills) as traffic:
+            for start in range(1, kills + 1):
+                before = size(kafka_b, remote)
+                process.eventually(lambda before=before: size(kafka_b, remote) > before + 200, 120)  # type: ignore[misc]
+                process.kill9(whole_family=bool(start % 2))
+                process.clean_up()
+                process = MirrorProcess(file, tmp_path / f"log-{start}", target)
+            traffic.finish()
+        source_records = read_all(kafka_a, unique, range(PARTITIONS))
+        wanted = {
+            partition: [
+                (row.timestamp, row.key, row.value, (*row.headers, ("from", source.encode())))
+                for row in rows
+                if not row.headers
+            ]
+            for partition, rows in source_records.items()
+        }
+
+        def got() -> dict[int, list[object]]:
+            found = read_all(kafka_b, remote, range(PARTITIONS), isolation="read_committed")
+            return {partition: [row.content for row in rows] for partition, rows in found.items()}
+
+        process.eventually(lambda: all(len(rows) >= len(wanted[partition]) for partition, rows in got().items()), 120)
+        assert got() == wanted
+        code, out, _ = asked(capsys, "failover", file, flow, "--wait", "60", "--json")
+        document = json.loads(out)
+        assert (code, document["problems"], document["records_at_risk"]) == (0, [], 0), out
+        figures = [(row["copied_up_to"], row["missing"], row["to_be_dropped"]) for row in document["partitions"]]
+        assert figures == [(len(source_records[partition]), 0, 0) for partition in range(PARTITIONS)]
+        assert got() == wanted
+        assert process.stop()[0] == 0
+    finally:
+        process.clean_up()
+    dropped = sum(bool(row.headers) for rows in source_records.values() for row in rows)
+    code, out, _ = asked(capsys, "gaps", file, flow, "--json")
+    assert (code, json.loads(out)["totals"]) == (0, {"filtered": dropped})
+    print(f"{kills} kills, {traffic.sent} records, {dropped} dropped")  # noqa: T201

@@ -85,7 +85,7 @@ def numbers(broker: LocalKafka, topic: str) -> list[list[int]]:
 
 def has_changed_topics(process: MirrorProcess) -> bool:
     """Whether all partitions have left the topic with the old name; once more after each micro-batch that is lost before."""
-    changes = process.lines(event="the replication policy has changed")
+    changes = process.lines(event="the remote topic has another name")
     return len({line["partition"] for line in changes}) == PARTITIONS
 
 
@@ -203,7 +203,7 @@ def assert_verified(file: Path, flow: str, former: str) -> None:
     command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "verify", str(file), flow, "--parallel", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"under another replication policy, most recently to topic {former}" in done.stdout
+    assert f"to remote topics with other names, most recently to topic {former}" in done.stdout
 
 
 def check_groups(

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import KafkaException
+from prometheus_client.parser import text_string_to_metric_families as parse
 
 from mm2.cli.mm2 import main
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import Read, Traffic, create
+from mm2.sandbox.ports import free_ports
+from tests.integration.copy_flow import Read, Traffic, batches, create, producer_of
 from tests.integration.java_mirror import JavaMirrorProcess
 from tests.integration.mirror_flow import commit, committed
 from tests.integration.mirror_process import MirrorProcess, contents, ends, partitions_of, records, write_config
@@ -123,7 +126,7 @@ class DroppedTraffic(Traffic):
     """Every third record has the header by which the flow drops it."""
 
     def _headers(self, number: int) -> list[tuple[str, str | bytes | None]]:
-        return [("drop", b"")] if number // PARTITIONS % 3 == 0 else []
+        return [("drop", b"")] if number // self._partitions % 3 == 0 else []
 
 
 def survivors_before(rows: list[Read], offset: int) -> int:
@@ -132,21 +135,25 @@ def survivors_before(rows: list[Read], offset: int) -> int:
 
 
 @pytest.mark.timeout(int(600 * PATIENCE))
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kills", "prefix"),
+    [(1, "eu-"), pytest.param(10, "", marks=pytest.mark.slow), pytest.param(10, "eu-", marks=pytest.mark.slow)],
+)
 def test_no_kill_loses_or_doubles_what_a_chain_lets_through(
     kafka_a: LocalKafka,
     kafka_b: LocalKafka,
     tmp_path: Path,
     unique: str,
     kills: int,
+    prefix: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Given a chain that drops a third of the records; when the process and its executors are killed again and again;
-    validates that each other record is on the target once, in order, that groups skip none and repeat none, and that
-    `mm2 gaps` counts those that were dropped.
+    """Given a chain that drops a third of the records, and may have a router that names the remote topic; when the process
+    and its executors are killed again and again; validates that each other record is on the target once, in order, that
+    groups skip none and repeat none, and that `mm2 gaps` counts those that were dropped.
     """
     alias, topic, group = f"k{unique[-6:]}", f"{unique}-killed", f"{unique}-group"
-    remote = f"{alias}.{topic}"
+    remote = f"{prefix}{topic}" if prefix else f"{alias}.{topic}"
     create(kafka_a, topic, PARTITIONS)
     wait_until(lambda: partitions_of(kafka_a, topic) == PARTITIONS)
     flow = {
@@ -155,7 +162,10 @@ def test_no_kill_loses_or_doubles_what_a_chain_lets_through(
         "groups": group,
         "sync.group.offsets.enabled": "true",
         "sync.group.offsets.interval.seconds": "1",
-        "transforms": "drop",
+        "transforms": "drop, route" if prefix else "drop",
+        "transforms.route.type": "RegexRouter",
+        "transforms.route.regex": f"{alias}[.](.*-killed)",
+        "transforms.route.replacement": f"{prefix}$1",
         "transforms.drop.type": "Filter",
         "transforms.drop.predicate": "marked",
         "predicates": "marked",
@@ -190,6 +200,47 @@ def test_no_kill_loses_or_doubles_what_a_chain_lets_through(
     assert main(["gaps", str(file), f"{alias}->B", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["totals"] == {"filtered": dropped}
     print(f"{kills} kills, {traffic.sent} records, {dropped} dropped")  # noqa: T201
+
+
+def paths(url: str) -> dict[str, float]:
+    """The number of record batches by path, without those with none."""
+    answer = httpx.get(f"{url}/metrics", timeout=15)
+    assert answer.status_code == 200, answer.text
+    rows = [row for family in parse(answer.text) for row in family.samples if row.name == "mm2_record_batches_total"]
+    return {row.labels["path"]: row.value for row in rows if row.value}
+
+
+def test_batches_that_a_chain_leaves_as_they_are_count_as_passthrough(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str
+) -> None:
+    """Given a batch of which a Filter keeps every record, one of which it drops one, and one of which it drops all."""
+    alias, (port,) = f"p{unique[-6:]}", free_ports(1)
+    create(kafka_a, unique)
+    wait_until(lambda: partitions_of(kafka_a, unique) == 1)
+    chain = {
+        "transforms": "drop",
+        "transforms.drop.type": "Filter",
+        "transforms.drop.predicate": "empty",
+        "predicates": "empty",
+        "predicates.empty.type": "RecordIsTombstone",
+    }
+    file = file_of(tmp_path / "flow", kafka_a, kafka_b, unique, {alias: chain})
+    with file.open("a") as more:
+        more.write(f"listeners = http://127.0.0.1:{port}\n")
+    for values in ([b"1", b"2", b"3"], [b"4", None, b"6"], [None, None, None]):
+        producer = producer_of(kafka_a, linger__ms="60000")  # one batch for each flush
+        for value in values:
+            producer.produce(unique, value)
+        assert producer.flush(30) == 0
+    assert [header.records_count for header, _ in batches(kafka_a, unique)] == [3, 3, 3]
+    process = MirrorProcess(file, tmp_path / "process.log", "T")
+    try:
+        process.eventually(lambda: ends(kafka_b, f"{alias}.{unique}") == [5], 120)
+        wanted = {"passthrough": 1.0, "transformed": 1.0}
+        process.eventually(lambda: paths(f"http://127.0.0.1:{port}") == wanted)
+        assert process.stop()[0] == 0
+    finally:
+        process.clean_up()
 
 
 def at_least_once(log: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance
@@ -21,8 +22,8 @@ TIMESTAMP_FORMAT: Final = "timestamp.format"
 _NAMED_GROUP: Final = re.compile(r"\$\{([a-zA-Z][a-zA-Z0-9]*)\}")
 
 
-def expand(replacement: str, found: re.Match[str]) -> str:
-    """A replacement with its groups filled in, in Java's form: $1, ${name}, a backslash before a literal character.
+def expand(replacement: str, regex: re.Pattern[str], group: Callable[[int | str], str | None]) -> str:
+    """A replacement with the groups of a match filled in, in Java's form: $1, ${name}, a backslash before a literal character.
 
     Raises DataError for a group that does not exist.
     """
@@ -37,26 +38,26 @@ def expand(replacement: str, found: re.Match[str]) -> str:
         elif char != "$":
             result, at = result + char, at + 1
         elif named := _NAMED_GROUP.match(replacement, at):
-            if named[1] not in found.re.groupindex:
+            if named[1] not in regex.groupindex:
                 raise DataError(f"No group with name {{{named[1]}}}")
-            result, at = result + (found[named[1]] or ""), named.end()
+            result, at = result + (group(named[1]) or ""), named.end()
         else:
-            group, at = _numbered(replacement, at + 1, found)
-            result += group
+            number, at = _numbered(replacement, at + 1, regex.groups)
+            result += group(number) or ""
     return result
 
 
-def _numbered(replacement: str, at: int, found: re.Match[str]) -> tuple[str, int]:
+def _numbered(replacement: str, at: int, groups: int) -> tuple[int, int]:
     """The group number at this position, with as many digits as form an existing group, and its end."""
     digits = re.compile("[0-9]+").match(replacement, at)
     if digits is None:
         raise DataError(f"Illegal group reference in the replacement {replacement}")
     number, end = int(digits[0][0]), at + 1
-    if number > found.re.groups:
+    if number > groups:
         raise DataError(f"No group {number}")
-    while end < digits.end() and number * 10 + int(replacement[end]) <= found.re.groups:
+    while end < digits.end() and number * 10 + int(replacement[end]) <= groups:
         number, end = number * 10 + int(replacement[end]), end + 1
-    return found[number] or "", end
+    return number, end
 
 
 class RegexRouter(Configured, Transformation):
@@ -79,14 +80,22 @@ class RegexRouter(Configured, Transformation):
         self._replacement = settings.str(REPLACEMENT)
 
     def apply(self, record: Record) -> Record | None:
-        topic = record.topic
+        topic = self.route(record.topic)
+        return record if topic == record.topic else record.new_record(topic=topic)
+
+    def route(self, topic: str) -> str:
+        """The new name of a topic. Raises DataError if the replacement refers to a group that does not exist."""
         if not self._regex.fullmatch(topic):
-            return record
+            return topic
         # Java replaces the first match found, which may be shorter than the match of the whole topic.
         found = self._regex.search(topic)
         if found is None:
             raise AssertionError("what matches as a whole is found")
-        return record.new_record(topic=topic[: found.start()] + expand(self._replacement, found) + topic[found.end() :])
+        return topic[: found.start()] + expand(self._replacement, self._regex, found.__getitem__) + topic[found.end() :]
+
+    def check_replacement(self) -> None:
+        """Raise DataError if `route` raises it for each topic that matches."""
+        expand(self._replacement, self._regex, lambda _: "")
 
 
 class TimestampRouter(Configured, Transformation):

@@ -159,7 +159,7 @@ class NewSessions:
                 await self._link.pause(_FRESH_RETRY_S)
 
     def _leave_former_topic(self, cursor: Cursor, position: int) -> None:
-        """Use the current remote topic from this position on, if the replication policy has changed.
+        """Use the current remote topic from this position on, if the replication policy or a router has given it another name.
 
         Not before a new session is opened, or a commit would describe the old one as that of the current topic.
         """
@@ -169,7 +169,7 @@ class NewSessions:
             self._sessions.marks.pop(cursor.partition, None)
             self._sessions.current.pop(cursor.partition, None)
             self._log.info(
-                "the replication policy has changed, copying continues in another remote topic",
+                "the remote topic has another name, copying continues there",
                 partition=str(cursor.partition),
                 position=position,
                 before=before,

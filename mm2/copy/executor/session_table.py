@@ -59,7 +59,7 @@ class SessionTable:
         return entry.session is not None and self.rules_of(entry.session) != self.rules
 
     def is_elsewhere(self, entry: LedgerEntry) -> bool:
-        """Whether a partition was copied to a remote topic of another name: the replication policy has changed."""
+        """Whether a partition was copied to a remote topic of another name: the replication policy or a router has changed."""
         return entry.remote_topic != self._remote_topics[entry.source]
 
     def is_to_end(self, entry: LedgerEntry) -> bool:

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from mm2.config.configdef import ConfigDef, ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.connect.api import ConnectError, RetriableError, Transformation
+from mm2.connect.transforms import RegexRouter
 from mm2.copy.executor.changes import ChangeDelayed, ChangeFailed
 from mm2.copy.spec import ChangesSpec, CopySpec, PartitionSpec
 from mm2.kafka.records.record import Record
@@ -66,6 +67,10 @@ class Busy(Transformation):
 
 class Dice(Busy):
     """Not declared deterministic itself."""
+
+
+class OwnRouter(RegexRouter):
+    """Routes as it likes."""
 
 
 class Router(Busy):
@@ -296,13 +301,17 @@ def test_what_is_sent_to_the_executor_has_only_what_it_needs() -> None:
         ({"A->B.transforms": "x", "A->B.transforms.x.type": "No"}, "No"),
         ({"A->B.transforms": "x", "A->B.transforms.x.type": "RegexRouter"}, "regex"),
         (
+            {"A->B.transforms": "x", "A->B.transforms.x.type": "TimestampRouter"},
+            "depend on the timestamp of each record",
+        ),
+        (
             {
                 "A->B.transforms": "x",
-                "A->B.transforms.x.type": "RegexRouter",
+                "A->B.transforms.x.type": f"{__name__}.OwnRouter",
                 "A->B.transforms.x.regex": "A(.*)",
                 "A->B.transforms.x.replacement": "$1",
             },
-            "must not change the topic",
+            "a class of your own cannot name remote topics",
         ),
         ({"A->B.transforms": "x", "A->B.transforms.x.type": "Filter", "A->B.transforms.x.predicate": "p"}, "predicate"),
         ({"A->B.value.converter": "No"}, "value.converter"),

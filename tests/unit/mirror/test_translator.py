@@ -9,6 +9,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.mirror.formats import OffsetSync
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
+from mm2.mirror.routing import NO_ROUTE, TopicRoute, topic_route
 from mm2.mirror.translator import Translated, Translator, Untranslated
 from mm2.reasons import OffsetReasonCode
 
@@ -37,11 +38,12 @@ def translator(
     *syncs: tuple[int, int],
     home: Ledger | None = None,
     policy: ReplicationPolicy | None = None,
+    route: TopicRoute = NO_ROUTE,
 ) -> Translator:
     if policy is None:
         policy = DefaultReplicationPolicy()
         policy.configure({})
-    found = Translator(policy, "A", "B")
+    found = Translator(policy, "A", "B", route)
     found.ledger, found.home_ledger = known, home
     found.syncs = OffsetSyncStore(must_read_to_end=False)
     for up, down in syncs:
@@ -184,3 +186,31 @@ def test_an_updated_ledger_is_read_again() -> None:
     row = entry_record(LedgerEntry("t", 0, "A.t", Mark(130, 130, 0)))
     found.apply(row.key, row.value)
     assert known.translate(P0, 120, {}, {}) == Translated("A.t", 120, is_exact=True)
+
+
+ROUTE = topic_route(
+    {
+        "transforms": "r",
+        "transforms.r.type": "RegexRouter",
+        "transforms.r.regex": r"A\.(.*)",
+        "transforms.r.replacement": "eu-$1",
+    }
+)
+
+
+def test_offsets_are_those_of_the_topic_that_a_router_names() -> None:
+    known = translator(ledger([Segment(0, 7, 1000)], Mark(1000, 1007, 0), remote="eu-t"), (0, 7), route=ROUTE)
+    assert known.translate(P0, 500, {}, {}) == Translated("eu-t", 507, is_exact=True)
+    assert known.topic_on_target("B.u") == "u", "it came from the target, which no router has named"
+    assert known.routed_topics() == {"eu-t"}
+
+
+def test_a_router_that_has_changed_moves_no_group_in_the_new_topic() -> None:
+    known = translator(ledger([Segment(0, 7, 1000)], Mark(1000, 1007, 0)), (0, 7), route=ROUTE)
+    found = known.translate(P0, 500, {}, {})
+    assert isinstance(found, Untranslated)
+    assert found.reason.message == "the copy of t is A.t"
+
+
+def test_without_a_router_names_show_which_topics_are_copies() -> None:
+    assert translator(ledger([Segment(0, 7, 1000)], Mark(1000, 1007, 0))).routed_topics() == set()

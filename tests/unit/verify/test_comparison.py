@@ -477,7 +477,7 @@ def test_findings_and_spans_are_serialized_without_changes() -> None:
         span(20, 19, [Segment(0, 0, 20)]), ListFeed(offsets(source)), ListFeed(offsets(source[:5] + source[6:]))
     )
     assert Findings.from_json(findings.to_json()) == findings
-    one = span(20, 19, [Segment(0, 0, 20)], excluded=(Gap(1, 2, "lost"),))
+    one = span(20, 19, [Segment(0, 0, 20)], excluded=(Gap(1, 2, "lost"),), named="before a router")
     assert Span.from_json(one.to_json()) == one
 
 

@@ -94,7 +94,7 @@ def test_records_since_the_last_change_of_the_policy_are_compared() -> None:
     entry = ENTRY.replace(mark=Mark(500, 130, 100), chunk=3, former=FormerTopic("A-t", 400))
     ledger = ledger_of(entry, SegmentChunk(3, [Segment(400, 30, 100)]))
     sides = side("t", "s", 0, 600), side("A.t", "r", 0, 130)
-    note = "records before source offset 400 were copied under another replication policy, most recently to topic A-t"
+    note = "records before source offset 400 were copied to remote topics with other names, most recently to topic A-t"
     for first in (None, 10):
         plan = planned(ledger, *sides, first=first)
         assert (ranges(plan), plan.notes) == ([(400, 500, 30, 130)], [note])
