@@ -30,6 +30,39 @@ def add_leave_behind(parser: Any) -> None:
     )
 
 
+def add_yes(parser: Any) -> None:
+    """Add the argument that confirms in advance."""
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask for a confirmation on the terminal when the source is available"
+    )
+
+
+def confirmation(options: Any) -> Callable[[FailoverReport], None]:
+    """Asks on the terminal whether to leave a reachable source, unless ``--yes`` is given."""
+
+    def confirm(preview: FailoverReport) -> None:
+        """Raises Refused if it is not confirmed."""
+        if options.yes:
+            return
+        source = preview.flow.partition("->")[0]
+        if not sys.stdin.isatty():
+            raise Refused(
+                f"Cluster {source} answers, and there is no terminal to confirm on: see what would be done with "
+                "--dry-run, then use --yes."
+            )
+        # Standard output has the report of what was done.
+        write_report(sys.stderr, preview)
+        sys.stderr.write(
+            f"\nCluster {source} answers. {preview.verb} {preview.flow} stops copying these topics. "
+            f"Write {source} to continue: "
+        )
+        sys.stderr.flush()
+        if sys.stdin.readline().strip() != source:
+            raise Refused("Not confirmed.")
+
+    return confirm
+
+
 def add_choice(parser: Any, *, groups: bool) -> None:
     """Add the arguments that select a part of a flow, and the output format."""
     parser.add_argument(
@@ -145,7 +178,7 @@ def _left(report: FailoverReport, source: str, target: str) -> str:
     missing, unknown_ends = report.missing, report.unknown_ends
     text = missing.of("record") if missing.least or not unknown_ends else counted(0, "record")
     if report.source_error:
-        text += f" known to {target}, and those written to {source} since the last contact"
+        text = f"at least {counted(missing.least, 'record')} known to {target}, and those written to {source} since the last contact"
     if unknown_ends:
         shown = ", ".join(map(str, unknown_ends[:_UNSEEN_SHOWN]))
         more = f" and {len(unknown_ends) - _UNSEEN_SHOWN} more" if len(unknown_ends) > _UNSEEN_SHOWN else ""

@@ -20,6 +20,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
+from mm2.observer.views import Risk
 
 EXIT_WELL: Final = 0
 EXIT_NOT_WELL: Final = 1
@@ -145,3 +146,8 @@ def table(out: TextIO, header: tuple[str, ...], rows: Sequence[tuple[str, ...]],
 def number(value: int | None) -> str:
     """A number with commas; a dash if unknown."""
     return "-" if value is None else f"{value:,}"
+
+
+def records_at_risk(risk: Risk) -> str:
+    """The records at risk; "at least" if some may not be known; a dash if none are."""
+    return number(risk.records) if risk.records is not None or risk.least is None else f"at least {number(risk.least)}"

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mm2.cli.client import client_props
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, answering, table
 from mm2.cli.verbs import examples, seconds
+from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
@@ -70,7 +72,8 @@ def add(verbs: Any) -> None:
         help="age of heartbeats, by flow and hop",
         description="The newest heartbeat of every flow in every heartbeats topic, and its age: in B.A.heartbeats on C "
         "that is the age of records that come from A through B. Clock differences between machines are "
-        "included. A flow without a heartbeat for a day is silent. Exit code: 0 all flows of the file have "
+        "included. A flow without a heartbeat for a day is silent. The heartbeats topic of a cluster has those that "
+        "the workers write there: they show nothing about a source that does not answer. Exit code: 0 all flows of the file have "
         "fresh heartbeats, 1 one has not, 2 a cluster could not be read; the others are shown.",
         epilog=examples(
             ("on all clusters of the file", "mm2 heartbeats mm2.properties"),
@@ -106,7 +109,14 @@ def run(options: Any) -> int:
     aliases = list(dict.fromkeys(options.clusters or config.clusters))
     with ThreadPoolExecutor(max(1, len(aliases)), thread_name_prefix="heartbeats") as pool:
         results = dict(zip(aliases, pool.map(ask, aliases), strict=True))
+        silent = {alias for alias, rows in results.items() if isinstance(rows, KafkaFailure)}
+        others = [alias for alias in config.clusters if alias not in results]
+        asked = zip(others, pool.map(partial(_answers, options.config), others), strict=True)
+        silent |= {alias for alias, is_up in asked if not is_up}
     answers = {alias: rows for alias, rows in results.items() if not isinstance(rows, KafkaFailure)}
+    for row in itertools.chain.from_iterable(answers.values()):
+        if row["verdict"] == "fresh" and row["hops"] == 0 and row["source"] in silent:
+            row["verdict"] = f"written without {row['source']}, which does not answer"
     errors = {alias: str(failure) for alias, failure in results.items() if isinstance(failure, KafkaFailure)}
     if options.json:
         sys.stdout.write(json.dumps({"clusters": answers, "troubles": errors}, indent=2) + "\n")
@@ -118,6 +128,16 @@ def run(options: Any) -> int:
         return EXIT_TROUBLE
     well = all(row["verdict"] in ("fresh", "not in the file") for rows in answers.values() for row in rows)
     return EXIT_WELL if well else EXIT_NOT_WELL
+
+
+def _answers(file: Path, alias: str) -> bool:
+    """Whether a cluster answers that was not asked for its heartbeats."""
+    try:
+        settings = ClientSettings.from_props(client_props(file, alias), client_id="mm2-cli-heartbeats")
+        with answering(Cluster(settings, name=alias)):
+            return True
+    except (CommandError, ConfigException, KafkaFailure):
+        return False
 
 
 def _read(props: Mapping[str, str], alias: str, expected: ExpectedHeartbeats, max_age_s: float) -> list[dict[str, Any]]:

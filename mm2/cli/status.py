@@ -16,7 +16,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, add_file, number, pair_of, table
+from mm2.cli.flow import (
+    EXIT_NOT_WELL,
+    EXIT_TROUBLE,
+    EXIT_WELL,
+    CommandError,
+    add_file,
+    number,
+    pair_of,
+    records_at_risk,
+    table,
+)
 from mm2.cli.terminal import visible, with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -180,7 +190,7 @@ def _flow_row(flow: FlowView) -> tuple[str, ...]:
         flow.name,
         number(len(flow.partitions)),
         number(sum(one.state not in HEALTHY for one in flow.partitions)),
-        number(flow.risk.records),
+        records_at_risk(flow.risk),
         _seconds(flow.risk.seconds),
         number(flow.risk.bytes),
         _whole(flow.bytes_per_s),

@@ -27,6 +27,10 @@ def test_counts_of_missing_records_and_of_records_from_other_producers() -> None
     assert dataclasses.replace(P0, unmarked=4).missing.exact == 6, "the target has records after the ledger's position"
     assert dataclasses.replace(P0, end=80).missing.exact == 0, "the known end offset is older than the position"
     assert dataclasses.replace(P0, end=None).missing == RecordCount(0, None)
+    assert dataclasses.replace(P0, end_ms=5_000).missing == RecordCount(10, None), (
+        "the source may have received more since"
+    )
+    assert dataclasses.replace(P0, end_ms=5_000, is_changed=True).missing == RecordCount(0, None)
     assert dataclasses.replace(P0, target_end=None).others is None
 
 
@@ -88,7 +92,7 @@ def test_seconds_at_risk_count_from_the_last_contact_with_an_unreachable_source(
 @pytest.mark.parametrize(
     ("unknown", "text"),
     [
-        (range(0), "1 partition, on A only: 10 records{known}"),
+        (range(0), "1 partition, on A only: {exact}10 records{known}"),
         (range(1, 3), "3 partitions, on A only: at least 10 records{known}{uncounted}: t-1, t-2"),
         (
             range(1, 8),
@@ -105,7 +109,8 @@ def test_records_on_the_source_only_are_printed_with_the_basis_of_the_number(
     write_report(out, dataclasses.replace(REPORT, source_error=error, partitions=partitions))
     known = " known to B, and those written to A since the last contact" if error else ""
     uncounted = "; not counted, because their end offsets on A are unknown"
-    assert text.format(known=known, uncounted=uncounted) in out.getvalue().splitlines()
+    exact = "at least " if error else ""
+    assert text.format(exact=exact, known=known, uncounted=uncounted) in out.getvalue().splitlines()
 
 
 def test_a_report_is_well_without_problems() -> None:
