@@ -81,5 +81,5 @@ def if_moved(view: GroupView) -> str:
         MoveCode.READS_AGAIN: f"reads {records} again that are before its translated offset",
         MoveCode.AHEAD: f"starts {records} after its translated offset",
         MoveCode.UNTRANSLATED: "starts at the committed offset, which cannot be compared",
-        MoveCode.NO_OFFSET: "starts as its auto.offset.reset says",
+        MoveCode.NO_OFFSET: "starts as its auto.offset.reset specifies",
     }[view.if_moved]

@@ -145,7 +145,7 @@ def steps(document: Any) -> dict[tuple[str, str], dict[str, Any]]:
 def test_plan_prints_what_a_start_would_do_and_does_nothing(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
-    env = Environment.of(pair, tmp_path, sync__topic__acls__enabled="true", topic__replication__factor="1")
+    env = Environment.of(pair, tmp_path, sync__topic__acls__enabled="true")
     create(env.a, env.topic("grown"), 3, {"cleanup.policy": "compact"})
     create(env.b, env.remote("grown"), 1, {"retention.ms": "5"})
     for operation in (AclOperation.READ, AclOperation.DESCRIBE_CONFIGS):
