@@ -27,10 +27,15 @@ from mm2.mirror.client import Freshness, FreshnessWatch, MirrorClient, Replicati
 
 @dataclass(frozen=True)
 class ExpectedHeartbeats:
-    """The flows (``A->B``) that should emit heartbeats by the file, and those that should copy them."""
+    """The flows (``A->B``) that emit heartbeats by the file, those that copy them, and those that are enabled.
+
+    A flow that is not enabled emits heartbeats by default, if a process for its target runs. Where only one direction is used,
+    there is none, so its heartbeats may be missing.
+    """
 
     heartbeats: frozenset[str]
     copying: frozenset[str]
+    enabled: frozenset[str]
 
     @classmethod
     def of(cls, config: MirrorMakerConfig) -> ExpectedHeartbeats:
@@ -44,7 +49,7 @@ class ExpectedHeartbeats:
                 beats.add(str(pair))
             if (source["enabled"] + source.get("heartbeats.replication.enabled", "true")).lower() == "truetrue":
                 copies.add(str(pair))
-        return cls(frozenset(beats), frozenset(copies))
+        return cls(frozenset(beats), frozenset(copies), frozenset(map(str, config.replicating_pairs())))
 
     def counts(self, alias: str, one: Freshness) -> bool:
         """Whether the heartbeat should be fresh: its flow is enabled, and so are all hops to the cluster ``alias``."""
@@ -56,12 +61,13 @@ class ExpectedHeartbeats:
     def missing(self, alias: str, policy: ReplicationPolicy, seen: Sequence[Freshness]) -> list[tuple[str, str]]:
         """(topic, flow) of heartbeats that should arrive at the cluster over at most one hop, and did not for a day."""
         here = policy.heartbeats_topic()
-        wanted = {(here, flow) for flow in self.heartbeats if flow.endswith(f"->{alias}")}
+        required = self.heartbeats & self.enabled
+        wanted = {(here, flow) for flow in required if flow.endswith(f"->{alias}")}
         for flow in self.copying:
             source, _, target = flow.partition("->")
             if target == alias:
                 remote = policy.format_remote_topic(source, here)
-                wanted |= {(remote, beat) for beat in self.heartbeats if beat.endswith(f"->{source}")}
+                wanted |= {(remote, beat) for beat in required if beat.endswith(f"->{source}")}
         return sorted(wanted - {(one.topic, one.flow) for one in seen})
 
 
