@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, add_file, number, records_at_risk, table
-from mm2.cli.status import add_timeout, look, print_json
+from mm2.cli.status import add_timeout, add_topics, look, print_json
 from mm2.cli.verbs import examples
 from mm2.observer.views import FlowView, PartitionView
 
@@ -74,6 +74,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--threshold", metavar="LAG", help="the maximum lag of a partition: 1000 (records), 30s, 5m, 20MB"
     )
+    add_topics(parser)
     add_timeout(parser)
     parser.set_defaults(run=run)
 

@@ -157,6 +157,11 @@ def test_the_figures_of_a_source_that_answers_are_exact(env: Environment, capsys
     report = env.dry_run(capsys)
     assert [report[f"records_at_risk{bound}"] for bound in ("", "_at_least", "_at_most")] == [71, 71, 71]
     assert {row["topic"]: row["missing"] for row in report["partitions"]} == env.missing()
+    for verb in ("status", "lag", "failover"):
+        dry = ("--dry-run",) if verb == "failover" else ()
+        assert env.asked(capsys, verb, "--topic", "absent", *dry)[0] == 2, verb
+    rows = json.loads(env.asked(capsys, "lag", "--topic", "paus.*", "--json")[1])["flows"][0]["partitions"]
+    assert [(row["topic"], row["records"]) for row in rows] == [("paused", 40)]
     for sentence in (flow["sentence"], env.overview()["sentence"]):
         assert ", 71 records" in sentence
         assert "at least" not in sentence
