@@ -26,6 +26,8 @@ EXIT_WELL: Final = 0
 EXIT_NOT_WELL: Final = 1
 EXIT_TROUBLE: Final = 2
 EXIT_INTERRUPTED: Final = 130
+#: With more partitions, tables have one line for each topic.
+COLLAPSED_ABOVE: Final = 50
 
 _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 60.0

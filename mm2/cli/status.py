@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from mm2.cli.flow import (
+    COLLAPSED_ABOVE,
     EXIT_NOT_WELL,
     EXIT_TROUBLE,
     EXIT_WELL,
@@ -41,8 +42,6 @@ from mm2.observer.traces import reason_of
 from mm2.observer.views import FlowState, FlowView, PartitionView, Snapshot
 
 _WATCH_S: Final = 2.0
-#: From more partitions on, tables have one line for each topic.
-COLLAPSED_ABOVE: Final = 50
 _FINE: Final = frozenset({FlowState.RUNNING, FlowState.CATCHING_UP})
 _COLOURS: Final = {
     "green": ("RUNNING",),

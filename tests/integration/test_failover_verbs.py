@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
@@ -21,7 +20,7 @@ from mm2.failover.copy_control import stop_copying
 from mm2.failover.sides import Sides
 from mm2.mirror.formats import Checkpoint
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.asking import asked
+from tests.integration.asking import asked, terminal
 from tests.integration.mirror_flow import commit, committed, create, write
 from tests.integration.mirror_process import ROOT, ends, table, write_config
 from tests.support.waiting import PATIENCE
@@ -276,21 +275,16 @@ def test_a_failover_is_confirmed_on_the_terminal(
 def on_terminal(answer: str, *arguments: str | Path) -> tuple[int, str]:
     """Run `mm2` with this line as the input of its terminal: exit code, and both outputs."""
     command = [sys.executable, "-P", "-m", "mm2.cli.mm2", *map(str, arguments)]
-    ours, theirs = pty.openpty()
-    try:
-        os.write(ours, f"{answer}\n".encode())
+    with terminal(answer) as stdin:
         done = subprocess.run(
             command,
-            stdin=theirs,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             timeout=120 * PATIENCE,
             check=False,
         )
-    finally:
-        os.close(ours)
-        os.close(theirs)
     return done.returncode, done.stdout.decode()
 
 

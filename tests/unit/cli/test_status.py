@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mm2.cli.flow import CommandError
-from mm2.cli.status import COLLAPSED_ABOVE, document, exit_code, print_json, selected, write_flows
+from mm2.cli.flow import COLLAPSED_ABOVE, CommandError
+from mm2.cli.status import document, exit_code, print_json, selected, write_flows
 from mm2.copy.states import PartitionState
 from mm2.observer.views import ConnectorView, FlowState, FlowView, LossView, PartitionView, Risk, Snapshot, TaskView
 

@@ -8,6 +8,7 @@ import io
 import pytest
 
 from mm2.cli.evidence import write_report
+from mm2.cli.flow import COLLAPSED_ABOVE
 from mm2.failover.evidence import (
     FailoverReport,
     FoundBy,
@@ -131,3 +132,19 @@ def test_the_text_lists_ranges_offsets_and_failures() -> None:
     assert "t-0: offsets 90-99" in lines
     assert "g A.t-0 70 (checkpoint) 60 50 60 segments written" in lines
     assert lines[-2:] == ["done: a success", "NOT DONE: a failure"]
+
+
+def test_many_partitions_are_one_line_for_each_topic() -> None:
+    missing = [dataclasses.replace(P0, partition=number) for number in range(COLLAPSED_ABOVE + 5)]
+    copied = [dataclasses.replace(P0, topic="u", remote_topic="A.u", partition=number, end=90) for number in range(3)]
+    out = io.StringIO()
+    write_report(out, dataclasses.replace(REPORT, source_error="", partitions=[*missing, *copied]))
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    table = lines.index("TOPIC PARTITIONS WITH MISSING MISSING BY OTHERS REMOTE")
+    assert lines[table + 1 : table + 4] == [
+        "t 55 55 550 275 A.t",
+        "u 3 0 0 15 A.u",
+        "58 partitions, on A only: 550 records",
+    ]
+    assert sum("offsets 90-99" in line for line in lines) == COLLAPSED_ABOVE
+    assert "and ranges of 5 more partitions: --topic or --json" in lines
