@@ -32,17 +32,6 @@ def attacker() -> Iterator[Any]:
         yield java
 
 
-@pytest.fixture(scope="module")
-def idle_engine() -> Iterator[CopyEngine]:
-    """For tests that change nothing."""
-    engine = CopyEngine({})
-    engine.start()
-    try:
-        yield engine
-    finally:
-        engine.stop()
-
-
 @pytest.fixture
 def engine(request: pytest.FixtureRequest) -> Iterator[CopyEngine]:
     engine = CopyEngine(getattr(request, "param", {}))
@@ -76,13 +65,13 @@ def secret_of(engine: CopyEngine) -> str:
     return str(security_manager(context._jvm, context._jsc.getConf()).getSecretKey())
 
 
-@pytest.mark.parametrize("secret", ["", "a-wrong-secret"], ids=["no secret", "a wrong secret"])
-def test_another_user_cannot_stop_the_executor(idle_engine: CopyEngine, attacker: Any, secret: str) -> None:
-    context = idle_engine.spark.context(_START_S)
-    known = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true", "spark.authenticate.secret": secret}
-    with pytest.raises(Py4JError):
-        stop_executor(attacker, port_of(idle_engine), known if secret else None)
-    assert context.parallelize([1, 2], 1).map(str).collect() == ["1", "2"]
+def test_another_user_cannot_stop_the_executor(engine: CopyEngine, attacker: Any) -> None:
+    context = engine.spark.context(_START_S)
+    wrong = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+    for settings in (None, wrong | {"spark.authenticate.secret": "a-wrong-secret"}):
+        with pytest.raises(Py4JError):
+            stop_executor(attacker, port_of(engine), settings)
+        assert context.parallelize([1, 2], 1).map(str).collect() == ["1", "2"]
 
 
 def test_the_secret_is_new_at_each_start_and_nowhere_to_be_read(engine: CopyEngine) -> None:
@@ -119,8 +108,8 @@ def test_spark_listens_on_loopback_only_and_its_python_workers_on_no_port(engine
     assert not folder.exists()
 
 
-def test_the_gateway_to_the_jvm_rejects_clients_without_its_token(idle_engine: CopyEngine) -> None:
-    context = idle_engine.spark.context(_START_S)
+def test_the_gateway_to_the_jvm_rejects_clients_without_its_token(engine: CopyEngine) -> None:
+    context = engine.spark.context(_START_S)
     parameters = context._gateway.gateway_parameters
     assert parameters.auth_token
     stranger = JavaGateway(gateway_parameters=GatewayParameters(port=parameters.port, auth_token="wrong"))
