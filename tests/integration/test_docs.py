@@ -58,7 +58,7 @@ CHANGING = re.compile(
 #: syntax is checked here; other tests run them.
 NOT_BESIDE = re.compile(
     r"--watch|--keep|--open|--pid|--continuous|--cluster C|worker\.properties|jq|completion"
-    r"|\bmm2 (stop|failover|promote)\b(?!.*--dry-run)|\bmm2 failback\b|bin/demo|'B->A'"
+    r"|\bmm2 offsets adopt|\bmm2 (stop|failover|promote)\b(?!.*--dry-run)|\bmm2 failback\b|bin/demo|'B->A'"
 )
 #: Topics of the examples.
 TOPICS = ("orders", "payments")
