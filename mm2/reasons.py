@@ -25,6 +25,16 @@ class OffsetReasonCode(StrEnum):
     OTHER = "other"
 
 
+class MoveCode(StrEnum):
+    """What the consumers of a group would do if they moved to the target now."""
+
+    CONTINUES = "continues"  # the translated offset is committed there
+    READS_AGAIN = "reads_again"  # an earlier one is: it was committed before, or offsets of groups are not synced
+    AHEAD = "ahead"  # a later one is: the group has consumed there, or an offset of another copy was committed
+    UNTRANSLATED = "untranslated"  # there is an offset, and none to compare it with
+    NO_OFFSET = "no_offset"
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetReason:
     """Why one committed offset is not on the target."""

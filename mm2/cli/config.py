@@ -89,6 +89,8 @@ def run(options: Any) -> int:
 
     process = chosen([process_settings(config, lines)]) if options.flow is None else []
     flows = {str(pair): chosen(flow_settings(config, pair, lines)) for pair in pairs}
+    if options.key is not None and not any((process, *flows.values())):
+        raise CommandError(f"No setting has a key that contains {options.key}.")
     unused = unread(config, lines)
     if options.json:
         document = {

@@ -59,6 +59,7 @@ class MirrorMakerProcess:
         self.properties_file.write_text(
             f"{_SAMPLE.read_text()}\n# The brokers of this demo.\n"
             f"A.bootstrap.servers = {source.bootstrap}\nB.bootstrap.servers = {target.bootstrap}\n"
+            "listeners = http://127.0.0.1:0\n"
         )
         command = (sys.executable, "-P", "-m", "mm2.cli.connect_mirror_maker")
         self._process: subprocess.Popen[bytes] = spawn(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, number, pair_of, table
+from mm2.cli.flow import COLLAPSED_ABOVE, EXIT_NOT_WELL, EXIT_WELL, CommandError, number, pair_of, table
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
-from mm2.failover.evidence import FailoverReport, GroupEvidence, PartitionEvidence, counted
+from mm2.failover.evidence import FailoverReport, GroupEvidence, PartitionEvidence, counted, missing_records
 from mm2.failover.groups import Choice
 from mm2.failover.sides import FlowConfig, Refused
 from mm2.mirror.filters import pattern_list
@@ -28,6 +29,39 @@ def add_leave_behind(parser: Any) -> None:
         action="store_true",
         help="continue although the source is available and has records that are not on the target",
     )
+
+
+def add_yes(parser: Any) -> None:
+    """Add the argument that confirms in advance."""
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask for a confirmation on the terminal when the source is available"
+    )
+
+
+def confirmation(options: Any) -> Callable[[FailoverReport], None]:
+    """Asks on the terminal whether to leave a reachable source, unless ``--yes`` is given."""
+
+    def confirm(preview: FailoverReport) -> None:
+        """Raises Refused if it is not confirmed."""
+        if options.yes:
+            return
+        source = preview.flow.partition("->")[0]
+        if not sys.stdin.isatty():
+            raise Refused(
+                f"Cluster {source} answers, and there is no terminal to confirm on: see what would be done with "
+                "--dry-run, then use --yes."
+            )
+        # Standard output has the report of what was done.
+        write_report(sys.stderr, preview)
+        sys.stderr.write(
+            f"\nCluster {source} answers. {preview.verb} {preview.flow} stops copying these topics. "
+            f"Write {source} to continue: "
+        )
+        sys.stderr.flush()
+        if sys.stdin.readline().strip() != source:
+            raise Refused("Not confirmed.")
+
+    return confirm
 
 
 def add_choice(parser: Any, *, groups: bool) -> None:
@@ -113,6 +147,47 @@ def write_report(out: TextIO, report: FailoverReport) -> None:
 
 def _write_partitions(out: TextIO, report: FailoverReport, source: str, target: str) -> None:
     out.write("\n")
+    if len(report.partitions) > COLLAPSED_ABOVE:
+        _write_topics(out, report)
+    else:
+        _write_each(out, report, source, target)
+    out.write(f"{counted(len(report.partitions), 'partition')}, on {source} only: {_left(report, source, target)}\n")
+    ranges = [
+        f"  {one.source}: {_range(one.next_offset, one.end)}{_of_these(one)}\n"
+        for one in report.partitions
+        if one.uncopied and one.end is not None and one.next_offset < one.end
+    ]
+    shown = ranges[:COLLAPSED_ABOVE] if len(report.partitions) > COLLAPSED_ABOVE else ranges
+    out.writelines(shown)
+    if len(shown) < len(ranges):
+        out.write(f"  and ranges of {counted(len(ranges) - len(shown), 'more partition')}: --topic or --json\n")
+
+
+def _write_topics(out: TextIO, report: FailoverReport) -> None:
+    """One line for each topic."""
+    topics: dict[str, list[PartitionEvidence]] = {}
+    for one in report.partitions:
+        topics.setdefault(one.topic, []).append(one)
+    rows = [
+        (
+            topic,
+            number(len(rows)),
+            number(sum(bool(one.missing.least) for one in rows)),
+            str(missing_records(rows)),
+            number(None if any(one.others is None for one in rows) else sum(one.others or 0 for one in rows)),
+            rows[0].remote_topic,
+            ", ".join(
+                f"{state} {number(count)}"
+                for state, count in sorted(Counter(one.state for one in rows).items())
+                if state
+            ),
+        )
+        for topic, rows in topics.items()
+    ]
+    table(out, ("TOPIC", "PARTITIONS", "WITH MISSING", "MISSING", "BY OTHERS", "REMOTE", ""), rows)
+
+
+def _write_each(out: TextIO, report: FailoverReport, source: str, target: str) -> None:
     header = (
         "PARTITION",
         "COPIED UP TO",
@@ -124,10 +199,6 @@ def _write_partitions(out: TextIO, report: FailoverReport, source: str, target: 
         "",
     )
     table(out, header, [_partition(one) for one in report.partitions])
-    out.write(f"{counted(len(report.partitions), 'partition')}, on {source} only: {_left(report, source, target)}\n")
-    for one in report.partitions:
-        if one.uncopied and one.end is not None and one.next_offset < one.end:
-            out.write(f"  {one.source}: {_range(one.next_offset, one.end)}{_of_these(one)}\n")
 
 
 def _of_these(one: PartitionEvidence) -> str:
@@ -145,7 +216,7 @@ def _left(report: FailoverReport, source: str, target: str) -> str:
     missing, unknown_ends = report.missing, report.unknown_ends
     text = missing.of("record") if missing.least or not unknown_ends else counted(0, "record")
     if report.source_error:
-        text += f" known to {target}, and those written to {source} since the last contact"
+        text = f"at least {counted(missing.least, 'record')} known to {target}, and those written to {source} since the last contact"
     if unknown_ends:
         shown = ", ".join(map(str, unknown_ends[:_UNSEEN_SHOWN]))
         more = f" and {len(unknown_ends) - _UNSEEN_SHOWN} more" if len(unknown_ends) > _UNSEEN_SHOWN else ""

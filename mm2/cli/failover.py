@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from mm2.cli.evidence import EXIT_CODES, add_choice, add_leave_behind, carried_out, choice_of, flow_of
+from mm2.cli.evidence import (
+    EXIT_CODES,
+    add_choice,
+    add_leave_behind,
+    add_yes,
+    carried_out,
+    choice_of,
+    confirmation,
+    flow_of,
+)
 from mm2.cli.flow import CommandError, add_flow
 from mm2.cli.verbs import examples
 from mm2.failover.failover import FailoverOptions, failover
@@ -19,13 +28,17 @@ def add(verbs: Any) -> None:
         "after a restart or when the source becomes available again. Then the offsets of every group are "
         "committed on the target: translated from the offsets on the source, or from its last checkpoints if "
         "the source is unavailable. No group is set back, active groups are not changed, and the result is "
-        "read back. A source that is available and has records that are not on the target is only left with "
-        "--wait or --leave-behind. " + EXIT_CODES,
+        "read back. A source that is available is only left with --wait or --leave-behind, and only after a "
+        "confirmation: on the terminal, or by --yes. " + EXIT_CODES,
         epilog=examples(
-            ("the source is unavailable: preview", "mm2 failover mm2.properties 'A->B' --dry-run"),
-            ("then do it", "mm2 failover mm2.properties 'A->B'"),
+            ("always first: show what would be done", "mm2 failover mm2.properties 'A->B' --dry-run"),
+            ("the source is unavailable: do it", "mm2 failover mm2.properties 'A->B'"),
             ("planned: producers are stopped, no data loss", "mm2 failover mm2.properties 'A->B' --wait 60"),
-            ("some topics and groups", "mm2 failover mm2.properties 'A->B' --topic 'orders.*' --group billing"),
+            ("the same in a script", "mm2 failover mm2.properties 'A->B' --wait 60 --yes"),
+            (
+                "preview of some topics and groups",
+                "mm2 failover mm2.properties 'A->B' --topic 'orders.*' --group billing --dry-run",
+            ),
         ),
     )
     add_flow(parser)
@@ -37,6 +50,7 @@ def add(verbs: Any) -> None:
         help="how long to wait until all records are on the target; stop the producers first",
     )
     add_leave_behind(parser)
+    add_yes(parser)
     parser.set_defaults(run=run)
 
 
@@ -46,4 +60,4 @@ def run(options: Any) -> int:
         raise CommandError(f"--wait {options.wait:g} is not a number of seconds.")
     wanted = FailoverOptions(choice_of(options), options.dry_run, options.wait, options.leave_behind)
     config = flow_of(options)
-    return carried_out(lambda: failover(config, wanted), options)
+    return carried_out(lambda: failover(config, wanted, confirmation(options)), options)

@@ -20,11 +20,14 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
+from mm2.observer.views import Risk
 
 EXIT_WELL: Final = 0
 EXIT_NOT_WELL: Final = 1
 EXIT_TROUBLE: Final = 2
 EXIT_INTERRUPTED: Final = 130
+#: With more partitions, tables have one line for each topic.
+COLLAPSED_ABOVE: Final = 50
 
 _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 60.0
@@ -37,7 +40,7 @@ class CommandError(Exception):
 def add_file(parser: Any, *, flow: str | None = None) -> None:
     """Add arguments for the file and a flow; with ``flow`` "?" it is optional, and none means all."""
     parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
-    hint = "the flow, in quotes because shells treat > as a redirection"
+    hint = "the flow, in quotes because shells treat > as a redirection; also A/B or A:B"
     every = "" if flow is None else " (default: all flows)"
     parser.add_argument("flow", metavar="'A->B'", nargs=flow, help=hint + every).completer = flows_of_file
     parser.add_argument("--json", action="store_true", help="for programs rather than people")
@@ -57,13 +60,20 @@ def flows_of_file(parsed_args: Any, **_: Any) -> list[str]:
 
 
 def pair_of(config: MirrorMakerConfig, file: Path, name: str) -> SourceAndTarget:
-    """The flow ``A->B`` of the file, enabled or not. Raises CommandError."""
+    """The flow ``A->B`` of the file, enabled or not; also written ``A/B`` or ``A:B``. Raises CommandError."""
     pairs = {str(pair): pair for pair in config.possible_pairs()}
-    pair = pairs.get("".join(name.split()))
-    if pair is None:
-        known = ", ".join(pairs) or "none"
-        raise CommandError(f"{file} has no flow {name}; its flows are {known}. (A flow stands in quotes: 'A->B'.)")
-    return pair
+    spelled = {f"{pair.source}{sign}{pair.target}": pair for sign in ":/" for pair in pairs.values()}
+    wanted = "".join(name.split())
+    pair = pairs.get(wanted) or spelled.get(wanted)
+    if pair is not None:
+        return pair
+    if wanted.endswith("-") and wanted[:-1] in config.clusters:
+        raise CommandError(
+            f"{name} is the beginning of a flow: without quotes a shell takes > as a redirection, and has written the output to a "
+            f"file. Delete that file, and write the flow in quotes, '{wanted}>B', or with a slash, {wanted[:-1]}/B."
+        )
+    known = ", ".join(pairs) or "none"
+    raise CommandError(f"{file} has no flow {name}; its flows are {known}. (A flow stands in quotes: 'A->B'.)")
 
 
 @dataclass(frozen=True)
@@ -145,3 +155,8 @@ def table(out: TextIO, header: tuple[str, ...], rows: Sequence[tuple[str, ...]],
 def number(value: int | None) -> str:
     """A number with commas; a dash if unknown."""
     return "-" if value is None else f"{value:,}"
+
+
+def records_at_risk(risk: Risk) -> str:
+    """The records at risk; "at least" if some may not be known; a dash if none are."""
+    return number(risk.records) if risk.records is not None or risk.least is None else f"at least {number(risk.least)}"

@@ -1,27 +1,40 @@
-"""`mm2 groups`: offsets of consumer groups that are not on the target, and the reasons."""
+"""`mm2 groups`: offsets of consumer groups on both clusters, what would happen if they moved now, and missing offsets."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, ConfiguredFlow, add_flow, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number, pair_of, table
+from mm2.cli.status import add_timeout
 from mm2.cli.verbs import examples
+from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.properties import load_properties
 from mm2.kafka.errors import BrokerFailure
 from mm2.mirror.client import MirrorClient
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
+from mm2.observer.groups import if_moved
+from mm2.observer.observer import observe_once
+from mm2.observer.shapes import to_json
+from mm2.observer.views import FlowView, GroupView
+
+_SYNC_KEY = "sync.group.offsets.enabled"
 
 
 def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "groups",
-        help="group offsets that are not on the target, and why",
-        description="Offsets of consumer groups that have no checkpoint (partitions of the source), or that "
+        help="group offsets on both clusters, and why some are not on the target",
+        description="The committed offset of each consumer group on the source, its translation by the last checkpoint, and the "
+        "committed offset on the target, with the lag on both clusters, and what the group would do if its consumers moved to the "
+        "target now, without mm2 failover. Then the offsets that have no checkpoint (partitions of the source), or that "
         "sync.group.offsets.enabled does not write (partitions of the target), each with the reason that the "
-        "tasks reported last. Exit code: 0 there are none, 1 there are some, or the given group is unknown, 2"
+        "tasks reported last. Exit code: 0 there are no reasons, 1 there are some, or the given group is unknown, 2"
         " the command failed.",
         epilog=examples(
             ("all groups", "mm2 groups mm2.properties 'A->B'"),
@@ -30,6 +43,7 @@ def add(verbs: Any) -> None:
     )
     add_flow(parser)
     parser.add_argument("--group", metavar="G", help="only this group")
+    add_timeout(parser)
     parser.set_defaults(run=run)
 
 
@@ -43,6 +57,11 @@ def run(options: Any) -> int:
         for partition, reason in sorted(reasons.items())
     ]
     is_unknown = options.group is not None and not rows and not _has_checkpoint(flow, options.group)
+    config = MirrorMakerConfig(load_properties(options.config))
+    (view,) = observe_once(config, [str(flow.pair)], timeout_s=options.timeout).flows
+    if view.target_error:
+        raise CommandError(view.target_error)
+    groups = [one for one in view.groups if options.group in {None, one.group}]
     if options.json:
         listed = [
             {
@@ -54,18 +73,62 @@ def run(options: Any) -> int:
             }
             for group, partition, reason in rows
         ]
-        sys.stdout.write(json.dumps({"flow": str(flow.pair), "offsets": listed}, indent=2, ensure_ascii=False) + "\n")
-    elif rows:
-        cells = [(group, str(partition), reason.message) for group, partition, reason in rows]
-        table(sys.stdout, ("GROUP", "PARTITION", "REASON"), cells, left=2)
-    elif not is_unknown:
-        sys.stdout.write(f"{flow.pair}: no missing offsets are reported\n")
+        document = {"flow": str(flow.pair), "offsets": listed, "groups": to_json(groups)}
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    else:
+        _write_groups(view, groups, is_synced=_is_synced(config, options))
+        if rows:
+            cells = [(group, str(partition), reason.message) for group, partition, reason in rows]
+            table(sys.stdout, ("GROUP", "PARTITION", "REASON"), cells, left=2)
+        elif not is_unknown:
+            sys.stdout.write(f"{flow.pair}: no missing offsets are reported\n")
+    if view.source_error:
+        sys.stderr.write(f"mm2: {flow.pair}: {view.source_error}\n")
     if is_unknown:
         sys.stderr.write(
             f"mm2: {flow.pair} has no checkpoint of {options.group} and reports no reason: the group is not selected (groups, groups.exclude), has "
             "committed no offsets of replicated topics, or does not exist.\n"
         )
     return EXIT_NOT_WELL if rows or is_unknown else EXIT_WELL
+
+
+def _is_synced(config: MirrorMakerConfig, options: Any) -> bool:
+    pair = pair_of(config, options.config, options.flow)
+    return config.connector_config(pair, CHECKPOINT_CONNECTOR).get(_SYNC_KEY, "false").strip().lower() == "true"
+
+
+def _write_groups(view: FlowView, groups: Sequence[GroupView], *, is_synced: bool) -> None:
+    if not groups:
+        return
+    header = (
+        "GROUP",
+        "PARTITION",
+        f"ON {view.source}",
+        "LAG",
+        "TRANSLATED",
+        f"ON {view.target}",
+        "LAG",
+        "IF MOVED NOW",
+    )
+    rows = [
+        (
+            one.group,
+            f"{one.topic}-{one.partition}",
+            number(one.source_offset),
+            number(one.source_lag),
+            number(one.translated),
+            number(one.target_offset),
+            number(one.target_lag),
+            if_moved(one) or "not known",
+        )
+        for one in groups
+    ]
+    table(sys.stdout, header, rows, left=2)
+    if not is_synced:
+        sys.stdout.write(
+            f"{_SYNC_KEY}=false: translated offsets are not committed on {view.target}; mm2 failover commits them.\n"
+        )
+    sys.stdout.write("\n")
 
 
 def _has_checkpoint(flow: ConfiguredFlow, group: str) -> bool:

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mm2.cli.client import client_props
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, answering, table
 from mm2.cli.verbs import examples, seconds
+from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
@@ -25,10 +27,15 @@ from mm2.mirror.client import Freshness, FreshnessWatch, MirrorClient, Replicati
 
 @dataclass(frozen=True)
 class ExpectedHeartbeats:
-    """The flows (``A->B``) that should emit heartbeats by the file, and those that should copy them."""
+    """The flows (``A->B``) that emit heartbeats by the file, those that copy them, and those that are enabled.
+
+    A flow that is not enabled emits heartbeats by default, if a process for its target runs. Where only one direction is used,
+    there is none, so its heartbeats may be missing.
+    """
 
     heartbeats: frozenset[str]
     copying: frozenset[str]
+    enabled: frozenset[str]
 
     @classmethod
     def of(cls, config: MirrorMakerConfig) -> ExpectedHeartbeats:
@@ -42,7 +49,7 @@ class ExpectedHeartbeats:
                 beats.add(str(pair))
             if (source["enabled"] + source.get("heartbeats.replication.enabled", "true")).lower() == "truetrue":
                 copies.add(str(pair))
-        return cls(frozenset(beats), frozenset(copies))
+        return cls(frozenset(beats), frozenset(copies), frozenset(map(str, config.replicating_pairs())))
 
     def counts(self, alias: str, one: Freshness) -> bool:
         """Whether the heartbeat should be fresh: its flow is enabled, and so are all hops to the cluster ``alias``."""
@@ -54,12 +61,13 @@ class ExpectedHeartbeats:
     def missing(self, alias: str, policy: ReplicationPolicy, seen: Sequence[Freshness]) -> list[tuple[str, str]]:
         """(topic, flow) of heartbeats that should arrive at the cluster over at most one hop, and did not for a day."""
         here = policy.heartbeats_topic()
-        wanted = {(here, flow) for flow in self.heartbeats if flow.endswith(f"->{alias}")}
+        required = self.heartbeats & self.enabled
+        wanted = {(here, flow) for flow in required if flow.endswith(f"->{alias}")}
         for flow in self.copying:
             source, _, target = flow.partition("->")
             if target == alias:
                 remote = policy.format_remote_topic(source, here)
-                wanted |= {(remote, beat) for beat in self.heartbeats if beat.endswith(f"->{source}")}
+                wanted |= {(remote, beat) for beat in required if beat.endswith(f"->{source}")}
         return sorted(wanted - {(one.topic, one.flow) for one in seen})
 
 
@@ -70,7 +78,8 @@ def add(verbs: Any) -> None:
         help="age of heartbeats, by flow and hop",
         description="The newest heartbeat of every flow in every heartbeats topic, and its age: in B.A.heartbeats on C "
         "that is the age of records that come from A through B. Clock differences between machines are "
-        "included. A flow without a heartbeat for a day is silent. Exit code: 0 all flows of the file have "
+        "included. A flow without a heartbeat for a day is silent. The heartbeats topic of a cluster has those that "
+        "the workers write there: they show nothing about a source that does not answer. Exit code: 0 all flows of the file have "
         "fresh heartbeats, 1 one has not, 2 a cluster could not be read; the others are shown.",
         epilog=examples(
             ("on all clusters of the file", "mm2 heartbeats mm2.properties"),
@@ -106,7 +115,14 @@ def run(options: Any) -> int:
     aliases = list(dict.fromkeys(options.clusters or config.clusters))
     with ThreadPoolExecutor(max(1, len(aliases)), thread_name_prefix="heartbeats") as pool:
         results = dict(zip(aliases, pool.map(ask, aliases), strict=True))
+        silent = {alias for alias, rows in results.items() if isinstance(rows, KafkaFailure)}
+        others = [alias for alias in config.clusters if alias not in results]
+        asked = zip(others, pool.map(partial(_answers, options.config), others), strict=True)
+        silent |= {alias for alias, is_up in asked if not is_up}
     answers = {alias: rows for alias, rows in results.items() if not isinstance(rows, KafkaFailure)}
+    for row in itertools.chain.from_iterable(answers.values()):
+        if row["verdict"] == "fresh" and row["hops"] == 0 and row["source"] in silent:
+            row["verdict"] = f"written without {row['source']}, which does not answer"
     errors = {alias: str(failure) for alias, failure in results.items() if isinstance(failure, KafkaFailure)}
     if options.json:
         sys.stdout.write(json.dumps({"clusters": answers, "troubles": errors}, indent=2) + "\n")
@@ -118,6 +134,16 @@ def run(options: Any) -> int:
         return EXIT_TROUBLE
     well = all(row["verdict"] in ("fresh", "not in the file") for rows in answers.values() for row in rows)
     return EXIT_WELL if well else EXIT_NOT_WELL
+
+
+def _answers(file: Path, alias: str) -> bool:
+    """Whether a cluster answers that was not asked for its heartbeats."""
+    try:
+        settings = ClientSettings.from_props(client_props(file, alias), client_id="mm2-cli-heartbeats")
+        with answering(Cluster(settings, name=alias)):
+            return True
+    except (CommandError, ConfigException, KafkaFailure):
+        return False
 
 
 def _read(props: Mapping[str, str], alias: str, expected: ExpectedHeartbeats, max_age_s: float) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, add_file, number, table
-from mm2.cli.status import add_timeout, look, print_json
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, add_file, number, records_at_risk, table
+from mm2.cli.status import add_timeout, add_topics, look, print_json
 from mm2.cli.verbs import examples
 from mm2.observer.views import FlowView, PartitionView
 
@@ -74,6 +74,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--threshold", metavar="LAG", help="the maximum lag of a partition: 1000 (records), 30s, 5m, 20MB"
     )
+    add_topics(parser)
     add_timeout(parser)
     parser.set_defaults(run=run)
 
@@ -94,6 +95,7 @@ def run(options: Any) -> int:
             {
                 "name": flow.name,
                 "records": flow.risk.records,
+                "records_at_least": flow.risk.least,
                 "bytes": flow.risk.bytes,
                 "seconds": flow.risk.seconds,
                 "over_threshold": len(over[flow.name]) if threshold is not None else None,
@@ -171,5 +173,5 @@ def _write(
     over_threshold = "" if over is None else f", {number(len(over))} over {threshold}"
     count = f"{number(len(partitions))} partition{'' if len(partitions) == 1 else 's'}{more}"
     sys.stdout.write(
-        f"{flow.name}: {count}, {number(risk.records)} records, {number(risk.bytes)} bytes, {seconds} seconds behind{over_threshold}\n"
+        f"{flow.name}: {count}, {records_at_risk(risk)} records, {number(risk.bytes)} bytes, {seconds} seconds behind{over_threshold}\n"
     )

@@ -1,4 +1,4 @@
-"""`mm2 offsets`: the source offsets in an offsets topic, and the removal of obsolete ones."""
+"""`mm2 offsets`: the source offsets in an offsets topic, the removal of obsolete ones, and the adoption of others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -16,6 +16,7 @@ from typing import Any, Final, TextIO
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, answering, number, pair_of, table
 from mm2.cli.verbs import examples
 from mm2.config.configdef import ConfigException
+from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.config.providers import ConfigTransformer
@@ -26,6 +27,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.settings import ClientSettings
+from mm2.mirror.adoption import Adopter, AdoptionRefused, Origin
 
 _AGE: Final = re.compile(r"(\d+)\s*([smhdw])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -109,8 +111,9 @@ def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "offsets",
-        help="list and delete source offsets",
-        description="Lists the source offsets in a worker's offsets topic, and deletes unused ones.",
+        help="list, delete and adopt source offsets",
+        description="Lists the source offsets in a worker's offsets topic, deletes unused ones, and adopts those of another "
+        "deployment, such as Strimzi's.",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser(
@@ -145,6 +148,37 @@ def add(verbs: Any) -> None:
     )
     deleting.add_argument("--force", action="store_true", help="also of connectors that are configured and not stopped")
     deleting.set_defaults(run=run_delete)
+    _add_adopt(actions)
+
+
+def _add_adopt(actions: Any) -> None:
+    adopting = actions.add_parser(
+        "adopt",
+        help="continue where another deployment of MirrorMaker 2 has stopped",
+        description="Writes the positions of a source connector that ran on other Kafka Connect workers for this flow, and reads "
+        "them back, so that the flow copies nothing again. The defaults are the names of Strimzi's KafkaMirrorMaker2. Its "
+        "workers and those of the flow have to be stopped. Existing positions are never changed. Exit code: 0 done and "
+        "verified, 2 nothing was changed, for the reason shown.",
+        epilog=examples(
+            ("of Strimzi: preview", "mm2 offsets adopt mm2.properties 'A->B' --dry-run"),
+            (
+                "of other Connect workers",
+                "mm2 offsets adopt mm2.properties 'A->B' --from-group connect --from-topic connect-offsets --from-connector mirror",
+            ),
+        ),
+    )
+    adopting.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
+    adopting.add_argument("flow", metavar="'A->B'", help="the flow, in quotes because shells treat > as a redirection")
+    adopting.add_argument(
+        "--from-topic", metavar="T", help="their offsets topic (default: mirrormaker2-cluster-offsets)"
+    )
+    adopting.add_argument("--from-group", metavar="G", help="group.id of their workers (default: mirrormaker2-cluster)")
+    adopting.add_argument(
+        "--from-connector", metavar="NAME", help="the source connector (default: A->B.MirrorSourceConnector)"
+    )
+    adopting.add_argument("--dry-run", action="store_true", help="show the positions, and write nothing")
+    adopting.add_argument("--json", action="store_true", help="for programs rather than people")
+    adopting.set_defaults(run=run_adopt)
 
 
 def _add_choice(parser: Any) -> None:
@@ -218,6 +252,43 @@ def run_delete(options: Any) -> int:
                 "--force\n"
             )
     return EXIT_NOT_WELL if spared else EXIT_WELL
+
+
+def run_adopt(options: Any) -> int:
+    """Run the command; returns the exit code. Raises CommandError, ConfigException, ConnectError or KafkaFailure."""
+    config = MirrorMakerConfig(load_properties(options.config))
+    pair = pair_of(config, options.config, options.flow)
+    usual = Origin.of_strimzi(pair)
+    origin = Origin(
+        options.from_group or usual.group, options.from_topic or usual.topic, options.from_connector or usual.connector
+    )
+    worker = config.worker_config(pair)
+    props = ConfigTransformer.from_props(config.originals).transform(config.connector_config(pair, SOURCE_CONNECTOR))
+    cluster = Cluster(ClientSettings.from_props(worker, client_id="mm2-cli-offsets"), name=pair.target)
+    with answering(cluster):
+        try:
+            adoption = Adopter(cluster, pair, worker, props).adopt(origin, dry_run=options.dry_run)
+        except AdoptionRefused as refused:
+            raise CommandError(str(refused)) from refused
+    found = ((adoption.new, True), (adoption.known, False))
+    rows = sorted((tp, offset, is_new) for positions, is_new in found for tp, offset in positions.items())
+    if options.json:
+        positions = [
+            {"topic": tp.topic, "partition": tp.partition, "offset": offset, "adopted": is_new}
+            for tp, offset, is_new in rows
+        ]
+        document = {"flow": str(pair), "topic": adoption.topic, "from": asdict(origin), "dry_run": options.dry_run}
+        _print_json({**document, "missing_topics": list(adoption.missing), "positions": positions})
+        return EXIT_WELL
+    cells = [(str(tp), number(offset), "" if is_new else "there already") for tp, offset, is_new in rows]
+    table(sys.stdout, ("PARTITION", "LAST COPIED", ""), cells)
+    done = "would be adopted" if options.dry_run else "adopted and read back"
+    sys.stdout.write(
+        f"{number(len(adoption.new))} positions of {origin.connector} in {origin.topic} {done} in {adoption.topic}\n"
+    )
+    if adoption.missing:
+        sys.stdout.write(f"{number(len(adoption.missing))} remote topics do not exist, first {adoption.missing[0]}\n")
+    return EXIT_WELL
 
 
 def _chosen(options: Any, kept: Sequence[KeptOffset]) -> list[KeptOffset]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, add_file, number, pair_of, table
@@ -28,7 +29,8 @@ def add(verbs: Any) -> None:
         description="What connect-mirror-maker would do on both clusters of a flow if it started now: topics and "
         "partitions to create, configs to alter, ACLs to create or remove, connector configurations to write."
         " Then the permissions that it needs and which of them are missing, as far as the brokers report "
-        "them. Changes nothing: requests are only validated. Exit code: 0 no problem was found, 1 there are "
+        "them. Topics that are copied now and would not be any more, and keys that no part of a process reads, are listed, too. "
+        "Changes nothing: requests are only validated. Exit code: 0 no problem was found, 1 there are "
         "problems, 2 the file is invalid, or a cluster is unavailable.",
         epilog=examples(
             ("all flows of the file", "mm2 plan mm2.properties"),
@@ -51,15 +53,25 @@ def run(options: Any) -> int:
     plugins.limit(plugin_limits(config))
     plans: dict[Any, FlowPlan] = {pair: plan_flow(config, pair, plugins) for pair in pairs}
     found = [preview(pair, plan) for pair, plan in plans.items()]
+    unread = config.unread_keys()
+    ineffective = config.ineffective_keys({pair.target for pair in pairs})
     if options.json:
-        print_json({"flows": [_json(one) for one in found]})
+        keys = [{"key": key, "nearest": nearest} for key, nearest in unread]
+        print_json({"flows": [_json(one) for one in found], "unread": keys, "ineffective": list(map(str, ineffective))})
     else:
         for index, one in enumerate(found):
             sys.stdout.write("\n" if index else "")
             _write(sys.stdout, one, every_right=options.rights)
+        sys.stdout.writelines(f"! {unread_key(options.config, *one)}\n" for one in unread)
+        sys.stdout.writelines(f"- {one}\n" for one in ineffective)
     if any(one.unreachable for one in found):
         return EXIT_TROUBLE
-    return EXIT_WELL if all(one.is_well for one in found) else EXIT_NOT_WELL
+    return EXIT_WELL if all(one.is_well for one in found) and not unread else EXIT_NOT_WELL
+
+
+def unread_key(file: Path, key: str, nearest: str | None) -> str:
+    """The message about a key that no part of a process reads."""
+    return f"Unknown key {key} in {file}.{f' Did you mean {nearest}?' if nearest else ''}"
 
 
 def _json(one: Preview) -> dict[str, Any]:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from mm2.cli.evidence import EXIT_CODES, add_choice, add_leave_behind, carried_out, choice_of, flow_of
+from mm2.cli.evidence import (
+    EXIT_CODES,
+    add_choice,
+    add_leave_behind,
+    add_yes,
+    carried_out,
+    choice_of,
+    confirmation,
+    flow_of,
+)
 from mm2.cli.flow import add_flow
 from mm2.cli.verbs import examples
 from mm2.failover.promote import promote
@@ -18,7 +27,8 @@ def add(verbs: Any) -> None:
         description="Makes remote topics writable for applications of the target: the flow stops copying them, also after"
         " a restart or when the source becomes available again. Groups are not changed (see mm2 failover). "
         "MirrorMaker does not copy WRITE permissions: principals that have them on the source are shown, and "
-        "get them with --create-acls. " + EXIT_CODES,
+        "get them with --create-acls. A source that is available is only left after a confirmation: on the terminal, or by"
+        " --yes. " + EXIT_CODES,
         epilog=examples(
             ("preview", "mm2 promote mm2.properties 'A->B' --topic orders --dry-run"),
             ("with WRITE permissions", "mm2 promote mm2.properties 'A->B' --topic orders --create-acls"),
@@ -32,6 +42,7 @@ def add(verbs: Any) -> None:
         help="allow principals that may write a topic on the source to write its remote topic",
     )
     add_leave_behind(parser)
+    add_yes(parser)
     parser.set_defaults(run=run)
 
 
@@ -42,6 +53,7 @@ def run(options: Any) -> int:
         lambda: promote(
             config,
             choice,
+            confirmation(options),
             dry_run=options.dry_run,
             leave_behind=options.leave_behind,
             create_acls=options.create_acls,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
@@ -16,13 +18,26 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, add_file, number, pair_of, table
+from mm2.cli.flow import (
+    COLLAPSED_ABOVE,
+    EXIT_NOT_WELL,
+    EXIT_TROUBLE,
+    EXIT_WELL,
+    CommandError,
+    add_file,
+    number,
+    pair_of,
+    records_at_risk,
+    table,
+)
 from mm2.cli.terminal import visible, with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.copy.states import HEALTHY
+from mm2.mirror.filters import pattern_list
 from mm2.observer.observer import observe_once
+from mm2.observer.partitions import by_topic as by_topic_of
 from mm2.observer.traces import reason_of
 from mm2.observer.views import FlowState, FlowView, PartitionView, Snapshot
 
@@ -49,7 +64,8 @@ def add(verbs: Any) -> None:
         " for instance because a target is unavailable.",
         epilog=examples(
             ("all flows of the file", "mm2 status mm2.properties"),
-            ("one flow, partition by partition", "mm2 status mm2.properties 'A->B'"),
+            ("one flow with its partitions, or its topics if there are many", "mm2 status mm2.properties 'A->B'"),
+            ("all partitions of some topics", "mm2 status mm2.properties 'A->B' --topic 'orders.*'"),
             ("refresh every two seconds, until Ctrl-C", "mm2 status mm2.properties --watch"),
             ("for a script", "mm2 status mm2.properties --json | jq '.flows[] | {name, state, risk, losses}'"),
         ),
@@ -63,8 +79,16 @@ def add(verbs: Any) -> None:
         const=_WATCH_S,
         help=f"refresh at this interval (default: {_WATCH_S:g}), until Ctrl-C",
     )
+    add_topics(parser)
     add_timeout(parser)
     parser.set_defaults(run=run)
+
+
+def add_topics(parser: Any) -> None:
+    """Add the argument that selects topics."""
+    parser.add_argument(
+        "--topic", metavar="PATTERNS", help="only these topics of the source: Java patterns, with commas between them"
+    )
 
 
 def add_timeout(parser: Any) -> None:
@@ -85,7 +109,29 @@ def look(options: Any) -> Snapshot:
     pairs = config.replicating_pairs() if name is None else [pair_of(config, file, name)]
     if not pairs:
         raise CommandError(f"{file} has no enabled flow; enable one with SOURCE->TARGET.enabled = true.")
-    return observe_once(config, [str(pair) for pair in pairs], timeout_s=options.timeout)
+    pattern = _pattern(options.topic)
+    snapshot = observe_once(config, [str(pair) for pair in pairs], timeout_s=options.timeout)
+    return snapshot if pattern is None else selected(snapshot, pattern, options.topic)
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    pattern = pattern_list("--topic", text)
+    if pattern is None:
+        raise CommandError("--topic is empty; omit it to select all.")
+    return pattern
+
+
+def selected(snapshot: Snapshot, pattern: re.Pattern[str], text: str) -> Snapshot:
+    """Only the partitions of matching topics; the figures of the flows stay. Raises CommandError if there are none."""
+    flows = tuple(
+        dataclasses.replace(flow, partitions=tuple(one for one in flow.partitions if pattern.fullmatch(one.topic)))
+        for flow in snapshot.flows
+    )
+    if not any(flow.partitions for flow in flows) and not any(flow.target_error for flow in flows):
+        raise CommandError(f"No topic of {', '.join(flow.name for flow in flows)} matches --topic {text}.")
+    return dataclasses.replace(snapshot, flows=flows)
 
 
 def run(options: Any) -> int:
@@ -118,7 +164,7 @@ def _show(snapshot: Snapshot, options: Any, out: TextIO) -> int:
     if options.json:
         print_json(document(snapshot), out)
     else:
-        write_flows(out, snapshot.flows, partitions=options.flow is not None)
+        write_flows(out, snapshot.flows, partitions=_shows_partitions(options), by_topic=options.topic is None)
     return exit_code(snapshot)
 
 
@@ -138,39 +184,60 @@ def _watch(ask: Callable[[], Snapshot], options: Any) -> int:
             while True:
                 snapshot = ask()
                 code = exit_code(snapshot)
-                live.update(_coloured(snapshot, partitions=options.flow is not None), refresh=True)
+                live.update(_coloured(snapshot, options), refresh=True)
                 time.sleep(options.watch)
     except (KeyboardInterrupt, BrokenPipeError):
         return code
 
 
-def _coloured(snapshot: Snapshot, *, partitions: bool) -> Text:
+def _shows_partitions(options: Any) -> bool:
+    return options.flow is not None or options.topic is not None
+
+
+def _coloured(snapshot: Snapshot, options: Any) -> Text:
     out = io.StringIO()
     out.write(f"{_time(snapshot.at_ms)}\n")
-    write_flows(out, snapshot.flows, partitions=partitions)
+    write_flows(out, snapshot.flows, partitions=_shows_partitions(options), by_topic=options.topic is None)
     text = Text(visible(out.getvalue()), no_wrap=True, overflow="ellipsis")
     for style, words in _COLOURS.items():
         text.highlight_regex(rf"\b({'|'.join(words)})\b", style)
     return text
 
 
-def write_flows(out: TextIO, flows: Sequence[FlowView], *, partitions: bool) -> None:
-    """Print the sentences first, then the figures."""
+def write_flows(out: TextIO, flows: Sequence[FlowView], *, partitions: bool, by_topic: bool = True) -> None:
+    """Print the sentences first, then the figures.
+
+    ``by_topic``: many partitions are shown as one line for each topic.
+    """
     out.writelines(f"{flow.name}  {flow.state}  {flow.sentence}\n" for flow in flows)
     out.write("\n")
     header = ("FLOW", "PARTITIONS", "UNHEALTHY", "LAG", "SECONDS", "BYTES", "BYTES/S", "LOST", "FOREIGN", "TASKS")
     table(out, header, [_flow_row(flow) for flow in flows])
     for flow in flows:
+        is_collapsed = by_topic and len(flow.partitions) > COLLAPSED_ABOVE
         if partitions and flow.partitions:
             out.write("\n")
-            _write_partitions(out, flow.partitions)
-        for one in flow.partitions:
-            if one.state not in HEALTHY:
-                since = f" since {_time(one.since_ms)}" if one.since_ms is not None else ""
-                out.write(f"{flow.name}  {one.topic}-{one.partition}  {one.state}{since}: {one.reason}\n")
-            elif one.note:
-                out.write(f"{flow.name}  {one.topic}-{one.partition}  {one.note}\n")
+            (_write_topics if is_collapsed else _write_partitions)(out, flow.partitions)
+        messages = _messages(flow)
+        shown = messages[:COLLAPSED_ABOVE] if is_collapsed else messages
+        out.writelines(shown)
+        if len(shown) < len(messages):
+            out.write(
+                f"{flow.name}  {number(len(messages) - len(shown))} more partitions with a reason or a note: --topic\n"
+            )
         _write_errors(out, flow)
+
+
+def _messages(flow: FlowView) -> list[str]:
+    """One line for each partition that is not healthy or has a note."""
+    lines = []
+    for one in flow.partitions:
+        if one.state not in HEALTHY:
+            since = f" since {_time(one.since_ms)}" if one.since_ms is not None else ""
+            lines.append(f"{flow.name}  {one.topic}-{one.partition}  {one.state}{since}: {one.reason}\n")
+        elif one.note:
+            lines.append(f"{flow.name}  {one.topic}-{one.partition}  {one.note}\n")
+    return lines
 
 
 def _flow_row(flow: FlowView) -> tuple[str, ...]:
@@ -180,7 +247,7 @@ def _flow_row(flow: FlowView) -> tuple[str, ...]:
         flow.name,
         number(len(flow.partitions)),
         number(sum(one.state not in HEALTHY for one in flow.partitions)),
-        number(flow.risk.records),
+        records_at_risk(flow.risk),
         _seconds(flow.risk.seconds),
         number(flow.risk.bytes),
         _whole(flow.bytes_per_s),
@@ -207,6 +274,32 @@ def _write_partitions(out: TextIO, partitions: Sequence[PartitionView]) -> None:
         for one in partitions
     ]
     table(out, header, rows)
+
+
+def _write_topics(out: TextIO, partitions: Sequence[PartitionView]) -> None:
+    """One line for each topic; ``--topic`` shows its partitions."""
+    header = ("TOPIC", "PARTITIONS", "UNHEALTHY", "LAG", "SECONDS", "BYTES/S", "STATES")
+    rows = [
+        (
+            topic,
+            number(len(views)),
+            number(sum(one.state not in HEALTHY for one in views)),
+            number(_sum([one.lag_records for one in views])),
+            _seconds(max((one.lag_seconds for one in views if one.lag_seconds is not None), default=None)),
+            _whole(_sum([one.bytes_per_s for one in views])),
+            ", ".join(
+                f"{state} {number(count)}" for state, count in sorted(Counter(one.state for one in views).items())
+            ),
+        )
+        for topic, views in by_topic_of(tuple(partitions)).items()
+    ]
+    table(out, header, rows)
+    out.write(f"{number(len(partitions))} partitions of {number(len(rows))} topics; one by one: --topic\n")
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    """The sum; None if a value is not known."""
+    return None if None in values else sum(values)
 
 
 def _write_errors(out: TextIO, flow: FlowView) -> None:

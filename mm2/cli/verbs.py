@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import sys
 from typing import Any, Final, NoReturn
@@ -28,6 +29,14 @@ class VerbParser(configargparse.ArgumentParser):  # type: ignore[misc]  # config
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"formatter_class": _Help, **options})
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """As argparse, with the closest choice. Raises ArgumentError."""
+        if action.choices is None or value in action.choices:
+            return
+        close = difflib.get_close_matches(str(value), list(map(str, action.choices)), 1)
+        hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(map(str, action.choices))}"
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {hint}")
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

@@ -139,9 +139,12 @@ class PartitionEvidence:
         """The records of the source that are not on the target and would be copied.
 
         Without transformations these are all offsets before ``end``. With them, only offsets that were counted on the
-        source are known to have a record for the target.
+        source are known to have a record for the target. There is no maximum if ``end`` is not the current one: the
+        source may have received more since.
         """
         uncopied, tail = self.uncopied, self.tail
+        if self.end_ms is not None:
+            return RecordCount(0 if self.is_changed else uncopied or 0, None)
         if not uncopied or not self.is_changed:
             return RecordCount(uncopied or 0, uncopied)
         if tail is None:
@@ -292,7 +295,7 @@ class FailoverReport:
 
     @property
     def missing(self) -> RecordCount:
-        """Records that are on the source only. No maximum if an end offset on the source is unknown."""
+        """Records that are on the source only. No maximum if a current end offset of the source is unknown."""
         return missing_records(self.partitions)
 
     @property

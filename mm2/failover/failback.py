@@ -354,7 +354,8 @@ def _advice(
             f"{counted(sum(one.others or 0 for one in foreign), 'record')} of other producers are in {foreign[0].remote_topic} on {target} after those "
             f"from {source}, in {counted(len(foreign), 'partition')} in all; no flow copies them to {source}"
         )
-    advice.append(
-        f"to return to {source}: stop applications on {target}, then mm2 failover FILE '{target}->{source}' --wait 60"
-    )
+    if sides.config.has_reverse:
+        advice.append(
+            f"to return to {source}: stop applications on {target}, then mm2 failover FILE '{target}->{source}' --wait 60"
+        )
     return advice

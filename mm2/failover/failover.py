@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -28,6 +28,9 @@ from mm2.mirror.promotions import promoted
 VERB: Final = "failover"
 _POLL_S: Final = 0.5
 
+Confirm = Callable[[FailoverReport], None]
+"""Called with the report of a dry run before a reachable source is left. Raises Refused if that is not confirmed."""
+
 
 @dataclass(frozen=True)
 class FailoverOptions:
@@ -35,6 +38,9 @@ class FailoverOptions:
 
     ``wait_s``: time limit for the flow to finish copying after the producers have stopped; None: do not wait.
     ``leave_behind``: accept that a reachable source has records that the target does not have.
+
+    A reachable source is left with one of them only. Without them, the records on it can be compared, but a producer may
+    write the next one after the comparison.
     """
 
     choice: Choice
@@ -43,34 +49,54 @@ class FailoverOptions:
     leave_behind: bool = False
 
 
-def failover(config: FlowConfig, options: FailoverOptions) -> FailoverReport:
+def failover(config: FlowConfig, options: FailoverOptions, confirm: Confirm) -> FailoverReport:
     """Run the command. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
         chosen = chosen_partitions(sides, options.choice)
+        if not options.dry_run and sides.source is not None:
+            before = partitions_of(sides, chosen)
+            _refuse_to_leave_writers(sides, before, options)
+            groups = Groups(sides, options.choice)
+            confirm(_report(sides, _preview(sides, before, groups, options), groups, dry_run=True))
         if options.wait_s is not None:
             _wait_until_copied(sides, chosen, options.wait_s)
-        before, contact_ms = partitions_of(sides, chosen), last_contact_ms(sides)
+        before = partitions_of(sides, chosen)
         if not options.leave_behind and not options.dry_run:
             refuse_to_leave_behind(sides, before)
         groups = Groups(sides, options.choice)
         if options.dry_run:
-            result = _preview(sides, before, groups)
+            result = _preview(sides, before, groups, options)
         else:
             result = _execute(sides, chosen, before, groups, leave_behind=options.leave_behind)
-        done, failed = _group_messages(result.groups)
-        return FailoverReport(
-            VERB,
-            str(config.pair),
-            options.dry_run,
-            now_ms(),
-            sides.source_error,
-            contact_ms,
-            result.partitions,
-            result.groups,
-            done=[*result.done, *done],
-            problems=[*result.problems, *_still_promoted(sides), *groups.problems, *failed],
-            advice=_advice(sides, result.partitions),
-        )
+        return _report(sides, result, groups, dry_run=options.dry_run)
+
+
+def _report(sides: Sides, result: _Result, groups: Groups, *, dry_run: bool) -> FailoverReport:
+    done, failed = _group_messages(result.groups)
+    return FailoverReport(
+        VERB,
+        str(sides.pair),
+        dry_run,
+        now_ms(),
+        sides.source_error,
+        last_contact_ms(sides),
+        result.partitions,
+        result.groups,
+        done=[*result.done, *done],
+        problems=[*result.problems, *_still_promoted(sides), *groups.problems, *failed],
+        advice=[*_conditions(sides, dry_run=dry_run), *_advice(sides, result.partitions)],
+    )
+
+
+def _conditions(sides: Sides, *, dry_run: bool) -> list[str]:
+    """What the command requires, in the report of a dry run."""
+    if not dry_run or sides.source is None:
+        return []
+    sentence = (
+        f"{sides.pair.source} answers: to fail over, stop its producers and use --wait SECONDS, or use --leave-behind to "
+        "leave what they still write behind"
+    )
+    return [sentence]
 
 
 @dataclass
@@ -83,10 +109,12 @@ class _Result:
     problems: list[str] = field(default_factory=list)
 
 
-def _preview(sides: Sides, before: list[PartitionEvidence], groups: Groups) -> _Result:
+def _preview(sides: Sides, before: list[PartitionEvidence], groups: Groups, options: FailoverOptions) -> _Result:
     """What the command would do. Raises KafkaFailure."""
     result = _Result(before, groups.found())
     result.done += _no_groups_message(result.groups)
+    if options.wait_s is not None or options.leave_behind:
+        return result
     if sides.source is not None and (behind := _behind(before)):
         result.problems.append(
             f"{sides.pair.source} answers and has {missing_records(behind).of('record')} that are not on "
@@ -139,6 +167,17 @@ def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
         some = ", ".join(known[:5]) or "none"
         raise Refused(f"No topic of {sides.pair} matches --topic; topics in its ledger ({len(known)}): {some}.")
     return chosen
+
+
+def _refuse_to_leave_writers(sides: Sides, partitions: Sequence[PartitionEvidence], options: FailoverOptions) -> None:
+    """Raise Refused if a reachable source is to be left without a decision about what its producers still write."""
+    if options.leave_behind or options.wait_s is not None:
+        return
+    refuse_to_leave_behind(sides, partitions)
+    raise Refused(
+        f"Cluster {sides.pair.source} answers, so its producers may still write: use --dry-run to see what would be done. "
+        "To fail over, stop its producers and use --wait SECONDS, or use --leave-behind to leave what they still write behind."
+    )
 
 
 def refuse_to_leave_behind(sides: Sides, partitions: Sequence[PartitionEvidence]) -> None:
@@ -254,11 +293,16 @@ def _advice(sides: Sides, partitions: Sequence[PartitionEvidence]) -> list[str]:
     renamed = next((one for one in partitions if not sides.is_same_name(one.topic)), None)
     advice = []
     if renamed is not None:
+        copied = f", which the flow {target}->{source} copies to {source}" if sides.config.has_reverse else ""
         advice.append(
             f"start consumers on {target}; they read {renamed.remote_topic} (records from {source}) and {renamed.topic} (records "
-            f"written on {target}); producers write to {renamed.topic}, which the flow {target}->{source} copies to {source}"
+            f"written on {target}); producers write to {renamed.topic}{copied}"
         )
     if same:
         advice.append(f"start consumers and producers on {target}, with the same topics")
+    if not sides.config.has_reverse:
+        advice.append(
+            f"no enabled flow copies what is written on {target} to {source}: for the way back set {target}->{source}.enabled = true"
+        )
     advice.append(f"when {source} is available again: mm2 failback FILE '{sides.pair}' --dry-run")
     return advice

@@ -21,6 +21,7 @@ from mm2.mirror.client.freshness import FreshnessWatch
 from mm2.mirror.client.mirror_client import MirrorClient
 from mm2.mirror.clients import ClientKind, Side
 from mm2.mirror.discovery import vanished
+from mm2.mirror.source_answers import SourceAnswers, source_answers
 
 
 def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[PartitionEvidence]:
@@ -29,6 +30,7 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
     entries = _without_undone(sides, entries)
     end_answers = {} if sides.source is None else source_ends(sides, [entry.source for entry in entries])
     target_ends = _known(_ends(sides.target, [entry.target for entry in entries]))
+    answers = source_answers(sides.ledger)
     with sides.client(Side.TARGET, ClientKind.CONSUMER) as cluster:
         look_up = TargetLookUp(cluster)
         progress = look_up.progress(_progress_questions(entries, target_ends))
@@ -48,7 +50,8 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
             if entry.target in markers:
                 reached = reached._replace(offset=markers[entry.target])
             answer = end_answers.get(entry.source)
-            found.append(_evidence(sides, entry, answer, reached, target_ends.get(entry.target)))
+            target_end = target_ends.get(entry.target)
+            found.append(_evidence(entry, answer, _last_known_end(sides, entry, answers), reached, target_end))
             digests[entry.source] = _changes_of(entry)
     return _with_tails(sides, found, digests)
 
@@ -98,18 +101,26 @@ def _progress_questions(
     }
 
 
+def _last_known_end(sides: Sides, entry: LedgerEntry, answers: SourceAnswers) -> tuple[int | None, int | None]:
+    """The last end offset of a partition that the ledger has, and its time.
+
+    The entry's is that of the copier's last Fetch, which is older for a paused or blocked partition.
+    """
+    noted = answers.ends.get(entry.source, -1)
+    if noted >= entry.end and noted >= 0:
+        return noted, answers.answered_ms
+    return (entry.end, _source_answered_ms(sides, entry)) if entry.end >= 0 else (None, None)
+
+
 def _evidence(
-    sides: Sides,
     entry: LedgerEntry,
     answer: int | KafkaFailure | None,
+    known: tuple[int | None, int | None],
     reached: _TargetOffset,
     target_end: int | None,
 ) -> PartitionEvidence:
-    """``answer`` is the source's end offset; if it is unknown, the last one in the ledger is used."""
-    end: int | None = answer if isinstance(answer, int) else None
-    end_ms: int | None = None
-    if end is None and entry.end >= 0:
-        end, end_ms = entry.end, _source_answered_ms(sides, entry)
+    """``answer`` is the source's end offset; if it is unknown, the last ``known`` one and its time are used."""
+    end, end_ms = (answer, None) if isinstance(answer, int) else known
     condition = entry.condition
     return PartitionEvidence(
         entry.topic,
@@ -146,10 +157,12 @@ def source_ends(sides: Sides, chosen: Sequence[TopicPartition]) -> dict[TopicPar
 def last_contact_ms(sides: Sides) -> int | None:
     """The time of the newest data from the source on the target; None if there is none.
 
-    These are heartbeats and the ledger's entries.
+    These are heartbeats, the ledger's entries, and the leader's note of the source's last answer.
     """
     entries = [entry for tp in sides.ledger.partitions() if (entry := sides.ledger.entry(tp)) is not None]
     times = [at_ms for entry in entries if (at_ms := _source_answered_ms(sides, entry)) is not None]
+    if (answered_ms := source_answers(sides.ledger).answered_ms) is not None:
+        times.append(answered_ms)
     props = {
         **sides.config.source_connector,
         **sides.clients.client_props(Side.TARGET, ClientKind.CONSUMER, "mm2-cli-heartbeats"),

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from mm2.failover.copy_control import stop_copying
-from mm2.failover.evidence import FailoverReport, counted
-from mm2.failover.failover import chosen_partitions, refuse_to_leave_behind
+from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted
+from mm2.failover.failover import Confirm, chosen_partitions, refuse_to_leave_behind
 from mm2.failover.groups import Choice
 from mm2.failover.partitions import last_contact_ms, partitions_of
 from mm2.failover.sides import FlowConfig, Sides, now_ms
@@ -26,39 +26,52 @@ _POLL_S: Final = 0.1
 
 
 def promote(
-    config: FlowConfig, choice: Choice, *, dry_run: bool, leave_behind: bool = False, create_acls: bool = False
+    config: FlowConfig,
+    choice: Choice,
+    confirm: Confirm,
+    *,
+    dry_run: bool,
+    leave_behind: bool = False,
+    create_acls: bool = False,
 ) -> FailoverReport:
     """Run the command. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
         chosen = chosen_partitions(sides, choice)
-        before, sign = partitions_of(sides, chosen), last_contact_ms(sides)
+        before = partitions_of(sides, chosen)
         if not leave_behind and not dry_run:
             refuse_to_leave_behind(sides, before)
-        topics = {one.topic: one.remote_topic for one in before}
-        wanted, error = _write_acls(sides, topics)
-        done, problems = ([], []) if dry_run else stop_copying(sides, topics, VERB)
-        shown = [_text(acl) for acl in wanted]
-        if error:
-            (problems if create_acls else done).append(error)
-        elif wanted and create_acls and not dry_run:
-            problems += _create_acls(sides, wanted)
-            if not problems:
-                done.append(f"{counted(len(wanted), 'ACL')} created and verified")
-        elif wanted:
-            done.append(f"{counted(len(wanted), 'ACL')} missing on {config.pair.target}; --create-acls creates them")
-        return FailoverReport(
-            VERB,
-            str(config.pair),
-            dry_run,
-            now_ms(),
-            sides.source_error,
-            sign,
-            before,
-            acls=shown,
-            done=done,
-            problems=problems,
-            advice=_advice(sides, topics),
-        )
+        if not dry_run and sides.source is not None:
+            confirm(_promoted(sides, before, dry_run=True, create_acls=create_acls))
+        return _promoted(sides, before, dry_run=dry_run, create_acls=create_acls)
+
+
+def _promoted(sides: Sides, before: Sequence[PartitionEvidence], *, dry_run: bool, create_acls: bool) -> FailoverReport:
+    """Promote the topics, or show what would be done. Raises KafkaFailure if nothing was changed."""
+    topics = {one.topic: one.remote_topic for one in before}
+    wanted, error = _write_acls(sides, topics)
+    done, problems = ([], []) if dry_run else stop_copying(sides, topics, VERB)
+    shown = [_text(acl) for acl in wanted]
+    if error:
+        (problems if create_acls else done).append(error)
+    elif wanted and create_acls and not dry_run:
+        problems += _create_acls(sides, wanted)
+        if not problems:
+            done.append(f"{counted(len(wanted), 'ACL')} created and verified")
+    elif wanted:
+        done.append(f"{counted(len(wanted), 'ACL')} missing on {sides.pair.target}; --create-acls creates them")
+    return FailoverReport(
+        VERB,
+        str(sides.pair),
+        dry_run,
+        now_ms(),
+        sides.source_error,
+        last_contact_ms(sides),
+        before,
+        acls=shown,
+        done=done,
+        problems=problems,
+        advice=_advice(sides, topics),
+    )
 
 
 def _write_acls(sides: Sides, topics: Mapping[str, str]) -> tuple[list[AclBinding], str]:

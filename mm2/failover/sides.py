@@ -41,12 +41,16 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class FlowConfig:
-    """The configuration of a flow, with references resolved. Contains secrets."""
+    """The configuration of a flow, with references resolved. Contains secrets.
+
+    ``has_reverse``: the file enables the flow in the opposite direction.
+    """
 
     pair: SourceAndTarget
     source_connector: dict[str, str]
     checkpoint_connector: dict[str, str]
     worker: dict[str, str]
+    has_reverse: bool
 
     @classmethod
     def of(cls, config: MirrorMakerConfig, pair: SourceAndTarget) -> FlowConfig:
@@ -60,6 +64,7 @@ class FlowConfig:
             transformer.transform(config.connector_config(pair, SOURCE_CONNECTOR)),
             transformer.transform(config.connector_config(pair, CHECKPOINT_CONNECTOR)),
             config.worker_config(pair),
+            SourceAndTarget(pair.target, pair.source) in config.replicating_pairs(),
         )
 
 

@@ -32,7 +32,14 @@ SECONDS_AT_RISK: Final = Metric(
 RECORDS_AT_RISK: Final = Metric(
     "mm2_flow_records_at_risk",
     MetricType.GAUGE,
-    "Records of the source that are not on the target and have not been dropped by transformations: its offsets from the position on.",
+    "Records of the source that are not on the target and have not been dropped by transformations: its offsets from the position on. "
+    "Absent while that is not known, for instance while the source does not answer.",
+    _FLOW,
+)
+RECORDS_AT_RISK_AT_LEAST: Final = Metric(
+    "mm2_flow_records_at_risk_at_least",
+    MetricType.GAUGE,
+    "Records that are known not to be on the target: a lower bound of mm2_flow_records_at_risk, also present while that is absent.",
     _FLOW,
 )
 BYTES_AT_RISK: Final = Metric(
@@ -240,6 +247,7 @@ FLOW_METRICS: Final = (
     OBSERVED,
     SECONDS_AT_RISK,
     RECORDS_AT_RISK,
+    RECORDS_AT_RISK_AT_LEAST,
     BYTES_AT_RISK,
     CLUSTER_UP,
     PARTITIONS,

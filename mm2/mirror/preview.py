@@ -28,6 +28,7 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import AclFilter, AclOperation, AlterOpType, NewTopic, ResourceType, TopicInfo
 from mm2.mirror import plugins
+from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.checkpoint_connector import EMIT_KEY, kept_checkpoints
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.config_sync import ConfigSync
@@ -166,7 +167,7 @@ class _Previewer:
                 self._acls(topics, source)
             except KafkaFailure as failure:
                 self._errors.append(str(failure))
-        self._connectors()
+        self._connectors(topics)
         literal = self._literal_topics(source)
         names = Names(
             topics={*source.partitions, *source.unknown, *literal},
@@ -411,8 +412,8 @@ class _Previewer:
 
     # -- connectors
 
-    def _connectors(self) -> None:
-        """The configurations that a new leader would write, see `mm2.mirror.maker.Configurer`."""
+    def _connectors(self, topics: Collection[str]) -> None:
+        """The configurations that a new leader would write, see `mm2.mirror.maker.Configurer`, and what they stop."""
         admin = self._admins.get(Side.TARGET)
         if admin is None:
             return
@@ -421,7 +422,9 @@ class _Previewer:
         found = admin.describe_topics([topic])[topic]
         try:
             if isinstance(found, TopicInfo):
-                stored = stored_configs(admin.cluster, topic, _READ_S).connector_configs
+                state = stored_configs(admin.cluster, topic, _READ_S)
+                stored = state.connector_configs
+                self._stopped(state.all_task_configs(_name(SOURCE_CONNECTOR)), topics)
             elif not vanished(found):
                 raise found
         except KafkaFailure as failure:
@@ -437,6 +440,25 @@ class _Previewer:
                 self._steps.append(
                     Step(alias, "write connector config", name, {key: value for key, _, value in changed})
                 )
+
+    def _stopped(self, tasks: Iterable[Mapping[str, str | None]], topics: Collection[str]) -> None:
+        """Topics that the stored tasks copy and that the file does not select any more. Promoted ones are reported already."""
+        copied: set[str] = set()
+        for task in tasks:
+            text = task.get(ASSIGNED_PARTITIONS_KEY)
+            try:
+                copied |= {tp.topic for tp in decode_partitions(text)} if text else set()
+            except ValueError as error:
+                self._notes.append(f"The topics that are copied now are not known: {error}")
+                return
+        for topic in sorted(copied - set(topics)):
+            if not self._plan.replicates:
+                reason = f"{self._pair}.enabled=false"
+            elif not self._selection.should_replicate(topic):
+                reason = "topics and topics.exclude do not select it"
+            else:
+                continue
+            self._steps.append(Step(self._pair.target, "stop copying", topic, {"": reason}))
 
     # -- permissions
 

@@ -10,7 +10,6 @@ there too.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
-from mm2.connect.api import ConnectError
 from mm2.connect.herder.interface import Herder
 from mm2.connect.rest import local_processes
 from mm2.connect.rest.access.assembly import LocalAccess, check_access
@@ -35,9 +33,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _LISTENERS: Final = "listeners"
-_HOST: Final = "127.0.0.1"
-_FIRST_PORT: Final = 8083
-_TRIES: Final = 1000
+#: Kafka Connect's port. If it is in use, this is an error: a client that knows the port would reach the process that uses it.
+_DEFAULT: Final = "http://127.0.0.1:8083"
 
 
 class FlowsRest:
@@ -57,7 +54,7 @@ class FlowsRest:
         self._failing = failing
         props = config.rest_props()
         self.internal = config.internal_rest
-        self.binding = Binding(RestSettings.of(props)) if _LISTENERS in props else _bind_nearby(props)
+        self.binding = Binding(RestSettings.of({_LISTENERS: _DEFAULT, **props}))
         self._settings = self.binding.settings
         check_access(self._settings.props)  # wrong settings are reported at the start
         self._local = LocalAccess()
@@ -127,11 +124,3 @@ class FlowsRest:
 def serves_rest(config: MirrorMakerConfig) -> bool:
     """Whether the process has a port: an empty ``listeners=`` means none."""
     return _LISTENERS not in config.originals or bool(config.originals[_LISTENERS].strip())
-
-
-def _bind_nearby(props: Mapping[str, str]) -> Binding:
-    """Bind the first free port from 8083 on, the default port of Kafka Connect."""
-    for port in range(_FIRST_PORT, _FIRST_PORT + _TRIES):
-        with contextlib.suppress(ConnectError):
-            return Binding(RestSettings.of({**props, _LISTENERS: f"http://{_HOST}:{port}"}))
-    return Binding(RestSettings.of({**props, _LISTENERS: f"http://{_HOST}:0"}))

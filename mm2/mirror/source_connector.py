@@ -16,13 +16,15 @@ import structlog
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, topic_throttles
 from mm2.connect.api import RetriableError, Task
+from mm2.copy.ledger import ledger_topic
 from mm2.kafka.errors import BrokerFailure, UnsupportedVersion
+from mm2.kafka.producer import Producer
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror import plugins
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions, encode_partitions
 from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, ClientKind, MirrorClients, Side
 from mm2.mirror.config_sync import ConfigSync
-from mm2.mirror.connector import MirrorConnector
+from mm2.mirror.connector import STOP_TIMEOUT_S, MirrorConnector
 from mm2.mirror.discovery import see_topics, vanished
 from mm2.mirror.internal_topics import create_compacted_topic, create_kept_topic
 from mm2.mirror.ledgers import Ledgers, copied_topics
@@ -33,6 +35,7 @@ from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.routing import NO_ROUTE, topic_route
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
+from mm2.mirror.source_answers import EVERY_S, AnswerNotes
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side
 from mm2.mirror.task_assignment import Shares, TaskAssignment
@@ -70,6 +73,7 @@ class MirrorSourceConnector(MirrorConnector):
         self._ready: tuple[TopicPartition, ...] | None = None
         self._assignment = TaskAssignment(self._stored_shares)
         self._ledgers: Ledgers | None = None
+        self._answering: Scheduler | None = None
 
     def task_class(self) -> type[Task]:
         # Imported late, so that listing topics does not load Spark and the copy engine.
@@ -103,6 +107,11 @@ class MirrorSourceConnector(MirrorConnector):
         weigh_s = max(refresh_s, LEAST_BETWEEN_DEALS_S) if refresh_s >= 0 else _BETWEEN_DEALS_S
         weigh = self._reaching(self._weigh, self._target_admin)
         scheduler.every(weigh_s, "Comparing the load of the tasks", weigh, delay_s=weigh_s)
+        # On a thread of its own: a refresh of many topics takes longer than the interval.
+        self._answering = answering = Scheduler(
+            f"answers-{self._clients.flow}", context={"flow": self._clients.flow, "connector": self._props.get("name")}
+        )
+        answering.every(EVERY_S, "Recording the end offsets of the source", self._record_answers)
 
     def _create_parts(self, scheduler: Scheduler) -> None:
         """Create the admin clients, and what reads and changes the topics of both clusters with them."""
@@ -120,6 +129,13 @@ class MirrorSourceConnector(MirrorConnector):
             limits=RemoteTopicsLimits.of(self._settings),
         )
         self._ledgers = Ledgers(self._clients, self._target_admin)
+        ledger = self._clients.cluster(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
+        self._clusters.append(ledger)
+        self._answers = AnswerNotes(
+            self._admin(Side.SOURCE, "replication-answers-admin"),
+            Producer(ledger),
+            ledger_topic(self._clients.source_alias),
+        )
         self._limit_note = LimitNote(self._ledgers, self._recurring)
         self._provenance = Provenance(
             self._source_admin,
@@ -160,10 +176,26 @@ class MirrorSourceConnector(MirrorConnector):
             create_dead_letters = self._reaching(self._create_dead_letters, self._target_admin)
             scheduler.once("Creating the dead-letter topic", create_dead_letters)
 
+    def start(self, props: dict[str, str]) -> None:
+        super().start(props)
+        if self._answering is not None:
+            self._answering.start()
+
     def stop(self) -> None:
         if self._ledgers is not None:
             self._ledgers.stop()
+        answering, self._answering = self._answering, None
+        if answering is not None:
+            answering.stop(0)
         super().stop()
+        if answering is not None and not answering.stop(STOP_TIMEOUT_S):
+            log.warning("A job did not end in time and is abandoned.", flow=self._clients.flow)
+
+    def _record_answers(self) -> bool:
+        """Paused, blocked and promoted partitions are included: no copier knows their end offsets."""
+        with self._lock:
+            ready = self._ready
+        return ready is None or self._answers.update(ready)
 
     def _create_syncs_topic(self) -> bool:
         topic = kept_syncs(self._props)

@@ -52,6 +52,7 @@ class _Flow:
         self._add(names.OBSERVED, None if flow.observed_ms is None else flow.observed_ms / 1000)
         self._add(names.SECONDS_AT_RISK, flow.risk.seconds)
         self._add(names.RECORDS_AT_RISK, flow.risk.records)
+        self._add(names.RECORDS_AT_RISK_AT_LEAST, flow.risk.least)
         self._add(names.BYTES_AT_RISK, flow.risk.bytes)
         for cluster, error in ((flow.source, flow.source_error), (flow.target, flow.target_error)):
             self._add(names.CLUSTER_UP, not error, cluster)

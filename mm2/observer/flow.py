@@ -18,12 +18,14 @@ from mm2.copy.tally import BOUNDS_S
 from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror.clients import Side
+from mm2.mirror.source_answers import SourceAnswers, source_answers
 from mm2.mirror.topic_limits import over_limit_message
 from mm2.observer.certificates import Certificates, client_certificates
 from mm2.observer.flow_state import FlowInputs, state_of, summary_of
+from mm2.observer.groups import group_views
 from mm2.observer.partitions import PartitionBook, PartitionInputs, Partitions
-from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, PolledGroups, SourcePoll
-from mm2.observer.views import FlowView, GroupView, HeartbeatView, Latency, PartitionView, Risk
+from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, SourcePoll
+from mm2.observer.views import FlowView, HeartbeatView, Latency, Risk
 from mm2.observer.watch import PeriodicPoll
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
 
@@ -97,7 +99,9 @@ class FlowObserver:
         Waits at most ``timeout_s``; a cluster that does not answer takes all of it, and the view contains the error.
         """
         deadline = time.monotonic() + timeout_s
-        self.start()
+        for watch in self._watches:
+            if watch is not self._groups_watch:
+                watch.start()
         work = PeriodicPoll(f"{self.flow.pair}-work", self._read_stored_work, 3_600)
         work.start()
         for watch in (self._target_watch, work):
@@ -107,6 +111,7 @@ class FlowObserver:
             self._unread_work = work.error or "the topics of its workers were not read in time"
         work.signal_stop()  # only one answer was needed; `mm2 status --watch` calls this repeatedly
         self._note_wants(self.view())
+        self._groups_watch.start()  # the groups in the ledger are known now
         # The partitions to request from the source are known now. Two polls: the first shows which timestamps are
         # missing.
         for _ in range(2):
@@ -126,10 +131,15 @@ class FlowObserver:
         ledger = self._ledger.ledger
         verified = {} if ledger is None else ledger.verifications()
         source_error = self._source_watch.error
-        as_of_s = now_s
-        if source_error:
-            # While the source does not answer, its new records are not known, so ages do not increase.
-            as_of_s = self._source_watch.answered_s or now_s
+        as_of_s, answered_ms = now_s, None
+        noted: Mapping[TopicPartition, int] = {}
+        if source_error or not self._source.ends_at_s:
+            known = SourceAnswers() if ledger is None else source_answers(ledger)
+            noted = known.ends
+            if source_error:
+                # While the source does not answer, its new records are not known, so ages do not increase.
+                answered_ms = self._last_answer_ms(known)
+                as_of_s = now_s if answered_ms is None else now_s - (now_ms - answered_ms) / 1000
         partitions = self._book.read(
             PartitionInputs(
                 now_s,
@@ -147,17 +157,30 @@ class FlowObserver:
                 verified,
                 {} if ledger is None else ledger.pauses(),
                 status.left,
+                f"{self.flow.pair.source} does not answer: {source_error}" if source_error else "",
+                answered_ms,
+                noted,
             )
         )
         self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in partitions.views)
         self._source.wanted = partitions.wanted
         self._groups.reasoned = frozenset() if ledger is None else frozenset(ledger.group_reasons())
-        return self._made(now_s, now_ms, status, work, ledger, verified, partitions)
+        return self._made(now_s, now_ms, answered_ms, status, work, ledger, verified, partitions)
+
+    def _last_answer_ms(self, known: SourceAnswers) -> int | None:
+        """When the source last answered this process or, by the ledger, another one; None if that is not known.
+
+        Heartbeats that the flow has copied were written on the source. Its own one, which it writes on the target, shows nothing.
+        """
+        copied = [one.heartbeat for one in self._heartbeats.seen if one.route[:1] == (self.flow.pair.source,)]
+        times = [self._source_watch.answered_ms, known.answered_ms, *(heartbeat.timestamp_ms for heartbeat in copied)]
+        return max((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def _made(
         self,
         now_s: float,
         now_ms: int,
+        answered_ms: int | None,
         status: FlowStatus,
         work: Work,
         ledger: Ledger | None,
@@ -168,7 +191,7 @@ class FlowObserver:
         if self._ledger.is_missing and all(one.position is None for one in partitions.views):
             # Without a ledger, nothing was copied or Java has copied it: a risk of zero would be a guess.
             partitions = dataclasses.replace(partitions, risk=Risk(), unbegun=0)
-        inputs = self._inputs(now_s, now_ms, status, work, ledger, partitions, _differences(verified))
+        inputs = self._inputs(now_s, now_ms, answered_ms, status, work, ledger, partitions, _differences(verified))
         observed = max((watch.answered_s or 0.0 for watch in (source, target)), default=0.0)
         return FlowView(
             pair.source,
@@ -191,7 +214,7 @@ class FlowObserver:
             {stage: Latency(BOUNDS_S, tuple(one.counts), one.sum_s) for stage, one in status.tally.latency.items()},
             inputs.troubles[:_TROUBLES_SHOWN],
             partitions.views,
-            _groups(self._groups.seen, ledger, partitions.views, pair.source),
+            group_views(self._groups.seen, ledger, partitions.views),
             self._heartbeat_views(now_ms),
             work.connectors,
             work.workers,
@@ -208,6 +231,7 @@ class FlowObserver:
         self,
         now_s: float,
         now_ms: int,
+        answered_ms: int | None,
         status: FlowStatus,
         work: Work,
         ledger: Ledger | None,
@@ -228,7 +252,7 @@ class FlowObserver:
         if self._unread_work:
             troubles.append(f"its workers are not known: {self._unread_work}")
         # The ledger also contains the source's end offsets of the last fetch.
-        known = self._source.ends_at_s > 0 or partitions.risk.records is not None
+        known = self._source.ends_at_s > 0 or partitions.risk.least is not None
         seen = (ledger is not None and known) or (self._ledger.is_missing and source.answered_s is not None)
         return FlowInputs(
             pair.source,
@@ -237,9 +261,9 @@ class FlowObserver:
             partitions.risk,
             partitions.states,
             source.error,
-            _wall(source.since_s, now_s, now_ms),
+            answered_ms,
             target.error,
-            _wall(target.since_s, now_s, now_ms),
+            target.answered_ms,
             work.held,
             work.idle_reason,
             work.failures,
@@ -279,41 +303,6 @@ class FlowObserver:
 
     def _groups_interval_s(self) -> float:
         return max(_GROUPS_S, min(60.0, len(self._groups.seen.checkpoints) / _GROUPS_PER_S))
-
-
-def _groups(
-    seen: PolledGroups, ledger: Ledger | None, partitions: tuple[PartitionView, ...], source: str
-) -> tuple[GroupView, ...]:
-    """One row per group and source partition that has a committed offset on either side, a checkpoint or a reason."""
-    upstream = {(one.remote_topic, one.partition): one.topic for one in partitions if one.remote_topic}
-    remote = {(one.topic, one.partition): one.remote_topic for one in partitions}
-    reasons = {} if ledger is None else ledger.group_reasons()
-    rows: list[GroupView] = []
-    for group in sorted({*seen.checkpoints, *reasons}):
-        checkpoints, why = seen.checkpoints.get(group, {}), reasons.get(group, {})
-        of_source, of_target = seen.source.get(group, {}), seen.target.get(group, {})
-        places: set[tuple[str, int]] = set()
-        for tp in (*checkpoints, *why):
-            places.add((upstream.get((tp.topic, tp.partition), tp.topic), tp.partition))
-        for topic, partition in sorted(places):
-            there = remote.get((topic, partition), "")
-            here, beyond = TopicPartition(topic, partition), TopicPartition(there, partition)
-            checkpoint, committed, written = checkpoints.get(beyond), of_source.get(here), of_target.get(beyond)
-            missing = why.get(here) or why.get(beyond)
-            rows.append(
-                GroupView(
-                    group,
-                    topic,
-                    partition,
-                    there,
-                    None if committed is None else committed.offset,
-                    None if checkpoint is None else checkpoint.downstream_offset,
-                    None if written is None else written.offset,
-                    "" if missing is None else missing.message,
-                    None if missing is None else missing.code,
-                )
-            )
-    return tuple(rows)
 
 
 def _differences(verified: Mapping[TopicPartition, Verified]) -> dict[str, int]:

@@ -27,7 +27,7 @@ class FlowInputs:
     """What the state and the summary of a flow are derived from.
 
     - ``seen``: both clusters have answered at least once.
-    - ``source_error`` and ``target_error``: the errors, with the time since when.
+    - ``source_error`` and ``target_error``: the errors, with the time of the last answer (None: not known).
     - ``held``: "paused" or "stopped" if a user has requested this.
     - ``idle_reason``: why nothing is copied although no user has requested this; "" if something is copied.
     - ``failed``: the number of failed tasks and connectors.
@@ -61,7 +61,7 @@ def state_of(inputs: FlowInputs) -> FlowState:
     """The worst state that applies."""
     if inputs.idle_reason and not inputs.held:
         return FlowState.STOPPED
-    if not inputs.seen or inputs.risk.records is None:
+    if not inputs.seen or inputs.risk.least is None:
         error = inputs.source_error or inputs.target_error
         return FlowState.DEGRADED if error else FlowState.UNKNOWN
     if inputs.source_error or inputs.target_error:
@@ -93,11 +93,11 @@ def summary_of(inputs: FlowInputs) -> str:
         parts.append(f"Copying is {inputs.held}.")
     if inputs.source_error:
         parts.append(_silent(source, inputs.source_error_since_ms))
-        if inputs.seen and risk.records is not None:
+        if inputs.seen and risk.least is not None:
             parts.append(f"If it died then, you lost {_loss(inputs)}.")
         else:
             parts.append(f"What would be lost is not known: {_unended(inputs.source_error)}.")
-    elif not inputs.seen or (risk.records is None and not inputs.unbegun):
+    elif not inputs.seen or (risk.least is None and not inputs.unbegun):
         why = inputs.target_error or inputs.unknown
         parts.append(f"What would be lost is not known{f': {_unended(why)}' if why else ' yet'}.")
     else:
@@ -137,7 +137,7 @@ def _differs(inputs: FlowInputs) -> str:
 def _silent(cluster: str, since_ms: int | None) -> str:
     if since_ms is None:
         return f"{cluster} does not answer."
-    return f"{cluster} has not answered since {datetime.fromtimestamp(since_ms / 1000, UTC):%H:%M:%S} UTC."
+    return f"{cluster} has not answered since {datetime.fromtimestamp(since_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC."
 
 
 def _loss(inputs: FlowInputs) -> str:
@@ -145,13 +145,16 @@ def _loss(inputs: FlowInputs) -> str:
     if not unbegun:
         return _records(risk)
     rest = f"{unbegun} partition{'' if unbegun == 1 else 's'} not copied yet"
-    return f"{_records(risk)}, and {rest}" if risk.records else f"all records of {rest}"
+    return f"{_records(risk)}, and {rest}" if risk.least else f"all records of {rest}"
 
 
 def _records(risk: Risk) -> str:
-    if not risk.records:
-        return "nothing"
-    records = f"{risk.records:,} record{'' if risk.records == 1 else 's'}"
+    """A number that may be too low is called "at least"."""
+    if not risk.least:
+        return "nothing" if risk.records is not None else "no record that is known here"
+    records = f"{risk.least:,} record{'' if risk.least == 1 else 's'}"
+    if risk.records is None:
+        records = f"at least {records}"
     if risk.seconds is None:
         return f"{records}; the age of the oldest is not known yet"
     return f"{duration(risk.seconds)}, {records}"

@@ -199,4 +199,4 @@ def _is_same(flow: WatchedFlow, other: WatchedFlow | None) -> bool:
 
 def _is_telling(snapshot: Snapshot) -> bool:
     """Whether the clusters of all flows have answered or failed."""
-    return all(flow.risk.records is not None or flow.source_error or flow.target_error for flow in snapshot.flows)
+    return all(flow.risk.least is not None or flow.source_error or flow.target_error for flow in snapshot.flows)

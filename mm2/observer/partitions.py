@@ -44,6 +44,8 @@ class PartitionInputs:
     - ``held``: "paused" or "stopped" if a user has requested this; ``pauses``: those of topics and partitions.
     - ``verified``: results of `mm2 verify`.
     - ``left``: records and bytes of partitions that this process no longer copies.
+    - ``silent``: why the source does not answer, with the time (ms) of its last answer; "" while it answers.
+    - ``noted``: end offsets from the ledger's notes (`mm2.mirror.source_answers`), while the source does not answer.
     """
 
     now_s: float
@@ -61,6 +63,14 @@ class PartitionInputs:
     verified: Mapping[TopicPartition, Verified]
     pauses: Pauses = field(default_factory=dict)
     left: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    silent: str = ""
+    silent_since_ms: int | None = None
+    noted: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def has_current_ends(self) -> bool:
+        """Whether the source has answered, and still does."""
+        return self.ends_at_s > 0 and not self.silent
 
 
 @dataclass(slots=True)
@@ -140,7 +150,7 @@ class PartitionBook:
             views.append(view)
             if inputs.tasks is not None and view.task is None:
                 continue
-            total.add(view)
+            total.add(view, is_current=inputs.has_current_ends and tp not in inputs.missing)
             if known.entry is not None and known.entry.lost:
                 losses += _losses(known.entry, inputs.now_ms - LOSSES_REPORTED_MS)
             if view.lag_records:
@@ -151,7 +161,7 @@ class PartitionBook:
                 if view.state in HEALTHY and not inputs.held and inputs.as_of_s - known.moved_s > STALLED_S:
                     stalled.append(tp)
         self._record_bytes = total.record_bytes or self._record_bytes
-        found = total.partitions(tuple(views), tuple(wanted), tuple(stalled), known_at_all=inputs.ends_at_s > 0)
+        found = total.partitions(tuple(views), tuple(wanted), tuple(stalled), is_current=inputs.has_current_ends)
         losses.sort(key=lambda loss: loss.found_ms, reverse=True)
         found = dataclasses.replace(found, losses=tuple(losses))
         return found if self._rates else dataclasses.replace(found, records_per_s=None)
@@ -195,6 +205,9 @@ class PartitionBook:
         seconds = None if lag is None else self._age(tp, known, position, inputs) if lag else 0.0
         task = status.task if status is not None else None if inputs.tasks is None else inputs.tasks.get(tp)
         state, reason, since_ms = _state(tp, status, entry, lag, task, inputs)
+        if inputs.silent and state in HEALTHY:
+            # A copier that waits for records does not know yet that none can arrive.
+            state, reason, since_ms = PartitionState.UNREACHABLE, inputs.silent, inputs.silent_since_ms
         verified = inputs.verified.get(tp)
         if verified is not None and entry is not None and not verified.is_of(entry.source_id, entry.target_id):
             verified = None  # it was recorded for topics that were recreated since
@@ -296,11 +309,12 @@ class PartitionBook:
             end = status.row.high_watermark
             if end > (history.end if history.end is not None else -1):
                 history.see(inputs.now_s, end)
+        noted = inputs.noted.get(tp, -1)
         if history.end is not None:
-            return history.end
+            return max(history.end, noted)
         if entry is None or tp in inputs.missing:
-            return None
-        return _known_offset(entry.end)
+            return _known_offset(noted)
+        return _known_offset(max(entry.end, noted))
 
     def _age(self, tp: TopicPartition, known: _PartitionMemory, position: int, inputs: PartitionInputs) -> float | None:
         """Age in seconds of the oldest record that is not on the target; None if not known.
@@ -368,8 +382,11 @@ class _Total:
     copied: int = 0
     copied_bytes: int = 0
     unbegun: int = 0
+    is_exact: bool = True
 
-    def add(self, view: PartitionView) -> None:
+    def add(self, view: PartitionView, *, is_current: bool) -> None:
+        """``is_current``: its end offset is that of the source now."""
+        self.is_exact = self.is_exact and is_current and (view.lag_records is not None or view.source_end == 0)
         self.states[view.state] += 1
         if view.gaps:
             self.gaps.update(view.gaps)
@@ -404,16 +421,18 @@ class _Total:
         wanted: tuple[tuple[TopicPartition, int], ...],
         stalled: tuple[TopicPartition, ...],
         *,
-        known_at_all: bool,
+        is_current: bool,
     ) -> Partitions:
-        known = self.behind_known or (known_at_all and not views)
+        """``is_current``: the source answers."""
+        known = self.behind_known or (is_current and not views)
         # The oldest of some known ages is a lower bound of the total; a bound of zero is unknown instead. A partition
         # without a position may contain an older record.
         seconds = self.oldest if (self.oldest_known and not self.unbegun) or self.oldest > 0 else None
         risk = Risk(
             round(seconds, 1) if known and seconds is not None else None,
-            self.behind if known else None,
+            self.behind if known and self.is_exact and is_current else None,
             self.bytes if known and self.bytes_known else None,
+            self.behind if known else None,
         )
         return Partitions(
             views,

@@ -280,9 +280,13 @@ class GroupsPoll:
         return {group: answer for group, answer in answers.items() if not isinstance(answer, KafkaFailure)}
 
     def _learn_types(self) -> None:
-        """Find the share groups, whose offsets are read by another API (KIP-932); the source reports the types."""
+        """Find the share groups, whose offsets are read by another API (KIP-932).
+
+        The source reports the types; while it does not answer, the types known before apply.
+        """
         now_s = time.monotonic()
         if self._types_at_s is None or now_s - self._types_at_s > _GROUP_TYPES_AGAIN_S:
-            listed = self._admins[Side.SOURCE].list_groups()
-            self._share_groups = frozenset(one.group_id for one in listed if one.group_type.lower() == SHARE)
+            with contextlib.suppress(KafkaFailure):
+                listed = self._admins[Side.SOURCE].list_groups()
+                self._share_groups = frozenset(one.group_id for one in listed if one.group_type.lower() == SHARE)
             self._types_at_s = now_s

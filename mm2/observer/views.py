@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import STAGES
-from mm2.reasons import OffsetReasonCode, SparkDownCode
+from mm2.reasons import MoveCode, OffsetReasonCode, SparkDownCode
 
 __all__ = [
     "STAGES",
@@ -51,12 +51,19 @@ class Risk:
     """What would be lost if the source failed now.
 
     ``seconds`` is the age of the oldest record that is not on the target, 0 if none is missing. ``bytes`` are estimated
-    from the records copied recently.
+    from the records copied recently. ``records_at_least`` are those that are known. They are all ``records`` only if the
+    source answers, and the position and the end offset of each partition are known; otherwise ``records`` is None.
     """
 
     seconds: float | None = None
     records: int | None = None
     bytes: int | None = None
+    records_at_least: int | None = None
+
+    @property
+    def least(self) -> int | None:
+        """The records that are known to be missing on the target; None: not known at all."""
+        return self.records if self.records_at_least is None else self.records_at_least
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,9 @@ class GroupView:
     """A consumer group in one source partition.
 
     ``translated`` is its offset on the target by the newest checkpoint, ``target_offset`` the offset committed there.
-    ``reason`` and ``reason_code`` explain why one of them is missing or not written.
+    ``reason`` and ``reason_code`` explain why one of them is missing or not written. ``source_lag`` and ``target_lag`` are
+    the records after the committed offsets; on the target, those that the flow has copied. ``if_moved``: what its consumers would
+    do on the target now, None if its offsets there are not known; ``if_moved_records``: with how many records.
     """
 
     group: str
@@ -152,6 +161,10 @@ class GroupView:
     target_offset: int | None = None
     reason: str = ""
     reason_code: OffsetReasonCode | None = None
+    source_lag: int | None = None
+    target_lag: int | None = None
+    if_moved: MoveCode | None = None
+    if_moved_records: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

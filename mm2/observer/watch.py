@@ -19,14 +19,14 @@ _JOIN_S: Final = 2.0
 class PeriodicPoll:
     """Calls ``ask`` every ``interval_s`` seconds from `start` to `stop`; ``ask`` stores its results.
 
-    ``error`` is a message while ``ask`` fails, ``since_s`` when that started, ``answered_s`` when it last succeeded
-    (monotonic clock, None: never yet). ``interval_s`` may be a function, called after each poll.
+    ``error`` is a message while ``ask`` fails. ``answered_s`` (monotonic clock) and ``answered_ms`` (since the epoch) are
+    when it last succeeded, None: never yet. ``interval_s`` may be a function, called after each poll.
     """
 
     def __init__(self, name: str, ask: Callable[[], None], interval_s: float | Callable[[], float]) -> None:
         self.error = ""
-        self.since_s: float | None = None
         self.answered_s: float | None = None
+        self.answered_ms: int | None = None
         self._name = name
         self._ask = ask
         self._interval = interval_s if callable(interval_s) else lambda: interval_s
@@ -50,31 +50,26 @@ class PeriodicPoll:
 
     def once(self) -> None:
         """Poll now, on this thread."""
-        began_s = time.monotonic()
         try:
             self._ask()
         except KafkaFailure as failure:
             if self._stopping.is_set():
                 return  # we are stopping
-            self._failed(str(failure), began_s)
+            self.error = str(failure)
         except Exception as error:
             if self._stopping.is_set():
                 return
             log.exception("an error of ours while observing", watch=self._name)
-            self._failed(f"{type(error).__name__}: {error}", began_s)
+            self.error = f"{type(error).__name__}: {error}"
         else:
-            self.answered_s = time.monotonic()
-            self.error, self.since_s = "", None
+            self.answered_s, self.answered_ms = time.monotonic(), time.time_ns() // 1_000_000
+            self.error = ""
         finally:
             self._answered.set()
 
     def await_first(self, timeout_s: float) -> bool:
         """Wait for the end of the first poll, successful or not; False at the timeout."""
         return self._answered.wait(timeout_s)
-
-    def _failed(self, why: str, began_s: float) -> None:
-        self.error = why
-        self.since_s = self.since_s or self.answered_s or began_s
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -140,12 +140,14 @@ def heartbeat_of(flow: FlowView) -> HeartbeatView | None:
     """The newest heartbeat that the flow has copied.
 
     If it copies none, since there are none on its source, the newest one that its own worker has written on the target.
-    None if there is neither.
+    None if there is neither. The worker writes its own without the source, so that one does not count while the source
+    does not answer.
     """
     copied = [beat for beat in flow.heartbeats if beat.route[:1] == (flow.source,)]
     own = [
         beat for beat in flow.heartbeats if not beat.route and (beat.source, beat.target) == (flow.source, flow.target)
     ]
+    own = [] if flow.source_error else own
     return min(copied or own, key=lambda beat: beat.age_ms, default=None)
 
 

@@ -176,6 +176,7 @@ def write_config(file: Path, props: Mapping[str, str | None]) -> Path:
         "emit.heartbeats.interval.seconds": "1",
         "sync.topic.acls.enabled": "false",
         "tasks.max": "2",
+        "listeners": "http://127.0.0.1:0",
         **OPEN,
     }
     lines = [f"{key} = {value}\n" for key, value in {**base, **props}.items() if value is not None]

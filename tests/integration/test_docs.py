@@ -28,6 +28,7 @@ from mm2.config.properties import load_properties
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
+from tests.integration.asking import terminal
 from tests.integration.copy_flow import create, producer_of
 from tests.integration.docs_blocks import PAGES, ROOT, Block, blocks
 from tests.integration.mirror_process import has_all
@@ -57,7 +58,7 @@ CHANGING = re.compile(
 #: syntax is checked here; other tests run them.
 NOT_BESIDE = re.compile(
     r"--watch|--keep|--open|--pid|--continuous|--cluster C|worker\.properties|jq|completion"
-    r"|\bmm2 (stop|failover|promote)\b(?!.*--dry-run)|\bmm2 failback\b|bin/demo|'B->A'"
+    r"|\bmm2 offsets adopt|\bmm2 (stop|failover|promote)\b(?!.*--dry-run)|\bmm2 failback\b|bin/demo|'B->A'"
 )
 #: Topics of the examples.
 TOPICS = ("orders", "payments")
@@ -185,12 +186,12 @@ class Environment:
     folder: Path
     port: int
 
-    def run(self, command: str) -> tuple[str, subprocess.CompletedProcess[str]]:
+    def run(self, command: str, stdin: int = subprocess.DEVNULL) -> tuple[str, subprocess.CompletedProcess[str]]:
         """Run a command as printed, except for the REST port, with Python's programs on the path."""
         typed = re.sub(r"(localhost|127\.0\.0\.1):8083", rf"\1:{self.port}", command)
         return command, subprocess.run(
             ["bash", "-c", typed], cwd=self.folder, env=_environment(self.folder), capture_output=True, text=True,
-            timeout=300, check=False, stdin=subprocess.DEVNULL,
+            timeout=300, check=False, stdin=stdin,
         )  # fmt: skip
 
 
@@ -286,7 +287,9 @@ def test_the_readme_drill_runs_as_printed(env: Environment) -> None:
         if re.search(r"\bmm2 (failover|failback)\b(?!.*--dry-run)", command)
     ]
     assert len(drill) == 2, drill
-    for command, done in map(env.run, drill):
+    for command in drill:
+        with terminal("A") as stdin:  # confirmed
+            done = env.run(command, stdin)[1]
         assert done.returncode == 0, (
             f"{command}\nended with {done.returncode}: {done.stdout[-1500:]}{done.stderr[-1500:]}"
         )

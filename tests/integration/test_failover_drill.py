@@ -261,6 +261,7 @@ def test_twenty_groups_fail_over_and_fail_back(
 
     def run_verb(code: int, *arguments: str) -> dict[str, Any]:
         verb, flow, *rest = arguments
+        rest += ["--yes"] if "--wait" in rest else []
         got, out, err = asked(capsys, verb, file, flow, *rest, "--json")
         assert got == code, f"{arguments}: {got} instead of {code}: {err}{out}\n{process.tail()}"
         return dict(json.loads(out)) if out else {"sentence": err}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,9 +20,10 @@ from mm2.failover.copy_control import stop_copying
 from mm2.failover.sides import Sides
 from mm2.mirror.formats import Checkpoint
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.asking import asked
+from tests.integration.asking import asked, terminal
 from tests.integration.mirror_flow import commit, committed, create, write
-from tests.integration.mirror_process import ends, table, write_config
+from tests.integration.mirror_process import ROOT, ends, table, write_config
+from tests.support.waiting import PATIENCE
 
 GONE = "127.0.0.1:1"
 NUMBER = b"1"
@@ -92,7 +96,9 @@ def test_groups_of_an_unreachable_source_continue_where_the_ledger_has_an_offset
     before = everything(kafka_b, unique, groups)
     code, out, err = asked(capsys, "failover", file, flow, "--json", "--dry-run")
     document = json.loads(out)
-    assert (code, err, document["source_answers"], document["records_at_risk"]) == (0, "", False, 10)
+    assert (code, err, document["source_answers"]) == (0, "", False)
+    bounds = [document[f"records_at_risk{bound}"] for bound in ("", "_at_least", "_at_most")]
+    assert bounds == [None, 10, None], "the source may have received more since its last answer"
     assert document["seconds_at_risk"] < 120
     assert everything(kafka_b, unique, groups) == before, "a dry run changes nothing"
     assert {row[2] for row in outcomes(out).values()} == {"to be written", "ahead"}
@@ -170,7 +176,7 @@ def test_a_reachable_source_with_uncopied_records_is_not_abandoned_by_accident(
         f"mm2: Cluster {unique} answers and has 10 records that are not on B yet ({topic}-0: 1200 of 1210). Stop its "
         "producers and use --wait SECONDS, or use --leave-behind to leave these records behind.\n"
     )
-    code, _, err = asked(capsys, "failover", file, flow, "--wait", "1")
+    code, _, err = asked(capsys, "failover", file, flow, "--wait", "1", "--yes")
     assert (code, err) == (
         2,
         f"mm2: Timed out after 1 s waiting for cluster {unique}: 10 records are left to copy. Nothing was changed.\n",
@@ -185,14 +191,14 @@ def test_a_reachable_source_with_uncopied_records_is_not_abandoned_by_accident(
         f"mm2: No selected topic of {flow} is promoted, so there is nothing to fail back: see mm2 failover, mm2 promote.\n",
     )
 
-    code, out, err = asked(capsys, "promote", file, flow, "--leave-behind", "--json")
+    code, out, err = asked(capsys, "promote", file, flow, "--leave-behind", "--yes", "--json")
     document = json.loads(out)
     assert (code, err, document["records_at_risk"], document["groups"]) == (0, "", 10, [])
     assert "a cluster has no authorizer, so there are no ACLs" in document["done"]
     assert document["advice"][0].startswith(
         f"applications can now write to {remote} on B. Those records are not copied"
     )
-    code, out, _ = asked(capsys, "failover", file, flow, "--leave-behind", "--json", "--group", group)
+    code, out, _ = asked(capsys, "failover", file, flow, "--leave-behind", "--yes", "--json", "--group", group)
     assert (code, outcomes(out)) == (0, {(group, 0): (500, "segments", "written")})
     assert json.loads(out)["groups"][0]["told_by"] == "source"
 
@@ -212,6 +218,74 @@ def test_a_reachable_source_with_uncopied_records_is_not_abandoned_by_accident(
     assert code == 0
     assert f"done: 1 topic no longer promoted: {flow} resumes copying" in out.splitlines()
     assert not any(b'"promoted"' in key for key, (value, _) in table(kafka_b, ledger_topic(unique)).items() if value)
+
+
+def copied_completely(source: LocalKafka, target: LocalKafka, alias: str, topic: str) -> None:
+    """As `left_behind`, and the source has no more records than the target."""
+    left_behind(target, alias, f"{alias}.{topic}", topic)
+    create(source, topic, 2)
+    write(source, topic, [(None, NUMBER)] * 1_200, 0)
+    write(source, topic, [(None, NUMBER)] * 50, 1)
+
+
+def test_a_reachable_source_is_not_left_without_a_decision_and_a_confirmation(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All records are on the target, but a producer may write the next one at any time."""
+    topic, flow = "t-" + unique, f"{unique}->B"
+    file = properties(tmp_path, unique, kafka_a.bootstrap, kafka_b.bootstrap)
+    copied_completely(kafka_a, kafka_b, unique, topic)
+    commit(kafka_a, f"{unique}-group", {(topic, 0): 700})
+    remote = f"{unique}.{topic}"
+    before = everything(kafka_b, unique, {f"{unique}-group": remote})
+    for arguments in ((), ("--yes",), ("--json",), ("--group", f"{unique}-.*")):
+        code, out, err = asked(capsys, "failover", file, flow, *arguments)
+        assert (code, out) == (2, ""), arguments
+        assert err == (
+            f"mm2: Cluster {unique} answers, so its producers may still write: use --dry-run to see what would be done. To "
+            "fail over, stop its producers and use --wait SECONDS, or use --leave-behind to leave what they still write behind.\n"
+        )
+    for verb, *more in (("failover", "--wait", "60"), ("failover", "--leave-behind"), ("promote",)):
+        code, out, err = asked(capsys, verb, file, flow, *more)
+        assert (code, out) == (2, ""), verb
+        assert err == (
+            f"mm2: Cluster {unique} answers, and there is no terminal to confirm on: see what would be done with --dry-run, "
+            "then use --yes.\n"
+        )
+    code, out, _ = asked(capsys, "failover", file, flow, "--dry-run", "--json", "--group", f"{unique}-.*")
+    assert (code, json.loads(out)["problems"]) == (0, [])
+    assert json.loads(out)["advice"][0].startswith(f"{unique} answers: to fail over, stop its producers and use --wait")
+    assert everything(kafka_b, unique, {f"{unique}-group": remote}) == before, "nothing was changed"
+
+
+def test_a_failover_is_confirmed_on_the_terminal(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path
+) -> None:
+    topic, flow = "t-" + unique, f"{unique}->B"
+    file = properties(tmp_path, unique, kafka_a.bootstrap, kafka_b.bootstrap)
+    copied_completely(kafka_a, kafka_b, unique, topic)
+    known = table(kafka_b, ledger_topic(unique))
+    for answer, code in (("yes", 2), ("", 2), (unique, 0)):
+        done, printed = on_terminal(answer, "failover", file, flow, "--wait", "60", "--group", f"{unique}-nobody")
+        assert (done, f"Write {unique} to continue: " in printed) == (code, True), printed
+        assert f"failover {flow}, dry run: nothing is changed" in printed
+        assert (table(kafka_b, ledger_topic(unique)) == known) is (code == 2)
+
+
+def on_terminal(answer: str, *arguments: str | Path) -> tuple[int, str]:
+    """Run `mm2` with this line as the input of its terminal: exit code, and both outputs."""
+    command = [sys.executable, "-P", "-m", "mm2.cli.mm2", *map(str, arguments)]
+    with terminal(answer) as stdin:
+        done = subprocess.run(
+            command,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            timeout=120 * PATIENCE,
+            check=False,
+        )
+    return done.returncode, done.stdout.decode()
 
 
 def test_records_of_a_writer_that_was_not_stopped_are_reported(
@@ -234,7 +308,9 @@ def test_records_of_a_writer_that_was_not_stopped_are_reported(
         return stop_copying(sides, topics, verb)
 
     monkeypatch.setattr("mm2.failover.failover.stop_copying", meanwhile)
-    code, out, _ = asked(capsys, "failover", file, flow, "--json", "--group", f"{unique}-nobody")
+    code, out, _ = asked(
+        capsys, "failover", file, flow, "--wait", "60", "--yes", "--json", "--group", f"{unique}-nobody"
+    )
     document = json.loads(out)
     assert (code, document["records_at_risk"]) == (1, 3)
     assert document["problems"] == [
@@ -299,7 +375,7 @@ def test_under_identity_naming_the_reverse_flow_starts_after_the_copied_records(
     left_behind(kafka_b, a, topic, topic)
     create(kafka_a, topic, 2)
     write(kafka_a, topic, [(None, NUMBER)] * 1_210, 0)
-    code, _, err = asked(capsys, "failover", file, there, "--leave-behind", "--group", f"{unique}-nobody")
+    code, _, err = asked(capsys, "failover", file, there, "--leave-behind", "--yes", "--group", f"{unique}-nobody")
     assert (code, err) == (0, "")
     write(kafka_b, topic, [(None, NUMBER)] * 30, 0)  # applications are on B now
     code, _, err = asked(capsys, "failback", file, there, "--divergent", "keep")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,7 @@ def config_file(folder: Path, props: Mapping[str, str], *, source: str = NOBODY,
         "A.bootstrap.servers": source,
         "B.bootstrap.servers": target,
         "A->B.enabled": "true",
+        "listeners": "http://127.0.0.1:0",
         "replication.factor": "1",
         **{f"{name}.topic.replication.factor": "1" for name in ("offset-syncs", "checkpoints", "heartbeats")},
         **{f"{name}.storage.replication.factor": "1" for name in ("offset", "status", "config")},
@@ -176,6 +177,17 @@ def test_a_port_in_use_exits_with_2_and_names_the_key_to_change(tmp_path: Path) 
         2,
         f"Cannot listen on http://127.0.0.1:{port}/: Address already in use; set another port in listeners, or 0 for any free port",
     )
+
+
+def test_the_default_port_in_use_is_an_error_too(tmp_path: Path) -> None:
+    """A client that knows the port, such as one of the README, would reach the process that uses it."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # in use already
+            stack.enter_context(socket.create_server(("127.0.0.1", 8083)))
+        ((code, output),) = refused([[str(config_file(tmp_path, {"listeners": ""}))]])
+    (error,) = [json.loads(line)["event"] for line in output.splitlines() if '"level": "error"' in line]
+    assert code == 2
+    assert "Cannot listen on http://127.0.0.1:8083/: Address already in use; set another port in listeners" in error
 
 
 def test_nothing_is_created_for_a_bad_configuration(tmp_path: Path, kafka_a: LocalKafka, kafka_b: LocalKafka) -> None:

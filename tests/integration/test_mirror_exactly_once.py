@@ -65,7 +65,7 @@ def test_after_repeated_kills_a_committed_reader_sees_every_record_once(
             assert got() == wanted
         # No more records: the tasks' updates cannot wait for a transaction with records.
         flow = f"{source}->{target}"
-        code, out, _ = asked(capsys, "failover", file, flow, "--json")
+        code, out, _ = asked(capsys, "failover", file, flow, "--wait", "60", "--yes", "--json")
         document = json.loads(out)
         assert (code, document["problems"]) == (0, []), out
         assert [(row["state"], row["missing"], row["others"]) for row in document["partitions"]] == [

@@ -200,11 +200,10 @@ def test_nothing_is_claimed_about_an_unknown_group(
     assert (code, json.loads(out)["offsets"], err.startswith(unheard)) == (1, [], True)
     checkpoint = Checkpoint(group, f"X.{unique}", 0, 5, 5, "")
     write(kafka_b, f"{unique}.checkpoints.internal", [(checkpoint.key(), checkpoint.value())], 0)
-    assert asked(capsys, "groups", file, flow, "--group", group) == (
-        0,
-        f"{flow}: no missing offsets are reported\n",
-        "",
-    )
+    code, out, err = asked(capsys, "groups", file, flow, "--group", group)
+    assert (code, err) == (0, "")
+    assert out.endswith(f"\n{flow}: no missing offsets are reported\n")
+    assert "starts as its auto.offset.reset specifies" in out, "it has no offset on B"
 
 
 @pytest.mark.parametrize("verb", ["gaps", "groups"])

@@ -145,7 +145,7 @@ def steps(document: Any) -> dict[tuple[str, str], dict[str, Any]]:
 def test_plan_prints_what_a_start_would_do_and_does_nothing(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
-    env = Environment.of(pair, tmp_path, sync__topic__acls__enabled="true", topic__replication__factor="1")
+    env = Environment.of(pair, tmp_path, sync__topic__acls__enabled="true")
     create(env.a, env.topic("grown"), 3, {"cleanup.policy": "compact"})
     create(env.b, env.remote("grown"), 1, {"retention.ms": "5"})
     for operation in (AclOperation.READ, AclOperation.DESCRIBE_CONFIGS):
@@ -305,7 +305,7 @@ def test_promote_grants_the_write_permissions_of_the_source_and_no_others(
     ]
     code, document = parsed(env.ask(capsys, "promote", "--create-acls", "--dry-run", "--json"))
     assert (code, document["acls"]) == (0, wanted)
-    code, document = parsed(env.ask(capsys, "promote", "--json"))
+    code, document = parsed(env.ask(capsys, "promote", "--yes", "--json"))
     assert (code, document["acls"]) == (0, wanted)
     assert "2 ACLs missing on B; --create-acls creates them" in document["done"]
     assert written_by_the_flow(env, remote) == "TOPIC_AUTHORIZATION_FAILED", "nothing was created unasked"
@@ -313,17 +313,17 @@ def test_promote_grants_the_write_permissions_of_the_source_and_no_others(
     altering = AclBinding(Kind.BROKER, "kafka-cluster", literal, ME, "*", AclOperation.DESCRIBE, allow)
     grant(env.b, altering)  # and so not to alter
     try:
-        code, document = parsed(env.ask(capsys, "promote", "--create-acls", "--json"))
+        code, document = parsed(env.ask(capsys, "promote", "--create-acls", "--yes", "--json"))
         assert code == 1
         assert [problem.partition(": ")[0] for problem in document["problems"]] == [f"ACL {acl}" for acl in wanted]
         assert all("CLUSTER_AUTHORIZATION_FAILED" in problem for problem in document["problems"])
     finally:
         take_away(env.b, altering)
-    code, document = parsed(env.ask(capsys, "promote", "--create-acls", "--json"))
+    code, document = parsed(env.ask(capsys, "promote", "--create-acls", "--yes", "--json"))
     assert (code, document["acls"], document["problems"]) == (0, wanted, [])
     assert "2 ACLs created and verified" in document["done"]
     wait_until(lambda: written_by_the_flow(env, remote) == "")
-    code, document = parsed(env.ask(capsys, "promote", "--create-acls", "--json"))
+    code, document = parsed(env.ask(capsys, "promote", "--create-acls", "--yes", "--json"))
     assert (code, document["acls"]) == (0, [])
 
 
@@ -336,12 +336,12 @@ def test_a_source_without_known_end_offsets_is_not_abandoned_by_accident(
     grant(env.a, AclBinding(Kind.TOPIC, topic, *hidden))
     printed = f"Cluster {env.alias} answers but does not return the end offsets of 2 partitions (first {topic}-0: "
     wait_until(lambda: printed in env.ask(capsys, "failover", "--dry-run")[1])
-    for arguments in (("failover",), ("failover", "--wait", "1"), ("promote",)):
+    for arguments in (("failover",), ("failover", "--wait", "1", "--yes"), ("promote",)):
         code, out, err = env.ask(capsys, *arguments)
         assert (code, out) == (2, ""), arguments
         assert err.startswith(f"mm2: {printed}"), err
         assert "TOPIC_AUTHORIZATION_FAILED" in err
-    code, document = parsed(env.ask(capsys, "failover", "--leave-behind", "--json"))
+    code, document = parsed(env.ask(capsys, "failover", "--leave-behind", "--yes", "--json"))
     assert (code, document["problems"]) == (0, [])
     assert all("TOPIC_AUTHORIZATION_FAILED" in row["source_end_trouble"] for row in document["partitions"])
     code, document = parsed(env.ask(capsys, "failback", "--json"))

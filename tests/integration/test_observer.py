@@ -147,7 +147,10 @@ def _answers(url: str) -> bool:
 
 def test_a_healthy_flow_has_nothing_at_risk(env: Environment) -> None:
     flow = env.await_sentence("If A dies now you lose nothing.", 30)
-    assert (flow["state"], flow["risk"]) == ("RUNNING", {"seconds": 0.0, "records": 0, "bytes": 0})
+    assert (flow["state"], flow["risk"]) == (
+        "RUNNING",
+        {"seconds": 0.0, "records": 0, "bytes": 0, "records_at_least": 0},
+    )
     assert (flow["source_error"], flow["target_error"], flow["troubles"]) == ("", "", [])
     assert flow["partitions"] == 4
     rows = env.rows("partitions", search="orders")
@@ -233,7 +236,9 @@ def test_a_frozen_source_is_reported_within_ten_seconds(env: Environment) -> Non
         flow = env.await_sentence("A has not answered since", SAID_WITHIN_S)
         assert time.monotonic() - since < SAID_WITHIN_S
         assert flow["state"] == "DEGRADED"
-        assert "If it died then, you lost nothing." in flow["sentence"]
+        assert "If it died then, you lost no record that is known here." in flow["sentence"]
+        assert (flow["risk"]["records"], flow["risk"]["records_at_least"]) == (None, 0)
+        assert flow["states"] == {"UNREACHABLE": 4}
         assert flow["source_error"]
         assert env.value("mm2_flow_cluster_up", cluster="A") == 0
         assert env.value("mm2_flow_cluster_up", cluster="B") == 1

@@ -28,6 +28,7 @@ class Conditions:
     write: PartitionCondition | None = None
     note: str = ""
     content_error: CorruptBatch | None = None  # of the batch that the target rejects
+    too_large_record: str = ""  # a sentence about the record whose size the target rejects
     _wait: PartitionCondition | None = None
     _blocked_since_s: float = 0.0
     _throttled_until_s: float = 0.0
@@ -38,8 +39,10 @@ class Conditions:
         self.read = _continued(self.read, state, reason, offset)
 
     def set_write(self, failure: Exception, partition: TopicPartition, offset: int) -> None:
-        """The target rejects the partition, perhaps because of `content_error`."""
+        """The target rejects the partition, perhaps because of `content_error`, or of the size of a record."""
         state, reason = state_of(failure), str(failure)
+        if state is PartitionState.TOO_LARGE and self.too_large_record:
+            reason = f"{reason.rstrip('.')}. {self.too_large_record}"
         error = self.content_error
         if isinstance(error, BatchOverLimit):
             if state is PartitionState.TOO_LARGE:  # it is not split without being decompressed

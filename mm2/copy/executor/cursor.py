@@ -414,7 +414,7 @@ class Cursor:
     def refused(self, failure: Exception | None) -> None:
         """The target rejects this partition's first batch (or accepts it again: None)."""
         conditions = self.conditions
-        conditions.content_error = None
+        conditions.content_error, conditions.too_large_record = None, ""
         if failure is None:
             conditions.write = None
             return
@@ -430,6 +430,11 @@ class Cursor:
                 is_malformed = is_refused and not isinstance(error, BatchOverLimit)
                 if is_malformed and error is not None and self.owner.malformed(self, entry, outgoing, error):
                     return
+        if state is PartitionState.TOO_LARGE and outgoing is not None and outgoing.count == 1 and entry is not None:
+            conditions.too_large_record = (
+                f"The record at source offset {entry.first} takes {len(outgoing.data):,} bytes. Raise max.message.bytes of topic "
+                f"{self.spec.remote_topic}, or set errors.tolerance=all to write it to the dead letter topic."
+            )
         conditions.set_write(failure, self.partition, self.window.position)
 
     def finish_quarantine(self) -> None:

@@ -131,8 +131,9 @@ class _FlowBlock:
         self._show_errors(flow)
         self._rate.show(rate(flow.records_per_s))
         self._bytes.show(rate_of_bytes(flow.bytes_per_s))
-        records, lag_bytes = flow.risk.records, flow.risk.bytes
-        self._lag.show(count(records) + (f" · {size(lag_bytes)}" if records and lag_bytes else ""))
+        records, lag_bytes = flow.risk.least, flow.risk.bytes
+        shown = count(records) if records is None or flow.risk.records is not None else f"at least {count(records)}"
+        self._lag.show(shown + (f" · {size(lag_bytes)}" if records and lag_bytes else ""))
         newest = next((point for point in reversed(history.points) if point.latency_s[0] is not None), None)
         self._latency.show(
             UNKNOWN if newest is None else f"{seconds(newest.latency_s[0])} · {seconds(newest.latency_s[2])}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from mm2.observer.groups import if_moved
 from mm2.observer.views import GroupView, Snapshot
+from mm2.reasons import MoveCode
 from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.parts import Browser, Cell, Column, Element, Row
-from mm2.ui.wording import count, plural
+from mm2.ui.wording import UNKNOWN, count, plural
 
 Entry = tuple[str, GroupView]
 _UNTRANSLATED: Final = "untranslated"
@@ -25,6 +27,9 @@ GROUPS: Final = Shared[Snapshot, Entry](
             "source": lambda entry: entry[1].source_offset,
             "translated": lambda entry: entry[1].translated,
             "target": lambda entry: entry[1].target_offset,
+            "source_lag": lambda entry: entry[1].source_lag,
+            "target_lag": lambda entry: entry[1].target_lag,
+            "moved": lambda entry: None if entry[1].if_moved is None else str(entry[1].if_moved),
             "reason": lambda entry: entry[1].reason or None,
         },
     ),
@@ -38,8 +43,11 @@ _COLUMNS: Final = (
     Column("Group", "head", "group"),
     Column("Topic and partition", "", "topic"),
     Column("Offset on the source", "number", "source"),
+    Column("Lag", "number", "source_lag"),
     Column("Translated", "number", "translated"),
     Column("Offset on the target", "number", "target"),
+    Column("Lag there", "number", "target_lag"),
+    Column("If moved now", "prose", "moved"),
     Column("Reason", "prose", "reason"),
 )
 
@@ -74,8 +82,7 @@ class GroupsView:
         missing = sum(view.translated is None for view in views)
         self._lead.show(
             f"{plural(groups, 'group')} with {plural(len(views), 'committed offset')}; "
-            f"{f'{missing:,} of them not translated yet' if missing else 'all are translated'}. "
-            "On the target, a group continues at the translated offset: no record is skipped, some may be read again."
+            f"{f'{missing:,} of them not translated yet' if missing else 'all are translated'}. {_moved(views)}"
             if views
             else "No consumer group of the source has committed offsets of copied topics."
         )
@@ -89,8 +96,25 @@ def _row(entry: Entry) -> Row:
             view.group,
             Cell(f"{view.topic}-{view.partition}", hint=f"to {view.remote_topic}"),
             count(view.source_offset),
+            count(view.source_lag),
             count(view.translated),
             count(view.target_offset),
+            count(view.target_lag),
+            if_moved(view) or UNKNOWN,
             view.reason,
         )
+    )
+
+
+def _moved(views: Sequence[GroupView]) -> str:
+    """What consumers would do on the target now. Only mm2 failover and the sync of group offsets commit translated offsets there."""
+    known = [view.if_moved for view in views if view.if_moved is not None]
+    if not known:
+        return "Their offsets on the target are not known."
+    away = [code for code in known if code is not MoveCode.CONTINUES]
+    if not away:
+        return "On the target, all would continue at the translated offset."
+    return (
+        f"If their consumers moved to the target now, {plural(len(away), 'offset')} would not be the translated one: "
+        "mm2 failover commits that first."
     )

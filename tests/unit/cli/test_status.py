@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import re
 from typing import Any
 
 import pytest
 
-from mm2.cli.status import document, exit_code, print_json, write_flows
+from mm2.cli.flow import COLLAPSED_ABOVE, CommandError
+from mm2.cli.status import document, exit_code, print_json, selected, write_flows
 from mm2.copy.states import PartitionState
 from mm2.observer.views import ConnectorView, FlowState, FlowView, LossView, PartitionView, Risk, Snapshot, TaskView
 
@@ -130,3 +133,41 @@ def test_json_has_every_field_of_the_snapshot() -> None:
     ]
     assert one["partitions"][0]["lag_seconds"] == 0.0
     assert one["partitions"][0]["verified_offset"] == 1100
+
+
+def many(count: int) -> tuple[PartitionView, ...]:
+    """Partitions of two topics; the last one of `payments` is blocked, of unknown lag."""
+    half = count // 2
+    rows = [dataclasses.replace(HEALTHY, partition=number, lag_records=number) for number in range(count - half)]
+    rows += [dataclasses.replace(HEALTHY, topic="payments", partition=number) for number in range(half - 1)]
+    return (*rows, dataclasses.replace(TOO_LARGE, topic="payments", partition=half - 1))
+
+
+def test_many_partitions_are_one_line_for_each_topic() -> None:
+    printed = lines(flow(partitions=many(COLLAPSED_ABOVE + 1)))
+    table = printed.index("TOPIC PARTITIONS UNHEALTHY LAG SECONDS BYTES/S STATES")
+    assert printed[table + 1 : table + 5] == [
+        "orders 26 0 325 0.0 65,018 RUNNING 26",
+        "payments 25 1 - 0.0 - RUNNING 24, TOO_LARGE 1",
+        "51 partitions of 2 topics; one by one: --topic",
+        "A->B payments-24 TOO_LARGE since 2023-11-14 22:13:20 UTC: A record is too large.",
+    ]
+    assert any(line.startswith("PARTITION POSITION") for line in lines(flow(partitions=many(COLLAPSED_ABOVE))))
+
+
+def test_of_many_unhealthy_partitions_some_are_listed() -> None:
+    blocked = [dataclasses.replace(TOO_LARGE, partition=number) for number in range(COLLAPSED_ABOVE + 10)]
+    printed = lines(flow(partitions=tuple(blocked)))
+    assert sum("A record is too large." in line for line in printed) == COLLAPSED_ABOVE
+    assert "A->B 10 more partitions with a reason or a note: --topic" in printed
+
+
+def test_selected_topics_are_shown_partition_by_partition() -> None:
+    everything = snapshot(flow(partitions=many(200)))
+    chosen = selected(everything, re.compile("pay.*"), "pay.*").flows[0]
+    assert {one.topic for one in chosen.partitions} == {"payments"}
+    out = io.StringIO()
+    write_flows(out, [chosen], partitions=True, by_topic=False)
+    assert out.getvalue().count("payments-") == 101, "100 rows, and the reason of one"
+    with pytest.raises(CommandError, match="No topic of A->B matches --topic absent"):
+        selected(everything, re.compile("absent"), "absent")

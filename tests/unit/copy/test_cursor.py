@@ -317,7 +317,12 @@ def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
     bench.cursor.refused(BrokerFailure.of(10, subject="writing to A.t-0"))
     assert bench.cursor.stuck
     assert bench.state == PartitionState.TOO_LARGE
-    assert progress_of(bench.cursor).reason.startswith("writing to A.t-0: MESSAGE_TOO_LARGE")
+    reason = progress_of(bench.cursor).reason
+    assert reason.startswith("writing to A.t-0: MESSAGE_TOO_LARGE")
+    assert (
+        f"The record at source offset 0 takes {len(batch(0, 1)):,} bytes. Raise max.message.bytes of topic A.t"
+        in reason
+    )
     assert bench.owner.calls == [("too large", 0, 1)]
     bench.fetch()
     assert bench.state == PartitionState.TOO_LARGE

@@ -8,6 +8,7 @@ import io
 import pytest
 
 from mm2.cli.evidence import write_report
+from mm2.cli.flow import COLLAPSED_ABOVE
 from mm2.failover.evidence import (
     FailoverReport,
     FoundBy,
@@ -27,6 +28,10 @@ def test_counts_of_missing_records_and_of_records_from_other_producers() -> None
     assert dataclasses.replace(P0, unmarked=4).missing.exact == 6, "the target has records after the ledger's position"
     assert dataclasses.replace(P0, end=80).missing.exact == 0, "the known end offset is older than the position"
     assert dataclasses.replace(P0, end=None).missing == RecordCount(0, None)
+    assert dataclasses.replace(P0, end_ms=5_000).missing == RecordCount(10, None), (
+        "the source may have received more since"
+    )
+    assert dataclasses.replace(P0, end_ms=5_000, is_changed=True).missing == RecordCount(0, None)
     assert dataclasses.replace(P0, target_end=None).others is None
 
 
@@ -88,7 +93,7 @@ def test_seconds_at_risk_count_from_the_last_contact_with_an_unreachable_source(
 @pytest.mark.parametrize(
     ("unknown", "text"),
     [
-        (range(0), "1 partition, on A only: 10 records{known}"),
+        (range(0), "1 partition, on A only: {exact}10 records{known}"),
         (range(1, 3), "3 partitions, on A only: at least 10 records{known}{uncounted}: t-1, t-2"),
         (
             range(1, 8),
@@ -105,7 +110,8 @@ def test_records_on_the_source_only_are_printed_with_the_basis_of_the_number(
     write_report(out, dataclasses.replace(REPORT, source_error=error, partitions=partitions))
     known = " known to B, and those written to A since the last contact" if error else ""
     uncounted = "; not counted, because their end offsets on A are unknown"
-    assert text.format(known=known, uncounted=uncounted) in out.getvalue().splitlines()
+    exact = "at least " if error else ""
+    assert text.format(exact=exact, known=known, uncounted=uncounted) in out.getvalue().splitlines()
 
 
 def test_a_report_is_well_without_problems() -> None:
@@ -126,3 +132,19 @@ def test_the_text_lists_ranges_offsets_and_failures() -> None:
     assert "t-0: offsets 90-99" in lines
     assert "g A.t-0 70 (checkpoint) 60 50 60 segments written" in lines
     assert lines[-2:] == ["done: a success", "NOT DONE: a failure"]
+
+
+def test_many_partitions_are_one_line_for_each_topic() -> None:
+    missing = [dataclasses.replace(P0, partition=number) for number in range(COLLAPSED_ABOVE + 5)]
+    copied = [dataclasses.replace(P0, topic="u", remote_topic="A.u", partition=number, end=90) for number in range(3)]
+    out = io.StringIO()
+    write_report(out, dataclasses.replace(REPORT, source_error="", partitions=[*missing, *copied]))
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    table = lines.index("TOPIC PARTITIONS WITH MISSING MISSING BY OTHERS REMOTE")
+    assert lines[table + 1 : table + 4] == [
+        "t 55 55 550 275 A.t",
+        "u 3 0 0 15 A.u",
+        "58 partitions, on A only: 550 records",
+    ]
+    assert sum("offsets 90-99" in line for line in lines) == COLLAPSED_ABOVE
+    assert "and ranges of 5 more partitions: --topic or --json" in lines

@@ -11,6 +11,7 @@ import pytest
 
 from mm2.copy.executor.target_progress import FoundBatch, ProgressQuestion, RevivedSession, TargetProgress
 from mm2.copy.session import EndedSession, LedgerEntry, Mark, Session
+from mm2.failover.evidence import RecordCount
 from mm2.failover.partitions import partitions_of
 from mm2.kafka.structs import OffsetInfo, ProducerIdentity, TopicPartition
 
@@ -42,12 +43,17 @@ def test_records_of_the_session_before_count_as_copied(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("mm2.failover.partitions.TargetLookUp", LookUp)
     sides: Any = SimpleNamespace(
-        ledger=SimpleNamespace(entry=lambda _: entry, written_ms=lambda _: 1),
+        ledger=SimpleNamespace(entry=lambda _: entry, written_ms=lambda _: 1, notes=lambda _: notes),
         source=None,
         target=SimpleNamespace(list_offsets=lambda asked: dict.fromkeys(asked, OffsetInfo(154, -1, 5))),
         client=lambda *_: nullcontext(),
         changed_by=[],
     )
+    notes: dict[tuple[str, ...], dict[str, Any]] = {}
     (found,) = partitions_of(sides, [SOURCE])
     assert [question.ended for question in asked] == [(BEFORE,)]
-    assert (found.copied, found.target_offset, found.unmarked, found.missing.exact) == (50, 154, 4, 6)
+    assert (found.copied, found.target_offset, found.unmarked, found.missing) == (50, 154, 4, RecordCount(6, None))
+    assert (found.end, found.end_ms) == (60, 1)
+    notes |= {(): {"answered_ms": 9_000}, (SOURCE.topic,): {"ends": [75]}}
+    (found,) = partitions_of(sides, [SOURCE])
+    assert (found.end, found.end_ms, found.missing.least) == (75, 9_000, 21), "the leader has asked later"

@@ -131,6 +131,7 @@ def test_one_poll_describes_the_flow() -> None:
     assert value(seen, "mm2_flow_state", state="RUNNING") == 0
     assert value(seen, "mm2_flow_seconds_at_risk") == 4.0
     assert value(seen, "mm2_flow_records_at_risk") == 30
+    assert value(seen, "mm2_flow_records_at_risk_at_least") == 30
     assert value(seen, "mm2_flow_bytes_at_risk") is None  # unknown
     assert value(seen, "mm2_flow_cluster_up", cluster="A") == 1
     assert value(seen, "mm2_flow_cluster_up", cluster="B") == 0
@@ -219,6 +220,13 @@ def test_an_empty_process_reports_its_version() -> None:
 # -- as JSON
 
 
+def test_a_lower_bound_is_not_a_number_of_records_at_risk() -> None:
+    flow = dataclasses.replace(FLOW, risk=Risk(4.0, None, None, 30))
+    seen = samples(snapshot=dataclasses.replace(SNAPSHOT, flows=(flow,)))
+    assert value(seen, "mm2_flow_records_at_risk") is None
+    assert value(seen, "mm2_flow_records_at_risk_at_least") == 30
+
+
 def test_the_json_of_a_flow_has_counts_instead_of_lists() -> None:
     document = json.loads(json.dumps(flow_json(FLOW)))
     assert (document["name"], document["state"], document["partitions"], document["groups"]) == (
@@ -228,7 +236,7 @@ def test_the_json_of_a_flow_has_counts_instead_of_lists() -> None:
         2,
     )
     assert document["states"] == {"RUNNING": 2, "CORRUPT": 1}
-    assert document["risk"] == {"seconds": 4.0, "records": 30, "bytes": None}
+    assert document["risk"] == {"seconds": 4.0, "records": 30, "bytes": None, "records_at_least": None}
 
 
 def test_partitions_are_filtered_sorted_and_paged() -> None:

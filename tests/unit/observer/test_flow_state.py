@@ -49,17 +49,27 @@ def like(inputs: FlowInputs = HEALTHY, **changes: object) -> FlowInputs:
         (
             like(BEHIND, source_error="timed out", source_error_since_ms=NOON_MS),
             FlowState.DEGRADED,
-            "A has not answered since 22:13:20 UTC. If it died then, you lost 4.2 seconds, 3,400 records.",
+            "A has not answered since 2023-11-14 22:13:20 UTC. If it died then, you lost 4.2 seconds, 3,400 records.",
         ),
         (
             like(source_error="timed out", source_error_since_ms=NOON_MS),
             FlowState.DEGRADED,
-            "A has not answered since 22:13:20 UTC. If it died then, you lost nothing.",
+            "A has not answered since 2023-11-14 22:13:20 UTC. If it died then, you lost nothing.",
+        ),
+        (
+            like(risk=Risk(4.2, None, 9, 3400), source_error="timed out", source_error_since_ms=NOON_MS),
+            FlowState.DEGRADED,
+            "A has not answered since 2023-11-14 22:13:20 UTC. If it died then, you lost 4.2 seconds, at least 3,400 records.",
+        ),
+        (
+            like(risk=Risk(0.0, None, 0, 0), source_error="timed out"),
+            FlowState.DEGRADED,
+            "A does not answer. If it died then, you lost no record that is known here.",
         ),
         (
             like(BEHIND, target_error="timed out", target_error_since_ms=NOON_MS),
             FlowState.DEGRADED,
-            "If A dies now you lose 4.2 seconds, 3,400 records. B has not answered since 22:13:20 UTC.",
+            "If A dies now you lose 4.2 seconds, 3,400 records. B has not answered since 2023-11-14 22:13:20 UTC.",
         ),
         (
             like(BEHIND, idle_reason="all tasks have failed: ConnectError: no."),

@@ -156,7 +156,43 @@ def test_records_do_not_age_while_the_source_is_unreachable(env: Environment) ->
 def test_without_the_source_the_ledgers_end_offset_counts(env: Environment) -> None:
     env.ends = {}
     env.entry(T0, 10, 10, end=15)
-    assert env.refresh(ends_at_s=0.0).risk.records == 5
+    risk = env.refresh(ends_at_s=0.0).risk
+    assert (risk.records, risk.records_at_least) == (None, 5), "the source has not been asked yet"
+
+
+def test_a_silent_source_has_at_least_the_records_that_are_known(env: Environment) -> None:
+    """Given a running, a paused and a blocked partition whose entries are old, and newer end offsets in the ledger's notes."""
+    pause = pause_record("t", 1, Pause("ann@ops1", 1, ""))
+    env.ledger.apply(pause.key, pause.value)
+    env.more["pauses"] = env.ledger.pauses()
+    blocked = TopicPartition("t", 2)
+    env.more["tasks"][blocked] = 0
+    env.entry(blocked, 30, 30, condition=PartitionCondition("TOO_LARGE", "too large", 30, 1), end=31)
+    env.ends = {}
+    silent: dict[str, Any] = {
+        "ends_at_s": 0.0,
+        "silent": "A does not answer: refused",
+        "silent_since_ms": NOW_MS - 5_000,
+    }
+    seen = env.refresh(**silent, noted={T0: 10, T1: 70, blocked: 130})
+    assert (seen.risk.records, seen.risk.records_at_least) == (None, 150)
+    assert [(view.state, view.since_ms, view.lag_records) for view in seen.views] == [
+        (PartitionState.UNREACHABLE, NOW_MS - 5_000, 0),
+        (PartitionState.PAUSED, 1, 50),
+        (PartitionState.TOO_LARGE, 1, 100),
+    ]
+    assert seen.views[0].reason == "A does not answer: refused"
+
+
+def test_an_end_offset_that_is_not_the_current_one_makes_the_sum_a_lower_bound(env: Environment) -> None:
+    env.refresh()
+    env.ends[T1] = 25
+    exact, without = (
+        env.refresh().risk,
+        env.refresh(missing={T0: BrokerFailure(5, "LEADER_NOT_AVAILABLE", "no leader", True)}).risk,
+    )
+    assert (exact.records, exact.records_at_least) == (5, 5)
+    assert (without.records, without.records_at_least) == (None, 5)
 
 
 def test_the_copier_of_this_process_is_newer_than_the_ledger(env: Environment) -> None:
@@ -263,9 +299,10 @@ def test_partitions_that_have_not_started_are_distinguished(env: Environment) ->
     env.more["tasks"][tp] = 0
     env.ends[tp] = 1000
     seen = env.refresh()
-    assert (seen.unbegun, seen.risk.records, seen.risk.seconds) == (1, 0, None)
+    assert (seen.unbegun, seen.risk.records, seen.risk.records_at_least, seen.risk.seconds) == (1, None, 0, None)
     env.ends[tp] = 0
-    assert env.refresh().unbegun == 0
+    seen = env.refresh()
+    assert (seen.unbegun, seen.risk.records) == (0, 0)
 
 
 def test_rates_follow_the_records(env: Environment) -> None:

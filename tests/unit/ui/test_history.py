@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mm2.observer.views import FlowState, FlowView, HeartbeatView, Latency, Risk, Snapshot
 from mm2.ui.history import BEATS, STEP_MS, History, heartbeat_of, quantile
@@ -78,6 +79,9 @@ def test_copied_heartbeats_take_precedence_over_written_ones() -> None:
     assert heartbeat_of(flow(beats=[written, older, copied, passing])) is copied
     assert heartbeat_of(flow(beats=[written, passing])) is written
     assert heartbeat_of(flow()) is None
+    silent = replace(flow(beats=[written, copied]), source_error="A does not answer")
+    assert heartbeat_of(silent) is copied
+    assert heartbeat_of(replace(silent, heartbeats=(written,))) is None, "the worker writes it without the source"
 
 
 def test_quantiles() -> None:

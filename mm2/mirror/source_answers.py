@@ -1,0 +1,97 @@
+"""The last end offsets of the source and when it answered, as notes in the flow's ledger.
+
+A partition's ledger entry has the end offset of its last Fetch, so it is as old as the pause or the error that blocks the partition.
+When the source has died, only these notes show how much of such a partition is not on the target, and how long the source has
+been silent. The leader of the flow writes them: one note with the time, and one for each topic whose end offsets have changed.
+
+  {"note":["source"]}            {"answered_ms":1700000000000}
+  {"note":["source","orders"]}   {"ends":[1200,50,-1]}; by partition, -1: not known
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mm2.copy.ledger import Ledger, note_record
+from mm2.kafka.admin import Admin
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.producer import Producer
+from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
+from mm2.mirror.discovery import vanished
+
+SOURCE_NOTE: Final = "source"
+#: How often the leader asks. The figures of a source that has died are as old as this.
+EVERY_S: Final = 5.0
+_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAnswers:
+    """The end offsets of the source's partitions as of ``answered_ms``; None: no note."""
+
+    answered_ms: int | None = None
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+def source_answers(ledger: Ledger) -> SourceAnswers:
+    """The notes of a ledger. Unreadable ones are ignored."""
+    answered_ms: int | None = None
+    ends: dict[TopicPartition, int] = {}
+    for name, value in ledger.notes(SOURCE_NOTE).items():
+        if not name:
+            answered_ms = _number(value.get("answered_ms"))
+        elif len(name) == 1 and isinstance(value.get("ends"), list):
+            found = {TopicPartition(name[0], index): _number(end) for index, end in enumerate(value["ends"])}
+            ends.update({tp: end for tp, end in found.items() if end is not None})
+    return SourceAnswers(answered_ms, ends if answered_ms is not None else {})
+
+
+class AnswerNotes:
+    """Asks the source, and writes the notes. Used by one thread."""
+
+    def __init__(self, source: Admin, ledger: Producer, topic: str) -> None:
+        """``topic`` is the ledger, which ``ledger`` writes."""
+        self._source = source
+        self._ledger = ledger
+        self._topic = topic
+        self._written: dict[str, list[int]] = {}
+
+    def update(self, partitions: Sequence[TopicPartition]) -> bool:
+        """Write what has changed, and the time. False: there is no ledger yet. Raises KafkaFailure."""
+        now_ms = time.time_ns() // 1_000_000  # before the request: what is written meanwhile may not be in the answer
+        topics = self._ends(partitions)
+        changed = {topic: ends for topic, ends in topics.items() if self._written.get(topic) != ends}
+        records = [note_record(SOURCE_NOTE, [topic], {"ends": ends}) for topic, ends in changed.items()]
+        records += [note_record(SOURCE_NOTE, [topic], None) for topic in self._written.keys() - topics.keys()]
+        records.append(note_record(SOURCE_NOTE, [], {"answered_ms": now_ms}))
+        try:
+            self._ledger.send(self._topic, records, 0, timeout_s=_TIMEOUT_S)
+        except BrokerFailure as failure:
+            if vanished(failure):
+                return False  # it is created by another job of the connector
+            raise
+        self._written = topics
+        return True
+
+    def _ends(self, partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
+        """The end offsets by topic. Raises KafkaFailure if none is known because brokers do not answer."""
+        self._source.cluster.preflight(_TIMEOUT_S)
+        answers = self._source.list_offsets(dict.fromkeys(partitions, LATEST), timeout_s=_TIMEOUT_S)
+        silent = [
+            one for one in answers.values() if isinstance(one, KafkaFailure) and not isinstance(one, BrokerFailure)
+        ]
+        if silent and len(silent) == len(answers):
+            raise silent[0]
+        topics: dict[str, list[int]] = {}
+        for tp in sorted(answers):
+            ends, answer = topics.setdefault(tp.topic, []), answers[tp]
+            ends += [-1] * (tp.partition - len(ends))
+            ends.append(answer.offset if isinstance(answer, OffsetInfo) else -1)
+        return topics
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,0 +1,85 @@
+"""Builds the views of a flow's consumer groups from their offsets on both clusters. No I/O."""
+
+from __future__ import annotations
+
+from mm2.copy.ledger import Ledger
+from mm2.kafka.structs import TopicPartition
+from mm2.observer.polls import PolledGroups
+from mm2.observer.views import GroupView, PartitionView
+from mm2.reasons import MoveCode
+
+
+def group_views(
+    seen: PolledGroups, ledger: Ledger | None, partitions: tuple[PartitionView, ...]
+) -> tuple[GroupView, ...]:
+    """One row per group and source partition that has a checkpoint or a reason."""
+    upstream = {(one.remote_topic, one.partition): one.topic for one in partitions if one.remote_topic}
+    known = {(one.topic, one.partition): one for one in partitions}
+    reasons = {} if ledger is None else ledger.group_reasons()
+    rows: list[GroupView] = []
+    for group in sorted({*seen.checkpoints, *reasons}):
+        checkpoints, why = seen.checkpoints.get(group, {}), reasons.get(group, {})
+        of_source, of_target = seen.source.get(group, {}), seen.target.get(group, {})
+        places: set[tuple[str, int]] = set()
+        for tp in (*checkpoints, *why):
+            places.add((upstream.get((tp.topic, tp.partition), tp.topic), tp.partition))
+        for topic, partition in sorted(places):
+            view = known.get((topic, partition))
+            there = "" if view is None else view.remote_topic
+            here, beyond = TopicPartition(topic, partition), TopicPartition(there, partition)
+            checkpoint, committed, written = checkpoints.get(beyond), of_source.get(here), of_target.get(beyond)
+            missing = why.get(here) or why.get(beyond)
+            source_offset = None if committed is None else committed.offset
+            translated = None if checkpoint is None else checkpoint.downstream_offset
+            target_offset = None if written is None else written.offset
+            moved, records = _if_moved(translated, target_offset, is_read=group in seen.target)
+            rows.append(
+                GroupView(
+                    group,
+                    topic,
+                    partition,
+                    there,
+                    source_offset,
+                    translated,
+                    target_offset,
+                    "" if missing is None else missing.message,
+                    None if missing is None else missing.code,
+                    None if view is None else _lag(view.source_end, source_offset),
+                    None if view is None else _lag(view.target_offset, target_offset),
+                    moved,
+                    records,
+                )
+            )
+    return tuple(rows)
+
+
+def _lag(end: int | None, offset: int | None) -> int | None:
+    return None if end is None or offset is None else max(0, end - offset)
+
+
+def _if_moved(
+    translated: int | None, target_offset: int | None, *, is_read: bool
+) -> tuple[MoveCode | None, int | None]:
+    """What the group would do on the target now, and with how many records; None: its offsets there are not known."""
+    if not is_read:
+        return None, None
+    if target_offset is None:
+        return MoveCode.NO_OFFSET, None
+    if translated is None:
+        return MoveCode.UNTRANSLATED, None
+    if target_offset < translated:
+        return MoveCode.READS_AGAIN, translated - target_offset
+    return (MoveCode.CONTINUES, 0) if target_offset == translated else (MoveCode.AHEAD, target_offset - translated)
+
+
+def if_moved(view: GroupView) -> str:
+    """What the group would do, in words; "" if not known."""
+    records = f"{view.if_moved_records or 0:,} record{'' if view.if_moved_records == 1 else 's'}"
+    return {
+        None: "",
+        MoveCode.CONTINUES: "continues at the translated offset",
+        MoveCode.READS_AGAIN: f"reads {records} again that are before its translated offset",
+        MoveCode.AHEAD: f"starts {records} after its translated offset",
+        MoveCode.UNTRANSLATED: "starts at the committed offset, which cannot be compared",
+        MoveCode.NO_OFFSET: "starts as its auto.offset.reset specifies",
+    }[view.if_moved]

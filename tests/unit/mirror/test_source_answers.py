@@ -1,0 +1,35 @@
+"""The notes about the last answers of the source."""
+
+from __future__ import annotations
+
+import pytest
+
+from mm2.copy.ledger import Ledger, note_record
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.source_answers import SOURCE_NOTE, SourceAnswers, source_answers
+
+
+def ledger_of(*notes: tuple[list[str], dict[str, object]]) -> Ledger:
+    ledger = Ledger()
+    for name, value in notes:
+        row = note_record(SOURCE_NOTE, name, value)
+        ledger.apply(row.key, row.value)
+    return ledger
+
+
+def test_the_ends_of_partitions_are_as_of_the_last_answer() -> None:
+    ledger = ledger_of(
+        ([], {"answered_ms": 5}), (["t"], {"ends": [7, -1, 0]}), (["u"], {"ends": [3]}), ([], {"answered_ms": 9})
+    )
+    ends = {TopicPartition("t", 0): 7, TopicPartition("t", 2): 0, TopicPartition("u", 0): 3}
+    assert source_answers(ledger) == SourceAnswers(9, ends)
+
+
+@pytest.mark.parametrize("value", [{}, {"answered_ms": "noon"}, {"answered_ms": True}, {"answered_ms": -1}])
+def test_without_a_readable_time_nothing_is_known(value: dict[str, object]) -> None:
+    assert source_answers(ledger_of(([], value), (["t"], {"ends": [7]}))) == SourceAnswers()
+
+
+def test_unreadable_ends_are_unknown() -> None:
+    ledger = ledger_of(([], {"answered_ms": 9}), (["t"], {"ends": 7}), (["u"], {"ends": ["x", None, 4]}))
+    assert source_answers(ledger).ends == {TopicPartition("u", 2): 4}
