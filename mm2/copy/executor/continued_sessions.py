@@ -26,7 +26,7 @@ from mm2.copy.executor.target_progress import (
     TargetLookUp,
     TargetProgress,
 )
-from mm2.copy.session import LedgerEntry, Session
+from mm2.copy.session import LedgerEntry, Mark, Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
@@ -101,7 +101,7 @@ class ContinuedSessions:
             outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
             self._sink.end_pause(outbox)
 
-        cursor.begin(mark, skip=skip, skip_base=base)
+        cursor.begin(mark, skip=skip, skip_base=base, is_clean=progress is None)
         if skip:
             self._log.info("skipping records that a predecessor copied", partition=str(cursor.partition), records=skip)
         if progress is None:
@@ -138,7 +138,10 @@ class ContinuedSessions:
                     is_left = cursor.is_elsewhere or not self._spec.with_sessions
                     if is_left and not _is_settled(found, tp, answer):
                         continue
-                    self._take_over(cursor, entry, answer, positions)
+                    if cursor.gaps is not None:
+                        await self._take_over_preserved(cursor, entry, answer, positions)
+                    else:
+                        self._take_over(cursor, entry, answer, positions)
                 elif isinstance(answer, InconsistentTarget):
                     cursor.fail(PartitionState.INCONSISTENT, str(answer))
                 elif self._is_refused(entry, answer, refused_since):
@@ -169,6 +172,37 @@ class ContinuedSessions:
             self._copy_at_least_once(cursor, entry, why, positions)
         else:
             self._continue_after_look_up(cursor, entry, progress)
+
+    async def _take_over_preserved(
+        self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress, positions: dict[TopicPartition, int | None]
+    ) -> None:
+        """Continue a session at the end of the target, where offsets are preserved: all before it is there.
+
+        A new one opens where the target has lost records, or under other rules.
+        """
+        session, mark, end = entry.session, entry.mark, progress.end
+        is_lost = progress.records < mark.records or end < mark.target
+        if session is None or is_lost or self._sessions.is_to_end(entry) or progress.revived is not None:
+            if is_lost:
+                cursor.window.trail.target_cut(end)
+            self._sessions.forget_ended(cursor.partition)
+            positions[cursor.partition] = end
+            return
+        try:
+            own = {session.producer, *(ended.producer for ended in session.after)}
+            offset = await self._call(self._look_up.foreign_offset, entry.target, mark.target, end, own)
+        except KafkaFailure as error:
+            self._log.info("target log could not be read", partition=str(entry.target), error=str(error))
+            offset = -1
+        if offset >= 0:
+            self._losses.target_diverged(cursor, offset)
+            return
+        for batch in progress.batches:
+            cursor.window.trail.copied(batch.offset, batch.offset, batch.records)
+        there = Mark(end, end, progress.records)
+        self.continue_session(
+            cursor, entry.replace(mark=there), TargetProgress(progress.records, end, progress.leader_epoch)
+        )
 
     def _copy_at_least_once(
         self, cursor: Cursor, entry: LedgerEntry, why: str, positions: dict[TopicPartition, int | None]
