@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -38,6 +38,10 @@ FILLING_RETENTION_MS: Final = str((1 << 63) - 2)
 _POLICY_KEY: Final = "cleanup.policy"
 _RETENTION_KEY: Final = "retention.ms"
 _DELETED_EVERY: Final = 64
+_FILLERS_PER_S: Final = 10_000_000
+_FILLER_BYTES: Final = 0.85
+_MARKERS_PER_S: Final = 20_000
+_MARKER_BYTES: Final = 78
 _TIMEOUT_S: Final = 60.0
 _RETRY_S: Final = 1.0
 _READ_MS: Final = 1_000
@@ -61,6 +65,56 @@ def gap_state(source_start: int, target_start: int, target_end: int, *, has_fill
     if target_start == target_end or not has_fillers:
         return GapState.READY
     return GapState.FILL if target_end <= source_start else GapState.OVERFILLED
+
+
+class PlannedGap(NamedTuple):
+    """Target offsets ``first .. after-1`` that are filled before copying begins. ``error``: why it does not begin."""
+
+    target: TopicPartition
+    first: int
+    after: int
+    error: str = ""
+
+    @property
+    def details(self) -> dict[str, str]:
+        """How it is filled, and about how long this takes."""
+        offsets = self.after - self.first
+        fillers = not self.first and self.after >= LEAST_FILLED
+        rate, size = (_FILLERS_PER_S, _FILLER_BYTES) if fillers else (_MARKERS_PER_S, _MARKER_BYTES)
+        return {
+            "offsets": f"{self.first}..{self.after - 1}",
+            "by": "filler records, which are deleted" if fillers else "transaction markers",
+            "seconds": f"about {max(1, round(offsets / rate))}",
+            "bytes": f"about {max(1, round(offsets * size))}",
+        }
+
+
+def planned_gaps(
+    source_admin: Admin,
+    target_admin: Admin,
+    targets: Mapping[TopicPartition, TopicPartition],
+    existing: Collection[str],
+) -> list[PlannedGap]:
+    """What has to be filled for source partitions with preserved offsets, by ``targets``. ``existing`` are remote topics.
+
+    Partitions whose offsets cannot be read are left out.
+    """
+    starts = source_admin.list_offsets(dict.fromkeys(targets, EARLIEST))
+    source_ends = source_admin.list_offsets(dict.fromkeys(targets, LATEST))
+    there = [target for target in targets.values() if target.topic in existing]
+    ends = target_admin.list_offsets(dict.fromkeys(there, LATEST)) if there else {}
+    found = []
+    for tp, target in targets.items():
+        start, source_end, end = starts[tp], source_ends[tp], ends.get(target)
+        if not (isinstance(start, OffsetInfo) and isinstance(source_end, OffsetInfo)):
+            continue
+        at = end.offset if isinstance(end, OffsetInfo) else 0
+        if at > source_end.offset:
+            error = f"it ends at offset {at}, after {tp}, which ends at {source_end.offset}; delete the remote topic"
+            found.append(PlannedGap(target, at, at, error))
+        elif at < start.offset:
+            found.append(PlannedGap(target, at, start.offset))
+    return found
 
 
 class LeadingGaps:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.integration.copy_flow import create, end_offset, producer_of, read
+from tests.integration.docs_blocks import ROOT
 from tests.integration.mirror_flow import commit, committed
 from tests.integration.mirror_process import MirrorProcess, config_of, ends, grow, partitions_of, write_config
 
@@ -24,6 +28,16 @@ FIRST = 2_500_000
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, LocalKafka]]:
     with start_pair(tmp_path_factory.mktemp("preserved")) as brokers:
         yield brokers
+
+
+def mm2(*arguments: str) -> str:
+    """The output of a command that succeeds."""
+    command = [sys.executable, "-P", "-m", "mm2.cli.mm2", *arguments]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def write(broker: LocalKafka, topic: str, partition: int, first: int, count: int) -> None:
@@ -74,6 +88,8 @@ def test_a_flow_keeps_the_offsets_of_trimmed_growing_topics_and_of_groups(
     }
     file = write_config(tmp_path / "mm2.properties", props)
     commit(source, "shop", {("orders", 0): FIRST + 150, ("orders", 1): 100})
+    planned = mm2("plan", str(file))
+    assert f"fill offsets A.orders-0: offsets=0..{FIRST - 1}, by=filler records, which are deleted" in planned
     first = MirrorProcess(file, tmp_path / "first.log")
     try:
         first.await_log("Filling offsets before the first record.")
@@ -94,5 +110,6 @@ def test_a_flow_keeps_the_offsets_of_trimmed_growing_topics_and_of_groups(
         process.eventually(lambda: committed(target, "shop", "A.orders", 1) == 100)
         for partition in range(3):
             assert read(target, "A.orders", partition) == read(source, "orders", partition)
+        assert "equal. 350 records of 3 partitions" in mm2("verify", str(file), "A->B", "--topic", "orders")
     finally:
         process.clean_up()

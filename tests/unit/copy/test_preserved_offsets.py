@@ -17,9 +17,11 @@ from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.preserved_starts import PartitionEnds, PreservedStart, start_at
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.markers import FIRST_PRODUCER_ID, SPAN, Marker, is_ours, marker_at, next_generation
+from mm2.copy.session import Mark
 from mm2.kafka.records.batch import read_header
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
+from tests.unit.copy.batches import Bench, batch, holed, marker
 
 TP = TopicPartition("A.t", 0)
 #: `MM2_HISTORIES=1000000 pytest tests/unit/copy/test_preserved_offsets.py -k histories` is the long run.
@@ -43,13 +45,13 @@ class Broker:
     sequence: int = 0
     epochs: dict[int, tuple[int, int]] = field(default_factory=dict)
 
-    def produce(self, batch: Data, sequence: int) -> int:
+    def produce(self, one: Data, sequence: int) -> int:
         """The base offset; -1 for a batch that is rejected, or is there already."""
         if sequence != self.sequence:
             return -1
-        self.sequence += batch.records
+        self.sequence += one.records
         base = len(self.log)
-        self.log += range(batch.first, batch.first + batch.records)
+        self.log += range(one.first, one.first + one.records)
         return base
 
     def append(self, markers: list[Marker]) -> bool:
@@ -74,7 +76,7 @@ class Source:
 
     @property
     def records(self) -> list[int]:
-        return [offset for batch in self.batches for offset in range(batch.first, batch.first + batch.records)]
+        return [offset for one in self.batches for offset in range(one.first, one.first + one.records)]
 
     def expected(self) -> list[int | None]:
         there = set(self.records)
@@ -106,8 +108,8 @@ class Writer:
         self.queue = GapQueue(self.outbox, self._put, self._request, lambda _gap: None)
         self.queue.begin(is_clean=not self.late)
         start = len(self.broker.log)
-        for batch in self.source.batches:
-            rest = Data(max(batch.first, start), batch.first + batch.records - max(batch.first, start))
+        for one in self.source.batches:
+            rest = Data(max(one.first, start), one.first + one.records - max(one.first, start))
             if rest.records <= 0:
                 continue
             if rest.first > start:
@@ -117,8 +119,8 @@ class Writer:
         if start < self.source.end:
             self.queue.fill(SourceRange(start, self.source.end))
 
-    def _put(self, outbox: Outbox, batch: OutgoingBatch) -> None:
-        outbox.queue.append(batch)
+    def _put(self, outbox: Outbox, one: OutgoingBatch) -> None:
+        outbox.queue.append(one)
 
     def _request(self) -> None:
         self.requested += 1
@@ -130,8 +132,8 @@ class Writer:
         arrive later.
         """
         if self.outbox.queue:
-            batch = self.outbox.queue[0]
-            data = Data(batch.header.base_offset, batch.count)
+            one = self.outbox.queue[0]
+            data = Data(one.header.base_offset, one.count)
             if lost and not applied:
                 return False
             base = self.broker.produce(data, self.sequences[data.first])
@@ -171,8 +173,8 @@ class Writer:
 
 def outgoing(data: Data) -> OutgoingBatch:
     records = [Record(None, b"", (), 0) for _ in range(data.records)]
-    batch = encode_batch(records, base_offset=data.first)
-    return OutgoingBatch(memoryview(batch), read_header(batch), lambda _base: None)
+    one = encode_batch(records, base_offset=data.first)
+    return OutgoingBatch(memoryview(one), read_header(one), lambda _base: None)
 
 
 @st.composite
@@ -259,9 +261,9 @@ def test_batches_wait_for_the_gaps_before_them() -> None:
     done: list[tuple[int, int]] = []
     outbox = Outbox(TP, ProducerIdentity(1, 0))
 
-    def put(_outbox: Outbox, batch: OutgoingBatch) -> None:
-        outbox.queue.append(batch)
-        sent.append(batch.header.base_offset)
+    def put(_outbox: Outbox, one: OutgoingBatch) -> None:
+        outbox.queue.append(one)
+        sent.append(one.header.base_offset)
 
     requests: list[int] = []
     queue = GapQueue(outbox, put, lambda: requests.append(1), lambda gap: done.append((gap.first, gap.next_offset)))
@@ -285,7 +287,7 @@ def test_batches_wait_for_the_gaps_before_them() -> None:
 def test_a_batch_that_is_left_out_becomes_a_gap_before_what_was_queued() -> None:
     sent: deque[int] = deque()
     outbox = Outbox(TP, ProducerIdentity(1, 0))
-    queue = GapQueue(outbox, lambda _o, batch: sent.append(batch.header.base_offset), lambda: None, lambda _gap: None)
+    queue = GapQueue(outbox, lambda _o, one: sent.append(one.header.base_offset), lambda: None, lambda _gap: None)
     outbox.queue.append(outgoing(Data(3, 2)))
     queue.fill_first(SourceRange(0, 3))
     assert queue.next_gap == (0, 3)
@@ -316,3 +318,76 @@ def test_a_stop_keeps_only_what_is_being_filled() -> None:
 def test_runs_are_records_with_consecutive_offsets() -> None:
     records = [Record(None, b"", (), 0, offset) for offset in (1, 2, 5, 7, 8)]
     assert [[record.offset for record in run] for run in runs(records)] == [[1, 2], [5], [7, 8]]
+
+
+# -- the cursor ------------------------------------------------------------------------------------------------------------
+
+
+class Preserving(Bench):
+    """A cursor with preserved offsets, before a target log that grows by what it sends and fills."""
+
+    def __init__(self, offset: int = 0) -> None:
+        super().__init__(offset, target=offset)
+        self.end = offset
+        window = self.cursor.window
+        self.queue = GapQueue(self.outbox, self.owner.put, lambda: None, window.done)
+        self.queue.begin(is_clean=True)
+        self.cursor.gaps, window.is_preserved = self.queue, True
+
+    def settle(self) -> None:
+        """The target takes everything, in order."""
+        while self.outbox.queue or self.queue.is_filling:
+            if self.outbox.queue:
+                first = self.end
+                self.end += sum(one.count for one in self.outbox.queue)
+                self.ack(first)
+                self.queue.advance()
+            else:
+                self.end = self.queue.next_gap[1]
+                self.queue.filled(self.end)
+
+
+def test_holes_within_a_batch_are_filled_between_its_runs() -> None:
+    bench = Preserving()
+    bench.fetch(holed(0, 9, [2, 3, 7]))
+    bench.settle()
+    assert bench.keys() == [[b"k002", b"k003"], [b"k007"]]
+    assert bench.cursor.window.mark == Mark(10, 10, 3)
+    assert bench.gaps == {"compacted": 7}
+    assert [(first, base) for first, _, base, _ in bench.owner.acks] == [(2, 2), (7, 7)]
+
+
+def test_the_marker_at_the_end_of_the_source_is_filled_at_once() -> None:
+    bench = Preserving()
+    bench.fetch(batch(0, 3), marker(3, 1))
+    bench.settle()
+    assert (bench.end, bench.cursor.window.mark) == (4, Mark(4, 4, 3))
+    assert bench.gaps == {"control": 1}
+
+
+def test_a_batch_at_another_offset_stops_the_position() -> None:
+    bench = Preserving()
+    bench.fetch(batch(0, 3))
+    bench.ack(1)
+    assert bench.owner.calls == [("misplaced", 0, 1)]
+    assert bench.cursor.window.position == 0
+
+
+def test_offsets_before_the_start_of_the_copy_are_filled_and_not_counted() -> None:
+    bench = Preserving()
+    bench.cursor.lead_in(FILLED_AT_ONCE + 5)
+    assert bench.queue.next_gap == (0, FILLED_AT_ONCE)
+    bench.fetch(batch(FILLED_AT_ONCE + 5, 2))
+    bench.settle()
+    assert bench.cursor.window.mark == Mark(FILLED_AT_ONCE + 7, FILLED_AT_ONCE + 7, 2)
+    assert bench.gaps == {}
+
+
+def test_a_record_in_the_dead_letter_topic_leaves_its_offset() -> None:
+    bench = Preserving()
+    bench.fetch_each(batch(0, 1), batch(1, 1), batch(2, 1))
+    entry = bench.cursor.window.entries[0]
+    bench.cursor.quarantine(entry, "quarantined")
+    bench.settle()
+    assert (bench.end, bench.cursor.window.mark) == (3, Mark(3, 3, 2))
+    assert bench.gaps == {"quarantined": 1}

@@ -8,7 +8,8 @@ from mm2.config.configdef import ConfigException
 from mm2.kafka.filler import filler_batch, is_filler
 from mm2.kafka.records.batch import BatchView, read_header
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
-from mm2.mirror.leading_gaps import LEAST_FILLED, GapState, gap_state
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.leading_gaps import LEAST_FILLED, GapState, PlannedGap, gap_state
 from mm2.mirror.preserved_offsets import PreservedOffsets, check_preserved_offsets, refuse_transactions
 
 
@@ -62,6 +63,22 @@ def test_the_offsets_show_what_a_partition_needs(
     source_start: int, target_start: int, target_end: int, has_fillers: bool, expected: GapState
 ) -> None:
     assert gap_state(source_start, target_start, target_end, has_fillers=has_fillers) == expected
+
+
+def test_a_plan_tells_how_gaps_are_filled() -> None:
+    target = TopicPartition("A.orders", 0)
+    assert PlannedGap(target, 0, 20_000_000).details == {
+        "offsets": "0..19999999",
+        "by": "filler records, which are deleted",
+        "seconds": "about 2",
+        "bytes": "about 17000000",
+    }
+    assert PlannedGap(target, 7, 107).details == {
+        "offsets": "7..106",
+        "by": "transaction markers",
+        "seconds": "about 1",
+        "bytes": "about 7800",
+    }
 
 
 def test_a_filler_batch_has_empty_records_and_is_recognized() -> None:
