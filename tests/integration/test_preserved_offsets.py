@@ -16,14 +16,19 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
 from mm2.copy.driver.engine import CopyEngine, CopyJob
+from mm2.copy.executor.positions import offset_key
 from mm2.copy.spec import CopySpec
+from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import (
+    CONNECTOR,
     Flow,
     Traffic,
+    admin_of,
     alter,
+    create,
     delete_before,
     end_offset,
     producer_of,
@@ -204,6 +209,29 @@ def test_another_writer_stops_the_partition_with_the_first_divergent_offset(flow
     with flow.copying(spec) as job:
         wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
     assert end_offset(flow.target, remote) == end
+
+
+def test_after_a_reset_a_recreated_remote_topic_is_copied_with_the_same_offsets(flow: Flow) -> None:
+    topic = flow.topic()
+    remote = flow.remote(topic)
+    write(flow.source, topic, numbered(0, 20))
+    spec = preserving(flow, topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        write(flow.target, remote, [Record(b"foreign", b"x")])
+        transactions(flow.source, topic, 1)
+        wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
+    for done in admin_of(flow.target).delete_topics([remote]).values():
+        done.result(30)
+    wait_until(lambda: remote not in admin_of(flow.target).list_topics(timeout=30).topics)
+    create(flow.target, remote, retention__ms="-1")
+    key = offset_key(CONNECTOR, "A", TopicPartition(topic, 0))
+    reset = producer_of(flow.target)
+    reset.produce(flow.offsets_topic, None, key, partition_for(key, 5))
+    assert reset.flush(30) == 0
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    assert_same(flow, topic)
 
 
 def test_a_remote_topic_with_other_records_is_not_written_to(flow: Flow) -> None:

@@ -99,7 +99,8 @@ class Opening:
             if start.committed is None and start.position is not None:
                 ways.named[tp] = start.position
             else:
-                ways.positions[tp] = start.position
+                # Where offsets are preserved, the target shows what was copied. If it is empty, nothing was.
+                ways.positions[tp] = start.position if cursor.gaps is None else None
             return
         if not confirmed and self._has_another_target(entry):
             ways.renamed[tp] = start
