@@ -30,7 +30,7 @@ from bench.errors import BenchFailed  # noqa: E402
 from bench.event import FOUR, THREE, Event, Result  # noqa: E402
 from bench.goals import BEYOND, EVENTS, MANY, TABLE, quick  # noqa: E402
 from bench.idle import Idleness  # noqa: E402
-from bench.latency import Traffic  # noqa: E402
+from bench.latency import PARTITIONS, Traffic  # noqa: E402
 from bench.perform import Hall, load, only, perform  # noqa: E402
 from bench.shapes import SHAPES, Shape  # noqa: E402
 from bench.venue import open_venue  # noqa: E402
@@ -112,7 +112,7 @@ def _parser() -> Any:
     parser.add_argument("--rtt", type=int, default=0, metavar="MS", help="round trip to the target")
     parser.add_argument("--rate", type=int, default=1000, help="of --latency, records/s (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=1.0, help="of --latency (default: %(default)s)")
-    parser.add_argument("--partitions", type=int, help="of --latency (default: 8)")
+    parser.add_argument("--partitions", type=int, default=PARTITIONS, help="of --latency (default: %(default)s)")
     parser.add_argument(
         "--batch-records",
         type=int,
@@ -141,11 +141,10 @@ def _parser() -> Any:
 def _event(options: Any) -> Event:
     """The event that the options describe."""
     if options.latency:
-        traffic = Traffic(options.rate, round(60 * options.minutes), cold=options.cold)
-        if options.partitions:
-            traffic = replace(traffic, partitions=options.partitions)
-        traffic = replace(traffic, batch_records=options.batch_records, tasks=options.tasks)
-        event = Event(traffic)
+        seconds = round(60 * options.minutes)
+        event = Event(
+            Traffic(options.rate, seconds, options.partitions, options.batch_records, options.tasks, options.cold)
+        )
     elif options.idle:
         event = Event(Idleness(60), contenders=(OURS, JAVA_DEFAULT))
     elif options.many:

@@ -21,6 +21,7 @@ from bench.stamps import VALUE_BYTES
 from bench.venue import Venue
 from mm2.sandbox.process import end, spawn
 
+PARTITIONS = 8
 _FOLDER = Path(__file__).resolve().parent
 _START_PATIENCE_S = 120.0
 _WARM_UP_S = 15.0
@@ -47,8 +48,6 @@ FIGURES = (
     *(P50, P99, P999, LONGEST, FLOOR_P50, FLOOR_P99, FLOOR_LONGEST, CPU_SHARE, BROKER_CPU_SHARE, FETCHES, PRODUCES),
     *(MEMORY, MISSING),
 )
-
-
 COMPARED = (P50, P99, P999, LONGEST, CPU_SHARE, BROKER_CPU_SHARE, FETCHES, PRODUCES)
 
 
@@ -62,7 +61,7 @@ class Traffic:
 
     rate: int
     seconds: int
-    partitions: int = 8
+    partitions: int = PARTITIONS
     batch_records: int = 0
     tasks: int = 0
     cold: bool = False
@@ -70,10 +69,9 @@ class Traffic:
     @property
     def name(self) -> str:
         """Also what it is called on the command line."""
-        usual = Traffic(self.rate, self.seconds)
         parts = (
             f"latency-{self.rate}",
-            f"{self.partitions}p" if self.partitions != usual.partitions else "",
+            f"{self.partitions}p" if self.partitions != PARTITIONS else "",
             f"batches-of-{self.batch_records}" if self.batch_records else "",
             f"{self.tasks}-tasks" if self.tasks else "",
             "cold" if self.cold else "",
@@ -134,12 +132,14 @@ class Line:
                 copied_since = time.monotonic()
                 if not traffic.cold:
                     time.sleep(_WARM_UP_S)  # what waited is copied, and Java's compiler has seen the work
-                requests = self._requests()
+                counted_since, requests = time.monotonic(), self._requests()
                 cpu, broker_cpu = tree_cpu_time(process.pid), self._venue.broker_cpu_time()
                 watched_since = time.monotonic()
                 seen = self._watch((topic, flow.remote_topic), traffic, place, check)
                 cpu, broker_cpu = tree_cpu_time(process.pid) - cpu, self._venue.broker_cpu_time() - broker_cpu
                 watched_s = time.monotonic() - watched_since
+                # Reading the counters takes as long both times, so the time between is that between the two calls.
+                counted_s = time.monotonic() - counted_since
                 requests = tuple(after - before for before, after in zip(requests, self._requests(), strict=True))
         except BenchFailed as exc:
             raise BenchFailed(f"{contender.title}: {exc}\n{log_tail(place)}") from exc
@@ -156,8 +156,8 @@ class Line:
             FLOOR_LONGEST: source["max"],
             CPU_SHARE: 100 * cpu.total_s / watched_s,
             BROKER_CPU_SHARE: 100 * broker_cpu.total_s / watched_s,
-            FETCHES: requests[0] / watched_s,
-            PRODUCES: requests[1] / watched_s,
+            FETCHES: requests[0] / counted_s,
+            PRODUCES: requests[1] / counted_s,
             MEMORY: memory.peak_bytes / 1e6,
             MISSING: source["records"] - target["records"],
         }

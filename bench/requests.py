@@ -10,7 +10,7 @@ _SOURCE = Path(__file__).parent / "java" / "RequestCounts.java"
 
 
 def request_counts(pid: int) -> dict[str, int]:
-    """Requests by name (`Fetch`: those of consumers) since the start of the broker with this process id.
+    """Requests by name (`Fetch`: those of consumers and followers) since the start of the broker with this process id.
 
     Raises BenchFailed when its JVM does not answer.
     """

@@ -21,8 +21,7 @@ public class RequestCounts {
             String pattern = "kafka.network:type=RequestMetrics,name=RequestsPerSec,*";
             for (ObjectName name : beans.queryNames(new ObjectName(pattern), null)) {
                 long count = (Long) beans.getAttribute(name, "Count");
-                String request = name.getKeyProperty("request");
-                counts.merge(request.equals("FetchConsumer") ? "FetchOfConsumers" : request, count, Long::sum);
+                counts.merge(name.getKeyProperty("request"), count, Long::sum);
             }
         }
         counts.forEach((request, count) -> System.out.println(request + " " + count));

@@ -19,7 +19,7 @@ from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
 from mm2.connect.rest.local_processes import Process, UntrustedFolder, processes, token_of
 from mm2.connect.tls import LISTENERS_PREFIX, client_context
-from mm2.mirror.rest import encoded, flow_path
+from mm2.mirror.flow_paths import encoded, flow_path
 
 PASSWORD_VARIABLE: Final = "MM2_REST_PASSWORD"  # noqa: S105 - its name, not a password
 TOKEN_VARIABLE: Final = "MM2_REST_TOKEN"  # noqa: S105 - its name, not a token
@@ -59,14 +59,14 @@ def add_access(parser: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Login:
+class RestLogin:
     """The credentials of requests. ``authorization`` is the header; ``local`` are the processes whose tokens may be sent."""
 
     authorization: str | None
     local: Sequence[Process] = ()
 
     @classmethod
-    def of(cls, options: Any) -> Login:
+    def of(cls, options: Any) -> RestLogin:
         """For the arguments of `add_access`. Raises CommandError, UntrustedFolder."""
         if options.user is not None:
             if PASSWORD_VARIABLE not in os.environ:
@@ -119,12 +119,12 @@ class FlowRest:
     pair: SourceAndTarget
     urls: Sequence[str]
     props: Mapping[str, str] = field(repr=False)
-    login: Login = field(repr=False)
+    login: RestLogin = field(repr=False)
 
     @classmethod
     def of(cls, options: Any, config: MirrorMakerConfig, pair: SourceAndTarget) -> FlowRest:
         """The client for the arguments of `add_access`. Raises CommandError or ConfigException."""
-        login = Login.of(options)
+        login = RestLogin.of(options)
         props = _own_tls(options) or config.rest_props()
         if options.url is not None:
             return cls(pair, [_checked(options.url)], props, login)

@@ -8,8 +8,8 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from mm2.config.rest_keys import CARDINALITY_KEY
+from mm2.mirror.flow_paths import Apps
 from mm2.mirror.maker import MirrorMaker
-from mm2.mirror.rest import Apps
 from mm2.observer.flow import WatchedFlow
 from mm2.observer.observer import Observer
 from mm2.observer.work import SOURCE_NAME

@@ -50,6 +50,18 @@ def read_text(path: Path, *, encoding: str = "latin-1") -> str:
         raise ConfigException(f"Cannot read {path}: byte {error.start} is not {encoding}.") from error
 
 
+def file_stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes with the content of a file; None while it cannot be found. The first item is the time of its last write.
+
+    Permissions are included: changing them may be all that makes an unreadable file readable.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev, found.st_mode, found.st_uid, found.st_gid)
+
+
 def _entries(text: str, source: str) -> Iterator[tuple[str, str, int]]:
     line = 1
     try:

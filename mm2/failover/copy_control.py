@@ -37,9 +37,7 @@ def stop_copying(sides: Sides, topics: Collection[str], verb: str) -> tuple[list
     if already := len(topics) - len(new):
         done.append(f"{counted(already, 'topic')} had already been promoted")
     try:
-        workers = sides.workers
-        left = _wait(sides, topics, paused=True) if workers else []
-        workers = sides.workers if left else workers
+        left, workers = _wait(sides, topics, paused=True)
     except KafkaFailure as failure:
         problems.append(f"cannot verify that the tasks of {flow} have stopped copying: {failure}")
         return done, problems
@@ -67,8 +65,7 @@ def resume_copying(sides: Sides, topics: Collection[str]) -> tuple[list[str], li
     sides.write_ledger([withdrawn(topic) for topic in known])
     done = [f"{counted(len(known), 'topic')} no longer promoted: {sides.pair} resumes copying"]
     try:
-        left = _wait(sides, known, paused=False) if sides.workers else []
-        left = left if sides.workers else []
+        left, _ = _wait(sides, known, paused=False)
     except KafkaFailure as failure:
         return done, [f"cannot verify that {sides.pair} has resumed copying: {failure}"]
     if left:
@@ -76,15 +73,16 @@ def resume_copying(sides: Sides, topics: Collection[str]) -> tuple[list[str], li
     return done, []
 
 
-def _wait(sides: Sides, topics: Collection[str], *, paused: bool) -> list[TopicPartition]:
-    """The partitions that have not reached the wanted state at the timeout, or when the last worker has left the group.
+def _wait(sides: Sides, topics: Collection[str], *, paused: bool) -> tuple[list[TopicPartition], int]:
+    """The partitions that have not reached the wanted state at the timeout, and the number of workers.
 
-    A killed worker leaves it at the end of its session only.
+    Ends when there is no worker. A killed one leaves the group at the end of its session only.
     """
+    workers = sides.workers
     since_ms = {topic: promotion.at_ms for topic, promotion in promoted(sides.ledger).items()}
-    assigned = sides.assigned()
+    assigned = sides.assigned() if workers else set()
     deadline = time.monotonic() + CONFIRM_S
-    while True:
+    while workers:
         sides.refresh()
         left = []
         for tp in sides.ledger.partitions():
@@ -93,9 +91,11 @@ def _wait(sides: Sides, topics: Collection[str], *, paused: bool) -> list[TopicP
                 continue
             if _is_paused_by(entry, since_ms.get(tp.topic)) is not paused:
                 left.append(tp)
-        if not left or time.monotonic() > deadline or not sides.workers:
-            return left
+        if not left or time.monotonic() > deadline:
+            return left, workers
         time.sleep(_POLL_S)
+        workers = sides.workers
+    return [], 0
 
 
 def _is_paused_by(entry: LedgerEntry, since_ms: int | None) -> bool:

@@ -36,7 +36,7 @@ _BUFFER_BYTES: Final = 32 << 20
 
 
 class _NotCounted(Exception):
-    """Counting ends here; the message says why."""
+    """Counting ends here; the message is the reason."""
 
 
 def source_tails(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from mm2.config.properties import load_properties
+from mm2.config.properties import file_stamp, load_properties
 
 
 class ConfigFile:
@@ -29,7 +29,7 @@ class ConfigFile:
 
         Raises UnreadableFile or ConfigException. In all cases :meth:`changed` is False until the next change.
         """
-        self._loaded = self._seen = self._stamp()
+        self._loaded = self._seen = file_stamp(self.path)
         return load_properties(self.path)
 
     def changed(self) -> bool:
@@ -40,16 +40,7 @@ class ConfigFile:
         if self._asked.is_set():
             self._asked.clear()
             return True
-        stamp, before = self._stamp(), self._seen
+        stamp, before = file_stamp(self.path), self._seen
         self._seen = stamp
         # A missing file is assumed to be about to be replaced.
         return stamp is not None and stamp != self._loaded and stamp == before
-
-    def _stamp(self) -> tuple[int, ...] | None:
-        try:
-            found = self.path.stat()
-        except OSError:
-            return None
-        # Permissions are included: changing them may be all that makes an unreadable file readable.
-        rights = (found.st_mode, found.st_uid, found.st_gid)
-        return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev, *rights)

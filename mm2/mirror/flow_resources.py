@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import urllib.parse
 from collections.abc import Mapping
@@ -34,9 +35,9 @@ from mm2.connect.rest.forwarding import Requests, RestClient
 from mm2.connect.rest.openapi import refusals
 from mm2.connect.rest.paths import path_of
 from mm2.connect.rest.settings import RestSettings
-from mm2.connect.rest.worker_resources import internal_router, loggers_router, server_info
+from mm2.connect.rest.worker_resources import HealthRules, internal_router, loggers_router, server_info
+from mm2.mirror.flow_paths import RESERVED, Apps, Failing, flow_path
 from mm2.mirror.redaction import RedactedHerder
-from mm2.mirror.rest import RESERVED, Apps, Failing, flow_path
 
 _FLOWS: Final = "flows"
 _INTERNAL: Final = re.compile(r"/connectors/[^/]+/(tasks|fence)")
@@ -96,7 +97,12 @@ class FlowResources:
         for pair, herder in herders.items():
             if before.get(pair) is not herder:
                 shown = cast(Herder, RedactedHerder(herder))
-                routers = herder_routers(shown, self.requests, self._settings, internal=self._internal)
+                health = HealthRules(
+                    self._settings.limits.health_timeout_s,
+                    Role.METRICS,  # without credentials, /health is enough, and which flows exist is not shown
+                    functools.partial(self._with_lanes, pair),
+                )
+                routers = herder_routers(shown, self.requests, health, internal=self._internal)
                 if not self._admin_apart:
                     routers.append(loggers_router(herder, self.requests))
                 self._apps.flows[pair] = Dispatch(application(routers, prefix=flow_path(pair)))

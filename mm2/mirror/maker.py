@@ -59,11 +59,12 @@ from mm2.mirror.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
 from mm2.mirror.checkpoint_task import MirrorCheckpointTask
 from mm2.mirror.config_file import ConfigFile
 from mm2.mirror.connector import MirrorConnector
+from mm2.mirror.flow_paths import Apps
 from mm2.mirror.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
 from mm2.mirror.plans import Changes, FlowPlan, plan_flows
 from mm2.mirror.plugins import JAVA_PACKAGE
 from mm2.mirror.recurring_errors import RecurringErrors
-from mm2.mirror.rest import Apps, FlowsRest, serves_rest
+from mm2.mirror.rest import FlowsRest, serves_rest
 from mm2.mirror.rest_rules import RestrictedHerder, RestRules
 from mm2.mirror.restarts import Restarts
 from mm2.mirror.source_connector import MirrorSourceConnector

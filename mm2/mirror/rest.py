@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -27,28 +26,13 @@ from mm2.connect.rest.access.assembly import LocalAccess, check_access
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.exposure import warn_of_exposure
 from mm2.connect.rest.settings import RestSettings
+from mm2.mirror.flow_paths import Apps, Failing
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
     from mm2.connect.rest.server import RestServer
     from mm2.mirror.flow_resources import FlowResources
 
 log = structlog.get_logger(__name__)
-
-RESERVED: Final = ("ui", "metrics", "overview", "health", "admin", "connectors", "flows")
-"""First path segments that are reserved for the process."""
-
-Apps: TypeAlias = Mapping[str, "Callable[[ASGIApp], ASGIApp]"]
-"""Further applications of the process, by the first path segment, one of RESERVED.
-
-The values create ASGI applications. They are passed the resources of the process, to call them on behalf of an
-authenticated client (`Access.within`). The applications themselves, HTTP and WebSockets, are behind the same authentication
-as the resources, and require a role with `Access.require`.
-"""
-
-Failing: TypeAlias = Callable[[SourceAndTarget], list[str]]
-"""Why a flow cannot copy although its workers respond: one sentence for each lane."""
 
 _LISTENERS: Final = "listeners"
 _HOST: Final = "127.0.0.1"
@@ -143,17 +127,6 @@ class FlowsRest:
 def serves_rest(config: MirrorMakerConfig) -> bool:
     """Whether the process has a port: an empty ``listeners=`` means none."""
     return _LISTENERS not in config.originals or bool(config.originals[_LISTENERS].strip())
-
-
-def encoded(segment: str) -> str:
-    """An alias as a path segment."""
-    return urllib.parse.quote(segment, safe="")
-
-
-def flow_path(pair: SourceAndTarget) -> str:
-    """The path of a flow: ``/{source}/{target}``, with the prefix ``/flows`` if that would be ambiguous."""
-    path = f"/{encoded(pair.source)}/{encoded(pair.target)}"
-    return f"/flows{path}" if pair.source in RESERVED else path
 
 
 def _bind_nearby(props: Mapping[str, str]) -> Binding:

@@ -12,7 +12,7 @@ from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.errors import RequestError
 from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.failures import RestFailure
-from mm2.mirror.rest import encoded, flow_path
+from mm2.mirror.flow_paths import encoded, flow_path
 
 _TIMEOUT_S: Final = 100.0
 

@@ -34,12 +34,12 @@ from mm2.ui.dashboard import Dashboard
 from mm2.ui.source import PageData, Settings
 from tests.browser.chromium import chromium
 from tests.support.certificates import PASSWORD, issue
+from tests.support.passwords import password_settings
 
 USER, GUEST, WORD = "admin", "guest", "open-sesame"
 #: A name that a user can give to a group or a client, or a text of a broker.
 NASTY = """<img src=x onerror="window.hurt = 1">' onfocus='window.hurt = 1' {{ 7 * 7 }}</pre><script>window.hurt = 1</script>"""
 VIEWS = ("", "partitions", "groups", "gaps", "connectors", "workers", "spark")
-_MODULE = "org.apache.kafka.connect.rest.basic.auth.extension"
 
 
 def nasty() -> Snapshot:
@@ -73,17 +73,13 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     tmp_path = tmp_path_factory.mktemp("door")
     authority = issue("an authority")
     issue("worker", authority, address="127.0.0.1").pkcs12(tmp_path / "worker.p12", authority)
-    credentials, login = tmp_path / "credentials.properties", tmp_path / "login.conf"
-    credentials.write_text(f"{USER}={WORD}\n{GUEST}={WORD}\n")
-    login.write_text(f'KafkaConnect {{\n  {_MODULE}.PropertyFileLoginModule required\n  file="{credentials}";\n}};\n')
     settings = RestSettings.of(
         {
             "listeners": "https://127.0.0.1:0",
             "listeners.https.ssl.keystore.location": str(tmp_path / "worker.p12"),
             "listeners.https.ssl.keystore.password": PASSWORD,
             "listeners.https.ssl.keystore.type": "PKCS12",
-            "rest.extension.classes": f"{_MODULE}.BasicAuthSecurityRestExtension",
-            "java.security.auth.login.config": str(login),
+            **password_settings(tmp_path, {USER: WORD, GUEST: WORD}),
             "rest.role.viewer": f"User:{GUEST}",
             "rest.role.admin": f"User:{USER}",
         }

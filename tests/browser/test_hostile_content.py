@@ -14,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import unicodedata
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +29,7 @@ from mm2.mirror.formats import Heartbeat
 from tests.browser.dashboard_flow import FLOW, PATIENCE_S, SOURCE, TARGET, DashboardFlow, start_dashboard_flow
 from tests.integration.mirror_process import ROOT
 from tests.support.waiting import wait_until
+from tests.unit.cli.test_terminal import executed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
@@ -42,7 +42,6 @@ GROUPS = (HTML, TERMINAL, FORGED, FORMULA, "@SUM(1)", "-1+1", LONG)
 #: As in Java, names of connectors contain no control characters of ISO 8859.
 CONNECTOR = f"{HTML} \u202egnp.exe\u200b\u2066 {FORMULA}"
 VIEWS = ("", "partitions", "groups", "gaps", "connectors", "workers", "spark", "configuration")
-EXECUTED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 #: Arguments of each verb that changes nothing; FILE and FLOW are replaced.
 READ_ONLY: dict[str, list[list[str]]] = {
@@ -161,8 +160,7 @@ def test_no_command_writes_what_a_terminal_executes(hostile: DashboardFlow, tmp_
         outcomes = list(pool.map(lambda call: run(hostile, *call), calls))
     for call, done in zip(calls, outcomes, strict=True):
         for output in (done.stdout.decode(), done.stderr.decode()):
-            found = {char for char in output if char not in "\n\t" and unicodedata.category(char) in EXECUTED}
-            assert not found, (call, found)
+            assert not executed(output), (call, executed(output))
             assert "Traceback" not in output, (call, output)
             assert not [line for line in output.splitlines() if line.startswith("forged->line")], call
             assert max(map(len, output.splitlines()), default=0) < 2_000_000, call
@@ -200,7 +198,7 @@ def test_metrics_and_the_log_can_be_parsed(hostile: DashboardFlow) -> None:
     overview = httpx.get(f"{hostile.url}/overview", timeout=PATIENCE_S, trust_env=False)
     assert HTML in overview.text.encode().decode("unicode_escape", errors="replace") or overview.is_success
     for line in hostile.process.log.read_text().splitlines():
-        assert not [char for char in line if char != "\t" and unicodedata.category(char) in EXECUTED], line[:300]
+        assert not executed(line), line[:300]
 
 
 def test_the_dashboard_shows_texts_and_executes_none(hostile: DashboardFlow, page: Page) -> None:

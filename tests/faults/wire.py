@@ -164,7 +164,7 @@ class Wire:
             sock.close()
 
     def _up(self, client: socket.socket, upstream: socket.socket, pending: dict[int, Hold]) -> None:
-        while (frame := _read(client)) is not None:
+        while (frame := read_frame(client)) is not None:
             request = Request.of(frame)
             with self._lock:
                 hold = next((hold for hold in self._holds if hold.catches(request)), None)
@@ -178,7 +178,7 @@ class Wire:
 
     def _down(self, upstream: socket.socket, client: socket.socket, pending: dict[int, Hold]) -> None:
         with suppress(OSError):
-            while (frame := _read(upstream)) is not None:
+            while (frame := read_frame(upstream)) is not None:
                 hold = pending.pop(_SIZE.unpack_from(frame)[0], None)
                 if hold is not None:
                     hold.released.wait()
@@ -188,7 +188,7 @@ class Wire:
             client.shutdown(socket.SHUT_RDWR)
 
 
-def _read(sock: socket.socket) -> bytes | None:
+def read_frame(sock: socket.socket) -> bytes | None:
     """One frame without its size; None at the end of the stream."""
     head = _exactly(sock, _SIZE.size)
     return None if head is None else _exactly(sock, _SIZE.unpack(head)[0])

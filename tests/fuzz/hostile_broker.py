@@ -23,6 +23,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.wire.primitives import INT32
+from tests.faults.wire import read_frame
 from tests.fuzz.mutation import Mutator, seal
 from tests.support import bombs
 
@@ -32,7 +33,6 @@ _MIB: Final = 1 << 20
 _MODULES: Final = ("metadata", "consumer", "admin", "producer", "sasl")
 _FETCH: Final = 1
 _HEADER: Final = struct.Struct(">hhi")
-_FROM: Final = struct.Struct(">i")
 _NAMES: Final[dict[str, Any]] = {
     "name": TOPIC,
     "topic": TOPIC,
@@ -129,8 +129,8 @@ class HostileBroker:
         with contextlib.suppress(OSError, ValueError, struct.error), connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.settimeout(30)
-            while True:
-                key, version, correlation_id = _HEADER.unpack_from(_frame(connection))
+            while (frame := read_frame(connection)) is not None:
+                key, version, correlation_id = _HEADER.unpack_from(frame)
                 with self._lock:
                     act = self._choose(key)
                     self.answers[act.__name__.strip("_")] += 1
@@ -212,7 +212,7 @@ class HostileBroker:
 
     def _claimed_size(self, connection: socket.socket, key: int, version: int, correlation_id: int) -> bool:
         size = self._random.choice((2**31 - 1, 256 * _MIB, 200 * _MIB, 32 * _MIB, 0, 3, -1, -(2**31)))
-        connection.sendall(_FROM.pack(size) + INT32.pack(correlation_id) + self._answer(key, version))
+        connection.sendall(INT32.pack(size) + INT32.pack(correlation_id) + self._answer(key, version))
         return False
 
     def _endless_integer(self, connection: socket.socket, key: int, version: int, correlation_id: int) -> bool:
@@ -262,18 +262,3 @@ def _plain(field: Any, name: str) -> Any:
     if "Boolean" in kind:
         return False
     return 1 if name.endswith(("nodes", "replicas")) else 0
-
-
-def _frame(connection: socket.socket) -> bytes:
-    (size,) = _FROM.unpack(_exactly(connection, 4))
-    return _exactly(connection, size)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        piece = connection.recv(size - len(data))
-        if not piece:
-            raise OSError
-        data += piece
-    return bytes(data)

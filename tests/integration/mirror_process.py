@@ -208,6 +208,13 @@ def grow(broker: LocalKafka, topic: str, partitions: int) -> None:
     wait_until(lambda: partitions_of(broker, topic) == partitions)
 
 
+def delete(broker: LocalKafka, topic: str) -> None:
+    """Delete a topic; return when metadata does not list it any more."""
+    for done in admin_of(broker).delete_topics([topic]).values():
+        done.result(30 * PATIENCE)
+    wait_until(lambda: topic not in topics_of(broker))
+
+
 def config_of(broker: LocalKafka, topic: str, name: str) -> str:
     (answer,) = admin_of(broker).describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
     return str(answer.result(30 * PATIENCE)[name].value)

@@ -19,7 +19,6 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from mm2.cli import health
-from mm2.connect.rest.local_processes import processes, token_of
 from mm2.sandbox.jars import KAFKA, classpath
 from mm2.sandbox.java import java_executable
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
@@ -28,6 +27,7 @@ from mm2.sandbox.process import end, spawn
 from tests.integration.copy_flow import admin_of, create, producer_of
 from tests.integration.mirror_process import MirrorProcess, has_all
 from tests.support import certificates
+from tests.support.access import token_header
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -133,6 +133,7 @@ def _at(port: int) -> Any:
     return type("Broker", (), {"bootstrap": f"127.0.0.1:{port}"})()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_processes_with_the_properties_of_the_pods_are_one_group_behind_tls_and_passwords(tmp_path: Path) -> None:
     authority = certificates.issue("Authority")
@@ -185,7 +186,7 @@ def test_two_processes_with_the_properties_of_the_pods_are_one_group_behind_tls_
         flow = f"http://127.0.0.1:{ports[0][1]}/A/B/connectors"
 
         def workers() -> set[str]:
-            url, headers = f"{flow}/MirrorSourceConnector/status", token_of_port(ports[0][1])
+            url, headers = f"{flow}/MirrorSourceConnector/status", token_header(ports[0][1])
             status = httpx.get(url, headers=headers, trust_env=False, timeout=60).json()
             return {task["worker_id"] for task in status["tasks"]}
 
@@ -195,7 +196,7 @@ def test_two_processes_with_the_properties_of_the_pods_are_one_group_behind_tls_
             for verb in ("pause", "resume"):
                 done = httpx.put(
                     f"http://127.0.0.1:{inside}/A/B/connectors/MirrorHeartbeatConnector/{verb}",
-                    headers=token_of_port(inside),
+                    headers=token_header(inside),
                     trust_env=False,
                     timeout=90,
                 )
@@ -217,12 +218,6 @@ def test_two_processes_with_the_properties_of_the_pods_are_one_group_behind_tls_
         for process in pods:
             process.clean_up()
         stop_all(brokers)
-
-
-def token_of_port(port: int) -> dict[str, str]:
-    """The header with the token of the process that listens on a port."""
-    (token,) = {token_of(process) for process in processes() if process.url.endswith(f":{port}/")}
-    return {"Authorization": f"Bearer {token}"}
 
 
 def _is_well(arguments: list[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +49,7 @@ class Site:
 
     broker: LocalKafka
     folder: Path
+    trusted: Path
     rsa: TokenServer
     ec: TokenServer
     tls: TokenServer
@@ -86,12 +86,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     (folder / "RS256.pem").write_bytes(pem(rsa_key))
     (folder / "ES256.pem").write_bytes(pem(ec_key, PASSPHRASE))
     (folder / "other.pem").write_bytes(pem(rsa.generate_private_key(public_exponent=65537, key_size=2048)))
-    authority = certificates.issue("Token Authority")
-    (folder / "authority.pem").write_text(authority.certificate_pem)
-    server = certificates.issue("tokens", authority, address="127.0.0.1")
-    (folder / "server.pem").write_text(server.key_pem() + server.certificate_pem)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "server.pem")
+    trusted, context = certificates.serving(folder)
     with (
         TokenServer(SECRET, lifetime_s=LIFETIME_S, client_key=rsa_key.public_key()) as for_rsa,
         TokenServer(SECRET, client_key=ec_key.public_key(), like=for_rsa) as for_ec,
@@ -109,7 +104,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             overrides=validation(for_rsa),
             jvm_options=[f"-D{ALLOWED_URLS}={for_rsa.keys_url}"],
         ) as broker:
-            yield Site(broker, folder, for_rsa, for_ec, for_tls)
+            yield Site(broker, folder, trusted, for_rsa, for_ec, for_tls)
 
 
 def validation(server: TokenServer) -> dict[str, str]:
@@ -170,7 +165,7 @@ def test_an_assertion_from_a_file(site: Site) -> None:
 
 def test_an_endpoint_with_a_certificate_of_its_own(site: Site) -> None:
     """As Kafka, the login module's options have the trust store of the endpoint."""
-    trust = f'ssl.truststore.type="PEM" ssl.truststore.location="{site.folder / "authority.pem"}"'
+    trust = f'ssl.truststore.type="PEM" ssl.truststore.location="{site.trusted}"'
     usable(site.open(site.tls, by_secret(), options=trust))
     with pytest.raises(AuthenticationFailure, match=r"gave no answer: .*CERTIFICATE_VERIFY_FAILED"):
         site.open(site.tls, by_secret(), options='ssl.enabled.protocols="TLSv1.3"')

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from tests.integration.mirror_process import ROOT, MirrorProcess, refused, write_config
 from tests.integration.token_server import AUDIENCE, CLIENT_ID, TokenServer
-from tests.support.certificates import issue, trust_settings
+from tests.support.certificates import serving, trust_settings
 
 PREFIX = "rest.oauthbearer."
 FLOW = "oidc-a->oidc-b"  # aliases that no other test uses on these brokers
@@ -47,12 +46,7 @@ def deployment(
     kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployment]:
     folder = tmp_path_factory.mktemp("oidc")
-    authority = issue("an authority")
-    (folder / "authority.pem").write_text(authority.certificate_pem)
-    own = issue("issuer", authority, address="127.0.0.1")
-    (folder / "issuer.pem").write_text(own.key_pem() + own.certificate_pem)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "issuer.pem")
+    trusted, context = serving(folder)
     (port,) = free_ports(1)
     with TokenServer("secret", lifetime_s=3_600, tls=context) as issuer:
         props: dict[str, str | None] = {
@@ -64,7 +58,7 @@ def deployment(
             "listeners": f"http://127.0.0.1:{port}",
             f"{PREFIX}expected.issuer": issuer.url,
             f"{PREFIX}expected.audience": AUDIENCE,
-            **{f"{PREFIX}{key}": value for key, value in trust_settings(folder / "authority.pem").items()},
+            **{f"{PREFIX}{key}": value for key, value in trust_settings(trusted).items()},
             "rest.unauthenticated.access": None,  # the default
             "rest.role.metrics": "Group:scrapers",
             "rest.role.viewer": "Group:viewers",

@@ -14,15 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from mm2.cli.mm2 import main
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import Traffic, admin_of, create, producer_of
+from tests.integration.asking import asked
+from tests.integration.copy_flow import Traffic, create, producer_of
 from tests.integration.java_mirror import JavaMirrorProcess
 from tests.integration.mirror_flow import commit, committed
 from tests.integration.mirror_process import (
     ROOT,
     MirrorProcess,
     checkpoints,
+    delete,
     ends,
     grow,
     partitions_of,
@@ -92,10 +93,7 @@ def forget_configs(target: LocalKafka, alias: str) -> None:
     """Delete the stored configurations of a flow that does not run. Otherwise tasks start with the old policy, and copy
     until the leader has written the new one.
     """
-    topic = f"mm2-configs.{alias}.internal"
-    for done in admin_of(target).delete_topics([topic]).values():
-        done.result(30 * PATIENCE)
-    wait_until(lambda: topic not in topics_of(target))
+    delete(target, f"mm2-configs.{alias}.internal")
 
 
 def has_records(broker: LocalKafka, topic: str, count: int) -> bool:
@@ -124,8 +122,14 @@ def assert_each_once(source: list[list[int]], *topics: list[list[int]]) -> None:
             assert topic[index] == sorted(topic[index])
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "rounds"),
+    [
+        ("alternating", 1),  # at least once, exactly once, and the two changes between them
+        *(pytest.param(mode, 1, marks=pytest.mark.slow) for mode in ("disabled", "enabled")),
+        *(pytest.param(mode, 5, marks=pytest.mark.slow) for mode in MODES),
+    ],
+)
 def test_no_record_is_lost_or_twice_where_the_policy_changes_after_each_kill(
     kafka_a: LocalKafka,
     kafka_b: LocalKafka,
@@ -181,17 +185,16 @@ def test_no_record_is_lost_or_twice_where_the_policy_changes_after_each_kill(
     finally:
         if process is not None:
             process.clean_up()
-    assert main(["gaps", str(file), files.flow, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["totals"] == {}
+    code, out, err = asked(capsys, "gaps", file, files.flow, "--json")
+    assert code == 0, err
+    assert json.loads(out)["totals"] == {}
     assert_verified(file, files.flow, topic)
     print(f"{mode}: {len(policies) - 1} kills, {traffic.sent} records")  # noqa: T201
 
 
 def plan_notes(file: Path, flow: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What `mm2 plan` reports about the names of remote topics."""
-    capsys.readouterr()
-    main(["plan", str(file), flow, "--json"])
-    (document,) = json.loads(capsys.readouterr().out)["flows"]
+    (document,) = json.loads(asked(capsys, "plan", file, flow, "--json")[1])["flows"]
     return [note for note in document["notes"] if " names" in note]
 
 
@@ -314,9 +317,7 @@ def test_records_in_flight_to_a_topic_that_is_deleted_are_copied_again(
             process.eventually(lambda: sum(ends(kafka_b, old)) > 3_000, 120)
             process.kill9(whole_family=True)
             first = numbers(kafka_b, old)
-            for done in admin_of(kafka_b).delete_topics([old]).values():
-                done.result(30 * PATIENCE)
-            wait_until(lambda: old not in topics_of(kafka_b))
+            delete(kafka_b, old)
             forget_configs(kafka_b, alias)
             changed = files.write(DASHES)
             renamed, *others = plan_notes(changed, files.flow, capsys)
@@ -358,7 +359,7 @@ def test_a_topic_may_get_the_name_that_another_remote_topic_had(
         tmp_path,
         alias,
         (kafka_a, kafka_b),
-        topics=rf"{plain}\,{alias}\.{plain}".replace("\\,", ","),
+        topics=rf"{plain},{alias}\.{plain}",
         copy__commit__interval__ms="10000",
     )
     process = MirrorProcess(files.write({}), files.log(0), "B")
@@ -429,6 +430,7 @@ def test_the_policy_changes_together_with_all_that_may_change(
     assert_each_once(source, [*numbers(kafka_b, old), []], [copied[0][1:], *copied[1:]])
 
 
+@pytest.mark.slow
 def test_java_continues_in_the_same_way_and_each_can_take_over(
     kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str
 ) -> None:

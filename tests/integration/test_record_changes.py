@@ -132,7 +132,7 @@ def survivors_before(rows: list[Read], offset: int) -> int:
 
 
 @pytest.mark.timeout(int(600 * PATIENCE))
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_no_kill_loses_or_doubles_what_a_chain_lets_through(
     kafka_a: LocalKafka,
     kafka_b: LocalKafka,

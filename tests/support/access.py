@@ -9,9 +9,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.access.principal import Kind, Principal, Role
+from mm2.connect.rest.local_processes import processes, token_of
 
 #: Clients need no credentials.
 OPEN: Final[Mapping[str, str]] = {"rest.unauthenticated.access": "admin"}
+
+
+def token_header(port: int) -> dict[str, str]:
+    """The header with the token of the process of this user that listens on a port."""
+    (token,) = {token_of(process) for process in processes() if process.url.endswith(f":{port}/")}
+    return {"Authorization": f"Bearer {token}"}
 
 
 def as_admin(app: ASGIApp) -> ASGIApp:

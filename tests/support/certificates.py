@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import ssl
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -134,6 +135,18 @@ def encrypted(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     trusted.write_text(authority.certificate_pem)
     store = issue("broker", authority, address="127.0.0.1").pkcs12(folder / "broker.p12", authority)
     return {"security.protocol": "SSL", **trust_settings(trusted)}, key_settings(store)
+
+
+def serving(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """The context of a server on 127.0.0.1 that uses TLS, and a file with the authority that its clients have to trust."""
+    authority = issue("Sandbox Authority")
+    trusted, own = folder / "authority.pem", folder / "server.pem"
+    trusted.write_text(authority.certificate_pem)
+    server = issue("server", authority, address="127.0.0.1")
+    own.write_text(server.key_pem() + server.certificate_pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own)
+    return trusted, context
 
 
 def _keytool(*args: str) -> None:

@@ -18,6 +18,7 @@ from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create
 from tests.support.certificates import KEY_PASSWORD, PASSWORD, Issued, issue, to_jks, truststore
+from tests.support.passwords import password_settings
 from tests.support.waiting import wait_until
 from tests.systems.counting import counting
 from tests.systems.workers import DistributedWorker, StandaloneWorker, distributed_props
@@ -239,17 +240,11 @@ def test_a11_an_extension_sees_the_cluster_state(served: Served, broker: LocalKa
 
 
 def test_a11_basic_auth_rejects_requests_without_credentials(broker: LocalKafka, folder: Path) -> None:
-    credentials = folder / "credentials.properties"
-    credentials.write_text("admin=s3cret-word\n")
-    login = folder / "login.conf"
-    module = "org.apache.kafka.connect.rest.basic.auth.extension"
-    login.write_text(f'KafkaConnect {{\n  {module}.PropertyFileLoginModule required\n  file="{credentials}";\n}};\n')
     worker = StandaloneWorker(
         folder,
         {
             "bootstrap.servers": broker.bootstrap,
-            "rest.extension.classes": f"{module}.BasicAuthSecurityRestExtension",
-            "java.security.auth.login.config": str(login),
+            **password_settings(folder, {"admin": "s3cret-word"}),
             "rest.unauthenticated.access": "none",
         },
     )

@@ -11,11 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mm2.connect.rest import local_processes
-from mm2.connect.rest.local_processes import token_of
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create
+from tests.support.access import token_header
 from tests.support.certificates import PASSWORD, Issued, issue
 from tests.support.waiting import wait_until
 from tests.systems.counting import counting
@@ -187,11 +186,8 @@ def test_a13_a_worker_vouches_for_a_client_that_the_leader_does_not_know(
     props = distributed_props(broker.bootstrap, unique) | {"rest.unauthenticated.access": "none"}
     leader, follower = DistributedWorker(folder / "leader", props), DistributedWorker(folder / "follower", props)
     with leader, follower:
-        token = next(
-            token_of(process) for process in local_processes.processes() if process.url.endswith(f":{follower.port}/")
-        )
         assert follower.rest.http.get("/connectors").status_code == 401
-        follower.rest.http.headers["Authorization"] = f"Bearer {token}"
+        follower.rest.http.headers.update(token_header(follower.port))
         assert leader.rest.http.get("/connectors", headers=follower.rest.http.headers).status_code == 401
         wait_until(lambda: follows(follower), 60, detail=follower.tail)
         follower.rest.create("x", counting(unique))

@@ -1,7 +1,9 @@
-"""Git's hooks and `bin/test` run the same quick checks."""
+"""Git's hooks and `bin/test` run the same quick checks, and names of classes are unique."""
 
 from __future__ import annotations
 
+import ast
+from collections import Counter
 from pathlib import Path
 
 import yaml
@@ -22,3 +24,10 @@ def test_the_hooks_run_the_quick_checks_of_bin_test() -> None:
     hooks = [hook for repo in repos for hook in repo["hooks"]]
     assert {hook["entry"].removeprefix(".venv/bin/") for hook in hooks} == quick_checks()
     assert not [hook["id"] for hook in hooks if hook["pass_filenames"]], "a check covers all files, as in bin/test"
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    """A name in a log or a traceback identifies its class."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "mm2").rglob("*.py")]
+    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert not [name for name, count in names.items() if count > 1]

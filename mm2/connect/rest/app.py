@@ -33,6 +33,7 @@ from mm2.connect.rest.openapi import page_router
 from mm2.connect.rest.settings import RestSettings
 from mm2.connect.rest.worker_resources import (
     KAFKA_VERSION,
+    HealthRules,
     internal_router,
     loggers_router,
     metrics_router,
@@ -75,7 +76,7 @@ def worker_resources(
     loggers = loggers_router(herder, requests)
 
     def served(shown: Herder) -> ASGIApp:
-        app = application([*herder_routers(shown, requests, settings), *more])
+        app = application([*herder_routers(shown, requests, HealthRules(settings.limits.health_timeout_s)), *more])
         if settings.admin_listeners is None:
             app.routes.extend(loggers.routes)
         configurable.add_routers(app)
@@ -99,11 +100,11 @@ class _ByRole:
 
 
 def herder_routers(
-    herder: Herder, requests: Requests, settings: RestSettings, *, internal: bool = True
+    herder: Herder, requests: Requests, health: HealthRules, *, internal: bool = True
 ) -> list[APIRouter]:
     """All resources of one herder except loggers, which are per process. ``internal``: worker-to-worker requests."""
     routers = [
-        root_router(herder, requests, settings.limits.health_timeout_s),
+        root_router(herder, requests, health),
         connectors_router(herder, requests),
         plugins_router(herder, requests),
     ]

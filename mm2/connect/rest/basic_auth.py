@@ -32,7 +32,7 @@ from mm2.config.configdef import ConfigException
 from mm2.config.java_options import system_property
 from mm2.config.rest_keys import LOGIN_CONFIG_KEY
 from mm2.connect.rest.access.credentials import Credentials, CredentialsFile, Users
-from mm2.connect.rest.access.principal import Authenticator, Kind, Peer, Principal, WrongCredentials
+from mm2.connect.rest.access.principal import Authenticator, Kind, Principal, RequestPeer, WrongCredentials
 from mm2.connect.rest.access.throttle import FailureThrottle
 from mm2.connect.rest.extensions import ConnectRestExtension, ConnectRestExtensionContext
 from mm2.kafka.jaas import JaasError, parse_jaas
@@ -80,7 +80,7 @@ class PasswordAuthenticator:
         """See Authenticator; the realm is Java's."""
         return 'Basic realm="Kafka Connect"'
 
-    async def authenticate(self, headers: Headers, peer: Peer) -> Principal | None:
+    async def authenticate(self, headers: Headers, peer: RequestPeer) -> Principal | None:
         """See Authenticator."""
         found = _user_and_password(headers.get("authorization"))
         if found is None:

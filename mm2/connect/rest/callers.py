@@ -23,12 +23,12 @@ from typing import Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mm2.connect.rest.access.control import SAFE_METHODS
 from mm2.connect.rest.binding import Binding, Port
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.middleware import Origins
 from mm2.connect.rest.settings import HTTP, HTTPS, is_loopback
 
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 #: Values of ``Sec-Fetch-Site`` for pages of this server and for URLs entered by the user.
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 _FORBIDDEN: Final = 403
@@ -87,7 +87,7 @@ class CallerCheck:
                 "a proxy must use a name in rest.advertised.host.name or access.control.allow.origin.",
             )
         is_foreign = self._is_foreign(headers, authority)
-        if is_foreign and (scope["type"] == "websocket" or scope["method"] not in _SAFE):
+        if is_foreign and (scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS):
             raise RestFailure(
                 _FORBIDDEN,
                 f"The origin {headers.get('origin', 'of this request')!r} is not allowed to send this request; "

@@ -36,7 +36,7 @@ _OUT_OF_RESOURCES_S: Final = 0.2
 
 
 @dataclass(eq=False)
-class Connection:
+class HttpConnection:
     """An accepted connection. ``peer`` identifies its client; ``waiting_since_s`` None: a request is being processed."""
 
     peer: str
@@ -59,14 +59,11 @@ class Connections:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._limit_of_peer = limit - limit // 4
-        self._open: set[Connection] = set()
+        self._open: set[HttpConnection] = set()
         #: How many have ended.
         self.ended = 0
 
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: HttpConnection) -> bool:
         """Add a connection; at the limit in exchange for one that waits. False if there is none."""
         own = [one for one in self._open if one.peer == connection.peer]
         if len(own) >= self._limit_of_peer:
@@ -81,9 +78,9 @@ class Connections:
         """Abort a waiting connection, see the module. False if there is none."""
         return self._evict_from(self._open)
 
-    def _evict_from(self, candidates: Collection[Connection]) -> bool:
+    def _evict_from(self, candidates: Collection[HttpConnection]) -> bool:
         counts = collections.Counter(one.peer for one in candidates)
-        victim: Connection | None = None
+        victim: HttpConnection | None = None
         worst = (0, 0.0)
         for one in candidates:
             if one.waiting_since_s is not None and (rank := (counts[one.peer], -one.waiting_since_s)) > worst:
@@ -94,7 +91,7 @@ class Connections:
         victim.abort()
         return True
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: HttpConnection) -> None:
         """Forget a connection; may be called twice."""
         if connection in self._open:
             self._open.remove(connection)
@@ -124,7 +121,7 @@ class Acceptor:
         self,
         sock: socket.socket,
         connections: Connections,
-        new_protocol: Callable[[Connection], asyncio.Protocol],
+        new_protocol: Callable[[HttpConnection], asyncio.Protocol],
         tls: ListenerTls | None,
         handshake_timeout_s: float,
     ) -> None:
@@ -159,7 +156,7 @@ class Acceptor:
                 # Without a pause an error that lasts would occupy the event loop.
                 await asyncio.sleep(_OUT_OF_RESOURCES_S)
                 continue
-            connection = Connection(peer_of(address), self._loop.time())
+            connection = HttpConnection(peer_of(address), self._loop.time())
             if not self._connections.admit(connection):
                 self._refuse(sock)
                 continue
@@ -170,7 +167,7 @@ class Acceptor:
             # Otherwise a burst would be accepted before the first of its connections is served.
             await asyncio.sleep(0)
 
-    async def _open(self, connection: Connection, sock: socket.socket) -> None:
+    async def _open(self, connection: HttpConnection, sock: socket.socket) -> None:
         is_open = False
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -20,6 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mm2.connect.rest.access.control import PREFLIGHT_KEY
+from mm2.connect.rest.paths import target_of
 from mm2.connect.rest.settings import HeaderRule
 
 #: Java's name of the logger for request lines.
@@ -76,8 +77,7 @@ def request_line(scope: Mapping[str, Any], status: int, sent_bytes: int, took_ms
     """``client - user [time] "request" status bytes "referer" "user agent" ms``; status 0: no response."""
     headers = Headers(raw=scope["headers"])
     client = scope.get("client")
-    target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-    request = f"{scope.get('method', 'GET')} {without_secrets(target.decode('latin-1'))} HTTP/{scope['http_version']}"
+    request = f"{scope.get('method', 'GET')} {without_secrets(target_of(scope))} HTTP/{scope['http_version']}"
     when = datetime.now().astimezone().strftime("%d/%b/%Y:%H:%M:%S %z")
     user = scope.get("state", {}).get("user", "-")
     return " ".join(

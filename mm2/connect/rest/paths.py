@@ -40,6 +40,12 @@ def path_of(scope: Mapping[str, Any]) -> str:
     return canonical_path(_raw(scope)) if found is None else str(found)
 
 
+def target_of(scope: Mapping[str, Any]) -> str:
+    """Path and query of a request."""
+    query = scope.get("query_string", b"")
+    return _raw(scope) + (f"?{query.decode('latin-1')}" if query else "")
+
+
 def canonical_path(raw: str) -> str:
     """The path to authorize and to match: without matrix parameters and a trailing slash, still percent-encoded.
 

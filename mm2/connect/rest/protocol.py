@@ -13,8 +13,8 @@ import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mm2.connect.rest.access.control import PEER_KEY
-from mm2.connect.rest.access.principal import Peer
-from mm2.connect.rest.connections import Connection, Connections
+from mm2.connect.rest.access.principal import RequestPeer
+from mm2.connect.rest.connections import Connections, HttpConnection
 from mm2.connect.rest.failures import error_answer
 from mm2.connect.rest.guard import HEADER_SENTENCE, HEADER_TOO_LARGE, SENDING_KEY
 from mm2.connect.rest.middleware import LOGGER, request_line
@@ -73,7 +73,7 @@ class StallingProtocol(H11Protocol):
     limits: ClassVar[Limits]
     open_connections: ClassVar[Connections]
     #: Set by the acceptor.
-    connection: Connection
+    connection: HttpConnection
     _stalled: asyncio.TimerHandle | None = None
     _header_late: asyncio.TimerHandle | None = None
     _is_ending = False
@@ -87,7 +87,7 @@ class StallingProtocol(H11Protocol):
         tls = transport.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
         # Copied into the scope of each request, also of a WebSocket.
-        own = {PEER_KEY: Peer(certificate, self.connection.peer), SENDING_KEY: self._is_sending}
+        own = {PEER_KEY: RequestPeer(certificate, self.connection.peer), SENDING_KEY: self._is_sending}
         self.app_state = {**self.app_state, **own}
         self._await_bytes()
         self._await_header()

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mm2.allocator import return_free_memory
 from mm2.connect.rest.binding import Binding, Port
 from mm2.connect.rest.callers import CallerCheck, OwnNames
-from mm2.connect.rest.connections import Acceptor, Connection, Connections
+from mm2.connect.rest.connections import Acceptor, Connections, HttpConnection
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.guard import MAX_HEADER_BYTES, Budgets, Guard
 from mm2.connect.rest.middleware import DEFAULT_METHODS, AccessLog, CrossOrigin, ResponseHeaders
@@ -78,7 +78,7 @@ class _CalmServer(uvicorn.Server):
         self.servers = [acceptor]  # type: ignore[list-item]  # used are close and wait_closed
         self.started = True
 
-    def _new_protocol(self, connection: Connection) -> asyncio.Protocol:
+    def _new_protocol(self, connection: HttpConnection) -> asyncio.Protocol:
         made = cast(type[StallingProtocol], self.config.http_protocol_class)(
             self.config, self.server_state, self.lifespan.state
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -62,7 +63,16 @@ def server_info(kafka_cluster_id: str) -> dict[str, Any]:
     return asdict(ServerInfo(KAFKA_VERSION, f"mm2-{__version__}", kafka_cluster_id))
 
 
-def root_router(herder: Herder, requests: Requests, health_timeout_s: float) -> APIRouter:
+@dataclass(frozen=True)
+class HealthRules:
+    """``role``: who may read the status. ``complete`` adds what the herder does not know."""
+
+    timeout_s: float
+    role: Role = Role.NONE
+    complete: Callable[[HealthInfo], HealthInfo] = lambda health: health
+
+
+def root_router(herder: Herder, requests: Requests, rules: HealthRules) -> APIRouter:
     """Version and health of the worker."""
     router = APIRouter(tags=["root"])
 
@@ -81,10 +91,10 @@ def root_router(herder: Herder, requests: Requests, health_timeout_s: float) -> 
             500: {"model": HealthInfo, "description": "The herder does not respond."},
         },
     )
-    @needs(Role.NONE)
+    @needs(rules.role)
     async def health(request: Request) -> Response:
         """Whether the worker has started and its herder responds."""
-        answer = await requests.health(herder, health_timeout_s)
+        answer = rules.complete(await requests.health(herder, rules.timeout_s))
         return JsonAnswer(shown_health(answer, request).to_json(), answer.http_status)
 
     return router

@@ -223,20 +223,23 @@ class Spark:
 
     def _watch(self, context: Any) -> None:
         """Check every few seconds that tasks start, as long as this context is used."""
+        empty: Any = None  # one for all checks: to create it costs the JVM more than to run the task
         while not self._stopping.wait(_CHECK_EVERY_S) and self._context is context:
             try:
-                why = self._task_failure(context)
+                if empty is None:
+                    context.setJobGroup("mm2", "check that tasks start")
+                    empty = context._jsc.sc().range(0, 1, 1, 1).toJavaRDD()  # noqa: SLF001
+                why = self._task_failure(context, empty)
             except Exception:  # noqa: BLE001  (the JVM has died, or the context was stopped)
                 self.check_jvm()
             else:
                 if why:
                     self._replace(context, SparkDown(SparkDownCode.EXECUTOR_STOPPED, why))
 
-    def _task_failure(self, context: Any) -> str:
-        """Run an empty task; why it does not start, empty if it does. Raises what py4j raises."""
-        context.setJobGroup("mm2", "check that tasks start")
+    def _task_failure(self, context: Any, empty: Any) -> str:
+        """Run the task of an RDD with nothing to do; why it does not start, empty if it does. Raises what py4j raises."""
         spark = context._jsc  # noqa: SLF001
-        action = spark.sc().range(0, 1, 1, 1).toJavaRDD().countAsync()
+        action = empty.countAsync()
         for poll in range(_CHECK_POLLS):
             self._stopping.wait(_POLL_S if poll else _PAUSE_S)
             if action.isDone() or self._context is not context:

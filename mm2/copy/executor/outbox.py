@@ -12,7 +12,7 @@ from mm2.copy.executor.window import SourceRange
 from mm2.copy.session import EndedSession, sequence_of
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.records.batch import BatchHeader, patch, read_header
-from mm2.kafka.records.merge import MAX_MERGED_BYTES, TINY_BYTES
+from mm2.kafka.records.merge import MAX_MERGED_BYTES
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
@@ -47,6 +47,7 @@ class OutgoingBatch:
     ``separate`` does the same when the target rejects a record, so that the others of a merged batch are copied.
     ``without`` returns the batch without its first n records, which are on the target already. ``merge`` returns a
     batch of the records of the first batches of a run, and their number, which may be 1; see `Outbox.merge_waiting`.
+    None = not merged: it is not small, or it cannot be read.
     """
 
     data: memoryview
@@ -81,7 +82,6 @@ class OutgoingBatch:
             entry is not None
             and self.merge is not None
             and self.at < 0
-            and len(self.data) <= TINY_BYTES
             and self.header.records_count <= _MERGEABLE_RECORDS
             and entry.offsets is None
             and not entry.dropped

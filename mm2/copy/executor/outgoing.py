@@ -10,7 +10,7 @@ from mm2.copy.executor.window import SourceRange, Window
 from mm2.copy.tally import Tally
 from mm2.kafka.errors import CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, read_header
-from mm2.kafka.records.merge import merge
+from mm2.kafka.records.merge import TINY_BYTES, merge
 from mm2.kafka.records.record import decode_batch, rewrite, split
 
 
@@ -34,7 +34,7 @@ def outgoing_batch(
         entry.target_base = base
         window.done(entry)
 
-    def cut(why: str) -> list[OutgoingBatch] | None:
+    def cut(why: str = "too_large") -> list[OutgoingBatch] | None:
         if header.records_count < 2:
             return None
         try:
@@ -63,21 +63,24 @@ def outgoing_batch(
         rest_data = memoryview(rest.data)
         return outgoing_batch(rest_data, read_header(rest_data), tail, window, tally, limit, is_merged=is_merged)
 
-    def merged(run: Sequence[OutgoingBatch]) -> tuple[OutgoingBatch, int]:
-        try:
-            views = [BatchView(one.header, one.header.base_offset, 2, one.data) for one in run]
-            batch = merge(views, limit=limit, first_only=True)[0]
-        except (CorruptBatch, ValueError):
-            run[0].merge = None  # passed on as it is; the target's error counts
-            return run[0], 1
-        if batch.batches == 1:
-            return run[0], 1
-        joined = window.join([one.entry for one in run[: batch.batches] if one.entry is not None], len(batch.data))
-        whole = outgoing_batch(memoryview(batch.data), batch.header, joined, window, tally, limit, is_merged=True)
-        return whole, batch.batches
-
     separate = functools.partial(cut, "refused") if is_merged else None
-    return OutgoingBatch(data, header, acked, functools.partial(cut, "too_large"), separate, without, entry, merged)
+    merging = functools.partial(_merged, window, tally, limit) if len(data) <= TINY_BYTES else None
+    return OutgoingBatch(data, header, acked, cut, separate, without, entry, merging)
+
+
+def _merged(window: Window, tally: Tally, limit: int, run: Sequence[OutgoingBatch]) -> tuple[OutgoingBatch, int]:
+    """One batch of the first ones of a run, and their number. See `Outbox.merge_waiting`."""
+    try:
+        views = [BatchView(one.header, one.header.base_offset, 2, one.data) for one in run]
+        batch = merge(views, limit=limit, first_only=True)[0]
+    except (CorruptBatch, ValueError):
+        run[0].merge = None  # passed on as it is; the target's error counts
+        return run[0], 1
+    if batch.batches == 1:
+        return run[0], 1
+    joined = window.join([one.entry for one in run[: batch.batches] if one.entry is not None], len(batch.data))
+    whole = outgoing_batch(memoryview(batch.data), batch.header, joined, window, tally, limit, is_merged=True)
+    return whole, batch.batches
 
 
 def content_error(outgoing: OutgoingBatch, limit: int) -> CorruptBatch | None:

@@ -21,12 +21,17 @@ _VERSION = 12
 _EMPTY = bytes(4) + b"\x01\x00" + bytes(4)  # throttle time, no brokers, no cluster id, controller
 
 
-def asked(answer: bytes, *, announced: int | None = None) -> tuple[KafkaFailure, Connection]:
-    """The failure of a Metadata request that is answered so, after the correlation id."""
+def connected(timeout_ms: int = 20_000) -> tuple[Connection, socket.socket]:
+    """A connection to a broker, and the broker's end of it."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    settings = ClientSettings(bootstrap=(("x", 1),), request_timeout_ms=20_000)
-    connection = Connection(Stream(ours, "broker x:1"), "x", 1, settings, "broker x:1")
+    settings = ClientSettings(bootstrap=(("x", 1),), request_timeout_ms=timeout_ms)
+    return Connection(Stream(ours, "broker x:1"), "x", 1, settings, "broker x:1"), theirs
+
+
+def asked(answer: bytes, *, announced: int | None = None) -> tuple[KafkaFailure, Connection]:
+    """The failure of a Metadata request that is answered so, after the correlation id."""
+    connection, theirs = connected()
     connection._versions = {MetadataRequest.API_KEY: (0, _VERSION)}
 
     def respond() -> None:
@@ -60,10 +65,7 @@ def test_before_authentication_answers_are_small() -> None:
 
 def test_memory_for_a_raw_frame_is_taken_as_it_arrives() -> None:
     """The size is only a claim: 200 MB were allocated for it before."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    settings = ClientSettings(bootstrap=(("x", 1),), request_timeout_ms=20_000)
-    connection = Connection(Stream(ours, "broker x:1"), "x", 1, settings, "broker x:1")
+    connection, theirs = connected()
     theirs.sendall(struct.pack(">i", 200 * _MIB) + bytes(1000))
     theirs.close()
     buffer = bytearray(1 << 16)
@@ -74,10 +76,7 @@ def test_memory_for_a_raw_frame_is_taken_as_it_arrives() -> None:
 
 def test_a_raw_frame_larger_than_the_steps_arrives_whole() -> None:
     """20 MB into a buffer of one byte."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    settings = ClientSettings(bootstrap=(("x", 1),), request_timeout_ms=60_000)
-    connection = Connection(Stream(ours, "broker x:1"), "x", 1, settings, "broker x:1")
+    connection, theirs = connected(timeout_ms=60_000)
     content = bytes(range(256)) * (20 * _MIB // 256)
     thread = threading.Thread(target=theirs.sendall, args=(struct.pack(">i", len(content)) + content,))
     thread.start()

@@ -69,8 +69,8 @@ def views_of(data: bytes | bytearray) -> list[BatchView]:
     return list(iter_batches(memoryview(bytearray(data))))
 
 
-def plain(view: BatchView, base: int = 0) -> list[tuple[Any, ...]]:
-    return [(base + r.offset, r.timestamp, r.key, r.value, r.headers) for r in decode_batch(view)]
+def plain(view: BatchView) -> list[tuple[Any, ...]]:
+    return [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in decode_batch(view)]
 
 
 def content(items: Iterable[BatchView | Merged]) -> list[tuple[Any, ...]]:

@@ -140,13 +140,9 @@ class Peer:
     """The peer of a TLS connection, which records the TLS records."""
 
     def __init__(self, far: socket.socket, folder: Path) -> None:
-        authority = certificates.issue("authority")
-        issued = certificates.issue("broker", authority, address="127.0.0.1")
-        (folder / "pem").write_text(issued.key_pem() + issued.certificate_pem)
-        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        server.load_cert_chain(folder / "pem")
+        trusted, server = certificates.serving(folder)
         self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self.client.load_verify_locations(cadata=authority.certificate_pem)
+        self.client.load_verify_locations(trusted)
         self.far = far
         self.raw = bytearray()
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -120,16 +120,11 @@ class Process:
         ]
 
     def ask(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str] | None = None,
-        address: str = "",
-        body: str | None = None,
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, address: str = ""
     ) -> tuple[int, Any]:
         host, _, port = (address or self.address).rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=60)
-        sent = body if body is not None else None if method == "GET" else "{}"
+        sent = None if method == "GET" else "{}"
         kind = {} if sent is None else {"Content-Type": "application/json"}
         connection.request(method, path, sent, {"Host": self.address, **kind, **(headers or {})})
         response = connection.getresponse()
@@ -165,9 +160,9 @@ SIGNED = re.compile(r"/connectors/c/(tasks|fence)$")
 
 def expected(route: Route) -> Role:
     """The role by the meaning of a route."""
-    if route.path.endswith("/health") or (route.method != "GET" and SIGNED.search(route.path)):
+    if route.path == "/health" or (route.method != "GET" and SIGNED.search(route.path)):
         return Role.NONE
-    if route.path == "/metrics":
+    if route.path == "/metrics" or route.path.endswith("/health"):
         return Role.METRICS
     if route.method == "GET":
         return Role.VIEWER

@@ -13,8 +13,8 @@ from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
+from mm2.mirror.flow_paths import RESERVED, flow_path
 from mm2.mirror.flow_resources import FlowResources
-from mm2.mirror.rest import RESERVED, flow_path
 from tests.support.access import OPEN
 from tests.unit.connect.rest.toy_herder import ToyHerder
 
@@ -138,8 +138,10 @@ def test_a_flow_whose_lanes_cannot_copy_is_not_healthy(
     assert (status, body["status"]) == (503, "unhealthy")
     assert body["message"] == "the last 3 micro-batches of lane 0 were lost; the last 4 of lane 1"
     assert [flow for flow, health in body["flows"].items() if health["status"] != "healthy"] == [str(PAIRS[0])]
+    assert ask("GET", "/a/b/health")[0] == 503
+    assert ask("GET", "/flows/flows/x/health")[0] == 200
     failing.clear()
-    assert ask("GET", "/health")[0] == 200
+    assert ask("GET", "/health")[0] == ask("GET", "/a/b/health")[0] == 200
 
 
 def test_the_health_of_the_process_is_that_of_its_worst_flow(

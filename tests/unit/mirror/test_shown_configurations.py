@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -41,10 +41,10 @@ SHOWN = CONFIG | {
 class Process:
     """The REST interface of a process with one flow, `a->b`, that has the connector `c`."""
 
-    def __init__(self, props: dict[str, str]) -> None:
+    def __init__(self) -> None:
         self.herder = ToyHerder()
         self.herder.configs["c"] = dict(CONFIG)
-        self._binding = Binding(RestSettings.of({"listeners": "http://127.0.0.1:0", **OPEN, **props}))
+        self._binding = Binding(RestSettings.of({"listeners": "http://127.0.0.1:0", **OPEN}))
         herders = {SourceAndTarget("a", "b"): self.herder}
         self._resources = FlowResources(herders, self._binding.settings, internal=True)
         self._server = RestServer(self._binding)
@@ -65,27 +65,19 @@ class Process:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Process]]:
-    with ExitStack() as stack:
-
-        def make(**props: str) -> Process:
-            process = Process({key.replace("_", "."): value for key, value in props.items()})
-            stack.callback(process.close)
-            return process
-
-        yield make
+def process() -> Iterator[Process]:
+    with closing(Process()) as made:
+        yield made
 
 
-def test_configurations_are_shown_without_secrets(start: Callable[..., Process]) -> None:
-    process = start()
+def test_configurations_are_shown_without_secrets(process: Process) -> None:
     assert process.ask("GET", "/a/b/connectors/c/config") == (200, SHOWN)
     assert process.ask("GET", "/a/b/connectors/c")[1]["config"] == SHOWN
     assert process.ask("GET", "/a/b/connectors?expand=info")[1]["c"]["info"]["config"] == SHOWN
     assert process.ask("GET", "/a/b/connectors/c/tasks")[1][0]["config"] == SHOWN
 
 
-def test_hidden_values_can_be_put_back_unchanged(start: Callable[..., Process]) -> None:
-    process = start()
+def test_hidden_values_can_be_put_back_unchanged(process: Process) -> None:
     changed = {**SHOWN, "topics": "bills", "producer.override.ssl.key.password": "new"}
     assert process.ask("PUT", "/a/b/connectors/c/config", changed)[0] == 200
     wanted = {**CONFIG, "topics": "bills", "producer.override.ssl.key.password": "new"}
@@ -94,8 +86,7 @@ def test_hidden_values_can_be_put_back_unchanged(start: Callable[..., Process]) 
     assert process.herder.configs["c"] == {**wanted, "tasks.max": "2"}
 
 
-def test_hidden_values_cannot_be_put_without_a_stored_value(start: Callable[..., Process]) -> None:
-    process = start()
+def test_hidden_values_cannot_be_put_without_a_stored_value(process: Process) -> None:
     for name, key, value in (
         ("c", "target.cluster.sasl.jaas.config", "[hidden]"),
         ("d", "source.cluster.sasl.jaas.config", "[hidden]"),

@@ -44,8 +44,9 @@ from mm2.kafka.producer import RecordMetadata
 log = structlog.get_logger(__name__)
 
 _END_S: Final = 5.0
-_OUTPUT_S: Final = 1.0
 """Time for a process to end after it was requested to, in seconds."""
+_OUTPUT_S: Final = 1.0
+"""Time to read the last output of a process that has ended. A child of it may keep the pipe open."""
 _LAST_LINES: Final = 5
 
 
@@ -111,9 +112,7 @@ class PluginProcess:
         except subprocess.TimeoutExpired:
             return f"The process {self.pid} of plugin {self.name} does not respond"
         if self._listening is not None:
-            self._listening.join(
-                _OUTPUT_S
-            )  # its last lines may not have been read yet; a child of it may keep the pipe open
+            self._listening.join(_OUTPUT_S)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         output = f"; its last output: {' | '.join(self._last_lines)}" if self._last_lines else ""
         return f"The process {self.pid} of plugin {self.name} {how}{output}"

@@ -1,4 +1,7 @@
-"""Creates the access control of a process from its settings."""
+"""Creates the access control of a process from its settings.
+
+What only the access control itself needs is imported by `access_control`: it runs in parallel to the rest of the start.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mm2.connect.rest import local_processes
-from mm2.connect.rest.access.certificates import CertificateAuthenticator
-from mm2.connect.rest.access.control import AccessControl, SessionKeyOf
 from mm2.connect.rest.access.local_token import LocalToken, new_token
 from mm2.connect.rest.access.oidc_settings import OidcSettings
-from mm2.connect.rest.access.principal import Authenticator
 from mm2.connect.rest.access.roles import RoleMap
-from mm2.connect.rest.access.sessions import Sessions
 
 if TYPE_CHECKING:
+    from mm2.connect.rest.access.control import AccessControl, SessionKeyOf
+    from mm2.connect.rest.access.principal import Authenticator
     from mm2.connect.rest.binding import Binding
     from mm2.connect.rest.extensions import ConnectRestExtension
     from mm2.connect.rest.settings import RestSettings
@@ -46,9 +47,13 @@ def access_control(
     settings: RestSettings,
     extensions: Sequence[ConnectRestExtension],
     local: LocalAccess,
-    session_key: SessionKeyOf = lambda _path: None,
+    session_key: SessionKeyOf,
 ) -> AccessControl:
     """The access control of all listeners. Raises ConfigException."""
+    from mm2.connect.rest.access.certificates import CertificateAuthenticator  # noqa: PLC0415
+    from mm2.connect.rest.access.control import AccessControl  # noqa: PLC0415
+    from mm2.connect.rest.access.sessions import Sessions  # noqa: PLC0415
+
     roles, sessions = RoleMap.of(settings.props), Sessions(local.port)
     logins = [one for extension in extensions for one in extension.authenticators()]
     authenticators: list[Authenticator] = [] if local.token is None else [LocalToken(local.token)]
@@ -58,7 +63,7 @@ def access_control(
 
         authenticators.append(OidcAuthenticator(oidc))
     authenticators += [*logins, sessions]
-    # With both, Java demands the password in addition to the certificate. A role for certificates says otherwise.
+    # With both, Java demands the password in addition to the certificate, unless a role is set for certificates.
     if not logins or roles.names_certificates:
         authenticators.append(CertificateAuthenticator())
     return AccessControl(authenticators, roles, sessions, session_key)

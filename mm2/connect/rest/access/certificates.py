@@ -7,7 +7,7 @@ from functools import lru_cache
 from cryptography import x509
 from starlette.datastructures import Headers
 
-from mm2.connect.rest.access.principal import Kind, Peer, Principal
+from mm2.connect.rest.access.principal import Kind, Principal, RequestPeer
 
 
 class CertificateAuthenticator:
@@ -18,7 +18,7 @@ class CertificateAuthenticator:
         """None: HTTP has no challenge for certificates."""
         return None
 
-    async def authenticate(self, headers: Headers, peer: Peer) -> Principal | None:
+    async def authenticate(self, headers: Headers, peer: RequestPeer) -> Principal | None:
         """See Authenticator."""
         # A certificate with alternative names only identifies no client here, as in Kafka.
         subject = "" if peer.certificate is None else subject_of(peer.certificate)

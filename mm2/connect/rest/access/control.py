@@ -6,11 +6,9 @@ found route needs, so that the authorized route is always the one that is called
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -21,8 +19,8 @@ from mm2.connect.rest.access import audit
 from mm2.connect.rest.access.principal import (
     ANONYMOUS,
     Authenticator,
-    Peer,
     Principal,
+    RequestPeer,
     Role,
     TooManyFailures,
     WrongCredentials,
@@ -31,14 +29,15 @@ from mm2.connect.rest.access.roles import RoleMap
 from mm2.connect.rest.access.sessions import Sessions
 from mm2.connect.rest.access.vouchers import Voucher, checked_receive, voucher_headers, voucher_of
 from mm2.connect.rest.failures import RestFailure
-from mm2.connect.rest.paths import path_of
+from mm2.connect.rest.paths import path_of, target_of
 
 _KEY: Final = "mm2.access"
 #: In the state of a connection, where the protocol puts it.
 PEER_KEY: Final = "mm2.peer"
 #: In the scope of a CORS preflight request of an allowed origin; browsers send these without credentials.
 PREFLIGHT_KEY: Final = "mm2.preflight"
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+#: Methods that change nothing (RFC 9110, 9.2.1).
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _UNAUTHORIZED, _FORBIDDEN, _TOO_MANY = 401, 403, 429
 
 #: The session key for a path, by which another worker vouches for the client of a request that it forwards.
@@ -96,13 +95,12 @@ class Access:
                 f"{audit.printable(self.principal.name)} has the role {self.role}, and {method} {path} needs the role "
                 f"{needed}; roles are set with rest.role.{needed}.",
             )
-        challenges = () if self.control is None else self.control.challenges
         raise RestFailure(
             _UNAUTHORIZED,
             f"{method} {path} needs authentication and the role {needed}. On the machine of the process, mm2 token prints a "
             "token for Authorization: Bearer, and mm2 ui opens the dashboard. From other machines, use a login that the file "
             "of the process configures (rest.extension.classes, ssl.client.auth).",
-            {"WWW-Authenticate": ", ".join(challenges)} if challenges else None,
+            None if self.control is None else self.control.challenge_headers,
         )
 
     def voucher(self, key_path: str, method: str, target: str, body: bytes) -> dict[str, str]:
@@ -130,7 +128,9 @@ class AccessControl:
         self._roles = roles
         self.sessions = sessions
         self.session_key = session_key
-        self.challenges = tuple(one.challenge for one in authenticators if one.challenge is not None)
+        challenges = [one.challenge for one in authenticators if one.challenge is not None]
+        #: Of responses with status 401.
+        self.challenge_headers = {"WWW-Authenticate": ", ".join(challenges)} if challenges else None
 
     def around(self, app: ASGIApp) -> ASGIApp:
         """An application that authenticates requests before it calls ``app``. Raises RestFailure."""
@@ -141,11 +141,7 @@ class AccessControl:
                 access, voucher = await self._access(scope, headers)
             except WrongCredentials as error:
                 self._log_failure(scope, _UNAUTHORIZED, error.name, str(error))
-                raise RestFailure(
-                    _UNAUTHORIZED,
-                    "The credentials are not valid.",
-                    {"WWW-Authenticate": ", ".join(self.challenges)} if self.challenges else None,
-                ) from None
+                raise RestFailure(_UNAUTHORIZED, "The credentials are not valid.", self.challenge_headers) from None
             except TooManyFailures as error:
                 self._log_failure(scope, _TOO_MANY, error.name, str(error))
                 raise RestFailure(
@@ -161,9 +157,7 @@ class AccessControl:
             receive = checked_receive(receive, voucher.body_sha256) if voucher else receive
             if scope["type"] == "websocket" and access.has_ended is not None:
                 # It would stay open after the end of the session.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self.sessions.remaining_s(headers)):
-                        await app(access.within(scope), receive, send)
+                await self.sessions.while_open(headers, lambda: app(access.within(scope), receive, send))
                 return
             await app(access.within(scope), receive, send)
 
@@ -176,7 +170,7 @@ class AccessControl:
         if voucher is not None:
             role = min(voucher.role, self._roles.role_of(voucher.principal))
             return Access(voucher.principal, role, self), voucher
-        peer = scope.get("state", {}).get(PEER_KEY) or Peer()
+        peer = scope.get("state", {}).get(PEER_KEY) or RequestPeer()
         for authenticator in self._authenticators:
             principal = await authenticator.authenticate(headers, peer)
             if principal is not None:
@@ -192,7 +186,7 @@ class AccessControl:
 
 async def audited(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Call ``app`` and log the result if the request may change something."""
-    if scope["method"] in _SAFE:
+    if scope["method"] in SAFE_METHODS:
         await app(scope, receive, send)
         return
     status = 0
@@ -211,9 +205,3 @@ async def audited(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> N
     finally:
         access = Access.of(scope)
         audit.changed(access.principal, access.role, scope["method"], path_of(scope), status)
-
-
-def target_of(scope: Mapping[str, Any]) -> str:
-    """Path and query of a request."""
-    query = scope.get("query_string", b"")
-    return str((scope["raw_path"] + (b"?" + query if query else b"")).decode("latin-1"))

@@ -24,7 +24,7 @@ from typing import Final
 import structlog
 
 from mm2.config.configdef import ConfigException
-from mm2.config.properties import parse_properties, property_lines
+from mm2.config.properties import file_stamp, parse_properties, property_lines
 from mm2.connect.rest.access.password_hashes import PasswordHash, UnusableHash
 from mm2.connect.rest.failures import RestFailure
 
@@ -39,8 +39,6 @@ _POLL_S: Final = 1.0
 #: A file whose last write is more recent than this may be incomplete.
 _SETTLED_S: Final = 1.0
 _UNAVAILABLE: Final = 503
-
-_Stamp = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ class CredentialsFile(Credentials):
     def __init__(self, path: Path) -> None:
         """Raises ConfigException naming the file, and the line of a hash that cannot be used."""
         self._path = path
-        self._loaded = self._seen = _stamp(path)
+        self._loaded = self._seen = file_stamp(path)
         super().__init__(_read(path))
         self._next_poll_s = 0.0
         self._warn()
@@ -136,7 +134,7 @@ class CredentialsFile(Credentials):
         if now_s < self._next_poll_s:
             return
         self._next_poll_s = now_s + _POLL_S
-        stamp, before = _stamp(self._path), self._seen
+        stamp, before = file_stamp(self._path), self._seen
         self._seen = stamp
         if stamp == self._loaded or not (stamp == before or _is_settled(stamp)):
             return
@@ -169,15 +167,6 @@ def _read(path: Path) -> Users:
     return Users.parse(data.decode("latin-1"), str(path))
 
 
-def _stamp(path: Path) -> _Stamp | None:
-    """What changes with the file, and with the right to read it; None while there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev, found.st_mode, found.st_uid, found.st_gid)
-
-
-def _is_settled(stamp: _Stamp | None) -> bool:
+def _is_settled(stamp: tuple[int, ...] | None) -> bool:
     """Whether the file was last written a moment ago."""
     return stamp is not None and time.time_ns() - stamp[0] > _SETTLED_S * 1e9

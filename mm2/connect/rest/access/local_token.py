@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from starlette.datastructures import Headers
+from mm2.connect.rest.access.principal import Kind, Principal, RequestPeer, WrongCredentials
 
-from mm2.connect.rest.access.principal import Kind, Peer, Principal, WrongCredentials
+if TYPE_CHECKING:  # see mm2.connect.rest.access.principal
+    from starlette.datastructures import Headers
 
 #: Distinguishes these tokens from others that are sent as Bearer.
 PREFIX: Final = "mm2_"
@@ -31,7 +32,7 @@ class LocalToken:
         """See Authenticator."""
         return 'Bearer realm="mm2"'
 
-    async def authenticate(self, headers: Headers, peer: Peer) -> Principal | None:
+    async def authenticate(self, headers: Headers, peer: RequestPeer) -> Principal | None:
         """See Authenticator."""
         given = bearer_of(headers)
         if given is None or not given.startswith(PREFIX):

@@ -14,8 +14,9 @@ from typing import Any, Final
 import jwt
 from starlette.datastructures import Headers
 
+from mm2.connect.rest.access.local_token import bearer_of
 from mm2.connect.rest.access.oidc_settings import OidcSettings
-from mm2.connect.rest.access.principal import Kind, Peer, Principal, WrongCredentials
+from mm2.connect.rest.access.principal import Kind, Principal, RequestPeer, WrongCredentials
 from mm2.connect.rest.access.token_keys import ALGORITHMS, KeysUnavailable, TokenKeys, VerificationKey
 from mm2.connect.rest.failures import RestFailure
 
@@ -48,12 +49,10 @@ class OidcAuthenticator:
         """See Authenticator (RFC 6750)."""
         return 'Bearer realm="Kafka Connect"'
 
-    async def authenticate(self, headers: Headers, peer: Peer) -> Principal | None:
+    async def authenticate(self, headers: Headers, peer: RequestPeer) -> Principal | None:
         """See Authenticator. Also raises RestFailure 503 while the issuer's keys are not known."""
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            return None
-        return _principal(self._settings, await self._claims(token.strip()))
+        token = bearer_of(headers)
+        return None if token is None else _principal(self._settings, await self._claims(token))
 
     async def _claims(self, token: str) -> dict[str, Any]:
         kid, algorithm = _key_id(token)

@@ -52,7 +52,7 @@ class OidcSettings:
                 _AUDIENCE, None, "is needed: tokens of the issuer for other services would be accepted"
             )
         keys_url = config.values[_KEYS_URL] or None
-        _check_url(_ISSUER, issuer, f"{issuer.rstrip('/')}/.well-known/openid-configuration" if not keys_url else None)
+        _check_url(_ISSUER, issuer, discovery_url(issuer) if not keys_url else None)
         if keys_url:
             _check_url(_KEYS_URL, keys_url, keys_url)
         claims = {name: config.str(f"{OIDC_PREFIX}{name}.claim.name") for name in ("sub", "groups")}
@@ -73,6 +73,11 @@ class OidcSettings:
             ),
             _tls(props),
         )
+
+
+def discovery_url(issuer: str) -> str:
+    """Where the issuer describes itself (OpenID Connect Discovery, section 4)."""
+    return f"{issuer.rstrip('/')}/.well-known/openid-configuration"
 
 
 def url_failure(url: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from starlette.datastructures import Headers
+if TYPE_CHECKING:  # loaded at the start of a process, in which REST's libraries are loaded later
+    from starlette.datastructures import Headers
 
 
 class Role(IntEnum):
@@ -58,7 +59,7 @@ ANONYMOUS: Final = Principal("-", Kind.ANONYMOUS)
 
 
 @dataclass(frozen=True)
-class Peer:
+class RequestPeer:
     """What the connection shows about a client, apart from headers."""
 
     #: The certificate that TLS has verified, as DER; None without one.
@@ -94,7 +95,7 @@ class Authenticator(Protocol):
     def challenge(self) -> str | None:
         """The value of ``WWW-Authenticate`` in responses with status 401; None if there is none."""
 
-    async def authenticate(self, headers: Headers, peer: Peer) -> Principal | None:
+    async def authenticate(self, headers: Headers, peer: RequestPeer) -> Principal | None:
         """The client; None if the request has no credentials of this kind. Runs on the event loop: it must not block.
 
         Raises WrongCredentials, TooManyFailures.

@@ -25,7 +25,7 @@ def needs(role: Role) -> Callable[[F], F]:
 
 
 def role_of(route: BaseRoute) -> Role | None:
-    """The role that a route needs; None for a route of this project without a rule, which nobody may call.
+    """The role that a route needs; None for a route of this project without a rule, which is always denied.
 
     Routes of extensions have no rule and need ADMIN.
     """

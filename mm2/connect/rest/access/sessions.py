@@ -6,17 +6,19 @@ code in the link for a cookie. Sessions are kept in memory and end with the proc
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from starlette.datastructures import Headers
 
-from mm2.connect.rest.access.principal import Peer, Principal
+from mm2.connect.rest.access.principal import Principal, RequestPeer
 
 CODE_LIFE_S: Final = 60
 SESSION_LIFE_S: Final = 12 * 3600
@@ -29,6 +31,8 @@ _COOKIE: Final = "mm2-session"
 class _Entry:
     principal: Principal
     until_s: float
+    connections: set[asyncio.Timeout] = field(default_factory=set, compare=False)
+    """Of WebSockets, which are closed when the session ends."""
 
 
 class Sessions:
@@ -59,21 +63,32 @@ class Sessions:
 
     def end(self, headers: Headers) -> None:
         """End the session of a request, if there is one."""
-        self._sessions.pop(_hash(self._cookie_of(headers)), None)
+        entry = self._sessions.pop(_hash(self._cookie_of(headers)), None)
+        if entry is not None:
+            _close_connections(entry)
 
-    def principal_of(self, headers: Headers) -> Principal | None:
-        """The principal of a request's session."""
+    async def while_open(self, headers: Headers, run: Callable[[], Awaitable[object]]) -> None:
+        """Run until it ends or the session of a request does: by its age, a logout, or too many sessions."""
         entry = self._entry(headers)
-        return None if entry is None else entry.principal
+        if entry is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(entry.until_s - self._now_s()) as connection:
+                entry.connections.add(connection)
+                try:
+                    await run()
+                finally:
+                    entry.connections.discard(connection)
 
     def remaining_s(self, headers: Headers) -> float:
         """The time until the session of a request ends, 0 without one."""
         entry = self._entry(headers)
         return 0.0 if entry is None else entry.until_s - self._now_s()
 
-    async def authenticate(self, headers: Headers, peer: Peer) -> Principal | None:
+    async def authenticate(self, headers: Headers, peer: RequestPeer) -> Principal | None:
         """See Authenticator. The cookie of a session that has ended is ignored: browsers send it for hours."""
-        return self.principal_of(headers)
+        entry = self._entry(headers)
+        return None if entry is None else entry.principal
 
     def _entry(self, headers: Headers) -> _Entry | None:
         entry = self._sessions.get(_hash(self._cookie_of(headers)))
@@ -93,8 +108,14 @@ class Sessions:
         while len(entries) > _MOST:
             counts = Counter(entry.principal for entry in entries.values())
             (greedy, _), *_ = counts.most_common(1)
-            del entries[next(key for key, entry in entries.items() if entry.principal == greedy)]
+            oldest = next(key for key, entry in entries.items() if entry.principal == greedy)
+            _close_connections(entries.pop(oldest))
         return secret
+
+
+def _close_connections(entry: _Entry) -> None:
+    for connection in entry.connections:
+        connection.reschedule(asyncio.get_running_loop().time())
 
 
 def _hash(secret: str) -> bytes:

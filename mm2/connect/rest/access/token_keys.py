@@ -27,7 +27,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from mm2.config.configdef import ConfigException
-from mm2.connect.rest.access.oidc_settings import OidcSettings, url_failure
+from mm2.connect.rest.access.oidc_settings import OidcSettings, discovery_url, url_failure
 from mm2.kafka.sasl_settings import shown_url
 from mm2.kafka.tls import build_ssl_context
 
@@ -209,7 +209,7 @@ def read_keys(settings: OidcSettings) -> tuple[VerificationKey, ...]:
 
 def _discovered(client: httpx.Client, issuer: str, deadline_s: float) -> str:
     """The URL of the keys (OpenID Connect Discovery, section 4)."""
-    url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+    url = discovery_url(issuer)
     document = _document(client, url, deadline_s)
     if document.get("issuer") != issuer:
         raise KeysUnavailable(f"{_shown(url)} is not about this issuer")

@@ -26,8 +26,8 @@ from mm2.connect.rest.access.local_token import LocalToken, new_token
 from mm2.connect.rest.access.principal import (
     ANONYMOUS,
     Kind,
-    Peer,
     Principal,
+    RequestPeer,
     Role,
     TooManyFailures,
     WrongCredentials,
@@ -38,6 +38,7 @@ from mm2.connect.rest.access.throttle import Allowance, FailureThrottle
 from mm2.connect.rest.access.vouchers import SIGNATURE_HEADER, VOUCHER_HEADER, voucher_headers, voucher_of
 from mm2.connect.rest.basic_auth import PasswordAuthenticator
 from mm2.connect.rest.middleware import without_secrets
+from tests.support.clock import Clock
 from tests.support.passwords import basic
 from tests.unit.connect.rest.conftest import Start
 
@@ -100,13 +101,6 @@ def test_a_wrong_entry_is_reported_with_its_key(entry: str) -> None:
 
 
 # -- throttle
-
-
-class Clock:
-    now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def test_failures_of_one_name_block_this_name_for_a_while() -> None:
@@ -179,8 +173,8 @@ def test_guesses_for_one_name_are_limited_at_all_addresses_together() -> None:
         throttle.check("ada", "10.0.1.1")
 
 
-def run(authenticator: Any, headers: dict[str, str], peer: Peer | None = None) -> Principal | None:
-    found: Principal | None = asyncio.run(authenticator.authenticate(Headers(headers), peer or Peer()))
+def run(authenticator: Any, headers: dict[str, str], peer: RequestPeer | None = None) -> Principal | None:
+    found: Principal | None = asyncio.run(authenticator.authenticate(Headers(headers), peer or RequestPeer()))
     return found
 
 
@@ -213,7 +207,7 @@ def test_guesses_that_are_sent_at_the_same_time_are_limited_like_others() -> Non
     passwords = PasswordAuthenticator(credentials, FailureThrottle(Allowance(3, 10.0), Allowance(50, 1.0), Clock()))
 
     async def guess() -> list[Any]:
-        attempts = (passwords.authenticate(Headers(basic("ada", f"guess {n}")), Peer()) for n in range(30))
+        attempts = (passwords.authenticate(Headers(basic("ada", f"guess {n}")), RequestPeer()) for n in range(30))
         return await asyncio.gather(*attempts, return_exceptions=True)
 
     outcomes = asyncio.run(guess())
@@ -322,6 +316,34 @@ def test_codes_and_sessions_end() -> None:
     assert sessions.redeem(late) is None
     clock.now_s += SESSION_LIFE_S
     assert run(sessions, headers) is None
+
+
+@pytest.mark.parametrize("how", ["logout", "too many sessions", "age"])
+def test_what_runs_in_a_session_ends_with_it(how: str) -> None:
+    """A dashboard's WebSocket was open, and received data, until the browser closed it."""
+
+    async def play() -> None:
+        clock = Clock()
+        sessions = Sessions(8083, clock)
+        headers = [Headers({"Cookie": f"mm2-session-8083={sessions.redeem(sessions.new_code(ADA))}"}) for _ in range(2)]
+        open_for_ever = asyncio.Event()
+        if how == "age":
+            clock.now_s += SESSION_LIFE_S - 0.01
+        ended, other = [asyncio.create_task(sessions.while_open(one, open_for_ever.wait)) for one in headers]
+        await asyncio.sleep(0)
+        if how == "logout":
+            sessions.end(headers[0])
+        elif how == "too many sessions":
+            for _ in range(199):
+                sessions.redeem(sessions.new_code(ADA))
+        await ended
+        assert other.done() is (how == "age")
+        clock.now_s += 1
+        open_for_ever.set()
+        await other
+        await sessions.while_open(headers[0], lambda: pytest.fail("the session has ended"))
+
+    asyncio.run(play())
 
 
 def test_the_number_of_codes_and_sessions_is_bounded() -> None:

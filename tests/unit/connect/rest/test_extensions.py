@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,13 +14,10 @@ from mm2.config.java_options import system_property
 from mm2.connect.plugins import Plugins
 from mm2.connect.rest.basic_auth import LOGIN_MODULE, BasicAuthSecurityRestExtension, load_credentials
 from mm2.connect.rest.extensions import ConnectRestExtension, ConnectRestExtensionContext, load_extensions
+from tests.support.passwords import basic
 from tests.unit.connect.rest.conftest import Start
 
 JAVA_NAME = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
-
-
-def basic(user: str, password: str) -> dict[str, str]:
-    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
 def login_file(folder: Path, credentials: str = "admin=a:b\nüser=p\n", entry: str | None = None) -> dict[str, str]:

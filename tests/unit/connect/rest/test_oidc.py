@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from mm2.config.configdef import ConfigException
 from mm2.connect.rest.access import token_keys
 from mm2.connect.rest.access.oidc import OidcAuthenticator
 from mm2.connect.rest.access.oidc_settings import OidcSettings
-from mm2.connect.rest.access.principal import Kind, Peer, Principal, WrongCredentials
+from mm2.connect.rest.access.principal import Kind, Principal, RequestPeer, WrongCredentials
 from mm2.connect.rest.access.token_keys import TokenKeys, VerificationKey
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.exposure import warn_of_exposure
@@ -33,7 +32,8 @@ from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.settings import RestSettings
 from mm2.kafka.assertion_settings import ALLOWED_URLS
 from tests.integration.token_server import AUDIENCE, CLIENT_ID, TokenServer
-from tests.support.certificates import issue, trust_settings
+from tests.support.certificates import issue, serving, trust_settings
+from tests.support.clock import Clock
 
 PREFIX = "rest.oauthbearer."
 REFRESH_S, BACKOFF_MAX_S = 3600.0, 10.0
@@ -56,15 +56,9 @@ class Issuer:
 
 @pytest.fixture(scope="module")
 def issuer_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Issuer]:
-    folder = tmp_path_factory.mktemp("issuer")
-    authority = issue("an authority")
-    (folder / "authority.pem").write_text(authority.certificate_pem)
-    own = issue("issuer", authority, address="127.0.0.1")
-    (folder / "issuer.pem").write_text(own.key_pem() + own.certificate_pem)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "issuer.pem")
+    trusted, context = serving(tmp_path_factory.mktemp("issuer"))
     with TokenServer("secret", lifetime_s=600, tls=context) as server:
-        trust = {f"{PREFIX}{key}": value for key, value in trust_settings(folder / "authority.pem").items()}
+        trust = {f"{PREFIX}{key}": value for key, value in trust_settings(trusted).items()}
         yield Issuer(server, {f"{PREFIX}expected.issuer": server.url, f"{PREFIX}expected.audience": AUDIENCE, **trust})
 
 
@@ -72,16 +66,6 @@ def issuer_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Issue
 def issuer(issuer_of_module: Issuer) -> Issuer:
     issuer_of_module.reset()
     return issuer_of_module
-
-
-class Clock:
-    """Monotonic seconds that only the test advances."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Client:
@@ -98,7 +82,7 @@ class Client:
         return asyncio.run(self.authenticate(token, scheme))
 
     async def authenticate(self, token: str, scheme: str = "Bearer") -> Principal | None:
-        return await self.authenticator.authenticate(Headers({"Authorization": f"{scheme} {token}"}), Peer())
+        return await self.authenticator.authenticate(Headers({"Authorization": f"{scheme} {token}"}), RequestPeer())
 
     def outcome(self, token: str) -> str | int:
         """The user, the reason of a rejection, or the status of a failure."""
@@ -174,7 +158,7 @@ def test_user_and_groups_may_be_in_other_claims(issuer: Issuer, start: Start) ->
 
 @pytest.mark.parametrize("header", [{}, {"Authorization": "Basic YTpi"}, {"Authorization": "Bearer"[:3]}])
 def test_other_credentials_are_not_tokens(client: Client, header: dict[str, str]) -> None:
-    assert asyncio.run(client.authenticator.authenticate(Headers(header), Peer())) is None
+    assert asyncio.run(client.authenticator.authenticate(Headers(header), RequestPeer())) is None
 
 
 NOW = int(time.time())
@@ -323,7 +307,7 @@ def test_no_text_is_accepted_or_fails_otherwise() -> None:
     @given(ANY_TEXT | PARTS.map(lambda parts: ".".join(map(encoded, parts))))
     def reject(token: str) -> None:
         with pytest.raises(WrongCredentials):
-            asyncio.run(authenticator.authenticate(Headers({"Authorization": f"Bearer {token}"}), Peer()))
+            asyncio.run(authenticator.authenticate(Headers({"Authorization": f"Bearer {token}"}), RequestPeer()))
 
     reject()
 
