@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from mm2.copy.executor.background import BackgroundTasks
-from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.cursor import CopiedRange, Cursor
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses, truncated
@@ -26,7 +26,7 @@ from mm2.copy.executor.target_progress import (
     TargetLookUp,
     TargetProgress,
 )
-from mm2.copy.session import LedgerEntry, Mark, Session
+from mm2.copy.session import LedgerEntry, Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
@@ -69,8 +69,11 @@ class ContinuedSessions:
         self._commit = commit
         self._log = structlog.get_logger(__name__)
 
-    def continue_session(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress | None = None) -> None:
-        """Continue a session at its mark; records that ``progress`` found after it are skipped.
+    def continue_session(
+        self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress | None = None, *, is_preserved: bool = False
+    ) -> None:
+        """Continue a session at its mark; records that ``progress`` found after it are skipped. ``is_preserved``: everything
+        up to the end of the target is there.
 
         Without ``progress`` it was handed off cleanly. Otherwise nothing is sent before the ledger has an entry of
         this lease holder (rule C7): a late entry of the previous holder could otherwise start another session.
@@ -101,7 +104,12 @@ class ContinuedSessions:
             outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
             self._sink.end_pause(outbox)
 
-        cursor.begin(mark, skip=skip, skip_base=base, is_clean=progress is None)
+        if is_preserved and progress is not None:
+            cursor.begin(mark)
+            if progress.end > mark.source:
+                cursor.there = CopiedRange(progress.end, progress.records)
+        else:
+            cursor.begin(mark, skip=skip, skip_base=base, is_clean=progress is None)
         if skip:
             self._log.info("skipping records that a predecessor copied", partition=str(cursor.partition), records=skip)
         if progress is None:
@@ -176,7 +184,7 @@ class ContinuedSessions:
     async def _take_over_preserved(
         self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress, positions: dict[TopicPartition, int | None]
     ) -> None:
-        """Continue a session at the end of the target, where offsets are preserved: all before it is there.
+        """Continue a session whose records have the source's offsets: all before the end of the target is there.
 
         A new one opens where the target has lost records, or under other rules.
         """
@@ -197,12 +205,7 @@ class ContinuedSessions:
         if offset >= 0:
             self._losses.target_diverged(cursor, offset)
             return
-        for batch in progress.batches:
-            cursor.window.trail.copied(batch.offset, batch.offset, batch.records)
-        there = Mark(end, end, progress.records)
-        self.continue_session(
-            cursor, entry.replace(mark=there), TargetProgress(progress.records, end, progress.leader_epoch)
-        )
+        self.continue_session(cursor, entry, progress, is_preserved=True)
 
     def _copy_at_least_once(
         self, cursor: Cursor, entry: LedgerEntry, why: str, positions: dict[TopicPartition, int | None]

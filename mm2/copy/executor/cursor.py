@@ -143,6 +143,13 @@ class FormerLog(NamedTuple):
     leader_epoch: int
 
 
+class CopiedRange(NamedTuple):
+    """The source offsets before ``end`` are on the target, with ``records`` of the session."""
+
+    end: int
+    records: int
+
+
 @dataclass(slots=True, eq=False)
 class Cursor:
     """A partition's receiver for the source (`PartitionReceiver`) and sender for the sink.
@@ -151,7 +158,8 @@ class Cursor:
     ``elsewhere`` is the log of that topic while it has another name than the topic of ``outbox``: the replication policy has
     changed, and the records of a predecessor's session are skipped. Nothing is sent before the next session.
     ``limit`` is ``decompression.max.bytes``. ``reencoding`` limits the time for re-encoding batches, shared by all
-    partitions; None: no limit. With ``gaps`` each source offset takes up the same offset on the target.
+    partitions; None: no limit. With ``gaps`` each source offset takes up the same offset on the target; ``there`` is what a
+    predecessor has put there, which is read again for the reasons of its gaps.
     """
 
     spec: PartitionSpec
@@ -187,6 +195,7 @@ class Cursor:
     rate: Rate = field(default_factory=Rate)  # bytes per second that were copied
     conditions: Conditions = field(default_factory=Conditions)
     gaps: GapQueue | None = None
+    there: CopiedRange | None = None
     window: Window = field(init=False)
     predecessor: PredecessorRecords = field(init=False)
     partition: TopicPartition = field(init=False)  # of the source
@@ -361,6 +370,7 @@ class Cursor:
         self.offset = mark.source
         self.epochs = history.before(self.epochs, mark.source)
         self.window.begin(mark)
+        self.there = None
         if self.gaps is not None:
             self.gaps.begin(is_clean=is_clean)
         self.predecessor.begin(skip, skip_base)
@@ -491,7 +501,7 @@ class Cursor:
         return PartitionCondition(state, self.conditions.note, -1, -1)
 
     def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
-        if self.predecessor.remaining or self.changes is not None:
+        if self.predecessor.remaining or self.changes is not None or self.there is not None:
             return iter_batches(fetched.records)
         # Merging compressed ones costs more than passing them on, unless there are too many for the connection to the target. Others
         # are merged while they wait for it (`Outbox.merge_waiting`).
@@ -574,6 +584,8 @@ class Cursor:
         elif self.changes is not None:
             self._change(self.changes, view, after, header.codec)
             return
+        elif self.there is not None:
+            self._read_past(view, after, self.there)
         elif predecessor.remaining:
             self._skip(view, after)
             if self.suspended or self.stopped:
@@ -595,7 +607,9 @@ class Cursor:
         if self.changes is not None:
             self._change(self.changes, view, after, view.legacy_codec)
             return
-        if self.predecessor.remaining:
+        if self.there is not None:
+            self._read_past(view, after, self.there)
+        elif self.predecessor.remaining:
             self._skip(view, after)
             if self.suspended or self.stopped:
                 return
@@ -615,6 +629,8 @@ class Cursor:
             if self.suspended or self.stopped:
                 return
             self.offset = fresh
+        elif self.there is not None and self.offset < min(self.there.end, changed.after):
+            self._add_copied([record.offset for record in changed.records], min(self.there.end, changed.after), changed)
         header = view.header
         records = [record for record in changed.records if record.offset >= self.offset]
         if records and changed.is_unchanged and header is not None and self._is_whole(header):
@@ -641,10 +657,12 @@ class Cursor:
         self, records: list[Record], first: int, after: int, codec: int, changed: ChangedBatch | None
     ) -> None:
         """Send the records of source offsets ``first .. after-1`` in one batch for each run of consecutive offsets."""
-        for run in runs(records):
-            start, end = run[0].offset, run[-1].offset + 1
+        at = 0
+        for run in runs(record.offset for record in records):
+            start, end = run[0], run[-1] + 1
             self.drop_holes(first, start, changed)
-            data = encode_batch(run, codec=codec)
+            data = encode_batch(records[at : at + len(run)], codec=codec)
+            at += len(run)
             self._send(memoryview(data), read_header(data), start, end)
             first = end
         self.drop_holes(first, after, changed)
@@ -724,8 +742,42 @@ class Cursor:
             self.gaps.fill(entry)
         self.offset = max(self.offset, first)
 
+    def _read_past(self, view: BatchView, after: int, there: CopiedRange) -> None:
+        """Pass over the records of a batch that are on the target, and send the others."""
+        offsets = [record.offset for record in decode_batch(view, self.limit)]
+        end = min(there.end, after)
+        if self.offset < end:
+            self._add_copied(offsets, end, None)
+        if self.offset < after:
+            self._reencode(view, self.offset, after)
+
+    def _add_copied(self, offsets: list[int], end: int, changed: ChangedBatch | None) -> None:
+        """The records at these offsets before ``end`` are on the target, and so is what its other offsets are filled with."""
+        own = [offset for offset in offsets if self.offset <= offset < end]
+        for run in runs(own):
+            self.drop_holes(self.offset, run[0], changed)
+            count = len(run)
+            entry = SourceRange(run[0], run[0] + count, 0, count, already_copied=True, target_base=run[0])
+            self.window.append(entry)
+            self.window.done(entry)
+            self.offset = run[0] + count
+        self.drop_holes(self.offset, end, changed)
+        self.offset = end
+        self._end_of_copied()
+
+    def _end_of_copied(self) -> None:
+        """Once all is read that a predecessor has copied, its number of records counts: the source may have fewer now."""
+        if self.there is not None and self.window.position >= self.there.end:
+            self.window.records = self.there.records
+            self.there = None
+
     def drop(self, first: int, after: int, reason: str) -> None:
         """Source offsets ``first .. after-1`` have no record for the target."""
+        if self.there is not None and first < self.there.end < after:
+            end = self.there.end
+            self.drop(first, end, reason)
+            self.drop(end, after, reason)
+            return
         if self.gaps is not None and after - first > FILLED_AT_ONCE:
             for start in range(first, after, FILLED_AT_ONCE):
                 self.drop(start, min(after, start + FILLED_AT_ONCE), reason)
@@ -736,23 +788,25 @@ class Cursor:
         # position after it and a count before it, a successor would skip as many new records.
         if self.predecessor.fingerprints is None:
             self._dropped(entry)
+            self._end_of_copied()
 
     def _dropped(self, entry: SourceRange) -> None:
         """Nothing of this range is to be written, unless its offsets have to be taken up on the target."""
-        if self.gaps is None:
+        is_there = self.there is not None and entry.next_offset <= self.there.end
+        if self.gaps is None or is_there:
             self.window.done(entry)
         else:
             self.gaps.fill(entry)
 
 
-def runs(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """The runs of records with consecutive offsets."""
-    run: list[Record] = []
-    for record in records:
-        if run and record.offset != run[-1].offset + 1:
+def runs(offsets: Iterable[int]) -> Iterator[list[int]]:
+    """The runs of consecutive offsets."""
+    run: list[int] = []
+    for offset in offsets:
+        if run and offset != run[-1] + 1:
             yield run
             run = []
-        run.append(record)
+        run.append(offset)
     if run:
         yield run
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.cursor import runs
+from mm2.copy.executor.cursor import CopiedRange, runs
 from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.preserved_starts import PartitionEnds, PreservedStart, start_at
@@ -316,8 +316,7 @@ def test_a_stop_keeps_only_what_is_being_filled() -> None:
 
 
 def test_runs_are_records_with_consecutive_offsets() -> None:
-    records = [Record(None, b"", (), 0, offset) for offset in (1, 2, 5, 7, 8)]
-    assert [[record.offset for record in run] for run in runs(records)] == [[1, 2], [5], [7, 8]]
+    assert [*runs([1, 2, 5, 7, 8])] == [[1, 2], [5], [7, 8]]
 
 
 # -- the cursor ------------------------------------------------------------------------------------------------------------
@@ -391,3 +390,25 @@ def test_a_record_in_the_dead_letter_topic_leaves_its_offset() -> None:
     bench.settle()
     assert (bench.end, bench.cursor.window.mark) == (3, Mark(3, 3, 2))
     assert bench.gaps == {"quarantined": 1}
+
+
+def test_what_a_predecessor_has_copied_is_read_again_for_its_gaps_and_not_sent() -> None:
+    bench = Preserving()
+    bench.cursor.there = CopiedRange(7, 5)
+    bench.end = 7
+    bench.fetch(batch(0, 3), marker(3, 1), batch(4, 6))
+    bench.settle()
+    assert bench.keys() == [[b"k007", b"k008", b"k009"]]
+    assert bench.cursor.window.mark == Mark(10, 10, 8)
+    assert bench.gaps == {"control": 1}
+    assert bench.cursor.there is None
+
+
+def test_fewer_records_on_the_source_than_a_predecessor_has_copied_do_not_change_the_count() -> None:
+    bench = Preserving()
+    bench.cursor.there = CopiedRange(7, 7)
+    bench.end = 7
+    bench.fetch(holed(0, 9, [2, 8]))
+    bench.settle()
+    assert bench.keys() == [[b"k008"]]
+    assert bench.cursor.window.mark == Mark(10, 10, 8)
