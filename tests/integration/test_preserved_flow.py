@@ -88,7 +88,7 @@ def test_a_flow_keeps_the_offsets_of_trimmed_growing_topics_and_of_groups(
     }
     file = write_config(tmp_path / "mm2.properties", props)
     commit(source, "shop", {("orders", 0): FIRST + 150, ("orders", 1): 100})
-    planned = mm2("plan", str(file))
+    planned = mm2("plan", str(file), "A->B")
     assert f"fill offsets A.orders-0: offsets=0..{FIRST - 1}, by=filler records, which are deleted" in planned
     first = MirrorProcess(file, tmp_path / "first.log")
     try:

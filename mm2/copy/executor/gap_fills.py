@@ -56,7 +56,9 @@ class GapFills:
         try:
             while self._due and not self._link.stop.is_set():
                 due, self._due = self._due, []
-                again = await self._step([cursor for cursor, version in due if _is_due(cursor, version)])
+                # The next gap of a cursor may have become due while the one before it was being filled.
+                cursors = dict.fromkeys(cursor for cursor, version in due if _is_due(cursor, version))
+                again = await self._step([*cursors])
                 self._due += [(cursor, _queue(cursor).version) for cursor in again]
         finally:
             self.is_working = False

@@ -173,6 +173,8 @@ class Losses:
         """
         self._log.error("target lost acknowledged records, resending them", partition=str(cursor.spec.target), end=end)
         cursor.suspended = True
+        if cursor.gaps is not None:
+            cursor.gaps.begin(is_clean=False)  # nothing more is filled from here
         cursor.window.trail.target_cut(end)
         self._new_sessions.open_again(cursor, Mark(end, end, 0))
 
