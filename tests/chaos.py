@@ -11,7 +11,7 @@
 ========================================================================================================================
 
 With --exactly-once all but --moments run in that mode; with --age-days D their record timestamps are D days in the past, so that the
-target's brokers expire the producer that wrote them. The seed determines all random choices and is printed.
+target's brokers expire the producer that wrote them. With --preserve-offsets, --minutes also compares the offsets of all records. The seed determines all random choices and is printed.
 """
 
 import argparse
@@ -86,6 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--two", action="store_true", help="two processes share the flow")
     parser.add_argument("--exactly-once", action="store_true", help="exactly.once.source.support=enabled")
     parser.add_argument(
+        "--preserve-offsets", action="store_true", help="with --minutes: records have the same offsets on both clusters"
+    )
+    parser.add_argument(
         "--rate", type=float, default=None, help="records per second (default: 500, with --brokers 3 300)"
     )
     options = parser.parse_args(arguments)
@@ -99,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"a single broker has none of these victims: {', '.join(options.victims)}")
     if options.beside and not options.kills:
         parser.error("--beside is for --kills")
+    if options.preserve_offsets and (options.exactly_once or options.kills or options.moments or options.pauses):
+        parser.error("--preserve-offsets is for --minutes, without --exactly-once")
     if options.rate is None:
         options.rate = 300.0 if options.brokers > 2 else 500.0
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
@@ -144,6 +149,7 @@ def _victims(text: str) -> tuple[Victim, ...]:
 def _compose(console: Console, seed: int, options: Any) -> bool:
     processes = 2 if options.two else 1
     how = {"replicas": options.replicas, "age_days": options.age_days, "exactly_once": options.exactly_once}
+    how["preserves"] = options.preserve_offsets
     with (
         console.status("Starting") as status,
         fault_run(rate=options.rate, processes=processes, brokers=options.brokers, seed=seed, **how) as made,
@@ -170,7 +176,7 @@ def _compose(console: Console, seed: int, options: Any) -> bool:
     for line in found(outcome):
         console.print(line, markup=False)
     slowest = max((step.recovery_s for step in outcome.steps), default=0.0)
-    mode = "exactly-once" if options.exactly_once else "default"
+    mode = "exactly-once" if options.exactly_once else "preserve-offsets" if options.preserve_offsets else "default"
     _conclude(
         console,
         good=good,

@@ -121,6 +121,9 @@ TOPIC_THROTTLE_PREFIX: Final = f"{THROTTLE_KEY}."
 REMOTE_PARTITIONS_KEY: Final = "remote.partitions.max"
 REMOTE_TOPIC_PARTITIONS_KEY: Final = "remote.topic.partitions.max"
 
+PRESERVE_KEY: Final = "preserve.offsets"
+PRESERVE_TOPICS_KEY: Final = "preserve.offsets.topics"
+
 OWN_CONFIG: Final = (
     ConfigDef()
     .define(
@@ -180,6 +183,23 @@ OWN_CONFIG: Final = (
         one_of("isolate", "fail"),
         LOW,
         "When a partition cannot be copied: stop only that partition, or fail the task.",
+    )
+    .define(
+        PRESERVE_KEY,
+        Type.BOOLEAN,
+        False,
+        None,
+        LOW,
+        "Give every record the same offset on the target as on the source. The remote topics must be empty or written by this "
+        "mode, and no other program may write to them. Needs Kafka 2.8 or later and CLUSTER_ACTION on the target.",
+    )
+    .define(
+        PRESERVE_TOPICS_KEY,
+        Type.LIST,
+        ".*",
+        distinct(),
+        LOW,
+        "Names and regular expressions of source topics to which preserve.offsets applies.",
     )
     .define(
         "sync.group.acls.enabled",

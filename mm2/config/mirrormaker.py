@@ -37,6 +37,8 @@ from mm2.config.mirror_keys import (
     CONNECTOR_CONFIGS,
     CONNECTOR_KEYS,
     OWN_CONFIG,
+    PRESERVE_KEY,
+    SOURCE_CONNECTOR,
     THROTTLE_KEY,
     TOPIC_THROTTLE_PREFIX,
 )
@@ -47,6 +49,7 @@ from mm2.config.unread import KeyReaders
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG, check_signature_accepted
 
 ALLOWED_CLASSES_KEY: Final = "plugin.allowed.classes"
+EXACTLY_ONCE_KEY: Final = "exactly.once.source.support"
 
 TOP_CONFIG: Final = (
     ConfigDef()
@@ -274,6 +277,7 @@ class MirrorMakerConfig:
         for pair in self._pairs_into(wanted):
             self._validate_worker(pair)
             self._validate_connectors(pair)
+            self._validate_preserved_offsets(pair)
         self.ineffective_keys(wanted)
 
     # -- derivation ----------------------------------------------------------------------------------------------------
@@ -375,6 +379,25 @@ class MirrorMakerConfig:
         for role, definition in ROLE_CONFIGS.items():
             self._check_given(definition, connector, f"{role}.")
             self._check_given(definition, connector, f"{role}.override.")
+
+    def _validate_preserved_offsets(self, pair: SourceAndTarget) -> None:
+        """Transactions would write their markers at offsets of the source's records."""
+        preserve = self._value(self._connector(pair, SOURCE_CONNECTOR), PRESERVE_KEY)
+        if not _is_true(preserve or "false"):
+            return
+        worker = self._worker(pair)
+        exactly_once = self._value(worker, EXACTLY_ONCE_KEY) or ""
+        if exactly_once.strip().lower() == "enabled":
+            reason = (
+                f"{PRESERVE_KEY} of {pair} cannot be combined with it, because transactions write markers between the records, and "
+                "it is not needed: the offset of a record on the target shows what has been copied"
+            )
+            raise ConfigException(worker.origin(EXACTLY_ONCE_KEY, EXACTLY_ONCE_KEY), exactly_once, reason)
+
+    def _value(self, derived: Derived, key: str) -> str | None:
+        """The value of a derived key, references resolved; None: it is not set."""
+        origin = derived.origins.get(key)
+        return None if origin is None else self._transformer.transform({origin: self._props[origin]})[origin]
 
     def _check_given(self, definition: ConfigDef, derived: Derived, prefix: str) -> None:
         """Check the given keys under ``prefix``; missing keys are no error."""

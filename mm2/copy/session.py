@@ -291,7 +291,8 @@ class LedgerEntry:
     (-1: unknown): a successor counts no batch of a higher epoch. ``retired`` are topic ids of both sides that were
     replaced by newer ones; metadata with such an id is stale. ``source_epochs`` are the newest leader epochs of what was
     read before the mark, oldest first; nothing is known of what lies before the first one. ``former`` is the remote topic
-    before this one, if the replication policy or a router has changed (None: none has).
+    before this one, if the replication policy or a router has changed (None: none has). ``is_preserved``: the copied records
+    have the source's offsets.
     """
 
     topic: str
@@ -320,6 +321,7 @@ class LedgerEntry:
     retired: tuple[str, ...] = ()
     source_epochs: tuple[EpochStart, ...] = ()
     former: FormerTopic | None = None
+    is_preserved: bool = False
 
     @property
     def lost_ranges(self) -> int:
@@ -402,6 +404,8 @@ class LedgerEntry:
             data["retired"] = list(self.retired)
         if self.former is not None:
             data["former"] = list(self.former)
+        if self.is_preserved:
+            data["preserved"] = True
         if self.before is not None:
             mark, gaps, chunk, extent, lost, state = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -442,6 +446,7 @@ class LedgerEntry:
             tuple(map(str, data.get("retired", ()))),
             tuple(EpochStart(int(epoch), int(start)) for epoch, start in data["source"].get("epochs", ())),
             None if former is None else _former_topic_of(former),
+            bool(data.get("preserved", False)),
         )
 
 

@@ -93,7 +93,7 @@ class CopySpec:
 
     ``start_timestamp_ms`` replaces ``auto_offset_reset`` where there is no position. ``ledger_topic`` None:
     at-least-once. ``dead_letter_topic`` receives records that cannot be copied (optional). With ``transactions``
-    there is one lane. ``changes`` None: records are copied as they are.
+    there is one lane. ``preserved`` are source topics whose records get the same offsets on the target. ``changes`` None: records are copied as they are.
 
     ``offsets_topic`` is Connect's offsets topic, on the target unless ``offsets`` names another cluster. Positions
     are written there as MirrorSourceConnector does (``MirrorUtils.wrapPartition``), under ``connector`` and
@@ -121,6 +121,7 @@ class CopySpec:
     throttle_topics: dict[str, float] = field(default_factory=dict)
     transactions: TransactionsSpec | None = None
     changes: ChangesSpec | None = None
+    preserved: tuple[str, ...] = ()
     read_committed: bool = False
     batch_duration_ms: int = 60_000
     commit_interval_ms: int = 1_000
@@ -183,6 +184,7 @@ class CopySpec:
                 "offsets": None if offsets is None else ClientSettings.from_json(offsets),
                 "transactions": None if transactions is None else TransactionsSpec(*transactions),
                 "changes": None if changes is None else ChangesSpec(*changes),
+                "preserved": tuple(data.get("preserved", ())),
                 "syncs": None if syncs is None else SyncsSpec(ClientSettings.from_json(syncs[0]), syncs[1], syncs[2]),
             }
         )

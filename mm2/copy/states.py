@@ -29,6 +29,7 @@ class PartitionState(StrEnum):
     DELETED = "DELETED"
     RECREATED = "RECREATED"
     INCONSISTENT = "INCONSISTENT"  # the target log contradicts the number of records copied to it
+    DIVERGED = "DIVERGED"  # offsets are preserved, and the target has other records at the source's offsets
     TARGET_FULL = "TARGET_FULL"
     REFUSED = "REFUSED"  # by a broker, for any other reason
     FAILED = "FAILED"  # an internal error
@@ -48,13 +49,14 @@ LASTING: Final = frozenset(
         PartitionState.LOST_RANGE,
         PartitionState.RECREATED,
         PartitionState.INCONSISTENT,
+        PartitionState.DIVERGED,
         PartitionState.REFUSED,
         PartitionState.FAILED,
     }
 )
 
 #: States that end only when the position is reset, by Connect's offsets endpoint or by a record in the offsets topic.
-LASTS_UNTIL_RESET: Final = frozenset({PartitionState.INCONSISTENT})
+LASTS_UNTIL_RESET: Final = frozenset({PartitionState.INCONSISTENT, PartitionState.DIVERGED})
 
 _OF_CODE: Final[Mapping[int, PartitionState]] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: PartitionState.UNAUTHORIZED,

@@ -26,7 +26,7 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.admin.rights import Rights
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.structs import AclFilter, AclOperation, AlterOpType, NewTopic, ResourceType, TopicInfo
+from mm2.kafka.structs import AclFilter, AclOperation, AlterOpType, NewTopic, ResourceType, TopicInfo, TopicPartition
 from mm2.mirror import plugins
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.checkpoint_connector import EMIT_KEY, kept_checkpoints
@@ -35,9 +35,11 @@ from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.discovery import TOPICS_PER_REQUEST, TopicsSeen, chunks, see_topics, vanished
 from mm2.mirror.heartbeat import kept_heartbeats
 from mm2.mirror.internal_topics import KeptTopic, why_not_created
+from mm2.mirror.leading_gaps import planned_gaps
 from mm2.mirror.ledgers import Ledgers, copied_topics
 from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
 from mm2.mirror.plans import FlowPlan
+from mm2.mirror.preserved_offsets import PreservedOffsets
 from mm2.mirror.provenance import Provenance
 from mm2.mirror.record_changes import changes_spec, changing_keys
 from mm2.mirror.recurring_errors import RecurringErrors
@@ -164,6 +166,7 @@ class _Previewer:
                 former = self._other_names(topics, target)
                 self._remote_topics(topics, source, target)
                 self._configs(topics, target)
+                self._preserved_offsets(topics, source, target)
                 self._acls(topics, source)
             except KafkaFailure as failure:
                 self._errors.append(str(failure))
@@ -365,6 +368,27 @@ class _Previewer:
             f"Topic {remote} on cluster {alias} {why}"
             for remote, why in (*plan.wide.items(), *plan.unknown.items(), *plan.over_limit.items())
         ]
+
+    def _preserved_offsets(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
+        """What is filled before the first record, and remote partitions that are not written to."""
+        preserved = PreservedOffsets.of(self._props).among(topics)
+        if not preserved:
+            return
+        alias = self._pair.target
+        self._notes.append(f"Records have the offsets of {self._pair.source} on {alias}: {_first_of(preserved)}.")
+        targets = {
+            TopicPartition(topic, index): TopicPartition(self._selection.remote(topic), index)
+            for topic in preserved
+            for index in range(source.partitions[topic])
+        }
+        source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
+        for gap in planned_gaps(source_admin, target_admin, targets, target.partitions):
+            if gap.error:
+                self._errors.append(
+                    f"{gap.target} on cluster {alias} cannot have the offsets of its source: {gap.error}"
+                )
+            else:
+                self._steps.append(Step(alias, "fill offsets", str(gap.target), gap.details))
 
     @property
     def _config_sync(self) -> ConfigSync:

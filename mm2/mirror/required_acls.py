@@ -12,6 +12,7 @@ source   DESCRIBE on groups                                                     
 target   DESCRIBE, CREATE, WRITE, READ on remote topics                         copying; READ for exactly once
 target   ALTER on remote topics                                                 new partitions
 target   DESCRIBE_CONFIGS, ALTER_CONFIGS on remote topics                       configs (sync.topic.configs.enabled)
+target   CLUSTER_ACTION on the cluster; DELETE, ALTER_CONFIGS on remote topics  gaps (preserve.offsets)
 target   DESCRIBE, ALTER on the cluster                                         ACLs
 target   DESCRIBE, CREATE, READ, WRITE on the internal topics and the ledger    workers, offsets, output of mm2 commands
 target   READ, DESCRIBE on the workers' group                                   assignment of connectors and tasks
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from mm2.config.mirror_keys import PRESERVE_KEY
 from mm2.config.worker_keys import WorkerConfig
 from mm2.kafka.structs import AclOperation, ResourceType
 from mm2.mirror.clients import Side
@@ -129,6 +131,10 @@ def required_acls(
         if _is_on(source, "sync.topic.configs.enabled"):
             configs = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
             need(Side.TARGET, topic, names.remote_topics, configs, "sync.topic.configs.enabled")
+        if _is_on(source, PRESERVE_KEY, "false"):
+            need(Side.TARGET, ResourceType.CLUSTER, cluster, (AclOperation.CLUSTER_ACTION,), PRESERVE_KEY)
+            fill = (AclOperation.DELETE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
+            need(Side.TARGET, topic, names.remote_topics, fill, f"{PRESERVE_KEY}, where logs of the source are trimmed")
         if _is_on(source, "sync.topic.acls.enabled"):
             need(Side.SOURCE, ResourceType.CLUSTER, cluster, (describe,), "sync.topic.acls.enabled")
             need(Side.TARGET, ResourceType.CLUSTER, cluster, (describe, AclOperation.ALTER), "sync.topic.acls.enabled")

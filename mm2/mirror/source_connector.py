@@ -27,10 +27,13 @@ from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.connector import STOP_TIMEOUT_S, MirrorConnector
 from mm2.mirror.discovery import see_topics, vanished
 from mm2.mirror.internal_topics import create_compacted_topic, create_kept_topic
+from mm2.mirror.leading_gaps import LeadingGaps
 from mm2.mirror.ledgers import Ledgers, copied_topics
 from mm2.mirror.offset_checks import Offsets, check_source_offsets
 from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
+from mm2.mirror.preserved_offsets import PreservedOffsets, check_preserved_offsets
 from mm2.mirror.provenance import RENEW_S, Provenance
+from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.routing import NO_ROUTE, topic_route
 from mm2.mirror.scheduler import Scheduler
@@ -74,6 +77,7 @@ class MirrorSourceConnector(MirrorConnector):
         self._assignment = TaskAssignment(self._stored_shares)
         self._ledgers: Ledgers | None = None
         self._answering: Scheduler | None = None
+        self._leading_gaps: LeadingGaps | None = None
 
     def task_class(self) -> type[Task]:
         # Imported late, so that listing topics does not load Spark and the copy engine.
@@ -128,6 +132,8 @@ class MirrorSourceConnector(MirrorConnector):
             or_broker_default=REPLICATION_FACTOR_KEY not in self._props,
             limits=RemoteTopicsLimits.of(self._settings),
         )
+        self._preserved = PreservedOffsets.of(self._props)
+        self._leading_gaps = LeadingGaps(self._source_admin, self._target_admin, self._config_sync, RecurringErrors())
         self._ledgers = Ledgers(self._clients, self._target_admin)
         ledger = self._clients.cluster(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
         self._clusters.append(ledger)
@@ -182,6 +188,8 @@ class MirrorSourceConnector(MirrorConnector):
             self._answering.start()
 
     def stop(self) -> None:
+        if self._leading_gaps is not None:
+            self._leading_gaps.stop()
         if self._ledgers is not None:
             self._ledgers.stop()
         answering, self._answering = self._answering, None
@@ -241,6 +249,8 @@ class MirrorSourceConnector(MirrorConnector):
             for topic in sorted(allowed)
             for partition in range(min(source[topic], target.get(self._selection.remote(topic), 0)))
         )
+        unready = self._unready(ready)
+        ready = tuple(tp for tp in ready if tp not in unready)
         with self._lock:
             changed = ready != self._ready
             self._source, self._target, self._allowed, self._ready = source, target, allowed, ready
@@ -268,6 +278,13 @@ class MirrorSourceConnector(MirrorConnector):
         self._recurring.keep_only("route of topic ", {f"route of topic {topic}" for topic in refused})
         return refused
 
+    def _unready(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Partitions with preserved offsets whose offsets before the first record are being filled."""
+        preserved = [tp for tp in partitions if tp.topic in self._preserved]
+        if self._leading_gaps is None or not preserved:
+            return set()
+        return self._leading_gaps.unready(preserved, self._selection.remote)
+
     def _hold_provenance(self) -> bool:
         return self._provenance.renew() or self._refresh()
 
@@ -289,6 +306,8 @@ class MirrorSourceConnector(MirrorConnector):
         return self._sync_configs_of(topics)
 
     def _sync_configs_of(self, topics: Iterable[str]) -> bool:
+        gaps = self._leading_gaps
+        topics = [topic for topic in topics if gaps is None or not gaps.is_filling(topic)]
         pairs = [(topic, remote) for topic in topics if (remote := self._remote(topic)) is not None]
         try:
             return self._topic_configs.sync(pairs)
@@ -383,6 +402,7 @@ def check_own_keys(props: Mapping[str, str]) -> None:
     """Checks that the ConfigDef cannot express. Raises ConfigException."""
     topic_throttles(props)
     parse_start_from(props.get(START_FROM_KEY, ""), source_alias=props.get(SOURCE_ALIAS_KEY))
+    check_preserved_offsets(props)
 
 
 def topic_selection(props: Mapping[str, str]) -> TopicSelection:

@@ -39,6 +39,7 @@ from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.internal_topics import create_kept_topic
 from mm2.mirror.own_topics import dead_letter_topic, kept_dead_letters, kept_ledger
 from mm2.mirror.plugins import replication_policy
+from mm2.mirror.preserved_offsets import PreservedOffsets, refuse_transactions
 from mm2.mirror.promotions import holds
 from mm2.mirror.record_changes import changes_spec
 from mm2.mirror.recurring_errors import RecurringErrors
@@ -458,6 +459,11 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         role = f"offset-syncs-{side.value}-producer"
         lag_max = settings.int("offset.lag.max")
         syncs = SyncsSpec(clients.settings(side, ClientKind.PRODUCER, role), syncs_topic(props), lag_max)
+    transactions = _transactions(context.worker)
+    partitions = _partitions(props, clients.source_alias)
+    preserved = PreservedOffsets.of(props).among(part.topic for part in partitions)
+    if transactions is not None:
+        refuse_transactions(preserved)
     return CopySpec(
         flow=clients.flow,
         connector=context.connector,
@@ -466,7 +472,7 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         target_alias=clients.target_alias,
         source=source,
         target=target,
-        partitions=_partitions(props, clients.source_alias),
+        partitions=partitions,
         offsets_topic=context.worker.offset_storage_topic,
         offsets=_offsets_elsewhere(context.worker),
         syncs=syncs,
@@ -480,8 +486,9 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         dead_letter_topic=dead_letter_topic(props) if props.get("errors.tolerance", "").lower() == "all" else None,
         throttle=settings.int(THROTTLE_KEY) / context.task_count,
         throttle_topics={topic: limit / context.task_count for topic, limit in topic_throttles(props).items()},
-        transactions=_transactions(context.worker),
+        transactions=transactions,
         changes=changes_spec(props, context.worker.worker_props, connector=context.connector, task=context.task_id),
+        preserved=preserved,
         read_committed=consumer.get("isolation.level", "").strip() == "read_committed",
         batch_duration_ms=settings.int("copy.batch.duration.ms"),
         commit_interval_ms=settings.int("copy.commit.interval.ms"),

@@ -109,6 +109,8 @@ class Translator:
             return Untranslated(_other_copy(partition.topic, known[0]))
         if known and (changed := _changed(known[0], on_source.get(partition.topic, ""), on_target.get(remote, ""))):
             return Untranslated(changed, was_undone=True)  # so are the offset syncs, which have no topic ids
+        if known and (same := _with_same_offsets(known[0], offset)) is not None:
+            return Translated(remote, same, is_exact=same == offset)
         found, reason = (None, None) if known is None else _by_ledger(known[1], offset)
         if found is not None and found.is_exact:
             return Translated(remote, found.offset, is_exact=True)
@@ -178,6 +180,8 @@ class Translator:
         # For the flow that copied it, the source is this flow's target.
         if changed := _changed(entry, on_target.get(home, ""), on_source.get(partition.topic, "")):
             return Untranslated(changed, was_undone=True)
+        if _with_same_offsets(entry, offset) == offset:
+            return Translated(home, offset, is_exact=True)
         found = translation.to_source(offset)
         if found is None:
             message = f"its offset {offset} lies before the copying that the ledger knows"
@@ -199,6 +203,13 @@ class Translator:
             known = (version, entry, Translation(ledger.chunks(source), entry.mark))
             self._known[back, source] = known
         return known[1], known[2]
+
+
+def _with_same_offsets(entry: LedgerEntry, offset: int) -> int | None:
+    """The same offset, if the copy has the offsets of the source (`preserve.offsets`), or the end of a copy that has not
+    reached it; None for any other copy.
+    """
+    return min(offset, entry.mark.target) if entry.is_preserved else None
 
 
 def _other_copy(topic: str, entry: LedgerEntry) -> OffsetReason:

@@ -30,6 +30,7 @@ from tests.endurance.group import Committing, checkpoints, wrong
 from tests.endurance.growth import Growth
 from tests.endurance.positions import PositionSampler, Verdict, judge_positions
 from tests.endurance.product import ProductFailed
+from tests.endurance.same_offsets import shifted
 from tests.endurance.sides import Side, replication_factors, start_side
 from tests.endurance.traffic import Pace, Traffic, Transactions
 from tests.faults.environment import COPYING_BLOCKED, COPYING_CONTINUES, MirrorMaker, Topics
@@ -104,7 +105,9 @@ class Outcome:
 
 @dataclass
 class FaultRun:
-    """Everything that runs. `folder` is deleted at the end; logs are kept unless `succeeded` is set."""
+    """Everything that runs. `folder` is deleted at the end; logs are kept unless `succeeded` is set. `preserves`: records
+    have the same offsets on both clusters.
+    """
 
     folder: Path
     source: Side
@@ -115,6 +118,7 @@ class FaultRun:
     group: Committing
     growth: Growth
     sampler: PositionSampler
+    preserves: bool = False
     succeeded: bool = False
     outcome: Outcome = field(default_factory=Outcome)
     began_s: float = field(default_factory=time.monotonic)
@@ -201,6 +205,9 @@ class FaultRun:
                 outcome.problems.append(f"{topic} is not copied to its end: {until[topic]} by partition")
             if not (judgment.exactly_once and judgment.explained and judgment.source_records):
                 outcome.problems.append(f"{topic}: {judgment}")
+            if self.preserves:
+                there = ClusterTopic(self.target.bootstrap, f"A.{topic}")
+                outcome.problems += shifted(ClusterTopic(self.source.bootstrap, topic), there)
         self._judge_positions()
         if judgments[
             PLAIN
@@ -298,6 +305,7 @@ def fault_run(
     replicas: int | None = None,
     age_days: float = 0.0,
     exactly_once: bool = False,
+    preserves: bool = False,
     size_bytes: int = 300,
     seed: int = 1,
     settings: Mapping[str, str] | None = None,
@@ -322,6 +330,7 @@ def fault_run(
             **SETTINGS,
             **replication_factors(replicas),
             **(EXACTLY_ONCE if exactly_once else {}),
+            **({"preserve.offsets": "true"} if preserves else {}),
             **(settings or {}),
         }
         mirrors = [
@@ -362,7 +371,7 @@ def fault_run(
         sampler = PositionSampler(target.bootstrap, mirrors[0].alias)
         sampler.start()
         stack.callback(sampler.halt)
-        made = FaultRun(folder, source, target, mirrors, traffic, transactions, group, growth, sampler)
+        made = FaultRun(folder, source, target, mirrors, traffic, transactions, group, growth, sampler, preserves)
         for mirror in mirrors:
             mirror.start()
         try:

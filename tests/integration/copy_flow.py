@@ -149,8 +149,10 @@ def end_offset(broker: LocalKafka, topic: str, partition: int = 0) -> int:
         try:
             return int(reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1])
         except KafkaException as failure:
-            # Metadata of a new topic names a leader before that broker has become the leader.
-            if failure.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+            # Metadata of a new topic names a leader before that broker has become the leader, and librdkafka replaces the handle of
+            # a bootstrap server once it knows its id.
+            passing = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._DESTROY_BROKER}
+            if failure.args[0].code() not in passing or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
 

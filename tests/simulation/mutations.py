@@ -162,9 +162,9 @@ def _ends_at_once(self: TargetLookUp, questions: Mapping[TopicPartition, Progres
     return self._admin.list_offsets(dict.fromkeys(questions, LATEST), in_current_epoch=True, log_end=True)
 
 
-def _high_watermarks(self: TargetLookUp, questions: Mapping[TopicPartition, ProgressQuestion]) -> Any:
-    self._cluster.metadata(sorted({tp.topic for tp in questions}))
-    return self._admin.list_offsets(dict.fromkeys(questions, LATEST), in_current_epoch=True)
+def _high_watermarks(self: TargetLookUp, epochs: Mapping[TopicPartition, int]) -> Any:
+    self._cluster.metadata(sorted({tp.topic for tp in epochs}))
+    return self._admin.list_offsets(dict.fromkeys(epochs, LATEST), in_current_epoch=True)
 
 
 def _forgotten_is_nothing(
@@ -173,7 +173,7 @@ def _forgotten_is_nothing(
     """Trust DescribeProducers, and assume that nothing was appended where it lists no producer."""
     described = self._admin.describe_producers(questions)
     found: dict[TopicPartition, TargetProgress | KafkaFailure] = {}
-    for tp, end in self._stable_ends(questions).items():
+    for tp, end in self.stable_ends({tp: asked.leader_epoch for tp, asked in questions.items()}).items():
         producers, question = described[tp], questions[tp]
         if isinstance(end, KafkaFailure):
             found[tp] = end
@@ -333,7 +333,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "L1",
         "the log end is read and nothing waits for the high watermark",
-        ((TargetLookUp, "_stable_ends", _ends_at_once),),
+        ((TargetLookUp, "stable_ends", _ends_at_once),),
         ("replication", "move", "errors", "crash"),
         _short,
         first_seed=15,
@@ -341,7 +341,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "L1",
         "only what is below the high watermark is counted",
-        ((TargetLookUp, "_stable_ends", _high_watermarks),),
+        ((TargetLookUp, "stable_ends", _high_watermarks),),
         ("replication", "errors", "crash"),
         _short,
     ),

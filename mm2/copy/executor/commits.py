@@ -163,6 +163,7 @@ class Commits:
             retired=cursor.retired,
             source_epochs=history.before(cursor.epochs, cursor.window.mark.source),
             former=cursor.former,
+            is_preserved=cursor.gaps is not None,
         )
 
     def _target_log(self, cursor: Cursor) -> FormerLog:

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from mm2.copy.executor.background import BackgroundTasks
-from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.cursor import CopiedRange, Cursor
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses, truncated
@@ -69,8 +69,11 @@ class ContinuedSessions:
         self._commit = commit
         self._log = structlog.get_logger(__name__)
 
-    def continue_session(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress | None = None) -> None:
-        """Continue a session at its mark; records that ``progress`` found after it are skipped.
+    def continue_session(
+        self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress | None = None, *, is_preserved: bool = False
+    ) -> None:
+        """Continue a session at its mark; records that ``progress`` found after it are skipped. ``is_preserved``: everything
+        up to the end of the target is there.
 
         Without ``progress`` it was handed off cleanly. Otherwise nothing is sent before the ledger has an entry of
         this lease holder (rule C7): a late entry of the previous holder could otherwise start another session.
@@ -101,7 +104,12 @@ class ContinuedSessions:
             outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
             self._sink.end_pause(outbox)
 
-        cursor.begin(mark, skip=skip, skip_base=base)
+        if is_preserved and progress is not None:
+            cursor.begin(mark)
+            if progress.end > mark.source:
+                cursor.there = CopiedRange(progress.end, progress.records)
+        else:
+            cursor.begin(mark, skip=skip, skip_base=base, is_clean=progress is None)
         if skip:
             self._log.info("skipping records that a predecessor copied", partition=str(cursor.partition), records=skip)
         if progress is None:
@@ -138,7 +146,10 @@ class ContinuedSessions:
                     is_left = cursor.is_elsewhere or not self._spec.with_sessions
                     if is_left and not _is_settled(found, tp, answer):
                         continue
-                    self._take_over(cursor, entry, answer, positions)
+                    if cursor.gaps is not None:
+                        await self._take_over_preserved(cursor, entry, answer, positions)
+                    else:
+                        self._take_over(cursor, entry, answer, positions)
                 elif isinstance(answer, InconsistentTarget):
                     cursor.fail(PartitionState.INCONSISTENT, str(answer))
                 elif self._is_refused(entry, answer, refused_since):
@@ -169,6 +180,32 @@ class ContinuedSessions:
             self._copy_at_least_once(cursor, entry, why, positions)
         else:
             self._continue_after_look_up(cursor, entry, progress)
+
+    async def _take_over_preserved(
+        self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress, positions: dict[TopicPartition, int | None]
+    ) -> None:
+        """Continue a session whose records have the source's offsets: all before the end of the target is there.
+
+        A new one opens where the target has lost records, or under other rules.
+        """
+        session, mark, end = entry.session, entry.mark, progress.end
+        is_lost = progress.records < mark.records or end < mark.target
+        if session is None or is_lost or self._sessions.is_to_end(entry) or progress.revived is not None:
+            if is_lost:
+                cursor.window.trail.target_cut(end)
+            self._sessions.forget_ended(cursor.partition)
+            positions[cursor.partition] = end
+            return
+        try:
+            own = {session.producer, *(ended.producer for ended in session.after)}
+            offset = await self._call(self._look_up.foreign_offset, entry.target, mark.target, end, own)
+        except KafkaFailure as error:
+            self._log.info("target log could not be read", partition=str(entry.target), error=str(error))
+            offset = -1
+        if offset >= 0:
+            self._losses.target_diverged(cursor, offset)
+            return
+        self.continue_session(cursor, entry, progress, is_preserved=True)
 
     def _copy_at_least_once(
         self, cursor: Cursor, entry: LedgerEntry, why: str, positions: dict[TopicPartition, int | None]

@@ -24,6 +24,7 @@ from mm2.copy.executor.cursor import MISSING, Cursor
 from mm2.copy.executor.dead_letters import DeadLetters, Quarantine
 from mm2.copy.executor.discovery import partition_count, producer_expiration_ms, uncompacted
 from mm2.copy.executor.endpoints import Endpoints
+from mm2.copy.executor.gap_fills import GapFills
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.new_sessions import NewSessions
@@ -168,6 +169,10 @@ class Copier:
         new_sessions = NewSessions(spec, link, tasks, endpoints, cursors, sessions, commits.then)
         source_admin = Admin(endpoints.source_cluster)
         losses = Losses(spec, tasks, source, source_admin, sessions, new_sessions, self._call, commits.then)
+        self._fills = fills = GapFills(link, tasks, endpoints, losses)
+        for cursor in cursors.values():
+            if cursor.spec.topic in spec.preserved:
+                fills.attach(cursor)
         self._continued = ContinuedSessions(
             spec, link, tasks, endpoints, cursors, sessions, new_sessions, losses, commits.then
         )
@@ -415,6 +420,7 @@ class Copier:
             # later acknowledgement may have been answered by a deposed leader (rule S6).
             clean = clean and not cursor.outbox.paused and cursor.outbox.verified_epoch is None
             clean = clean and not cursor.outbox.is_unverified
+            clean = clean and (cursor.gaps is None or cursor.gaps.is_settled(cursor.window.position))
             committed = self._positions.committed.get(tp)
             # Also after an unclean hand-off: otherwise a late position of this executor would count as a user's (rule C4).
             seen = self._positions.seen(tp)
@@ -439,11 +445,15 @@ class Copier:
         outboxes = [cursor.outbox for cursor in self._cursors.values()]
         for outbox in outboxes:
             outbox.queue = deque(outgoing for outgoing in outbox.queue if outgoing.at >= 0)
+        for cursor in self._cursors.values():
+            if cursor.gaps is not None:
+                cursor.gaps.stop()
 
         def is_drained(cursor: Cursor) -> bool:
             outbox = cursor.outbox
+            is_filling = cursor.gaps is not None and self._fills.is_working
             return (
-                (outbox.idle and not cursor.window.is_searching)
+                (outbox.idle and not cursor.window.is_searching and not is_filling)
                 or outbox.refused
                 or outbox.stopped
                 or (outbox.state is OutboxState.QUARANTINING and self._dead_letter_error() is not None)

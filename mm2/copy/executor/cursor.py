@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -28,6 +28,7 @@ import structlog
 from mm2.copy.executor import history
 from mm2.copy.executor.changes import ChangedBatch, ChangeDelayed, Changer, DroppedRange, TimeSlice, dropped_in
 from mm2.copy.executor.conditions import Conditions, now_ms
+from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.outgoing import content_error, outgoing_batch
 from mm2.copy.executor.predecessor import PredecessorRecords
@@ -40,7 +41,7 @@ from mm2.kafka.errors import BatchOverLimit, BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches, read_header
 from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.kafka.records.merge import Merged, coalesce
-from mm2.kafka.records.record import Record, Rewritten, encode_batch, rewrite
+from mm2.kafka.records.record import Record, Rewritten, decode_batch, encode_batch, rewrite
 from mm2.kafka.records.transactions import AbortedTransactions
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.fetch import Fetched
@@ -126,6 +127,9 @@ class Owner(Protocol):
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
         """The target assigned an offset below earlier ones."""
 
+    def misplaced(self, cursor: Cursor, entry: SourceRange) -> None:
+        """Offsets are preserved, and the target has appended a batch at another offset than that of the source."""
+
     def target_gap(self, cursor: Cursor, first: int, end: int, own: int) -> bool:
         """The target has records at offsets ``first .. end-1`` that were not acknowledged to this outbox, beside ``own``
         records that were. True when they are being searched for records of the session: `Window.gap_searched` follows.
@@ -139,6 +143,13 @@ class FormerLog(NamedTuple):
     leader_epoch: int
 
 
+class CopiedRange(NamedTuple):
+    """The source offsets before ``end`` are on the target, with ``records`` of the session."""
+
+    end: int
+    records: int
+
+
 @dataclass(slots=True, eq=False)
 class Cursor:
     """A partition's receiver for the source (`PartitionReceiver`) and sender for the sink.
@@ -147,7 +158,8 @@ class Cursor:
     ``elsewhere`` is the log of that topic while it has another name than the topic of ``outbox``: the replication policy has
     changed, and the records of a predecessor's session are skipped. Nothing is sent before the next session.
     ``limit`` is ``decompression.max.bytes``. ``reencoding`` limits the time for re-encoding batches, shared by all
-    partitions; None: no limit.
+    partitions; None: no limit. With ``gaps`` each source offset takes up the same offset on the target; ``there`` is what a
+    predecessor has put there, which is read again for the reasons of its gaps.
     """
 
     spec: PartitionSpec
@@ -182,6 +194,8 @@ class Cursor:
     backlog_end: int = 0  # records before it existed before the first copy began
     rate: Rate = field(default_factory=Rate)  # bytes per second that were copied
     conditions: Conditions = field(default_factory=Conditions)
+    gaps: GapQueue | None = None
+    there: CopiedRange | None = None
     window: Window = field(init=False)
     predecessor: PredecessorRecords = field(init=False)
     partition: TopicPartition = field(init=False)  # of the source
@@ -204,6 +218,7 @@ class Cursor:
             functools.partial(self.owner.acked, self),
             functools.partial(self.owner.target_went_back, self),
             functools.partial(self.owner.target_gap, self),
+            functools.partial(self.owner.misplaced, self),
             hole_reason=COMPACTED,
         )
 
@@ -345,9 +360,9 @@ class Cursor:
         self.conditions.stop = condition
         self.owner.stopped(self)
 
-    def begin(self, mark: Mark, *, skip: int = 0, skip_base: int = -1) -> None:
+    def begin(self, mark: Mark, *, skip: int = 0, skip_base: int = -1, is_clean: bool = False) -> None:
         """Continue at a mark; ``skip`` records after it are on the target, from ``skip_base`` on if they are
-        contiguous.
+        contiguous. ``is_clean``: no request of a predecessor is unanswered.
 
         If nothing has been copied yet, all current records of the source are a backlog.
         """
@@ -355,6 +370,9 @@ class Cursor:
         self.offset = mark.source
         self.epochs = history.before(self.epochs, mark.source)
         self.window.begin(mark)
+        self.there = None
+        if self.gaps is not None:
+            self.gaps.begin(is_clean=is_clean)
         self.predecessor.begin(skip, skip_base)
         self.suspended = False
 
@@ -444,7 +462,7 @@ class Cursor:
         entries = self.window.entries
         entry = next((entry for entry in entries if entry.reason == QUARANTINED and not entry.done), None)
         if entry is not None:  # otherwise the target was truncated meanwhile: the batch is read again
-            self.window.done(entry)
+            self._dropped(entry)
 
     def quarantine(self, entry: SourceRange, reason: str) -> None:
         """The entry's records will not be on the target; later records take their sequences."""
@@ -455,7 +473,13 @@ class Cursor:
             for other in outbox.queue:
                 other.at = -1
         self.conditions.content_error = None
-        self.window.exclude(entry, reason)
+        if self.gaps is None:
+            self.window.exclude(entry, reason)
+            return
+        # It is a run of records, so it has no holes.
+        self.window.waiting_bytes -= entry.size
+        entry.size, entry.count, entry.reason = 0, 0, reason
+        self.gaps.fill_first(entry)
 
     def current_condition(self) -> PartitionCondition | None:
         """Why it cannot continue now; None if it can."""
@@ -482,7 +506,7 @@ class Cursor:
         return PartitionCondition(state, self.conditions.note, -1, -1)
 
     def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
-        if self.predecessor.remaining or self.changes is not None:
+        if self.predecessor.remaining or self.changes is not None or self.there is not None:
             return iter_batches(fetched.records)
         # Merging compressed ones costs more than passing them on, unless there are too many for the connection to the target. Others
         # are merged while they wait for it (`Outbox.merge_waiting`).
@@ -565,6 +589,8 @@ class Cursor:
         elif self.changes is not None:
             self._change(self.changes, view, after, header.codec)
             return
+        elif self.there is not None:
+            self._read_past(view, after, self.there)
         elif predecessor.remaining:
             self._skip(view, after)
             if self.suspended or self.stopped:
@@ -586,7 +612,9 @@ class Cursor:
         if self.changes is not None:
             self._change(self.changes, view, after, view.legacy_codec)
             return
-        if self.predecessor.remaining:
+        if self.there is not None:
+            self._read_past(view, after, self.there)
+        elif self.predecessor.remaining:
             self._skip(view, after)
             if self.suspended or self.stopped:
                 return
@@ -606,6 +634,8 @@ class Cursor:
             if self.suspended or self.stopped:
                 return
             self.offset = fresh
+        elif self.there is not None and self.offset < min(self.there.end, changed.after):
+            self._add_copied([record.offset for record in changed.records], min(self.there.end, changed.after), changed)
         header = view.header
         records = [record for record in changed.records if record.offset >= self.offset]
         if records and changed.is_unchanged and header is not None and self._is_whole(header):
@@ -628,7 +658,24 @@ class Cursor:
         """Whether a batch can be passed on as it is, and nothing of it was read before."""
         return header.is_plain and header.base_offset == self.offset
 
+    def _send_runs(
+        self, records: list[Record], first: int, after: int, codec: int, changed: ChangedBatch | None
+    ) -> None:
+        """Send the records of source offsets ``first .. after-1`` in one batch for each run of consecutive offsets."""
+        at = 0
+        for run in runs(record.offset for record in records):
+            start, end = run[0], run[-1] + 1
+            self.drop_holes(first, start, changed)
+            data = encode_batch(records[at : at + len(run)], codec=codec)
+            at += len(run)
+            self._send(memoryview(data), read_header(data), start, end)
+            first = end
+        self.drop_holes(first, after, changed)
+
     def _send_changed(self, records: list[Record], changed: ChangedBatch, codec: int) -> None:
+        if self.gaps is not None:
+            self._send_runs(records, self.offset, changed.after, codec, changed)
+            return
         data, offsets = encode_batch(records, codec=codec), [record.offset for record in records]
         dense = len(offsets) == changed.after - self.offset
         header = read_header(data)
@@ -637,8 +684,9 @@ class Cursor:
     def drop_holes(self, first: int, after: int, changed: ChangedBatch | None) -> None:
         """Source offsets ``first .. after-1`` have no record for the target, each for its own reason."""
         dropped = () if changed is None else changed.dropped
-        for start, end, reason in dropped_in(dropped, first, after, self.window.hole_reason):
-            self.drop(start, end, reason)
+        if first < after:
+            for start, end, reason in dropped_in(dropped, first, after, self.window.hole_reason):
+                self.drop(start, end, reason)
 
     def _skip(self, view: BatchView, after: int) -> None:
         """Skip the records of a batch that a predecessor has copied, and send the others."""
@@ -660,6 +708,12 @@ class Cursor:
         data = memoryview(rewritten.data)
         offsets = rewritten.offsets
         dense = len(offsets) == after - first
+        if self.gaps is not None and not dense:
+            header = read_header(rewritten.data)
+            records = decode_batch(BatchView(header, header.base_offset, 2, data), self.limit)
+            records = [record._replace(offset=offset) for record, offset in zip(records, offsets, strict=True)]
+            self._send_runs(records, first, after, header.codec, None)
+            return
         self._send(data, read_header(rewritten.data), first, after, None if dense else offsets)
 
     def _send(
@@ -678,16 +732,88 @@ class Cursor:
         entry.dropped = tuple(dropped)
         self.window.append(entry)
         outgoing = outgoing_batch(data, header, entry, self.window, self.owner.tally, self.limit, is_merged=is_merged)
-        self.owner.put(self.outbox, outgoing)
+        if self.gaps is None:
+            self.owner.put(self.outbox, outgoing)
+        else:
+            self.gaps.send(outgoing)
+
+    def lead_in(self, first: int) -> None:
+        """Continue at source offset ``first``, where copying begins; offsets before it are filled and not counted."""
+        if self.gaps is None:
+            return
+        for start in range(self.offset, first, FILLED_AT_ONCE):
+            entry = SourceRange(start, min(first, start + FILLED_AT_ONCE), already_copied=True)
+            self.window.append(entry)
+            self.gaps.fill(entry)
+        self.offset = max(self.offset, first)
+
+    def _read_past(self, view: BatchView, after: int, there: CopiedRange) -> None:
+        """Pass over the records of a batch that are on the target, and send the others."""
+        offsets = [record.offset for record in decode_batch(view, self.limit)]
+        end = min(there.end, after)
+        if self.offset < end:
+            self._add_copied(offsets, end, None)
+        if self.offset < after:
+            self._reencode(view, self.offset, after)
+
+    def _add_copied(self, offsets: list[int], end: int, changed: ChangedBatch | None) -> None:
+        """The records at these offsets before ``end`` are on the target, and so is what its other offsets are filled with."""
+        own = [offset for offset in offsets if self.offset <= offset < end]
+        for run in runs(own):
+            self.drop_holes(self.offset, run[0], changed)
+            count = len(run)
+            entry = SourceRange(run[0], run[0] + count, 0, count, already_copied=True, target_base=run[0])
+            self.window.append(entry)
+            self.window.done(entry)
+            self.offset = run[0] + count
+        self.drop_holes(self.offset, end, changed)
+        self.offset = end
+        self._end_of_copied()
+
+    def _end_of_copied(self) -> None:
+        """Once all is read that a predecessor has copied, its number of records counts: the source may have fewer now."""
+        if self.there is not None and self.window.position >= self.there.end:
+            self.window.records = self.there.records
+            self.there = None
 
     def drop(self, first: int, after: int, reason: str) -> None:
         """Source offsets ``first .. after-1`` have no record for the target."""
+        if self.there is not None and first < self.there.end < after:
+            end = self.there.end
+            self.drop(first, end, reason)
+            self.drop(end, after, reason)
+            return
+        if self.gaps is not None and after - first > FILLED_AT_ONCE:
+            for start in range(first, after, FILLED_AT_ONCE):
+                self.drop(start, min(after, start + FILLED_AT_ONCE), reason)
+            return
         entry = SourceRange(first, after, reason=reason)
         self.window.append(entry)
         # While records are being matched, the number of records in this range is known only when the next one is found. With a
         # position after it and a count before it, a successor would skip as many new records.
         if self.predecessor.fingerprints is None:
+            self._dropped(entry)
+            self._end_of_copied()
+
+    def _dropped(self, entry: SourceRange) -> None:
+        """Nothing of this range is to be written, unless its offsets have to be taken up on the target."""
+        is_there = self.there is not None and entry.next_offset <= self.there.end
+        if self.gaps is None or is_there:
             self.window.done(entry)
+        else:
+            self.gaps.fill(entry)
+
+
+def runs(offsets: Iterable[int]) -> Iterator[list[int]]:
+    """The runs of consecutive offsets."""
+    run: list[int] = []
+    for offset in offsets:
+        if run and offset != run[-1] + 1:
+            yield run
+            run = []
+        run.append(offset)
+    if run:
+        yield run
 
 
 def _reencode_reason(view: BatchView, start: int) -> str:

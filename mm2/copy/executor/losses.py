@@ -95,6 +95,10 @@ class Losses:
         if self._stops:
             cursor.fail(PartitionState.RECREATED, f"{what}; source.data.loss is stop", at_source=True)
             return
+        if cursor.gaps is not None:
+            advice = "its remote topic has the offsets of the deleted topic; delete it and reset the position"
+            cursor.fail(PartitionState.RECREATED, f"{what}; {advice}", at_source=True)
+            return
         if cursor.suspended:
             return  # called again later
         self._log.error("source topic recreated, copying it from its start", partition=str(tp))
@@ -136,6 +140,9 @@ class Losses:
 
     def target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
         """The target lost acknowledged records of the session and has ``records`` left: resend the rest."""
+        if cursor.gaps is not None:
+            self.preserved_truncated(cursor, end)
+            return
         lost = cursor.outbox.acked - records if cursor.outbox.acked else cursor.window.records - records
         session = self._sessions.current.get(cursor.partition)
         # The session's records end at the target's end, unless other producers write there; then the source offset is unknown.
@@ -159,6 +166,21 @@ class Losses:
         cursor.begin(Mark(source + 1, end, records))
         cursor.suspended = True
         self._commit(cursor, lambda: self._release(cursor))
+
+    def preserved_truncated(self, cursor: Cursor, end: int) -> None:
+        """The target lost what was acknowledged, and ends at this offset: where offsets are preserved, copying continues
+        there.
+        """
+        self._log.error("target lost acknowledged records, resending them", partition=str(cursor.spec.target), end=end)
+        cursor.suspended = True
+        if cursor.gaps is not None:
+            cursor.gaps.begin(is_clean=False)  # nothing more is filled from here
+        cursor.window.trail.target_cut(end)
+        self._new_sessions.open_again(cursor, Mark(end, end, 0))
+
+    def target_diverged(self, cursor: Cursor, offset: int) -> None:
+        """Where offsets are preserved, the target has another record than the source, first at this offset."""
+        cursor.fail(PartitionState.DIVERGED, diverged(cursor.spec.target, self._spec.target_alias, offset))
 
     def target_recreated(self, cursor: Cursor) -> None:
         """The remote topic was recreated while records were written to it."""
@@ -335,6 +357,10 @@ class Losses:
             policy = "source.data.loss is stop" if self._stops else "auto.offset.reset is none"
             cursor.fail(PartitionState.LOST_RANGE, f"{what}; {policy}", at_source=True)
             return
+        if cursor.gaps is not None:
+            advice = "the remote topic has them at the same offsets; delete it and reset the position to copy it again"
+            cursor.fail(PartitionState.LOST_RANGE, f"{what}; {advice}", at_source=True)
+            return
         self._log.error("source log truncated", partition=str(cursor.partition), reason=what)
         if end_offset < cursor.offset:
             cursor.add_lost_range(end_offset, read, "truncated")
@@ -354,4 +380,13 @@ def truncated(target: TopicPartition, alias: str, lost: int, end: int) -> str:
     return (
         f"{target} of {alias} lost {lost} acknowledged records at its end ({end}), and which they were is not known; reset the "
         "position of this partition to copy them again"
+    )
+
+
+def diverged(target: TopicPartition, alias: str, offset: int) -> str:
+    """The reason for a target partition whose offsets are not those of the source."""
+    return (
+        f"{target} of {alias} has a record at offset {offset} that is not the source's: another program has written to it. "
+        "Nothing more is written. To copy it again with the same offsets, delete the remote topic and reset the position of "
+        "this partition"
     )

@@ -13,6 +13,7 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.discovery import new_producer
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
+from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts
 from mm2.copy.executor.session_table import Ending, SessionTable
 from mm2.copy.executor.target_progress import LOOK_UP_REFUSED_S
 from mm2.copy.session import Mark, Session
@@ -52,6 +53,9 @@ class NewSessions:
         self._cursors = cursors
         self._sessions = sessions
         self._commit = commit
+        self._preserved = PreservedStarts(
+            endpoints, spec.source_alias, spec.target_alias, is_changed=spec.changes is not None
+        )
         self._log = structlog.get_logger(__name__)
 
     def open(self, positions: dict[TopicPartition, int | None]) -> None:
@@ -86,6 +90,11 @@ class NewSessions:
         outbox = cursor.outbox
         outbox.looked_up, outbox.verified_epoch, outbox.floor, outbox.ended_sessions = False, None, -1, ()
         outbox.is_unverified = False
+        if cursor.gaps is not None:
+            cursor.fail(
+                PartitionState.REFUSED, f"preserve.offsets needs message format 2 of the remote topic: {failure}"
+            )
+            return
         note = f"at least once: the remote topic has an old message format (message.format.version): {failure}"
         self._open_without_idempotence({cursor.partition: mark.source}, note)
 
@@ -158,6 +167,30 @@ class NewSessions:
             if when:
                 await self._link.pause(_FRESH_RETRY_S)
 
+    async def _open_preserved(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Start partitions with offset preservation at the end of their remote partitions."""
+        waiting = dict(positions)
+        while waiting and not self._link.stop.is_set():
+            cursors = {tp: self._cursors[tp] for tp in waiting}
+            try:
+                identity = await self._call(new_producer, self._target_cluster)
+                starts = await self._call(self._preserved.find, cursors, waiting)
+            except KafkaFailure as error:
+                starts = dict.fromkeys(cursors, error)
+            for tp, start in starts.items():
+                cursor = cursors[tp]
+                if not isinstance(start, PreservedStart):
+                    cursor.outbox.last_error = start
+                    continue
+                del waiting[tp]
+                if start.refusal:
+                    cursor.fail(PartitionState.DIVERGED, refused(start.refusal))
+                    continue
+                self._open_one(cursor, Mark(start.end, start.end, 0), identity)
+                cursor.lead_in(start.first)
+            if waiting:
+                await self._link.pause(_RETRY_S)
+
     def _leave_former_topic(self, cursor: Cursor, position: int) -> None:
         """Use the current remote topic from this position on, if the replication policy or a router has given it another name.
 
@@ -188,7 +221,10 @@ class NewSessions:
                 self._cursors[tp].window.markers = None
             self._source.add(self._cursors[tp] for tp in positions)
             return
-        waiting = dict(positions)
+        preserved = {tp: position for tp, position in positions.items() if self._cursors[tp].gaps is not None}
+        if preserved:
+            self._tasks.spawn(self._open_preserved(preserved))
+        waiting = {tp: position for tp, position in positions.items() if tp not in preserved}
         refused_since: float | None = None
         while waiting and not self._link.stop.is_set():
             targets = {self._cursors[tp].outbox.partition: tp for tp in waiting}
@@ -272,6 +308,14 @@ class NewSessions:
             self._sink.end_pause(cursor.outbox)
 
         self._commit(cursor, known)
+
+
+def refused(why: str) -> str:
+    """The reason for a remote partition that is not written to, because its offsets are not the source's."""
+    return (
+        f"{why}: preserve.offsets writes only to a remote topic that is empty or has the source's offsets; delete it, or "
+        "exclude the topic with preserve.offsets.topics"
+    )
 
 
 def duration_ms(text: str) -> int:

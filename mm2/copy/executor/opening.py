@@ -99,7 +99,8 @@ class Opening:
             if start.committed is None and start.position is not None:
                 ways.named[tp] = start.position
             else:
-                ways.positions[tp] = start.position
+                # Where offsets are preserved, the target shows what was copied. If it is empty, nothing was.
+                ways.positions[tp] = start.position if cursor.gaps is None else None
             return
         if not confirmed and self._has_another_target(entry):
             ways.renamed[tp] = start
@@ -111,6 +112,8 @@ class Opening:
         elif not start.moved and self._has_another_target(entry):
             reason = recreated(entry.target, self._spec.target_alias, entry.mark.records)
             cursor.fail(PartitionState.RECREATED, reason)
+        elif cursor.gaps is not None and not entry.is_preserved:
+            ways.positions[tp] = start.position  # it was copied without offset preservation
         elif entry.session is None or self._spec.ledger_topic is None:
             ways.positions[tp] = start.position
         elif start.clean and self._sessions.is_to_end(entry):

@@ -73,6 +73,8 @@ class PartitionEvents:
     def acked(self, cursor: Cursor, entry: SourceRange, last: int) -> None:
         """The target has acknowledged records."""
         self._commits.acked(cursor, entry, last)
+        if cursor.gaps is not None:
+            cursor.gaps.advance()
         self._source.resume()
 
     def stopped(self, cursor: Cursor) -> None:
@@ -136,6 +138,10 @@ class PartitionEvents:
     def target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
         """The target lost acknowledged records."""
         self._losses.target_truncated(cursor, records, end)
+
+    def misplaced(self, cursor: Cursor, entry: SourceRange) -> None:
+        """The target has appended a batch at another offset than that of the source."""
+        self._losses.target_diverged(cursor, min(entry.next_offset - entry.count, entry.target_base))
 
     def target_gap(self, cursor: Cursor, first: int, end: int, own: int) -> bool:
         """The target has records that were not acknowledged to this producer."""

@@ -116,6 +116,14 @@ class Prints:
     with_time: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class RecordsAt:
+    """Timestamp and hash of the content of records, by offset. ``with_time``: the timestamps are those of the producer."""
+
+    values: dict[int, tuple[int | None, int]]
+    with_time: bool = True
+
+
 class TargetLookUp:
     """Look-ups on the target cluster. They need READ on the topics (DescribeProducers, Fetch)."""
 
@@ -133,7 +141,7 @@ class TargetLookUp:
         # Older metadata may name a deposed leader. The producer state read here is older than the log end read next.
         metadata = self._cluster.metadata(sorted({tp.topic for tp in questions}))
         described = self._admin.describe_producers(questions, timeout_s=_REQUEST_TIMEOUT_S)
-        for tp, end in self._stable_ends(questions).items():
+        for tp, end in self.stable_ends({tp: asked.leader_epoch for tp, asked in questions.items()}).items():
             if isinstance(end, KafkaFailure):
                 found[tp] = end
                 continue
@@ -154,22 +162,23 @@ class TargetLookUp:
 
     # -- the end of the log ------------------------------------------------------------------------------------------
 
-    def _stable_ends(
-        self, questions: Mapping[TopicPartition, ProgressQuestion]
-    ) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
-        """The log end of each partition, once the high watermark has reached it (rules L1 and L4)."""
+    def stable_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
+        """The log end of each partition, once the high watermark has reached it (rules L1 and L4).
+
+        ``epochs`` are the highest known leader epochs (-1: unknown): a response with a lower one is stale.
+        """
         ends = self._admin.list_offsets(
-            dict.fromkeys(questions, LATEST), in_current_epoch=True, log_end=True, timeout_s=_REQUEST_TIMEOUT_S
+            dict.fromkeys(epochs, LATEST), in_current_epoch=True, log_end=True, timeout_s=_REQUEST_TIMEOUT_S
         )
         settled: dict[TopicPartition, OffsetInfo | KafkaFailure] = {}
         open_: dict[TopicPartition, OffsetInfo] = {}
         for tp, end in ends.items():
             if isinstance(end, KafkaFailure):
                 settled[tp] = end
-            elif 0 <= end.leader_epoch < questions[tp].leader_epoch:
+            elif 0 <= end.leader_epoch < epochs[tp]:
                 settled[tp] = BrokerFailure.of(
                     ErrorCode.FENCED_LEADER_EPOCH,
-                    f"the response has leader epoch {end.leader_epoch}, but epoch {questions[tp].leader_epoch} is known",
+                    f"the response has leader epoch {end.leader_epoch}, but epoch {epochs[tp]} is known",
                     subject=f"{tp} of cluster {self._cluster.name}",
                 )
             else:
@@ -386,6 +395,30 @@ class TargetLookUp:
                 if first <= record.offset < end
             )
         return Prints([_print(timestamp if with_time else -1, content) for timestamp, content in records], with_time)
+
+    def records_at(self, partition: TopicPartition, first: int, end: int) -> RecordsAt:
+        """The records at offsets ``first .. end-1``. Raises KafkaFailure."""
+        values: dict[int, tuple[int | None, int]] = {}
+        with_time = True
+        for _, batch in self._batches({partition: (first, end)}):
+            header = batch.view.header
+            with_time = with_time and not (header is not None and header.is_log_append_time)
+            for record in decode_batch(batch.view, self._cluster.settings.decompression_max_bytes):
+                if first <= record.offset < end:
+                    values[record.offset] = record.timestamp, _content(record)
+        return RecordsAt(values, with_time)
+
+    def foreign_offset(
+        self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[ProducerIdentity]
+    ) -> int:
+        """The first offset in ``first .. end-1`` with a record of another producer; -1: there is none. Raises
+        KafkaFailure.
+        """
+        for _, batch in self._batches({partition: (first, end)}):
+            header = batch.view.header
+            if header is None or ProducerIdentity(header.producer_id, header.producer_epoch) not in producers:
+                return max(first, batch.view.base_offset)
+        return -1
 
     def _batches(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[tuple[TopicPartition, Batch]]:
         """The batches at these offsets, in order per partition, without control batches. Raises KafkaFailure."""

@@ -68,12 +68,16 @@ class Window:
     ``on_acked(entry, last)``: source offsets ``entry.first .. last`` are on the target. ``on_target_went_back(base)``:
     the target assigned an offset below earlier ones. ``search_gap(first, end, own)`` starts a search (see
     `cursor.Owner.target_gap`); False when none is needed.
+
+    With ``is_preserved`` each source offset takes up the same offset on the target, and there is one batch for each run of
+    records. ``on_misplaced(entry)``: the target has appended a batch at another offset. The position does not pass it.
     """
 
     remote: TopicPartition
     on_acked: Callable[[SourceRange, int], None]
     on_target_went_back: Callable[[int], None]
     search_gap: Callable[[int, int, int], bool]
+    on_misplaced: Callable[[SourceRange], None] = lambda _entry: None
     position: int = -1
     target: int = -1
     records: int = 0
@@ -82,6 +86,7 @@ class Window:
     on_empty: Callable[[], None] | None = None  # called once when everything is done
     trail: Trail = field(default_factory=Trail)
     hole_reason: str = ""  # of source offsets without a record
+    is_preserved: bool = False
     markers: int | None = 0  # own transaction markers after ``target``; None: unknown
     foreign: int = 0  # records of other producers on the target
     copied: int = 0
@@ -191,6 +196,9 @@ class Window:
     def _advance(self) -> None:
         while self.entries and self.entries[0].done and not self.is_searching:
             entry = self.entries[0]
+            if self.is_preserved and entry.count and entry.target_base not in {-1, entry.next_offset - entry.count}:
+                self.on_misplaced(entry)
+                return
             unexplained = self._unexplained(entry)
             # Offsets of records that a predecessor copied come from a look-up, which has read this part of the log (rule L3).
             if unexplained > 0 and not entry.already_copied and entry.target_base > self._searched_to:
@@ -231,12 +239,16 @@ class Window:
             if not entry.already_copied:
                 self.trail.missing(entry.first, entry.next_offset, entry.reason)
             self.position = entry.next_offset
+            if self.is_preserved:
+                self.target = entry.next_offset
             return
         self.waiting_bytes -= entry.size
         self.copied += 0 if entry.already_copied else entry.count
         self.records += entry.count
         self.bytes += entry.size
         base = entry.target_base
+        if self.is_preserved:
+            base = entry.target_base = entry.next_offset - entry.count  # also where a look-up has found it
         if base >= 0:
             self._report(base, unexplained)
             self.markers = 0

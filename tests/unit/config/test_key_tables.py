@@ -120,6 +120,8 @@ def test_our_own_keys_are_connector_keys() -> None:
         "start.from": "",
         "source.data.loss": "continue",
         "partition.error": "isolate",
+        "preserve.offsets": False,
+        "preserve.offsets.topics": [".*"],
         "sync.group.acls.enabled": False,
         "dead.letter.topic": "",
         "dead.letter.topic.replication.factor": 3,

@@ -441,6 +441,7 @@ def problem(lines: str, *targets: str, clusters: str = "A,B") -> str:
         ("emit.checkpoints.enabled=no", "Expected value to be either true or false"),
         ("A->B.offset-syncs.topic.location=Source", "String must be one of: source, target"),
         ("A->B.source.data.loss=x", "String must be one of: continue, stop"),
+        ("A->B.preserve.offsets=yes", "Expected value to be either true or false"),
         ("copy.throttle.bytes.per.sec.orders.eu=fast", "Not a number of type LONG"),
         ("A->B.copy.throttle.bytes.per.sec.orders=-1", "Value must be at least 0"),
         (
@@ -464,6 +465,16 @@ def problem(lines: str, *targets: str, clusters: str = "A,B") -> str:
 def test_bad_values_name_the_key_of_the_file(line: str, reason: str) -> None:
     name, value = line.split("=")
     assert problem(line) == f"Invalid value {value} for configuration {name}: {reason}"
+
+
+def test_preserved_offsets_and_transactions_exclude_each_other() -> None:
+    key = "B.exactly.once.source.support"
+    found = problem(f"A->B.preserve.offsets=true\n{key}=enabled")
+    assert found.startswith(
+        f"Invalid value enabled for configuration {key}: preserve.offsets of A->B cannot be combined"
+    )
+    for lines in (f"A->B.preserve.offsets=true\n{key}=preparing", f"A->B.preserve.offsets=false\n{key}=enabled"):
+        of(f"{SERVERS}{lines}").validate()
 
 
 def test_missing_servers_name_the_cluster() -> None:

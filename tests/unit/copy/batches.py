@@ -98,6 +98,9 @@ class Owner:
         cursor.suspended = self.takes_corrupt
         return self.takes_corrupt
 
+    def misplaced(self, _cursor: Cursor, entry: SourceRange) -> None:
+        self.calls.append(("misplaced", entry.first, entry.target_base))
+
     def target_gap(self, _cursor: Cursor, first: int, end: int, own: int) -> bool:
         self.gaps.append((first, end, own))
         return self.searches
@@ -115,7 +118,8 @@ class Bench:
         self.cursor = Cursor(SPEC, self.outbox, self.owner, read_committed, None)
         records = begin.pop("records", 0)
         self.cursor.known_epoch = begin.pop("known_epoch", 0)
-        self.cursor.begin(Mark(offset, begin.pop("target", -1), records), **begin)
+        mark = Mark(offset, begin.pop("target", -1), records)
+        self.cursor.begin(mark, skip=begin.pop("skip", 0), skip_base=begin.pop("skip_base", -1))
         self.outbox.begin(PRODUCER, records + self.cursor.predecessor.remaining, known=True)
 
     @property

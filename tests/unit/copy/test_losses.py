@@ -19,9 +19,11 @@ from mm2.copy.executor import history
 from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.fetch_states import PartitionFetchState
+from mm2.copy.executor.gap_queue import GapQueue
 from mm2.copy.executor.history import HistoryVerdict, examine
 from mm2.copy.executor.losses import CONTRADICTED_S, Losses
 from mm2.copy.executor.target_progress import fingerprint
+from mm2.copy.executor.window import SourceRange
 from mm2.copy.session import EpochStart, Mark, Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
@@ -588,3 +590,35 @@ def test_a_target_that_gives_an_offset_twice_stops_the_partition() -> None:
     scene = Scene()
     scene.losses.target_went_back(scene.cursor, 3)
     assert stopped(scene) == PartitionState.INCONSISTENT
+
+
+# -- preserved offsets -----------------------------------------------------------------------------------------------------
+
+
+def preserving(scene: Scene) -> GapQueue:
+    cursor = scene.cursor
+    cursor.gaps = GapQueue(cursor.outbox, scene.bench.owner.put, lambda: None, cursor.window.done)
+    return cursor.gaps
+
+
+def test_with_preserved_offsets_a_changed_source_stops_the_partition() -> None:
+    """Its remote partition has the old records at the same offsets."""
+    recreated, truncated = Scene(), Scene()
+    for scene in (recreated, truncated):
+        preserving(scene)
+    recreated.losses.source_recreated(recreated.cursor, "new")
+    truncated.cursor.leader_epoch = 3
+    truncated.losses.diverged(truncated.cursor, 2, 4)
+    assert (stopped(recreated), stopped(truncated)) == (PartitionState.RECREATED, PartitionState.LOST_RANGE)
+    assert (recreated.committed, truncated.committed) == ([], [])
+
+
+def test_with_preserved_offsets_copying_continues_where_a_truncated_target_ends() -> None:
+    scene = Scene()
+    queue = preserving(scene)
+    queue.fill(SourceRange(10, 12))
+    opened: list[tuple[Cursor, Mark]] = []
+    scene.losses._new_sessions = cast("Any", SimpleNamespace(open_again=lambda *call: opened.append(call)))
+    scene.losses.target_truncated(scene.cursor, 3, 7)
+    assert opened == [(scene.cursor, Mark(7, 7, 0))]
+    assert (scene.cursor.suspended, queue.next_gap) == (True, (-1, -1)), "nothing is filled meanwhile"

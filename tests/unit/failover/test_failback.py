@@ -20,7 +20,7 @@ def flow(source: str, target: str, regex: str = "") -> FlowConfig:
     if regex:
         props |= {"transforms": "r", "transforms.r.type": "RegexRouter"}
         props |= {"transforms.r.regex": regex, "transforms.r.replacement": "$1"}
-    return FlowConfig(SourceAndTarget(source, target), props, props, {})
+    return FlowConfig(SourceAndTarget(source, target), props, props, {}, has_reverse=True)
 
 
 def test_the_opposite_flow_has_to_keep_the_names_that_a_router_keeps() -> None:

@@ -57,6 +57,14 @@ def test_a_flow_with_default_settings_needs_these_acls() -> None:
     )
 
 
+def test_preserved_offsets_need_rights_to_fill_gaps() -> None:
+    wanted = found({"preserve.offsets": "true"}) - found()
+    assert wanted == {
+        ("target", "CLUSTER_ACTION", "CLUSTER", "kafka-cluster"),
+        ("target", "DELETE", "TOPIC", "A.orders A.quiet"),
+    }
+
+
 def test_disabled_features_need_no_acls() -> None:
     off = {
         "sync.topic.acls.enabled": "false",

@@ -24,10 +24,12 @@ def ledger(
     remote: str = "A.t",
     gaps: tuple[Gap, ...] = (),
     former: FormerTopic | None = None,
+    is_preserved: bool = False,
 ) -> Ledger:
     found = Ledger()
     source = TopicPartition(topic, 0)
     entry = LedgerEntry(topic, 0, remote, mark, source_id="source-1", target_id="target-1", former=former)
+    entry = entry.replace(is_preserved=is_preserved)
     for row in (chunk_record(source, SegmentChunk(0, segments, list(gaps))), entry_record(entry)):
         found.apply(row.key, row.value)
     return found
@@ -60,6 +62,23 @@ def reason(found: Translated | Untranslated) -> OffsetReasonCode:
 def test_the_ledger_is_exact_where_syncs_are_not() -> None:
     known = translator(ledger([Segment(0, 7, 1000)], Mark(1000, 1007, 0)), (0, 7), (999, 1006))
     assert known.translate(P0, 500, {}, {}) == Translated("A.t", 507, is_exact=True)
+
+
+def test_preserved_offsets_are_the_same_up_to_the_end_of_the_copy() -> None:
+    copied = ledger([Segment(0, 0, 40), Segment(60, 60, 40)], Mark(110, 110, 80), is_preserved=True)
+    known = translator(copied, (99, 99))
+    for offset in (0, 40, 50, 100, 110):
+        assert known.translate(P0, offset, {}, {}) == Translated("A.t", offset, is_exact=True)
+    assert known.translate(P0, 111, {}, {}) == Translated("A.t", 110, is_exact=False)
+    recreated = known.translate(P0, 50, {"t": "source-2"}, {})
+    assert isinstance(recreated, Untranslated)
+
+
+def test_a_group_fails_back_with_the_same_offset_where_offsets_are_preserved() -> None:
+    home = ledger([Segment(0, 0, 40)], Mark(50, 50, 40), topic="u", remote="B.u", is_preserved=True)
+    known = translator(home=home)
+    back = known.translate(TopicPartition("B.u", 0), 45, {}, {})
+    assert back == Translated("u", 45, is_exact=True)
 
 
 def test_without_a_ledger_offsets_are_translated_like_mm2() -> None:

@@ -1,0 +1,319 @@
+"""Fills the target offsets before the first record of a trimmed source log, for partitions with preserved offsets.
+
+==== step =============================================================== after a crash ============================
+  1  the remote topic keeps records for ever: cleanup.policy=delete        the distinctive retention.ms shows it
+  2  filler batches up to the source's log start offset                    the log end offset shows how many
+  3  DeleteRecords up to that offset                                       the first batch on the target is a filler
+  4  the remote topic gets its configuration                               retention.ms
+====================================================================================================================
+
+Until then the partition is not assigned to a task, so nothing else is written to it. Short gaps are left to the copier,
+which fills them with transaction markers, and so are those that cannot be filled here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+import structlog
+
+from mm2.kafka.admin import Admin
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.filler import FILLER_RECORDS, is_filler, produce_filler
+from mm2.kafka.reader import BatchReader
+from mm2.kafka.structs import EARLIEST, LATEST, AlterOp, AlterOpType, OffsetInfo, TopicPartition
+from mm2.mirror.config_sync import ConfigSync
+from mm2.mirror.recurring_errors import RecurringErrors
+
+log = structlog.get_logger(__name__)
+
+#: Gaps of fewer offsets take the copier some seconds.
+LEAST_FILLED: Final = 100_000
+#: `retention.ms` of a remote topic while it is filled: no record is as old, and no user sets it.
+FILLING_RETENTION_MS: Final = str((1 << 63) - 2)
+_POLICY_KEY: Final = "cleanup.policy"
+_RETENTION_KEY: Final = "retention.ms"
+_DELETED_EVERY: Final = 64
+_FILLERS_PER_S: Final = 10_000_000
+_FILLER_BYTES: Final = 0.85
+_MARKERS_PER_S: Final = 20_000
+_MARKER_BYTES: Final = 78
+_TIMEOUT_S: Final = 60.0
+_RETRY_S: Final = 1.0
+_READ_MS: Final = 1_000
+
+
+class GapState(Enum):
+    """What has to be done before a partition can be copied."""
+
+    READY = auto()
+    FILL = auto()
+    """Write fillers up to the source's log start offset, then delete them."""
+    OVERFILLED = auto()
+    """There are fillers after the source's first record, which would be missing."""
+    UNKNOWN = auto()
+
+
+def gap_state(source_start: int, target_start: int, target_end: int, *, has_fillers: bool) -> GapState:
+    """The state of a remote partition. ``has_fillers``: its first batch is a filler."""
+    if not target_end:
+        return GapState.FILL if source_start >= LEAST_FILLED else GapState.READY
+    if target_start == target_end or not has_fillers:
+        return GapState.READY
+    return GapState.FILL if target_end <= source_start else GapState.OVERFILLED
+
+
+class PlannedGap(NamedTuple):
+    """Target offsets ``first .. after-1`` that are filled before copying begins. ``error``: why it does not begin."""
+
+    target: TopicPartition
+    first: int
+    after: int
+    error: str = ""
+
+    @property
+    def details(self) -> dict[str, str]:
+        """How it is filled, and about how long this takes."""
+        offsets = self.after - self.first
+        fillers = not self.first and self.after >= LEAST_FILLED
+        rate, size = (_FILLERS_PER_S, _FILLER_BYTES) if fillers else (_MARKERS_PER_S, _MARKER_BYTES)
+        return {
+            "offsets": f"{self.first}..{self.after - 1}",
+            "by": "filler records, which are deleted" if fillers else "transaction markers",
+            "seconds": f"about {max(1, round(offsets / rate))}",
+            "bytes": f"about {max(1, round(offsets * size))}",
+        }
+
+
+def planned_gaps(
+    source_admin: Admin,
+    target_admin: Admin,
+    targets: Mapping[TopicPartition, TopicPartition],
+    existing: Collection[str],
+) -> list[PlannedGap]:
+    """What has to be filled for source partitions with preserved offsets, by ``targets``. ``existing`` are remote topics.
+
+    Partitions whose offsets cannot be read are left out.
+    """
+    starts = source_admin.list_offsets(dict.fromkeys(targets, EARLIEST))
+    source_ends = source_admin.list_offsets(dict.fromkeys(targets, LATEST))
+    there = [target for target in targets.values() if target.topic in existing]
+    ends = target_admin.list_offsets(dict.fromkeys(there, LATEST)) if there else {}
+    found = []
+    for tp, target in targets.items():
+        start, source_end, end = starts[tp], source_ends[tp], ends.get(target)
+        if not (isinstance(start, OffsetInfo) and isinstance(source_end, OffsetInfo)):
+            continue
+        at = end.offset if isinstance(end, OffsetInfo) else 0
+        if at > source_end.offset:
+            error = f"it ends at offset {at}, after {tp}, which ends at {source_end.offset}; delete the remote topic"
+            found.append(PlannedGap(target, at, at, error))
+        elif at < start.offset:
+            found.append(PlannedGap(target, at, start.offset))
+    return found
+
+
+class LeadingGaps:
+    """Fills partitions one after another on a thread of its own."""
+
+    def __init__(
+        self,
+        source_admin: Admin,
+        target_admin: Admin,
+        config_sync: ConfigSync,
+        recurring: RecurringErrors,
+    ) -> None:
+        self._source = source_admin
+        self._target = target_admin
+        self._config_sync = config_sync
+        self._recurring = recurring
+        self._lock = threading.Lock()
+        self._ready: set[TopicPartition] = set()
+        self._wanted: dict[TopicPartition, tuple[TopicPartition, int]] = {}
+        self._restored: set[str] = set()  # remote topics with their own configuration
+        self._unfillable: set[TopicPartition] = set()
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Stop after the current request."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_TIMEOUT_S)
+
+    def unready(self, partitions: Iterable[TopicPartition], remote: Callable[[str], str]) -> set[TopicPartition]:
+        """Those of the existing partitions with preserved offsets that must not be copied yet. Raises KafkaFailure."""
+        with self._lock:
+            unknown = [tp for tp in partitions if tp not in self._ready]
+        if not unknown:
+            return set()
+        found = self._states(unknown, remote)
+        with self._lock:
+            for tp, (state, start) in found.items():
+                if state is GapState.FILL:
+                    self._wanted.setdefault(tp, (TopicPartition(remote(tp.topic), tp.partition), start))
+            filling = {tp.topic for tp, (state, _) in found.items() if state is not GapState.READY}
+        for topic in {tp.topic for tp in unknown} - filling:
+            if not self._restore(topic, remote(topic)):
+                filling.add(topic)
+        with self._lock:
+            self._ready |= {tp for tp in unknown if tp.topic not in filling}
+            if self._wanted and (self._thread is None or not self._thread.is_alive()):
+                self._thread = threading.Thread(target=self._run, name="leading-gaps", daemon=True)
+                self._thread.start()
+            return {tp for tp in unknown if tp not in self._ready}
+
+    def is_filling(self, topic: str) -> bool:
+        """Whether a source topic has partitions that are being filled: its remote topic must keep its configuration."""
+        with self._lock:
+            return any(tp.topic == topic for tp in self._wanted)
+
+    # -- what is there -------------------------------------------------------------------------------------------------
+
+    def _states(
+        self, partitions: list[TopicPartition], remote: Callable[[str], str]
+    ) -> dict[TopicPartition, tuple[GapState, int]]:
+        """The state of each partition, and the source's log start offset. Raises KafkaFailure."""
+        targets = {tp: TopicPartition(remote(tp.topic), tp.partition) for tp in partitions}
+        starts = self._source.list_offsets(dict.fromkeys(partitions, EARLIEST))
+        target_starts = self._target.list_offsets(dict.fromkeys(targets.values(), EARLIEST))
+        target_ends = self._target.list_offsets(dict.fromkeys(targets.values(), LATEST))
+        found: dict[TopicPartition, tuple[GapState, int]] = {}
+        for tp, target in targets.items():
+            start, first, end = starts[tp], target_starts[target], target_ends[target]
+            subject = f"leading gap of {tp}"
+            if not (isinstance(start, OffsetInfo) and isinstance(first, OffsetInfo) and isinstance(end, OffsetInfo)):
+                failure = next(one for one in (start, first, end) if isinstance(one, KafkaFailure))
+                self._recurring.report(subject, f"The offsets of {tp} cannot be read: {failure}")
+                found[tp] = GapState.UNKNOWN, -1
+                continue
+            has_fillers = first.offset < end.offset and self._begins_with_filler(target, first.offset)
+            state = gap_state(start.offset, first.offset, end.offset, has_fillers=has_fillers)
+            if tp in self._unfillable and not end.offset:
+                state = GapState.READY
+            found[tp] = state, start.offset
+            if state is GapState.OVERFILLED:
+                reason = (
+                    f"{target} was filled up to offset {end.offset}, but the first record of {tp} has offset {start.offset}. "
+                    "Delete the remote topic; it is then created again"
+                )
+                self._recurring.report(subject, reason)
+            else:
+                self._recurring.resolve(subject)
+        return found
+
+    def _begins_with_filler(self, target: TopicPartition, start: int) -> bool:
+        cluster = self._target.cluster
+        metadata = cluster.metadata([target.topic])
+        reader = BatchReader(cluster, cluster.leader(*target), {target.topic: metadata.topics[target.topic]})
+        try:
+            reader.positions = {target: start}
+            batches = reader.poll(max_wait_ms=_READ_MS)
+        finally:
+            reader.close()
+        return bool(batches) and batches[0].view.header is not None and is_filler(batches[0].view.header)
+
+    # -- filling -------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with self._lock:
+                if not self._wanted:
+                    return
+                source, (target, end) = next(iter(self._wanted.items()))
+            subject = f"filling {target}"
+            try:
+                self._fill(target, end)
+                self._recurring.resolve(subject)
+            except KafkaFailure as failure:
+                self._recurring.report(subject, f"{target} cannot be filled up to offset {end}: {failure}")
+                if not failure.is_final:
+                    self._stopping.wait(_RETRY_S)
+                    continue
+                # Nothing is written unless records can be deleted: the copier writes markers instead.
+                self._unfillable.add(source)
+            with self._lock:
+                del self._wanted[source]
+
+    def _fill(self, target: TopicPartition, end: int) -> None:
+        """Fill a partition and delete the fillers. Raises KafkaFailure."""
+        self._keep_for_ever(target.topic)
+        self._delete(target, 0)  # refused before anything is written
+        at, began, since = self._log_end(target), self._log_end(target), time.monotonic()
+        log.info("Filling offsets before the first record.", partition=str(target), first=at, end=end)
+        batches = 0
+        while at < end and not self._stopping.is_set():
+            count = min(FILLER_RECORDS, end - at)
+            # Not always at `at`: a batch without an answer may have been appended since. Fillers are all alike.
+            at = produce_filler(self._target.cluster, target, count, _TIMEOUT_S) + count
+            batches += 1
+            if not batches % _DELETED_EVERY:
+                self._delete(target, at - 1)  # the last one stays, and shows what is being done
+        if self._stopping.is_set():
+            return
+        self._delete(target, end)
+        seconds = time.monotonic() - since
+        log.info("Filled offsets.", partition=str(target), offsets=at - began, seconds=round(seconds, 1))
+
+    def _log_end(self, target: TopicPartition) -> int:
+        answer = self._target.list_offsets({target: LATEST}, log_end=True)[target]
+        if isinstance(answer, KafkaFailure):
+            raise answer
+        return answer.offset
+
+    def _delete(self, target: TopicPartition, before: int) -> None:
+        answer = self._target.delete_records({target: before})[target]
+        if isinstance(answer, KafkaFailure):
+            raise answer
+
+    # -- configuration -------------------------------------------------------------------------------------------------
+
+    def _keep_for_ever(self, remote: str) -> None:
+        """Keep all records of a topic while it is filled. Raises KafkaFailure."""
+        self._restored.discard(remote)
+        values = {_POLICY_KEY: "delete", _RETENTION_KEY: FILLING_RETENTION_MS}
+        self._alter(remote, [AlterOp(name, value, AlterOpType.SET) for name, value in values.items()])
+
+    def _restore(self, topic: str, remote: str) -> bool:
+        """Give a remote topic that was filled the configuration with which it would be created. False if that failed."""
+        if remote in self._restored:
+            return True
+        subject = f"configuration of {remote}"
+        try:
+            there = self._configs(self._target, remote)
+            retention = there.get(_RETENTION_KEY)
+            if retention == FILLING_RETENTION_MS:
+                described = self._source.describe_configs([topic])[topic]
+                if isinstance(described, KafkaFailure):
+                    raise described
+                wanted = self._config_sync.for_creation(described)
+                self._alter(remote, [_operation(name, wanted.get(name)) for name in (_POLICY_KEY, _RETENTION_KEY)])
+        except KafkaFailure as failure:
+            # Without this right it has not been filled either.
+            if not (isinstance(failure, BrokerFailure) and failure.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED):
+                self._recurring.report(subject, f"The configuration of {remote} cannot be restored: {failure}")
+                return False
+        self._recurring.resolve(subject)
+        self._restored.add(remote)
+        return True
+
+    @staticmethod
+    def _configs(admin: Admin, topic: str) -> Mapping[str, str | None]:
+        described = admin.describe_configs([topic], [_RETENTION_KEY])[topic]
+        if isinstance(described, KafkaFailure):
+            raise described
+        return {name: entry.value for name, entry in described.items()}
+
+    def _alter(self, remote: str, operations: list[AlterOp]) -> None:
+        answer = self._target.incremental_alter_configs({remote: operations})[remote]
+        if isinstance(answer, KafkaFailure):
+            raise answer
+
+
+def _operation(name: str, value: str | None) -> AlterOp:
+    return AlterOp(name, value, AlterOpType.DELETE if value is None else AlterOpType.SET)

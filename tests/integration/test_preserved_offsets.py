@@ -1,0 +1,313 @@
+"""Offset preservation on real brokers: every record has the same offset on both clusters."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import time
+from dataclasses import replace
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka.admin import ResourceType
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PythonTopicPartition
+
+from mm2.copy.driver.engine import CopyEngine, CopyJob
+from mm2.copy.executor.positions import offset_key
+from mm2.copy.spec import CopySpec
+from mm2.kafka.partitioner import partition_for
+from mm2.kafka.records.record import Record
+from mm2.kafka.structs import TopicPartition
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.copy_flow import (
+    CONNECTOR,
+    Flow,
+    Traffic,
+    admin_of,
+    alter,
+    create,
+    delete_before,
+    end_offset,
+    producer_of,
+    read,
+    rows_of,
+)
+from tests.integration.spark_workers import workers
+from tests.integration.test_copy_engine import numbered, write
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def flow(engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> Flow:
+    return Flow(engine, kafka_a, kafka_b, unique)
+
+
+def preserving(flow: Flow, topic: str, partitions: int = 1, **changes: Any) -> CopySpec:
+    return flow.spec(topic, partitions=partitions, preserved=(topic,), **changes)
+
+
+def assert_same(
+    flow: Flow, topic: str, partition: int = 0, *, isolation: str = "read_uncommitted", by_python: bool = True
+) -> None:
+    """Both clusters have the same records at the same offsets, for two clients, and the same log end offset.
+
+    ``by_python``: also for kafka-python, which has no library for snappy here.
+    """
+    remote = flow.remote(topic)
+    assert end_offset(flow.target, remote, partition) == end_offset(flow.source, topic, partition)
+    wanted = read(flow.source, topic, partition, isolation=isolation)
+    got = read(flow.target, remote, partition)
+    assert got == wanted
+    if by_python:
+        assert read_by_python(flow.target, remote, partition, len(wanted)) == [
+            (record.offset, record.timestamp, record.key, record.value) for record in wanted
+        ]
+
+
+def read_by_python(broker: LocalKafka, topic: str, partition: int, count: int) -> list[tuple[Any, ...]]:
+    """What kafka-python's consumer reads from the beginning."""
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False)
+    try:
+        tp = PythonTopicPartition(topic, partition)
+        consumer.assign([tp])
+        consumer.seek_to_beginning(tp)
+        rows: list[tuple[Any, ...]] = []
+        while len(rows) < count:
+            for records in consumer.poll(30_000).values():
+                rows += [(record.offset, record.timestamp, record.key, record.value) for record in records]
+        return rows
+    finally:
+        consumer.close()
+
+
+def state(job: CopyJob, topic: str) -> str:
+    row = rows_of(job).get(TopicPartition(topic, 0))
+    return "" if row is None else row.state
+
+
+def transactions(broker: LocalKafka, topic: str, count: int, *, aborted_every: int = 3) -> None:
+    """Transactions of five records, of which every third is aborted."""
+    producer = producer_of(broker, transactional__id=f"{topic}-producer")
+    producer.init_transactions(30)
+    for number in range(count):
+        producer.begin_transaction()
+        for index in range(5):
+            producer.produce(topic, b"%d-%d" % (number, index), b"k%d" % index)
+        producer.flush(30)
+        if number % aborted_every == 1:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+
+
+def test_records_of_every_codec_have_the_same_offsets(flow: Flow) -> None:
+    topic = flow.topic()
+    for index, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
+        write(flow.source, topic, numbered(100 * index, 100), codec=codec)
+    headers: list[Any] = [("a", b"1"), ("b", None), ("a", b"2")]
+    write(flow.source, topic, [Record(None, None, tuple(headers), 1_700_000_000_000)])
+    spec = preserving(flow, topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    assert_same(flow, topic, by_python=False)
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_transactions_leave_the_offsets_of_their_markers(flow: Flow, isolation: str) -> None:
+    topic = flow.topic()
+    transactions(flow.source, topic, 12)
+    spec = preserving(flow, topic, read_committed=isolation == "read_committed")
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        assert rows_of(job)[TopicPartition(topic, 0)].gaps["control"] == 12
+        transactions(flow.source, topic, 3)
+        flow.wait_until_copied(job, spec)
+    assert_same(flow, topic, isolation=isolation)
+
+
+def test_records_with_the_time_of_their_append_have_the_same_offsets(flow: Flow) -> None:
+    topic = flow.topic(source={"message__timestamp__type": "LogAppendTime"})
+    write(flow.source, topic, numbered(0, 200), numbered(200, 1))
+    transactions(flow.source, topic, 3)
+    spec = preserving(flow, topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    assert_same(flow, topic)
+
+
+def test_a_compacted_topic_has_the_same_offsets(flow: Flow) -> None:
+    alter(flow.source, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
+    compact = {
+        "cleanup__policy": "compact",
+        "segment__ms": "200",
+        "min__cleanable__dirty__ratio": "0.001",
+        "delete__retention__ms": "0",
+    }
+    topic = flow.topic(source=compact)
+    every = [Record(b"k%d" % (number % 25), b"%d" % number, (), 1_700_000_000_000) for number in range(500)]
+    write(flow.source, topic, *(every[at : at + 100] for at in range(0, 500, 100)), codec="gzip")
+    time.sleep(0.3)
+
+    def cleaned() -> bool:
+        write(flow.source, topic, [Record(b"last", b"1")])  # rolls the segment: the active one is never cleaned
+        time.sleep(0.3)
+        return len(read(flow.source, topic)) < 50
+
+    wait_until(cleaned, 60)
+    spec = preserving(flow, topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    assert_same(flow, topic)
+
+
+def test_a_trimmed_log_begins_at_the_same_offset(flow: Flow) -> None:
+    topic = flow.topic(partitions=2)
+    for partition in range(2):
+        write(flow.source, topic, numbered(0, 3000), partition=partition)
+    delete_before(flow.source, topic, 2500)
+    spec = preserving(flow, topic, 2)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    for partition in range(2):
+        assert_same(flow, topic, partition)
+    assert read(flow.target, flow.remote(topic))[0].offset == 2500
+
+
+def test_records_deleted_before_they_were_copied_leave_their_offsets(flow: Flow) -> None:
+    topic = flow.topic()
+    write(flow.source, topic, numbered(0, 50))
+    spec = preserving(flow, topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    write(flow.source, topic, numbered(50, 100))
+    delete_before(flow.source, topic, 120)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        assert rows_of(job)[TopicPartition(topic, 0)].gaps["retention"] == 70
+    assert [record.offset for record in read(flow.target, flow.remote(topic))] == [*range(50), *range(120, 150)]
+
+
+def test_another_writer_stops_the_partition_with_the_first_divergent_offset(flow: Flow) -> None:
+    topic = flow.topic()
+    remote = flow.remote(topic)
+    write(flow.source, topic, numbered(0, 20))
+    spec = preserving(flow, topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        write(flow.target, remote, [Record(b"foreign", b"x")])
+        write(flow.source, topic, numbered(20, 5))
+
+        wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
+        row = rows_of(job)[TopicPartition(topic, 0)]
+        assert f"{remote}-0 of B has a record at offset 20" in row.reason
+        end = end_offset(flow.target, remote)
+        write(flow.source, topic, numbered(25, 5))
+        time.sleep(1.5)
+    with flow.copying(spec) as job:
+        wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
+    assert end_offset(flow.target, remote) == end
+
+
+def test_after_a_reset_a_recreated_remote_topic_is_copied_with_the_same_offsets(flow: Flow) -> None:
+    topic = flow.topic()
+    remote = flow.remote(topic)
+    write(flow.source, topic, numbered(0, 20))
+    spec = preserving(flow, topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        write(flow.target, remote, [Record(b"foreign", b"x")])
+        transactions(flow.source, topic, 1)
+        wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
+    for done in admin_of(flow.target).delete_topics([remote]).values():
+        done.result(30)
+    wait_until(lambda: remote not in admin_of(flow.target).list_topics(timeout=30).topics)
+    create(flow.target, remote, retention__ms="-1")
+    key = offset_key(CONNECTOR, "A", TopicPartition(topic, 0))
+    reset = producer_of(flow.target)
+    reset.produce(flow.offsets_topic, None, key, partition_for(key, 5))
+    assert reset.flush(30) == 0
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    assert_same(flow, topic)
+
+
+def test_a_remote_topic_with_other_records_is_not_written_to(flow: Flow) -> None:
+    topic = flow.topic()
+    remote = flow.remote(topic)
+    write(flow.source, topic, numbered(0, 20))
+    write(flow.target, remote, numbered(5, 10))
+    spec = preserving(flow, topic)
+    with flow.copying(spec) as job:
+        wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
+        assert "has another record at offset 0" in rows_of(job)[TopicPartition(topic, 0)].reason
+    assert end_offset(flow.target, remote) == 10
+
+
+def test_without_ledger_and_positions_copying_continues_at_the_end_of_the_target(flow: Flow) -> None:
+    topic = flow.topic()
+    write(flow.source, topic, numbered(0, 30))
+    spec = preserving(flow, topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    write(flow.source, topic, numbered(30, 30))
+    with flow.copying(spec, start={}) as job:
+        flow.wait_until_copied(job, spec)
+        assert rows_of(job)[TopicPartition(topic, 0)].records == 30
+    assert_same(flow, topic)
+
+
+def test_repeated_kills_shift_no_offset(flow: Flow) -> None:
+    topic = flow.topic(partitions=2)
+    spec = preserving(flow, topic, 2)
+    random.seed(7)
+    with flow.copying(spec) as job:
+        for _ in range(4):
+            before = job.status()["records"]
+            with Traffic(flow.source, topic, 2, per_second=2000):
+                transactions(flow.source, topic, 10)
+                wait_until(lambda: job.status()["records"] > before + 200, detail=job.status)  # noqa: B023
+                time.sleep(random.random())
+                for worker in workers():
+                    worker.send_signal(signal.SIGKILL)
+                transactions(flow.source, topic, 10)
+        flow.wait_until_copied(job, spec)
+        assert job.status()["batches"] >= 4
+    for partition in range(2):
+        assert_same(flow, topic, partition)
+
+
+def test_a_frozen_executor_that_resumes_shifts_no_offset(flow: Flow) -> None:
+    topic = flow.topic()
+    spec = preserving(flow, topic)
+    with Traffic(flow.source, topic, per_second=2000) as traffic, flow.copying(spec) as job:
+        transactions(flow.source, topic, 20)
+        wait_until(lambda: job.status()["records"] > 500, detail=job.status)
+        frozen = workers()
+        for worker in frozen:
+            worker.send_signal(signal.SIGSTOP)
+        transactions(flow.source, topic, 20)
+        wait_until(lambda: job.status()["batches"] >= 2, detail=job.status)
+        for worker in frozen:
+            with contextlib.suppress(psutil.NoSuchProcess):  # Spark may have killed it
+                worker.send_signal(signal.SIGCONT)
+        transactions(flow.source, topic, 20)
+        traffic.finish()
+        flow.wait_until_copied(job, spec)
+    assert_same(flow, topic)
+
+
+def test_the_mode_can_be_left_and_entered_again_while_offsets_are_equal(flow: Flow) -> None:
+    topic = flow.topic()
+    write(flow.source, topic, numbered(0, 30))
+    spec = preserving(flow, topic)
+    for preserved in (spec, replace(spec, preserved=()), spec):
+        write(flow.source, topic, numbered(0, 30))
+        with flow.copying(preserved) as job:
+            flow.wait_until_copied(job, spec)
+    transactions(flow.source, topic, 2)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    assert_same(flow, topic)

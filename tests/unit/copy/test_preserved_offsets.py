@@ -1,0 +1,414 @@
+"""The gaps of a partition with preserved offsets, against a model of a broker, with requests that arrive late."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mm2.copy.executor.cursor import CopiedRange, runs
+from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
+from mm2.copy.executor.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.preserved_starts import PartitionEnds, PreservedStart, start_at
+from mm2.copy.executor.window import SourceRange
+from mm2.copy.markers import FIRST_PRODUCER_ID, SPAN, Marker, is_ours, marker_at, next_generation
+from mm2.copy.session import Mark
+from mm2.kafka.records.batch import read_header
+from mm2.kafka.records.record import Record, encode_batch
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
+from tests.unit.copy.batches import Bench, batch, holed, marker
+
+TP = TopicPartition("A.t", 0)
+#: `MM2_HISTORIES=1000000 pytest tests/unit/copy/test_preserved_offsets.py -k histories` is the long run.
+HISTORIES = int(os.environ.get("MM2_HISTORIES", "100"))
+
+
+class Data(NamedTuple):
+    """One batch of a source log or of a Produce request: source offset and number of its records."""
+
+    first: int
+    records: int
+
+
+@dataclass
+class Broker:
+    """A partition of a target: idempotent batches by their first record's number, and markers as ProducerAppendInfo
+    accepts them.
+    """
+
+    log: list[int | None] = field(default_factory=list)  # source offset of each record; None: a marker
+    sequence: int = 0
+    epochs: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def produce(self, one: Data, sequence: int) -> int:
+        """The base offset; -1 for a batch that is rejected, or is there already."""
+        if sequence != self.sequence:
+            return -1
+        self.sequence += one.records
+        base = len(self.log)
+        self.log += range(one.first, one.first + one.records)
+        return base
+
+    def append(self, markers: list[Marker]) -> bool:
+        """False when one of them is rejected."""
+        accepted = True
+        for producer_id, epoch, coordinator_epoch in markers:
+            known = self.epochs.get(producer_id, (-1, -1))
+            if epoch < known[0] or coordinator_epoch < known[1]:
+                accepted = False
+                continue
+            self.epochs[producer_id] = epoch, coordinator_epoch
+            self.log.append(None)
+        return accepted
+
+
+@dataclass
+class Source:
+    """A source log: its batches, and its log end offset."""
+
+    batches: list[Data]
+    end: int
+
+    @property
+    def records(self) -> list[int]:
+        return [offset for one in self.batches for offset in range(one.first, one.first + one.records)]
+
+    def expected(self) -> list[int | None]:
+        there = set(self.records)
+        return [offset if offset in there else None for offset in range(self.end)]
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> Source:
+    """Runs of records with holes before, between and after them."""
+    at, batches = 0, []
+    for hole, count in draw(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size=8)):
+        batches.append(Data(at + hole, count))
+        at += hole + count
+    return Source(batches, at + draw(st.integers(0, 3)))
+
+
+@dataclass
+class Writer:
+    """A micro-batch: the product's queue of batches and gaps, with requests to the model."""
+
+    broker: Broker
+    source: Source
+    sequences: dict[int, int]
+    late: list[list[Marker]]  # of predecessors, still unanswered
+
+    def __post_init__(self) -> None:
+        self.outbox = Outbox(TP, ProducerIdentity(1, 0))
+        self.requested = 0
+        self.queue = GapQueue(self.outbox, self._put, self._request, lambda _gap: None)
+        self.queue.begin(is_clean=not self.late)
+        start = len(self.broker.log)
+        for one in self.source.batches:
+            rest = Data(max(one.first, start), one.first + one.records - max(one.first, start))
+            if rest.records <= 0:
+                continue
+            if rest.first > start:
+                self.queue.fill(SourceRange(start, rest.first))
+            self.queue.send(outgoing(rest))
+            start = rest.first + rest.records
+        if start < self.source.end:
+            self.queue.fill(SourceRange(start, self.source.end))
+
+    def _put(self, outbox: Outbox, one: OutgoingBatch) -> None:
+        outbox.queue.append(one)
+
+    def _request(self) -> None:
+        self.requested += 1
+
+    def step(self, most: int, *, lost: bool, applied: bool) -> bool:
+        """One request of at most so many markers, or one batch; False when nothing is left.
+
+        ``lost``: the writer ends before the answer. ``applied``: the request is on the target then, otherwise it may
+        arrive later.
+        """
+        if self.outbox.queue:
+            one = self.outbox.queue[0]
+            data = Data(one.header.base_offset, one.count)
+            if lost and not applied:
+                return False
+            base = self.broker.produce(data, self.sequences[data.first])
+            assert base in {data.first, -1}, "a batch was appended at another offset"
+            if lost:
+                return False
+            self.outbox.queue.popleft()
+            self.queue.advance()
+            return True
+        first, after = self.queue.next_gap
+        if first < 0:
+            return False
+        if not self.queue.is_known:
+            self.queue.generation = next_generation(
+                [epoch for epoch, _ in self.broker.epochs.values()], is_clean=self.queue.is_clean
+            )
+            self.queue.is_known = True
+            # Two dead writers of which no marker was appended have the same generation, see `mm2.copy.markers`.
+            self.late[:] = [one for one in self.late if one[0].producer_epoch < self.queue.generation]
+            self.queue.filled(len(self.broker.log))
+            return True
+        start = max(first, self.queue.reached)
+        markers = [marker_at(offset, self.queue.generation) for offset in range(start, min(after, start + most))]
+        if lost and not applied:
+            self.late.append(markers)
+            return False
+        accepted = self.broker.append(markers)
+        if lost:
+            return False
+        self.queue.is_known = accepted
+        if accepted:
+            self.queue.filled(len(self.broker.log))
+        else:
+            self.queue.is_clean = False
+        return True
+
+
+def outgoing(data: Data) -> OutgoingBatch:
+    records = [Record(None, b"", (), 0) for _ in range(data.records)]
+    one = encode_batch(records, base_offset=data.first)
+    return OutgoingBatch(memoryview(one), read_header(one), lambda _base: None)
+
+
+@st.composite
+def crashes(draw: st.DrawFn) -> list[tuple[int, bool, bool]]:
+    """When writers end: after how many steps, whether their last request is applied, and whether late ones arrive first."""
+    return draw(st.lists(st.tuples(st.integers(0, 6), st.booleans(), st.booleans()), max_size=6))
+
+
+@settings(max_examples=HISTORIES, deadline=None)
+@given(sources(), crashes(), st.integers(1, 5), st.randoms(use_true_random=False))
+def test_all_histories_end_with_the_source_s_offsets(
+    source: Source, ends: list[tuple[int, bool, bool]], most: int, chance: object
+) -> None:
+    """Whatever is lost, and whenever late requests of dead writers arrive."""
+    import random  # noqa: PLC0415
+
+    assert isinstance(chance, random.Random)
+    broker = Broker()
+    sequences = {offset: number for number, offset in enumerate(source.records)}
+    late: list[list[Marker]] = []
+    for steps, applied, arrive in ends:
+        writer = Writer(broker, source, sequences, late)
+        for _ in range(steps):
+            if late and chance.random() < 0.3:
+                broker.append(late.pop(chance.randrange(len(late))))
+            if not writer.step(most, lost=False, applied=True):
+                break
+        writer.step(most, lost=True, applied=applied)
+        if arrive and late:
+            broker.append(late.pop(0))
+    writer = Writer(broker, source, sequences, late)
+    while writer.step(most, lost=False, applied=True):
+        if late and chance.random() < 0.5:
+            broker.append(late.pop(chance.randrange(len(late))))
+    for markers in late:
+        broker.append(markers)
+    assert broker.log == source.expected()
+
+
+def test_markers_of_later_offsets_and_generations_are_ordered() -> None:
+    assert marker_at(5, 0).coordinator_epoch < marker_at(6, 0).coordinator_epoch
+    assert marker_at(5, 1).coordinator_epoch < marker_at(5, 0).coordinator_epoch
+    assert marker_at(5, 1).producer_epoch > marker_at(5, 0).producer_epoch
+    assert marker_at(SPAN - 1, 0).coordinator_epoch == (1 << 31) - 1
+    assert marker_at(SPAN, 0).producer_id == FIRST_PRODUCER_ID + 1
+    assert is_ours(marker_at(10**9, 3).producer_id)
+    assert not is_ours(10**6)
+    assert marker_at(0, 1 << 20).producer_epoch == (1 << 15) - 1
+
+
+@pytest.mark.parametrize(
+    ("epochs", "clean", "expected"),
+    [([], True, 0), ([], False, 1), ([3, 1], True, 3), ([3, 1], False, 4), ([32767], False, 32767)],
+)
+def test_a_writer_after_a_crash_has_a_new_generation(epochs: list[int], clean: bool, expected: int) -> None:
+    assert next_generation(epochs, is_clean=clean) == expected
+
+
+@pytest.mark.parametrize(
+    ("ends", "wanted", "expected"),
+    [
+        (PartitionEnds(0, 10, 0, 0), None, PreservedStart(0, 0)),
+        (PartitionEnds(7, 10, 0, 0), None, PreservedStart(0, 7)),
+        (PartitionEnds(7, 10, 0, 0), 3, PreservedStart(0, 7)),
+        (PartitionEnds(7, 10, 0, 0), 9, PreservedStart(0, 9)),
+        (PartitionEnds(7, 10, 0, 0), 99, PreservedStart(0, 10)),
+        (PartitionEnds(7, 10, 2, 5), 9, PreservedStart(5, 5)),
+        (PartitionEnds(7, 10, 10, 10), None, PreservedStart(10, 10)),
+    ],
+)
+def test_copying_starts_at_the_end_of_the_target(
+    ends: PartitionEnds, wanted: int | None, expected: PreservedStart
+) -> None:
+    assert start_at(ends, wanted, "A.t-0 of B", "t-0 of A") == expected
+
+
+def test_a_target_that_ends_after_the_source_is_refused() -> None:
+    found = start_at(PartitionEnds(0, 10, 0, 11), None, "A.t-0 of B", "t-0 of A")
+    assert found.refusal == "A.t-0 of B ends at offset 11, after t-0 of A, which ends at 10"
+
+
+def test_batches_wait_for_the_gaps_before_them() -> None:
+    sent: list[int] = []
+    done: list[tuple[int, int]] = []
+    outbox = Outbox(TP, ProducerIdentity(1, 0))
+
+    def put(_outbox: Outbox, one: OutgoingBatch) -> None:
+        outbox.queue.append(one)
+        sent.append(one.header.base_offset)
+
+    requests: list[int] = []
+    queue = GapQueue(outbox, put, lambda: requests.append(1), lambda gap: done.append((gap.first, gap.next_offset)))
+    queue.send(outgoing(Data(0, 5)))
+    queue.fill(SourceRange(5, 7))
+    queue.fill(SourceRange(7, 9))
+    queue.send(outgoing(Data(9, 1)))
+    assert sent == [0]
+    assert requests == [], "a batch is in flight"
+    outbox.queue.clear()
+    queue.advance()
+    assert queue.next_gap == (5, 9)
+    assert not queue.is_last
+    queue.filled(8)
+    assert (sent, done) == ([0], []), "one of the two gaps is left"
+    queue.filled(9)
+    assert (sent, done) == ([0, 9], [(5, 7), (7, 9)])
+    assert requests == [1]
+
+
+def test_a_batch_that_is_left_out_becomes_a_gap_before_what_was_queued() -> None:
+    sent: deque[int] = deque()
+    outbox = Outbox(TP, ProducerIdentity(1, 0))
+    queue = GapQueue(outbox, lambda _o, one: sent.append(one.header.base_offset), lambda: None, lambda _gap: None)
+    outbox.queue.append(outgoing(Data(3, 2)))
+    queue.fill_first(SourceRange(0, 3))
+    assert queue.next_gap == (0, 3)
+    assert not outbox.queue
+    queue.filled(3)
+    assert [*sent] == [3]
+
+
+def test_a_long_gap_is_filled_in_steps() -> None:
+    queue = GapQueue(Outbox(TP, None), lambda _o, _b: None, lambda: None, lambda _gap: None)
+    for start in range(0, 5 * FILLED_AT_ONCE, FILLED_AT_ONCE):
+        queue.fill(SourceRange(start, start + FILLED_AT_ONCE))
+    assert queue.next_gap == (0, FILLED_AT_ONCE)
+
+
+def test_a_stop_keeps_only_what_is_being_filled() -> None:
+    queue = GapQueue(Outbox(TP, None), lambda _o, _b: None, lambda: None, lambda _gap: None)
+    queue.fill(SourceRange(0, 2))
+    queue.send(outgoing(Data(2, 1)))
+    assert not queue.is_settled(0)
+    queue.stop()
+    assert len(queue.waiting) == 1
+    queue.filled(2)
+    assert queue.is_settled(2)
+    assert not queue.is_settled(1)
+
+
+def test_runs_are_records_with_consecutive_offsets() -> None:
+    assert [*runs([1, 2, 5, 7, 8])] == [[1, 2], [5], [7, 8]]
+
+
+# -- the cursor ------------------------------------------------------------------------------------------------------------
+
+
+class Preserving(Bench):
+    """A cursor with preserved offsets, before a target log that grows by what it sends and fills."""
+
+    def __init__(self, offset: int = 0) -> None:
+        super().__init__(offset, target=offset)
+        self.end = offset
+        window = self.cursor.window
+        self.queue = GapQueue(self.outbox, self.owner.put, lambda: None, window.done)
+        self.queue.begin(is_clean=True)
+        self.cursor.gaps, window.is_preserved = self.queue, True
+
+    def settle(self) -> None:
+        """The target takes everything, in order."""
+        while self.outbox.queue or self.queue.is_filling:
+            if self.outbox.queue:
+                first = self.end
+                self.end += sum(one.count for one in self.outbox.queue)
+                self.ack(first)
+                self.queue.advance()
+            else:
+                self.end = self.queue.next_gap[1]
+                self.queue.filled(self.end)
+
+
+def test_holes_within_a_batch_are_filled_between_its_runs() -> None:
+    bench = Preserving()
+    bench.fetch(holed(0, 9, [2, 3, 7]))
+    bench.settle()
+    assert bench.keys() == [[b"k002", b"k003"], [b"k007"]]
+    assert bench.cursor.window.mark == Mark(10, 10, 3)
+    assert bench.gaps == {"compacted": 7}
+    assert [(first, base) for first, _, base, _ in bench.owner.acks] == [(2, 2), (7, 7)]
+
+
+def test_the_marker_at_the_end_of_the_source_is_filled_at_once() -> None:
+    bench = Preserving()
+    bench.fetch(batch(0, 3), marker(3, 1))
+    bench.settle()
+    assert (bench.end, bench.cursor.window.mark) == (4, Mark(4, 4, 3))
+    assert bench.gaps == {"control": 1}
+
+
+def test_a_batch_at_another_offset_stops_the_position() -> None:
+    bench = Preserving()
+    bench.fetch(batch(0, 3))
+    bench.ack(1)
+    assert bench.owner.calls == [("misplaced", 0, 1)]
+    assert bench.cursor.window.position == 0
+
+
+def test_offsets_before_the_start_of_the_copy_are_filled_and_not_counted() -> None:
+    bench = Preserving()
+    bench.cursor.lead_in(FILLED_AT_ONCE + 5)
+    assert bench.queue.next_gap == (0, FILLED_AT_ONCE)
+    bench.fetch(batch(FILLED_AT_ONCE + 5, 2))
+    bench.settle()
+    assert bench.cursor.window.mark == Mark(FILLED_AT_ONCE + 7, FILLED_AT_ONCE + 7, 2)
+    assert bench.gaps == {}
+
+
+def test_a_record_in_the_dead_letter_topic_leaves_its_offset() -> None:
+    bench = Preserving()
+    bench.fetch_each(batch(0, 1), batch(1, 1), batch(2, 1))
+    entry = bench.cursor.window.entries[0]
+    bench.cursor.quarantine(entry, "quarantined")
+    bench.settle()
+    assert (bench.end, bench.cursor.window.mark) == (3, Mark(3, 3, 2))
+    assert bench.gaps == {"quarantined": 1}
+
+
+def test_what_a_predecessor_has_copied_is_read_again_for_its_gaps_and_not_sent() -> None:
+    bench = Preserving()
+    bench.cursor.there = CopiedRange(7, 5)
+    bench.end = 7
+    bench.fetch(batch(0, 3), marker(3, 1), batch(4, 6))
+    bench.settle()
+    assert bench.keys() == [[b"k007", b"k008", b"k009"]]
+    assert bench.cursor.window.mark == Mark(10, 10, 8)
+    assert bench.gaps == {"control": 1}
+    assert bench.cursor.there is None
+
+
+def test_fewer_records_on_the_source_than_a_predecessor_has_copied_do_not_change_the_count() -> None:
+    bench = Preserving()
+    bench.cursor.there = CopiedRange(7, 7)
+    bench.end = 7
+    bench.fetch(holed(0, 9, [2, 8]))
+    bench.settle()
+    assert bench.keys() == [[b"k008"]]
+    assert bench.cursor.window.mark == Mark(10, 10, 8)
