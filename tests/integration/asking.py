@@ -30,12 +30,12 @@ def terminal(answer: str) -> Iterator[int]:
 def asked(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
     """Exit code, standard output, standard error."""
     root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    handlers, level, configuration = list(root.handlers), root.level, structlog.get_config()
     capsys.readouterr()
     try:
         code = main([str(argument) for argument in arguments])
     finally:
-        structlog.reset_defaults()
+        structlog.configure(**configuration)
         root.handlers[:] = handlers
         root.setLevel(level)
         logging.captureWarnings(capture=False)
