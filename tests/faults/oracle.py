@@ -145,6 +145,8 @@ class Ledger:
             if value is None:
                 continue
             name, data = json.loads(key), json.loads(value)
+            if "topic" not in name:
+                continue  # a note of the flow's leader
             where = (name["topic"], name["partition"])
             if "chunk" in name:
                 gaps.setdefault(where, []).extend(gaps_of(data))

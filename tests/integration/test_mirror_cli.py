@@ -103,7 +103,7 @@ BAD_CONFIGS: list[tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]] = [
     (
         {"A->B.transforms": "at", "A->B.transforms.at.type": "TimestampRouter"},
         ("--clusters", "B"),
-        ("A->B", "transforms.at.type", "must not change the topic"),
+        ("A->B", "transforms.at.type", "the remote topic would depend on the timestamp"),
     ),
     ({"A->B.topics": "*"}, ("--clusters", "B"), ("A->B", "topics", "nothing to repeat", "write .*")),
     ({"A->B.groups": "[a"}, ("--clusters", "B"), ("A->B", "groups", "[a")),

@@ -160,7 +160,7 @@ def test_heartbeats_of_the_reachable_cluster_are_listed_while_the_other_is_unrea
     file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with file.open("a") as appended:
-        appended.write(f"{unique}.bootstrap.servers = 127.0.0.1:1\n")
+        appended.write(f"{unique}.bootstrap.servers = 127.0.0.1:1\n{unique}->B.enabled = true\n")
     code, out, err = asked(capsys, "heartbeats", file)
     assert (code, err.count("\n")) == (2, 1)
     assert (
