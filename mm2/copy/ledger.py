@@ -212,7 +212,7 @@ class Ledger:
         self._throttles: dict[str, int] = {}
         self._pauses: dict[tuple[str, int | None], Pause] = {}
         self._groups: dict[str, dict[TopicPartition, OffsetReason]] = {}
-        self._notes: dict[bytes, bytes] = {}
+        self._notes: dict[str, dict[tuple[str, ...], bytes]] = {}  # by kind: tasks ask for one once a second
         self._verified: dict[TopicPartition, Verified] = {}
         self._written_ms: dict[TopicPartition, int] = {}
         self._versions: dict[TopicPartition, int] = {}
@@ -233,11 +233,7 @@ class Ledger:
             self._apply_group(key, value)
             return
         if key is not None and key.startswith(b'{"note":'):
-            with self._lock:
-                if value is None:
-                    self._notes.pop(key, None)
-                else:
-                    self._notes[key] = value
+            self._apply_note(key, value)
             return
         named = None if key is None else parse_key(key)
         if named is None:
@@ -342,6 +338,19 @@ class Ledger:
             else:
                 self._groups.pop(group, None)
 
+    def _apply_note(self, key: bytes, value: bytes | None) -> None:
+        try:
+            kind, *name = map(str, json.loads(key)["note"])
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("ledger note not readable", key=repr(key), error=repr(error))
+            return
+        with self._lock:
+            notes = self._notes.setdefault(kind, {})
+            if value is None:
+                notes.pop(tuple(name), None)
+            else:
+                notes[tuple(name)] = value
+
     def group_reasons(self) -> dict[str, dict[TopicPartition, OffsetReason]]:
         """Why offsets of groups are not on the target, by group and source partition."""
         with self._lock:
@@ -370,15 +379,13 @@ class Ledger:
     def notes(self, kind: str) -> dict[tuple[str, ...], dict[str, Any]]:
         """The leader's notes of a kind, by name. Notes that are not readable are logged and left out."""
         with self._lock:
-            notes = dict(self._notes)
+            notes = dict(self._notes.get(kind, {}))
         found: dict[tuple[str, ...], dict[str, Any]] = {}
-        for key, value in notes.items():
+        for name, value in notes.items():
             try:
-                this, *name = json.loads(key)["note"]
-                if this == kind:
-                    found[tuple(map(str, name))] = dict(json.loads(value))
+                found[name] = dict(json.loads(value))
             except (ValueError, KeyError, TypeError) as error:
-                log.warning("ledger note not readable", key=repr(key), error=repr(error))
+                log.warning("ledger note not readable", kind=kind, name=name, error=repr(error))
         return found
 
     def partitions(self) -> list[TopicPartition]:

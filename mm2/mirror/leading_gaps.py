@@ -68,6 +68,10 @@ def gap_state(source_start: int, target_start: int, target_end: int, *, has_fill
     return GapState.FILL if target_end <= source_start else GapState.OVERFILLED
 
 
+#: All partitions of a topic wait until one in such a state has been filled, since the topic keeps records for ever until then.
+_FILLED: Final = frozenset({GapState.FILL, GapState.OVERFILLED})
+
+
 class PlannedGap(NamedTuple):
     """Target offsets ``first .. after-1`` that are filled before copying begins. ``error``: why it does not begin."""
 
@@ -140,11 +144,12 @@ class LeadingGaps:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
-    def stop(self) -> None:
-        """Stop after the current request."""
+    def stop(self, timeout_s: float) -> bool:
+        """Write nothing after the current request, and wait for its end. False if it did not end in time."""
         self._stopping.set()
         if self._thread is not None:
-            self._thread.join(_TIMEOUT_S)
+            self._thread.join(timeout_s)
+        return self._thread is None or not self._thread.is_alive()
 
     def unready(self, partitions: Iterable[TopicPartition], remote: Callable[[str], str]) -> set[TopicPartition]:
         """Those of the existing partitions with preserved offsets that must not be copied yet. Raises KafkaFailure."""
@@ -157,12 +162,16 @@ class LeadingGaps:
             for tp, (state, start) in found.items():
                 if state is GapState.FILL:
                     self._wanted.setdefault(tp, (TopicPartition(remote(tp.topic), tp.partition), start))
-            filling = {tp.topic for tp, (state, _) in found.items() if state is not GapState.READY}
-        for topic in {tp.topic for tp in unknown} - filling:
+            filling = {tp.topic for tp, (state, _) in found.items() if state in _FILLED}
+            # A partition without a leader delays no other one; it may have fillers, which the configuration keeps.
+            unsure = {tp.topic for tp, (state, _) in found.items() if state is GapState.UNKNOWN}
+        for topic in {tp.topic for tp in unknown} - filling - unsure:
             if not self._restore(topic, remote(topic)):
                 filling.add(topic)
         with self._lock:
-            self._ready |= {tp for tp in unknown if tp.topic not in filling}
+            self._ready |= {
+                tp for tp, (state, _) in found.items() if state is GapState.READY and tp.topic not in filling
+            }
             if self._wanted and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(target=self._run, name="leading-gaps", daemon=True)
                 self._thread.start()
@@ -231,6 +240,8 @@ class LeadingGaps:
                 self._fill(target, end)
                 self._recurring.resolve(subject)
             except KafkaFailure as failure:
+                if self._stopping.is_set():
+                    return  # a stop closes the clients
                 self._recurring.report(subject, f"{target} cannot be filled up to offset {end}: {failure}")
                 if not failure.is_final:
                     self._stopping.wait(_RETRY_S)
@@ -244,13 +255,15 @@ class LeadingGaps:
         """Fill a partition and delete the fillers. Raises KafkaFailure."""
         self._keep_for_ever(target.topic)
         self._delete(target, 0)  # refused before anything is written
-        at, began, since = self._log_end(target), self._log_end(target), time.monotonic()
+        at = began = self._log_end(target)
+        since = time.monotonic()
         log.info("Filling offsets before the first record.", partition=str(target), first=at, end=end)
         batches = 0
         while at < end and not self._stopping.is_set():
-            count = min(FILLER_RECORDS, end - at)
             # Not always at `at`: a batch without an answer may have been appended since. Fillers are all alike.
-            at = produce_filler(self._target.cluster, target, count, _TIMEOUT_S) + count
+            produce_filler(self._target.cluster, target, min(FILLER_RECORDS, end - at), _TIMEOUT_S)
+            # Read, not added: after this process was frozen, another one has filled the partition, and its copying may have begun.
+            at = self._log_end(target)
             batches += 1
             if not batches % _DELETED_EVERY:
                 self._delete(target, at - 1)  # the last one stays, and shows what is being done

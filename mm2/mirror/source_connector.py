@@ -188,14 +188,17 @@ class MirrorSourceConnector(MirrorConnector):
             self._answering.start()
 
     def stop(self) -> None:
-        if self._leading_gaps is not None:
-            self._leading_gaps.stop()
+        gaps = self._leading_gaps
+        if gaps is not None:
+            gaps.stop(0)
         if self._ledgers is not None:
             self._ledgers.stop()
         answering, self._answering = self._answering, None
         if answering is not None:
             answering.stop(0)
         super().stop()
+        if gaps is not None and not gaps.stop(STOP_TIMEOUT_S):
+            log.warning("A request that fills offsets did not end in time and is abandoned.", flow=self._clients.flow)
         if answering is not None and not answering.stop(STOP_TIMEOUT_S):
             log.warning("A job did not end in time and is abandoned.", flow=self._clients.flow)
 

@@ -146,10 +146,10 @@ class ContinuedSessions:
                     is_left = cursor.is_elsewhere or not self._spec.with_sessions
                     if is_left and not _is_settled(found, tp, answer):
                         continue
-                    if cursor.gaps is not None:
-                        await self._take_over_preserved(cursor, entry, answer, positions)
-                    else:
+                    if cursor.gaps is None:
                         self._take_over(cursor, entry, answer, positions)
+                    elif not await self._take_over_preserved(cursor, entry, answer, positions):
+                        continue
                 elif isinstance(answer, InconsistentTarget):
                     cursor.fail(PartitionState.INCONSISTENT, str(answer))
                 elif self._is_refused(entry, answer, refused_since):
@@ -183,10 +183,11 @@ class ContinuedSessions:
 
     async def _take_over_preserved(
         self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress, positions: dict[TopicPartition, int | None]
-    ) -> None:
+    ) -> bool:
         """Continue a session whose records have the source's offsets: all before the end of the target is there.
 
-        A new one opens where the target has lost records, or under other rules.
+        A new one opens where the target has lost records, or under other rules. False if the target could not be read: it may
+        have a record of another program in the place of one of the source, and later acknowledgements would not show that.
         """
         session, mark, end = entry.session, entry.mark, progress.end
         is_lost = progress.records < mark.records or end < mark.target
@@ -195,17 +196,18 @@ class ContinuedSessions:
                 cursor.window.trail.target_cut(end)
             self._sessions.forget_ended(cursor.partition)
             positions[cursor.partition] = end
-            return
+            return True
         try:
             own = {session.producer, *(ended.producer for ended in session.after)}
             offset = await self._call(self._look_up.foreign_offset, entry.target, mark.target, end, own)
         except KafkaFailure as error:
-            self._log.info("target log could not be read", partition=str(entry.target), error=str(error))
-            offset = -1
+            cursor.outbox.last_error = error
+            return False
         if offset >= 0:
             self._losses.target_diverged(cursor, offset)
-            return
-        self.continue_session(cursor, entry, progress, is_preserved=True)
+        else:
+            self.continue_session(cursor, entry, progress, is_preserved=True)
+        return True
 
     def _copy_at_least_once(
         self, cursor: Cursor, entry: LedgerEntry, why: str, positions: dict[TopicPartition, int | None]

@@ -420,7 +420,9 @@ class Copier:
             # later acknowledgement may have been answered by a deposed leader (rule S6).
             clean = clean and not cursor.outbox.paused and cursor.outbox.verified_epoch is None
             clean = clean and not cursor.outbox.is_unverified
-            clean = clean and (cursor.gaps is None or cursor.gaps.is_settled(cursor.window.position))
+            # Of what a predecessor has put on the target, the offsets without a record may still have to be read.
+            is_settled = cursor.gaps is None or cursor.gaps.is_settled(cursor.window.position)
+            clean = clean and is_settled and cursor.there is None
             committed = self._positions.committed.get(tp)
             # Also after an unclean hand-off: otherwise a late position of this executor would count as a user's (rule C4).
             seen = self._positions.seen(tp)

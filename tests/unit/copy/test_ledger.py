@@ -1,3 +1,4 @@
+import json
 import zlib
 from collections import Counter
 from unittest.mock import patch
@@ -15,6 +16,7 @@ from mm2.copy.ledger import (
     chunk_tombstone,
     entry_record,
     group_record,
+    note_record,
     pause_record,
     paused,
     verified_record,
@@ -250,3 +252,20 @@ def test_a_chunk_that_another_client_has_written_is_not_decompressed_without_a_l
     with capture_logs() as logs:
         assert ledger.chunks(TopicPartition("t", 0)) == []
     assert [entry["error"] for entry in logs] == ["ValueError('more than 16777216 bytes')"]
+
+
+def test_notes_of_one_kind_are_read_without_those_of_others() -> None:
+    """Tasks ask several times a second which topics are promoted, and there are notes of every topic's end offsets."""
+    ledger = Ledger()
+    for name in ("orders", "payments"):
+        record = note_record("source", [name], {"ends": [1]})
+        ledger.apply(record.key, record.value)
+    one = note_record("promoted", ["orders"], {"verb": "promote"})
+    ledger.apply(one.key, one.value)
+    with patch("mm2.copy.ledger.json.loads", side_effect=json.loads) as parse:
+        assert ledger.notes("promoted") == {("orders",): {"verb": "promote"}}
+    assert [call.args[0] for call in parse.mock_calls] == [one.value]
+    gone = note_record("promoted", ["orders"], None)
+    ledger.apply(gone.key, gone.value)
+    assert ledger.notes("promoted") == {}
+    assert set(ledger.notes("source")) == {("orders",), ("payments",)}

@@ -14,6 +14,7 @@ import pytest
 from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.continued_sessions import ContinuedSessions
 from mm2.copy.executor.cursor import Cursor, FormerLog
+from mm2.copy.executor.gap_queue import GapQueue
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.new_sessions import NewSessions, duration_ms
 from mm2.copy.executor.opening import Opening
@@ -236,6 +237,29 @@ def test_after_a_crash_the_progress_is_looked_up_on_the_target(end: int, base: i
     scene.bench.fetch(batch(50, 10))
     scene.bench.ack(end)
     assert (scene.bench.offsets(), scene.cursor.window.mark) == ([57, 58, 59], Mark(60, end + 3, 60))
+
+
+def test_with_preserved_offsets_a_target_that_cannot_be_read_is_not_taken_to_be_equal() -> None:
+    """A predecessor's batch in flight may have been appended behind a record of another program."""
+    scene = Scene()
+    scene.cursor.gaps = GapQueue(scene.outbox, lambda *_: None, lambda: None, scene.cursor.window.done)
+    scene.cursor.window.is_preserved = True
+    answers: list[int | KafkaFailure] = [DisconnectedFailure("disconnected"), 150]
+
+    def foreign_offset(*_: object) -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, KafkaFailure):
+            raise answer
+        return answer
+
+    scene.look_up.foreign_offset = foreign_offset
+    diverged: list[int] = []
+    losses: Any = scene.continued._losses
+    losses.target_diverged = lambda _, offset: diverged.append(offset)
+    scene.standings = [TargetProgress(55, 156, 4, (FoundBatch(50, 151, 5),))]
+    entry = dataclasses.replace(ENTRY, mark=Mark(150, 150, 50), is_preserved=True)
+    play(scene, lambda: scene.begin(Start(150, 140, entry)))
+    assert (diverged, answers, scene.reading) == ([150], [], [])
 
 
 def test_nothing_was_written_since_the_mark() -> None:

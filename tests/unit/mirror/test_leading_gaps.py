@@ -1,0 +1,109 @@
+"""Filling the offsets before the first record, against a model of a target partition."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from mm2.kafka.admin import Admin
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.filler import FILLER_RECORDS
+from mm2.kafka.structs import EARLIEST, OffsetInfo, TopicPartition
+from mm2.mirror import leading_gaps
+from mm2.mirror.config_sync import ConfigSync
+from mm2.mirror.leading_gaps import LeadingGaps
+from mm2.mirror.recurring_errors import RecurringErrors
+
+TARGET = TopicPartition("A.t", 0)
+END = 2 * FILLER_RECORDS + 500_000
+
+
+class Log:
+    """The clusters' offsets; those of ``leaderless`` partitions cannot be read."""
+
+    cluster = None
+
+    def __init__(self, *leaderless: TopicPartition) -> None:
+        self.start, self.runs = 0, list[tuple[str, int]]()
+        self.leaderless = leaderless
+
+    @property
+    def end(self) -> int:
+        return sum(count for _, count in self.runs)
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, Any]:
+        def answer(tp: TopicPartition, when: int) -> OffsetInfo | KafkaFailure:
+            if tp in self.leaderless:
+                return BrokerFailure.of(ErrorCode.LEADER_NOT_AVAILABLE)
+            return OffsetInfo(self.start if when == EARLIEST else self.end, -1, 0)
+
+        return {tp: answer(tp, when) for tp, when in wanted.items()}
+
+    def delete_records(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        self.start = max(self.start, *wanted.values())
+        return dict.fromkeys(wanted, self.start)
+
+    def incremental_alter_configs(self, operations: Mapping[str, object]) -> dict[str, None]:
+        return dict.fromkeys(operations)
+
+    def describe_configs(self, topics: list[str], _keys: object = None) -> dict[str, dict[str, object]]:
+        return {topic: {} for topic in topics}
+
+
+def gaps_of(log: Log) -> LeadingGaps:
+    admin = cast("Admin", log)
+    return LeadingGaps(admin, admin, cast("ConfigSync", None), RecurringErrors())
+
+
+def test_a_process_that_was_frozen_writes_no_filler_behind_copied_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, frozen, resume = Log(), threading.Event(), threading.Event()
+
+    def produce(_cluster: object, _partition: TopicPartition, count: int, _timeout_s: float) -> int:
+        base = log.end
+        log.runs.append(("filler", count))
+        if threading.current_thread().name == "frozen":
+            frozen.set()
+            resume.wait(30)
+        return base
+
+    monkeypatch.setattr(leading_gaps, "produce_filler", produce)
+    thread = threading.Thread(target=lambda: gaps_of(log)._fill(TARGET, END), name="frozen")
+    thread.start()
+    assert frozen.wait(30)
+    gaps_of(log)._fill(TARGET, END)
+    assert (log.start, log.end) == (END, END)
+    log.runs.append(("records", 1000))
+    resume.set()
+    thread.join(30)
+    assert log.runs[-1] == ("records", 1000)
+
+
+def test_a_partition_without_a_leader_delays_no_other_one() -> None:
+    partitions = [TopicPartition("t", index) for index in range(3)]
+    assert gaps_of(Log(partitions[2])).unready(partitions, lambda topic: f"A.{topic}") == {partitions[2]}
+
+
+def test_a_stop_waits_for_a_request_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, answer = threading.Event(), threading.Event()
+
+    def produce(*_: object) -> int:
+        sent.set()
+        answer.wait(30)
+        return 0
+
+    monkeypatch.setattr(leading_gaps, "produce_filler", produce)
+    gaps = gaps_of(Log())
+    gaps._wanted[TopicPartition("t", 0)] = TARGET, END
+    gaps._thread = threading.Thread(target=gaps._run, daemon=True)
+    gaps._thread.start()
+    assert sent.wait(30)
+    began_s = time.monotonic()
+    assert not gaps.stop(0.1)
+    assert time.monotonic() - began_s < 5
+    answer.set()
+    assert gaps.stop(30)
