@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from mm2.cli.client import client_props
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, answering, table
@@ -23,6 +23,9 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.mirror.client import Freshness, FreshnessWatch, MirrorClient, ReplicationPolicy
+
+#: The worker has written a heartbeat at its target, and its source does not answer.
+_UNPROVEN: Final = "unproven"
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def run(options: Any) -> int:
     answers = {alias: rows for alias, rows in results.items() if not isinstance(rows, KafkaFailure)}
     for row in itertools.chain.from_iterable(answers.values()):
         if row["verdict"] == "fresh" and row["hops"] == 0 and row["source"] in silent:
-            row["verdict"] = f"written without {row['source']}, which does not answer"
+            row["verdict"] = _UNPROVEN
     errors = {alias: str(failure) for alias, failure in results.items() if isinstance(failure, KafkaFailure)}
     if options.json:
         sys.stdout.write(json.dumps({"clusters": answers, "troubles": errors}, indent=2) + "\n")
@@ -165,4 +168,7 @@ def _read(props: Mapping[str, str], alias: str, expected: ExpectedHeartbeats, ma
 
 def _cells(alias: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     age = "-" if "age_ms" not in row else f"{row['age_ms'] / 1000:,.1f} s"
-    return (alias, row["topic"], f"{row['source']}->{row['target']}", str(row.get("hops", "-")), age, row["verdict"])
+    verdict = row["verdict"]
+    if verdict == _UNPROVEN:
+        verdict = f"written without {row['source']}, which does not answer"
+    return (alias, row["topic"], f"{row['source']}->{row['target']}", str(row.get("hops", "-")), age, verdict)

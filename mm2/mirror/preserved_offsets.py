@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import OWN_CONFIG, PRESERVE_KEY, PRESERVE_TOPICS_KEY
 from mm2.mirror.filters import pattern_list
 from mm2.mirror.plugins import replication_policy
 from mm2.mirror.policy import ReplicationPolicy
+from mm2.mirror.start_from import START_FROM_KEY
+
+_RESETS: Final = ("consumer.auto.offset.reset", "source.consumer.auto.offset.reset")
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,15 @@ class PreservedOffsets:
 
 
 def check_preserved_offsets(props: Mapping[str, str]) -> None:
-    """Raises ConfigException for values that are not accepted."""
-    PreservedOffsets.of(props)
+    """Raises ConfigException for values that are not accepted, and for those that do not go with preserved offsets."""
+    if PreservedOffsets.of(props).pattern is None:
+        return
+    reason = f"copying starts at the beginning of the source log with {PRESERVE_KEY}=true"
+    if start := props.get(START_FROM_KEY, "").strip():
+        raise ConfigException(START_FROM_KEY, start, reason)
+    for key in _RESETS:
+        if (reset := props.get(key, "").strip()) not in {"", "earliest"}:
+            raise ConfigException(key, reset, reason)
 
 
 def refuse_transactions(preserved: Iterable[str]) -> None:

@@ -33,6 +33,9 @@ def test_heartbeats_are_never_preserved() -> None:
     [
         ({"preserve.offsets": "yes"}, "preserve.offsets"),
         ({"preserve.offsets.topics": "("}, "preserve.offsets.topics"),
+        ({"preserve.offsets": "true", "start.from": "2026-01-01T00:00:00Z"}, r"start\.from.*preserve\.offsets=true"),
+        ({"preserve.offsets": "true", "consumer.auto.offset.reset": "latest"}, "latest.*beginning of the source log"),
+        ({"preserve.offsets": "true", "source.consumer.auto.offset.reset": "none"}, "none.*beginning"),
     ],
 )
 def test_wrong_values_name_their_key(props: dict[str, str], text: str) -> None:
@@ -70,7 +73,7 @@ def test_a_plan_tells_how_gaps_are_filled() -> None:
     assert PlannedGap(target, 0, 20_000_000).details == {
         "offsets": "0..19999999",
         "by": "filler records, which are deleted",
-        "seconds": "about 2",
+        "seconds": "about 7",
         "bytes": "about 17000000",
     }
     assert PlannedGap(target, 7, 107).details == {
