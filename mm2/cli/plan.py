@@ -9,6 +9,7 @@ from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, add_file, number, pair_of, table
 from mm2.cli.status import print_json
+from mm2.cli.terminal import visible_line
 from mm2.cli.verbs import examples
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
@@ -71,7 +72,7 @@ def run(options: Any) -> int:
 
 def unread_key(file: Path, key: str, nearest: str | None) -> str:
     """The message about a key that no part of a process reads."""
-    return f"Unknown key {key} in {file}.{f' Did you mean {nearest}?' if nearest else ''}"
+    return f"Unknown key {visible_line(key)} in {file}.{f' Did you mean {nearest}?' if nearest else ''}"
 
 
 def _json(one: Preview) -> dict[str, Any]:

@@ -42,7 +42,9 @@ from tests.unit.copy.batches import Bench
 
 #: The address space beside that of the imports. The largest part is an answer of 32 MB as objects.
 LIMIT_BYTES: Final = 3 << 29
-_HANGS_AFTER_S: Final = 60
+#: No call may take longer. On a busy machine, minutes pass without a step of this process.
+_HANGS_AFTER_S: Final = 300
+_CALLS_OF_CLUSTER: Final = 50
 _LIMITS: Final = FetchReaderLimits(max_wait_ms=0, max_bytes=1 << 20, partition_bytes=1 << 20)
 _PARTITION: Final = TopicPartition(TOPIC, 0)
 
@@ -69,10 +71,10 @@ class Caller:
 
     def run(self, calls: int) -> None:
         """Make so many calls, a few for each cluster object."""
-        for _ in range(max(1, calls // 50)):
+        for _ in range(max(1, calls // _CALLS_OF_CLUSTER)):
             with closing(Cluster(self.settings, name="A")) as cluster:
                 kinds = self._kinds(cluster)
-                for _ in range(50):
+                for _ in range(_CALLS_OF_CLUSTER):
                     self._one(self._random.choice(kinds))
 
     def _one(self, call: Callable[[], Any]) -> None:
@@ -154,15 +156,16 @@ class Caller:
             cluster, loop, background, pool, limits, read_committed=True, room=lambda: True, throttle=throttle
         )
         source.add([bench.cursor])
-        for _ in range(50):
-            await asyncio.sleep(0.01)
+        for _ in range(20):
+            await asyncio.sleep(0.025)
             bench.ack(0)
         source.close()
 
     def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if not isinstance(error, KafkaFailure):
-            self.findings[f"on the loop: {context.get('message')}: {error!r}"] += 1
+            what = context.get("task") or context.get("handle") or ""
+            self.findings[f"on the loop: {context.get('message')}: {error!r} {str(what)[:300]}"] += 1
 
     def _count_state(self, bench: Bench) -> None:
         self.outcomes[f"partition {bench.state}"] += 1

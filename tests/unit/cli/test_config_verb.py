@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mm2.cli.plan import unread_key
 from tests.integration.asking import asked
 
 FILE = """\
@@ -84,6 +85,13 @@ def test_unknown_keys_are_listed_and_change_the_exit_code(file: Path, capsys: py
     )
     code, out, _ = asked(capsys, "config", file, "--json")
     assert (code, json.loads(out)["unread"]) == (1, [{"key": "topics.exlude", "line": 8, "nearest": "topics.exclude"}])
+
+
+def test_an_unknown_key_forges_no_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(f"{FILE}x\\nforged.line\\u001b = x\n")
+    _, _, err = asked(capsys, "config", file)
+    assert err == f"mm2: {file}, line 8: unknown key x\\u000aforged.line\\u001b.\n"
+    assert unread_key(file, "x\nforged", None) == f"Unknown key x\\u000aforged in {file}."
 
 
 @pytest.mark.parametrize(
