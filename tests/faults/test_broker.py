@@ -127,6 +127,7 @@ def test_b4_a_broker_that_moves_to_another_port_is_found_by_another_bootstrap_ad
         environment.heal()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_b5_a_source_that_is_unreachable_at_the_start_is_reported_and_copied_once_reachable(
     environment: Environment,

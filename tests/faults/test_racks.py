@@ -105,6 +105,7 @@ def in_sync(source: RackedSource, topic: str) -> bool:
     return all(len(topics.leader(topic, index)[1]) == len(RACKS) for index in range(PARTITIONS))
 
 
+@pytest.mark.slow
 def test_consumers_of_sinks_read_their_own_rack(source: RackedSource) -> None:
     filled(source, "sink", 12)
     settings = source.settings(group__id="sink", client__id="sink", auto__offset__reset="earliest")

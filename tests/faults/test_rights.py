@@ -372,7 +372,7 @@ def test_s4_a_wrong_password_at_the_start_is_reported_and_fixed_without_a_restar
         flow.clean_up()
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", ["source", pytest.param("target", marks=pytest.mark.slow)])
 def test_s5_quotas_slow_copying_and_are_not_an_error(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, guarded: Guarded, environment: Environment, side: str
 ) -> None:

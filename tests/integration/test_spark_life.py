@@ -116,6 +116,7 @@ def test_an_unresponsive_jvm_is_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
     assert any("not responded" in line.get("reason", "") for line in logs)
 
 
+@pytest.mark.slow
 def test_a_python_worker_is_reused_unless_an_internal_error_occurred_in_it() -> None:
     def copied(sound: bool | None) -> Callable[[Iterable[str]], Iterator[tuple[int, str]]]:
         def job(assignments: Iterable[str]) -> Iterator[tuple[int, str]]:
