@@ -51,6 +51,7 @@ def test_b1_b2_copying_resumes_after_a_broker_is_killed_and_restarted(
     replicated.judge().assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_b3_a_frozen_target_is_reported_and_copying_resumes_with_it(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment
 ) -> None:

@@ -28,7 +28,7 @@ from tests.support.cluster import LocalCluster
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # three brokers and two flows
 
 RACKS = ("r1", "r2", "r3")
 OWN = 2
@@ -105,7 +105,6 @@ def in_sync(source: RackedSource, topic: str) -> bool:
     return all(len(topics.leader(topic, index)[1]) == len(RACKS) for index in range(PARTITIONS))
 
 
-@pytest.mark.slow
 def test_consumers_of_sinks_read_their_own_rack(source: RackedSource) -> None:
     filled(source, "sink", 12)
     settings = source.settings(group__id="sink", client__id="sink", auto__offset__reset="earliest")
@@ -174,7 +173,6 @@ def test_a_flow_reads_its_own_rack(source: RackedSource, target: LocalKafka, flo
     topic.judge().assert_exactly_once()
 
 
-@pytest.mark.slow
 def test_killing_the_broker_of_the_own_rack_loses_and_doubles_nothing(
     source: RackedSource, target: LocalKafka, flow: MirrorMaker
 ) -> None:

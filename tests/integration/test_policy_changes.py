@@ -249,6 +249,7 @@ def test_a_running_process_applies_the_change(
         process.clean_up()
 
 
+@pytest.mark.slow
 def test_groups_do_not_skip_records_of_the_new_topic(
     kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_killed_jvm_is_replaced_and_copying_continues(kafka_a: LocalKafka, kaf
     assert [line["reason"] for line in lost] == ["its JVM has died"]
 
 
+@pytest.mark.slow
 def test_a_frozen_jvm_blocks_neither_copying_nor_the_stop(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_python_worker_is_reused_unless_an_internal_error_occurred_in_it() -> 
             assert (pid in later) is bool(sound)
 
 
+@pytest.mark.slow
 def test_a_python_worker_keeps_no_memory_of_finished_micro_batches(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
