@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, add_file, number, pair_of, table
@@ -14,6 +13,7 @@ from mm2.cli.verbs import examples
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.config.provider_values import hide_known
+from mm2.config.unread import unread_message
 from mm2.mirror.maker import connect_plugins, plugin_limits, plugin_props
 from mm2.mirror.plans import FlowPlan, plan_flow
 from mm2.mirror.preview import Preview, Step, preview
@@ -30,7 +30,8 @@ def add(verbs: Any) -> None:
         description="What connect-mirror-maker would do on both clusters of a flow if it started now: topics and "
         "partitions to create, configs to alter, ACLs to create or remove, connector configurations to write."
         " Then the permissions that it needs and which of them are missing, as far as the brokers report "
-        "them. Topics that are copied now and would not be any more, and keys that no part of a process reads, are listed, too. "
+        "them. Topics that are copied now and would not be any more, and keys that are unknown or have "
+        "no or a limited effect, are listed, too. "
         "Changes nothing: requests are only validated. Exit code: 0 no problem was found, 1 there are "
         "problems, 2 the file is invalid, or a cluster is unavailable.",
         epilog=examples(
@@ -40,7 +41,11 @@ def add(verbs: Any) -> None:
         ),
     )
     add_file(parser, flow="?")
-    parser.add_argument("--rights", action="store_true", help="show the rights that are there, too")
+    parser.add_argument(
+        "--rights",
+        action="store_true",
+        help="show the rights that are there, too, and the names of all topics and groups",
+    )
     parser.set_defaults(run=run)
 
 
@@ -63,16 +68,11 @@ def run(options: Any) -> int:
         for index, one in enumerate(found):
             sys.stdout.write("\n" if index else "")
             _write(sys.stdout, one, every_right=options.rights)
-        sys.stdout.writelines(f"! {unread_key(options.config, *one)}\n" for one in unread)
-        sys.stdout.writelines(f"- {one}\n" for one in ineffective)
+        sys.stdout.writelines(f"! {visible_line(unread_message(options.config, *one))}\n" for one in unread)
+        sys.stdout.writelines(f"- {visible_line(str(one))}\n" for one in ineffective)
     if any(one.unreachable for one in found):
         return EXIT_TROUBLE
     return EXIT_WELL if all(one.is_well for one in found) and not unread else EXIT_NOT_WELL
-
-
-def unread_key(file: Path, key: str, nearest: str | None) -> str:
-    """The message about a key that no part of a process reads."""
-    return f"Unknown key {visible_line(key)} in {file}.{f' Did you mean {nearest}?' if nearest else ''}"
 
 
 def _json(one: Preview) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _write(out: TextIO, one: Preview, *, every_right: bool) -> None:
     if shown:
         out.write("\n")
         header = ("CLUSTER", "RIGHT", "RESOURCE", "ON", "FOR", "IS")
-        table(out, header, [_right(one, right) for right in shown], left=len(header))
+        table(out, header, [_right(one, right, every_name=every_right) for right in shown], left=len(header))
     out.writelines(f"! {hide_known(error)}\n" for error in one.errors)
     out.writelines(f"- {hide_known(note)}\n" for note in one.notes)
     out.write(f"{one.flow}: {_summary(one)}\n")
@@ -136,7 +136,7 @@ def _step(step: Step) -> str:
     return f"{step.cluster}: {step.action} {step.subject}{f': {shown}' if shown else ''}"
 
 
-def _right(one: Preview, right: AclStatus) -> tuple[str, ...]:
+def _right(one: Preview, right: AclStatus, *, every_name: bool) -> tuple[str, ...]:
     need = right.need
     names = right.missing or right.unknown or need.names
     why = f" ({right.note})" if right.note else ""
@@ -144,7 +144,7 @@ def _right(one: Preview, right: AclStatus) -> tuple[str, ...]:
         one.alias(need.side),
         need.operation.name,
         need.kind.name,
-        _names(names),
+        ", ".join(names) if every_name else _names(names),
         need.purpose,
         f"{right.allowed}{why}",
     )

@@ -20,7 +20,7 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import OffsetInfo, ProducerState, TopicPartition
 
-#: Markers of one request. A broker appends them one after another, 1,000 in 30 to 50 ms.
+#: Markers of one request. A broker appends them one after another.
 _MARKERS_PER_REQUEST: Final = 1_000
 _REQUEST_TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 0.25

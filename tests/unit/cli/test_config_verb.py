@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mm2.cli.plan import unread_key
 from tests.integration.asking import asked
 
 FILE = """\
@@ -91,7 +90,22 @@ def test_an_unknown_key_forges_no_line(file: Path, capsys: pytest.CaptureFixture
     file.write_text(f"{FILE}x\\nforged.line\\u001b = x\n")
     _, _, err = asked(capsys, "config", file)
     assert err == f"mm2: {file}, line 8: unknown key x\\u000aforged.line\\u001b.\n"
-    assert unread_key(file, "x\nforged", None) == f"Unknown key x\\u000aforged in {file}."
+
+
+def test_keys_without_effect_are_listed_with_the_reason(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(f"{FILE}B.producer.linger.ms = 5\n")
+    code, _, err = asked(capsys, "config", file)
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("mm2: Configuration B.producer.linger.ms has no effect: ")
+    code, out, _ = asked(capsys, "config", file, "--json")
+    assert (code, json.loads(out)["ineffective"]) == (0, [err.removeprefix("mm2: ").rstrip()])
+
+
+def test_a_refused_key_is_reported(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(f"{FILE}A.consumer.interceptor.classes = com.example.Interceptor\n")
+    code, out, err = asked(capsys, "config", file)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "A.consumer.interceptor.classes" in err
 
 
 @pytest.mark.parametrize(
