@@ -87,7 +87,7 @@ READ_ONLY: dict[str, list[list[str]]] = {
 #: These have nothing to do here, or are refused because the workers run: exit code 2, and one sentence.
 REFUSED = {"failback", "adopt"}
 CHANGING = {"pause", "resume", "restart", "stop"}
-NOT_OF_A_CLUSTER = {"completion", "demo", "hash-password", "token", "ui"}
+NOT_OF_A_CLUSTER = {"completion", "demo", "hash-password", "sandbox", "token", "ui"}
 
 
 def test_every_verb_is_either_run_here_or_changes_something() -> None:

@@ -64,7 +64,7 @@ def attack(request: pytest.FixtureRequest) -> Attack:
 
 @pytest.mark.slow
 def test_every_call_ends_with_a_result_or_a_typed_failure(attack: Attack) -> None:
-    """A hang ends the client after minutes, and too much memory raises MemoryError, which is a finding."""
+    """A hang ends the client after a minute of processor time, and too much memory raises MemoryError, which is a finding."""
     assert attack.findings == {}
     assert attack.memory_bytes < LIMIT_BYTES
     expected = {"CorruptBatch", "dict", "Fetched", "batch over the limit", "partition OVER_LIMIT"}
