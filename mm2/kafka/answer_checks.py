@@ -8,9 +8,14 @@ clusters, and far below those of raw Fetch answers, whose records are not decode
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from io import BytesIO
 from typing import Any, Final
+
+from kafka.protocol.schemas.fields.codecs.tagged_fields import TaggedFields
 
 from mm2.kafka.errors import CorruptBatch
 
@@ -29,6 +34,18 @@ _LARGE: Final = frozenset(
 # grows with the square. Text of a language without ASCII has such runs, but none that long.
 _ENDLESS_INTEGER: Final = re.compile(rb"[\x80-\xff]{4096}")
 _ENDLESS_BYTES: Final = 4096
+#: For each structure with tagged fields, kafka-python copies the rest of the answer: a million of them in 32 MB took hours. Answers of
+#: brokers have a handful of such structures.
+_COPIED_BYTES: Final = 1 << 30
+
+
+class _Copies(threading.local):
+    """What the decoder may still copy for the answer that this thread decodes; None: it decodes none."""
+
+    left: int | None = None
+
+
+_COPIES: Final = _Copies()
 
 
 def largest_answer(api: str) -> int:
@@ -43,6 +60,32 @@ def check_frame(frame: memoryview) -> None:
     if len(frame) >= _ENDLESS_BYTES and _ENDLESS_INTEGER.search(frame):
         message = f"an answer of {len(frame)} bytes has an integer of more than 4096 bytes"
         raise CorruptBatch(message)
+
+
+def decode(body: memoryview, response_class: Any) -> Any:
+    """The answer as an object. Raises CorruptBatch for too many tagged fields, and what kafka-python raises."""
+    _COPIES.left = _COPIED_BYTES
+    try:
+        return response_class.decode(body)
+    finally:
+        _COPIES.left = None
+
+
+def _limited(decode_fields: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(decode_fields)
+    def limited(fields: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        if _COPIES.left is not None and isinstance(data, BytesIO):
+            _COPIES.left -= data.getbuffer().nbytes
+            if _COPIES.left < 0:
+                message = "an answer has tagged fields in too many structures"
+                raise CorruptBatch(message)
+        return decode_fields(fields, data, *args, **kwargs)
+
+    return limited
+
+
+# There is no other place to count: the code that copies is generated.
+TaggedFields.decode = _limited(TaggedFields.decode)
 
 
 def only(items: Sequence[Any], what: str) -> Any:

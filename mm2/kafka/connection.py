@@ -20,7 +20,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from mm2 import __version__
-from mm2.kafka.answer_checks import check_frame, check_nulls, largest_answer
+from mm2.kafka.answer_checks import check_frame, check_nulls, decode, largest_answer
 from mm2.kafka.dial import NO_KEY_HINT, dial
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import (
@@ -437,7 +437,7 @@ def response_class_of(request: Any) -> Any:
 def _decoded(body: memoryview, response_class: Any) -> Any:
     if response_class.API_KEY == metadata.API_KEY:
         return metadata.decode(body, response_class._class_version)  # noqa: SLF001 - as in _read_header
-    response = response_class.decode(body)
+    response = decode(body, response_class)
     check_nulls(response)
     return response
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-from mm2.kafka.answer_checks import check_frame, check_nulls, largest_answer, only
+from mm2.kafka.answer_checks import check_frame, check_nulls, decode, largest_answer, only
 from mm2.kafka.connection import Connection
 from mm2.kafka.errors import CorruptBatch, DisconnectedFailure, KafkaFailure
 from mm2.kafka.settings import ClientSettings
@@ -152,3 +152,26 @@ def test_an_answer_about_one_thing_has_one_part(count: int) -> None:
     assert only(["part"], "broker") == "part"
     with pytest.raises(CorruptBatch, match=f"an answer about one broker has {count} of them"):
         only(["part"] * count, "broker")
+
+
+def test_tagged_fields_in_many_structures_do_not_take_hours() -> None:
+    """kafka-python copies the rest of the answer for each of them. Found by bin/fuzz --hostile, in DescribeGroups."""
+    members = 200_000
+    # no ids, no host, no metadata, no assignment; one tagged field with an unknown tag and without content
+    member = b"\x01\x00\x01\x01\x01\x01" + b"\x01\x07\x00"
+    group = b"\x00\x00\x01\x02g\x01\x01\x01" + varint_of(members + 1) + member * members + bytes(5)
+    body = memoryview(bytes(4) + b"\x02" + group + b"\x00")
+    few = bytes(4) + b"\x02" + b"\x00\x00\x01\x02g\x01\x01\x01\x03" + member * 2 + bytes(5) + b"\x00"
+    response_class = response_classes()[15][6]
+    assert len(decode(memoryview(few), response_class).groups[0].members) == 2
+    with pytest.raises(CorruptBatch, match="tagged fields in too many structures"):
+        decode(body, response_class)
+
+
+def varint_of(number: int) -> bytes:
+    """An unsigned integer of variable length."""
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*out, number))
