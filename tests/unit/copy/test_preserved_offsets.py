@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.cursor import CopiedRange
 from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.outgoing_records import CopiedRange
 from mm2.copy.executor.preserved_starts import PartitionEnds, PreservedStart, start_at
 from mm2.copy.executor.window import SourceRange, runs
 from mm2.copy.markers import FIRST_PRODUCER_ID, SPAN, Marker, is_ours, marker_at, next_generation
@@ -394,19 +394,19 @@ def test_a_record_in_the_dead_letter_topic_leaves_its_offset() -> None:
 
 def test_what_a_predecessor_has_copied_is_read_again_for_its_gaps_and_not_sent() -> None:
     bench = Preserving()
-    bench.cursor.there = CopiedRange(7, 5)
+    bench.cursor.outgoing.there = CopiedRange(7, 5)
     bench.end = 7
     bench.fetch(batch(0, 3), marker(3, 1), batch(4, 6))
     bench.settle()
     assert bench.keys() == [[b"k007", b"k008", b"k009"]]
     assert bench.cursor.window.mark == Mark(10, 10, 8)
     assert bench.gaps == {"control": 1}
-    assert bench.cursor.there is None
+    assert bench.cursor.outgoing.there is None
 
 
 def test_fewer_records_on_the_source_than_a_predecessor_has_copied_do_not_change_the_count() -> None:
     bench = Preserving()
-    bench.cursor.there = CopiedRange(7, 7)
+    bench.cursor.outgoing.there = CopiedRange(7, 7)
     bench.end = 7
     bench.fetch(holed(0, 9, [2, 8]))
     bench.settle()
