@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,8 +32,13 @@ from starlette.responses import PlainTextResponse
 
 from bench.workers import RESULTS
 from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.principal import Role
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import BOUNDS_S
+from mm2.mirror.config_sync import ConfigDifference
+from mm2.observer.history import COARSE_STEP_MS, STEP_MS, FlowSample, History, TopicSample
+from mm2.observer.recorder import FlowSampler
 from mm2.observer.views import (
     ConnectorView,
     FlowState,
@@ -81,6 +87,37 @@ class MadeUp:
         self._records = self._others = 0
         self._began_ms = int(time.time() * 1000)
         self._last: Snapshot | None = None
+        self.history = History()
+        self._samplers = {"A->B": FlowSampler(), "B->A": FlowSampler()}
+
+    def remember(self) -> None:
+        """Fill the history: a day, and the newest half hour in detail."""
+        now_ms = int(time.time() * 1000)
+        snapshot = self.snapshot()
+        samples = {view.name: self._samplers[view.name].of_view(now_ms, view) for view in snapshot.flows}
+        past = [now_ms - COARSE_STEP_MS * number for number in range(288, 5, -1)]
+        for at_ms in [*past, *range(now_ms - 1_800_000, now_ms, STEP_MS)]:
+            self.history.add(at_ms, {name: self._varied(sample, at_ms) for name, sample in samples.items()})
+
+    def _varied(self, sample: FlowSample, at_ms: int) -> FlowSample:
+        """A sample of another time."""
+        by_day = 1 + 0.6 * math.sin(at_ms / 86_400_000 * 2 * math.pi)
+
+        def near(value: float | None) -> float | None:
+            return None if value is None else value * by_day * self._chance.uniform(0.7, 1.3)
+
+        topics = {
+            name: TopicSample(near(one.records_per_s), near(one.lag_records), one.unhealthy)
+            for name, one in sample.topics.items()
+        }
+        low, middle, high = (self._chance.uniform(0.5, 1.0) * seconds for seconds in (0.04, 0.2, 0.6))
+        return replace(
+            sample,
+            records_per_s=near(sample.records_per_s),
+            lag_records=near(sample.lag_records),
+            latency_s=(low, middle, high),
+            topics=topics,
+        )
 
     def snapshot(self) -> Snapshot:
         """The one of this second."""
@@ -93,13 +130,23 @@ class MadeUp:
         """Of a small file."""
         return Settings.of(MirrorMakerConfig(dict(_CONFIG)), Path(os.devnull))
 
+    def differences(self, flow: str, topic: str, remote_topic: str) -> list[ConfigDifference]:
+        """Of any topic."""
+        return [
+            ConfigDifference("max.message.bytes", "20971520", "1048588", is_synced=True),
+            ConfigDifference("min.insync.replicas", "2", "1", is_synced=False),
+        ]
+
     def _made(self, now_ms: int) -> Snapshot:
         lanes = tuple(
             LaneView(f"A->B MirrorSourceConnector-{n // 2} lane {n % 2}", n // 2, 40 + n, now_ms - 7_000 * n, 0, 25)
             for n in range(4)
         )
         spark = SparkView(True, "", "local[512]", "local-1795327951", lanes)
-        return Snapshot(now_ms, "0", (self._well(now_ms), self._breaking(now_ms)), spark)
+        flows = (self._well(now_ms), self._breaking(now_ms))
+        if now_ms - self.history.at_ms >= STEP_MS:
+            self.history.add(now_ms, {flow.name: self._samplers[flow.name].of_view(now_ms, flow) for flow in flows})
+        return Snapshot(now_ms, "0", flows, spark)
 
     def _well(self, now_ms: int) -> FlowView:
         """The flow that everything is well with."""
@@ -244,7 +291,8 @@ def _connector(name: str, tasks: int, state: str = "RUNNING") -> ConnectorView:
 @contextmanager
 def served(made_up: MadeUp, port: int = 0) -> Iterator[str]:
     """The dashboard alone; its URL."""
-    app = Dashboard(PageData(made_up.snapshot, made_up.settings), PlainTextResponse("", 204))
+    data = PageData(made_up.snapshot, made_up.settings, made_up.history, made_up.differences)
+    app = Access(role=Role.ADMIN).calling(Dashboard(data, PlainTextResponse("", 204)))
     server = uvicorn.Server(
         uvicorn.Config(app, "127.0.0.1", port, lifespan="off", ws="websockets-sansio", log_level="warning")
     )
