@@ -4,7 +4,7 @@
     python -m bench.dashboard --serve            only serve it, at 127.0.0.1:8084, to be looked at while it is worked on
 
 Measured are the times that a viewer waits for: until the page of partitions is there, until a search, another order, a filter and
-the next page are answered; and what it costs the process to keep so many viewers up to date, in CPU time a second.
+the next page are answered; the same for the list of topics and the page of a topic; and what it costs the process to keep so many viewers up to date, in CPU time a second.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import uvicorn
@@ -57,6 +58,9 @@ from mm2.observer.views import (
 from mm2.ui.dashboard import Dashboard
 from mm2.ui.source import PageData, Settings
 from mm2.ui.wording import RANGE
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 PORT = 8084
 _TURNS = 5
@@ -358,12 +362,31 @@ def measured(partitions: int, groups: int, viewers: int) -> dict[str, list[float
                 count.filter(has_text="51").wait_for()
             page.get_by_role("button", name="Previous").click()
             count.filter(has_text=f"1{RANGE}50").wait_for()
+        _measure_topics(page, url, timed)
         process = psutil.Process()
         for _ in range(_TURNS):
             before = sum(process.cpu_times()[:2])
             time.sleep(2)
             times.setdefault("CPU a second", []).append((sum(process.cpu_times()[:2]) - before) * 500)
     return times
+
+
+def _measure_topics(page: Page, url: str, timed: Callable[[str], AbstractContextManager[None]]) -> None:
+    """The list of topics, a search in it, and the page of a topic."""
+    count = page.locator(".tools .count")
+    for _ in range(_TURNS):
+        with timed("topics"):
+            page.goto(f"{url}topics")
+            count.filter(has_text=" topics").wait_for()
+        every = str(count.text_content())
+        with timed("topics: search"):
+            page.get_by_role("searchbox").fill("orders.000?")
+            count.filter(has_text="of 10 topics").wait_for()
+        page.get_by_role("searchbox").fill("")
+        count.filter(has_text=every).wait_for()
+        with timed("topic"):
+            page.goto(f"{url}topic?flow=A-%3EB&topic=orders.0001")
+            page.locator(".map i").nth(15).wait_for()
 
 
 def main() -> int:
