@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, pair_of, table
+from mm2.cli.output import write_document
 from mm2.cli.verbs import examples
 from mm2.config.mirror_keys import CONNECTOR_CLASSES
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -105,7 +105,7 @@ def run(options: Any) -> int:
             "unread": [{"key": one.key, "line": one.line, "nearest": one.nearest or None} for one in unused],
             "ineffective": [str(one) for one in ineffective],
         }
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        write_document(options, document)
     else:
         _write(sys.stdout, [("the process", process), *flows.items()], lines)
         for one in unused:

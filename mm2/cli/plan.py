@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, add_file, number, pair_of, table
-from mm2.cli.status import print_json
+from mm2.cli.output import write_document
 from mm2.cli.verbs import examples
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
@@ -62,7 +62,10 @@ def run(options: Any) -> int:
     ineffective = config.ineffective_keys({pair.target for pair in pairs})
     if options.json:
         keys = [{"key": key, "nearest": nearest} for key, nearest in unread]
-        print_json({"flows": [_json(one) for one in found], "unread": keys, "ineffective": list(map(str, ineffective))})
+        write_document(
+            options,
+            {"flows": [_json(one) for one in found], "unread": keys, "ineffective": list(map(str, ineffective))},
+        )
     else:
         for index, one in enumerate(found):
             sys.stdout.write("\n" if index else "")

@@ -225,6 +225,7 @@ class FlowObserver:
             inputs.differences,
             sum(one.records for one in verified.values()),
             partitions.losses[:_LOSSES_SHOWN],
+            {} if ledger is None else ledger.throttles(),
         )
 
     def _inputs(
