@@ -93,11 +93,13 @@ class GapQueue:
         """Whether no batch waits behind the gaps that are filled now."""
         return all(isinstance(one, SourceRange) for one in self.waiting)
 
-    def filled(self, after: int) -> None:
-        """The target log ends at this offset. Gaps that end before it are done; where others remain, filling continues."""
+    def filled(self, after: int) -> bool:
+        """The target log ends at this offset. Gaps that end before it are done; False where the gaps that are being filled
+        are not complete.
+        """
         self.reached = after
         if after < self.next_gap[1]:
-            return
+            return False
         self.is_filling = False
         while self.waiting:
             gap = self.waiting[0]
@@ -106,6 +108,7 @@ class GapQueue:
             self.waiting.popleft()
             self.done(gap)
         self.advance()
+        return True
 
     def stop(self) -> None:
         """Send nothing more. Gaps that are being filled are completed."""
