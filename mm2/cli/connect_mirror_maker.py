@@ -25,6 +25,7 @@ from mm2.cli.signals import ask_at_hangup, exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import UnreadableFile
+from mm2.config.unread import unread_message
 from mm2.connect.api import ConnectError
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.config_file import ConfigFile
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = MirrorMakerConfig(file.load())
         for key, nearest in config.unread_keys():
-            log.warning("Unknown key %s in %s.%s", key, options.config, f" Did you mean {nearest}?" if nearest else "")
+            log.warning("%s", unread_message(options.config, key, nearest))
         for one in config.ineffective_keys(options.clusters):
             log.warning("%s", one)
         served = Served(options.config)

@@ -9,13 +9,23 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import COLLAPSED_ABOVE, EXIT_NOT_WELL, EXIT_WELL, CommandError, number, pair_of, table
+from mm2.cli.flow import (
+    COLLAPSED_ABOVE,
+    EXIT_NOT_WELL,
+    EXIT_WELL,
+    CommandError,
+    add_topics,
+    number,
+    pair_of,
+    pattern_argument,
+    table,
+)
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
 from mm2.failover.evidence import FailoverReport, GroupEvidence, PartitionEvidence, counted, missing_records
+from mm2.failover.failover import Confirm
 from mm2.failover.groups import Choice
 from mm2.failover.sides import FlowConfig, Refused
-from mm2.mirror.filters import pattern_list
 
 EXIT_CODES = "Exit code: 0 done and verified; 1 done except for the listed problems; 2 nothing was changed, for the reason shown."
 
@@ -38,13 +48,14 @@ def add_yes(parser: Any) -> None:
     )
 
 
-def confirmation(options: Any) -> Callable[[FailoverReport], None]:
+def confirmation(options: Any) -> Confirm:
     """Asks on the terminal whether to leave a reachable source, unless ``--yes`` is given."""
 
-    def confirm(preview: FailoverReport) -> None:
+    def confirm(dry_run: Callable[[], FailoverReport]) -> None:
         """Raises Refused if it is not confirmed."""
         if options.yes:
             return
+        preview = dry_run()
         source = preview.flow.partition("->")[0]
         if not sys.stdin.isatty():
             raise Refused(
@@ -66,9 +77,7 @@ def confirmation(options: Any) -> Callable[[FailoverReport], None]:
 
 def add_choice(parser: Any, *, groups: bool) -> None:
     """Add the arguments that select a part of a flow, and the output format."""
-    parser.add_argument(
-        "--topic", metavar="PATTERNS", help="only these topics of the source: Java patterns, with commas between them"
-    )
+    add_topics(parser)
     if groups:
         parser.add_argument(
             "--group", metavar="PATTERNS", help="only these consumer groups: Java patterns, with commas between them"
@@ -78,14 +87,7 @@ def add_choice(parser: Any, *, groups: bool) -> None:
 
 def choice_of(options: Any) -> Choice:
     """The selected topics and groups. Raises ConfigException for an invalid pattern, CommandError for an empty list."""
-    patterns = []
-    for name in ("topic", "group"):
-        text = getattr(options, name, None)
-        pattern = None if text is None else pattern_list(f"--{name}", text)
-        if text is not None and pattern is None:
-            raise CommandError(f"--{name} is empty; omit it to select all.")
-        patterns.append(pattern)
-    return Choice(*patterns)
+    return Choice(*(pattern_argument(name, getattr(options, name, None)) for name in ("topic", "group")))
 
 
 def flow_of(options: Any, *, reverse: bool = False) -> FlowConfig:

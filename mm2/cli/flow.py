@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
+from mm2.mirror.filters import pattern_list
 from mm2.observer.views import Risk
 
 EXIT_WELL: Final = 0
@@ -49,6 +51,23 @@ def add_file(parser: Any, *, flow: str | None = None) -> None:
 def add_flow(parser: Any) -> None:
     """Add the argument for a flow."""
     add_file(parser)
+
+
+def add_topics(parser: Any) -> None:
+    """Add the argument that selects topics; see `pattern_argument`."""
+    parser.add_argument(
+        "--topic", metavar="PATTERNS", help="only these topics of the source: Java patterns, with commas between them"
+    )
+
+
+def pattern_argument(name: str, text: str | None) -> re.Pattern[str] | None:
+    """The patterns of an argument as one; None without it. Raises ConfigException for an invalid pattern, CommandError for none."""
+    if text is None:
+        return None
+    pattern = pattern_list(f"--{name}", text)
+    if pattern is None:
+        raise CommandError(f"--{name} is empty; omit it to select all.")
+    return pattern
 
 
 def flows_of_file(parsed_args: Any, **_: Any) -> list[str]:

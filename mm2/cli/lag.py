@@ -8,8 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, add_file, number, records_at_risk, table
-from mm2.cli.status import add_timeout, add_topics, look, print_json
+from mm2.cli.flow import (
+    EXIT_NOT_WELL,
+    EXIT_TROUBLE,
+    EXIT_WELL,
+    CommandError,
+    add_file,
+    add_topics,
+    number,
+    records_at_risk,
+    table,
+)
+from mm2.cli.status import add_timeout, look, print_json
 from mm2.cli.verbs import examples
 from mm2.observer.views import FlowView, PartitionView
 

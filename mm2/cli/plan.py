@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, add_file, number, pair_of, table
@@ -13,6 +12,7 @@ from mm2.cli.verbs import examples
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.config.provider_values import hide_known
+from mm2.config.unread import unread_message
 from mm2.mirror.maker import connect_plugins, plugin_limits, plugin_props
 from mm2.mirror.plans import FlowPlan, plan_flow
 from mm2.mirror.preview import Preview, Step, preview
@@ -62,16 +62,11 @@ def run(options: Any) -> int:
         for index, one in enumerate(found):
             sys.stdout.write("\n" if index else "")
             _write(sys.stdout, one, every_right=options.rights)
-        sys.stdout.writelines(f"! {unread_key(options.config, *one)}\n" for one in unread)
+        sys.stdout.writelines(f"! {unread_message(options.config, *one)}\n" for one in unread)
         sys.stdout.writelines(f"- {one}\n" for one in ineffective)
     if any(one.unreachable for one in found):
         return EXIT_TROUBLE
     return EXIT_WELL if all(one.is_well for one in found) and not unread else EXIT_NOT_WELL
-
-
-def unread_key(file: Path, key: str, nearest: str | None) -> str:
-    """The message about a key that no part of a process reads."""
-    return f"Unknown key {key} in {file}.{f' Did you mean {nearest}?' if nearest else ''}"
 
 
 def _json(one: Preview) -> dict[str, Any]:

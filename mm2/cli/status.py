@@ -25,8 +25,10 @@ from mm2.cli.flow import (
     EXIT_WELL,
     CommandError,
     add_file,
+    add_topics,
     number,
     pair_of,
+    pattern_argument,
     records_at_risk,
     table,
 )
@@ -35,7 +37,6 @@ from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.copy.states import HEALTHY
-from mm2.mirror.filters import pattern_list
 from mm2.observer.observer import observe_once
 from mm2.observer.partitions import by_topic as by_topic_of
 from mm2.observer.traces import reason_of
@@ -84,13 +85,6 @@ def add(verbs: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def add_topics(parser: Any) -> None:
-    """Add the argument that selects topics."""
-    parser.add_argument(
-        "--topic", metavar="PATTERNS", help="only these topics of the source: Java patterns, with commas between them"
-    )
-
-
 def add_timeout(parser: Any) -> None:
     """Add the argument for the timeout."""
     parser.add_argument(
@@ -109,18 +103,9 @@ def look(options: Any) -> Snapshot:
     pairs = config.replicating_pairs() if name is None else [pair_of(config, file, name)]
     if not pairs:
         raise CommandError(f"{file} has no enabled flow; enable one with SOURCE->TARGET.enabled = true.")
-    pattern = _pattern(options.topic)
+    pattern = pattern_argument("topic", options.topic)
     snapshot = observe_once(config, [str(pair) for pair in pairs], timeout_s=options.timeout)
     return snapshot if pattern is None else selected(snapshot, pattern, options.topic)
-
-
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    if text is None:
-        return None
-    pattern = pattern_list("--topic", text)
-    if pattern is None:
-        raise CommandError("--topic is empty; omit it to select all.")
-    return pattern
 
 
 def selected(snapshot: Snapshot, pattern: re.Pattern[str], text: str) -> Snapshot:

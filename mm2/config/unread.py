@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 from mm2.config.client_keys import CLIENT_KEYS, CONSUMER_CONFIG, ROLE_CONFIGS
@@ -84,6 +85,11 @@ _READ: Final = _Verdict(read=True)
 
 def _unread(nearest: str | None) -> _Verdict:
     return _Verdict(read=False, nearest=nearest)
+
+
+def unread_message(file: Path, key: str, nearest: str | None) -> str:
+    """The message about a key that no part of a process reads."""
+    return f"Unknown key {key} in {file}.{f' Did you mean {nearest}?' if nearest else ''}"
 
 
 def _nearest(key: str, known: Iterable[str], cutoff: float) -> str | None:

@@ -93,7 +93,8 @@ class CopySpec:
 
     ``start_timestamp_ms`` replaces ``auto_offset_reset`` where there is no position. ``ledger_topic`` None:
     at-least-once. ``dead_letter_topic`` receives records that cannot be copied (optional). With ``transactions``
-    there is one lane. ``preserved`` are source topics whose records get the same offsets on the target. ``changes`` None: records are copied as they are.
+    there is one lane. ``preserved`` are source topics whose records get the same offsets on the target. ``changes`` None:
+    records are copied as they are.
 
     ``offsets_topic`` is Connect's offsets topic, on the target unless ``offsets`` names another cluster. Positions
     are written there as MirrorSourceConnector does (``MirrorUtils.wrapPartition``), under ``connector`` and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,8 +29,10 @@ from mm2.mirror.promotions import promoted
 VERB: Final = "failover"
 _POLL_S: Final = 0.5
 
-Confirm = Callable[[FailoverReport], None]
-"""Called with the report of a dry run before a reachable source is left. Raises Refused if that is not confirmed."""
+Confirm = Callable[[Callable[[], FailoverReport]], None]
+"""Called before a reachable source is left, with a function that makes the report of a dry run. Raises Refused if that is not
+confirmed.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,19 +59,23 @@ def failover(config: FlowConfig, options: FailoverOptions, confirm: Confirm) -> 
         if not options.dry_run and sides.source is not None:
             before = partitions_of(sides, chosen)
             _refuse_to_leave_writers(sides, before, options)
-            groups = Groups(sides, options.choice)
-            confirm(_report(sides, _preview(sides, before, groups, options), groups, dry_run=True))
+            confirm(functools.partial(_dry_run, sides, before, options))
         if options.wait_s is not None:
             _wait_until_copied(sides, chosen, options.wait_s)
         before = partitions_of(sides, chosen)
         if not options.leave_behind and not options.dry_run:
             refuse_to_leave_behind(sides, before)
-        groups = Groups(sides, options.choice)
         if options.dry_run:
-            result = _preview(sides, before, groups, options)
-        else:
-            result = _execute(sides, chosen, before, groups, leave_behind=options.leave_behind)
-        return _report(sides, result, groups, dry_run=options.dry_run)
+            return _dry_run(sides, before, options)
+        groups = Groups(sides, options.choice)
+        result = _execute(sides, chosen, before, groups, leave_behind=options.leave_behind)
+        return _report(sides, result, groups, dry_run=False)
+
+
+def _dry_run(sides: Sides, before: list[PartitionEvidence], options: FailoverOptions) -> FailoverReport:
+    """What would be done."""
+    groups = Groups(sides, options.choice)
+    return _report(sides, _preview(sides, before, groups, options), groups, dry_run=True)
 
 
 def _report(sides: Sides, result: _Result, groups: Groups, *, dry_run: bool) -> FailoverReport:

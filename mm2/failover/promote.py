@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -41,7 +42,7 @@ def promote(
         if not leave_behind and not dry_run:
             refuse_to_leave_behind(sides, before)
         if not dry_run and sides.source is not None:
-            confirm(_promoted(sides, before, dry_run=True, create_acls=create_acls))
+            confirm(functools.partial(_promoted, sides, before, dry_run=True, create_acls=create_acls))
         return _promoted(sides, before, dry_run=dry_run, create_acls=create_acls)
 
 

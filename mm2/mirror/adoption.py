@@ -26,7 +26,7 @@ from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.discovery import vanished
-from mm2.mirror.plugins import replication_policy
+from mm2.mirror.source_connector import topic_selection
 
 CONNECTOR: Final = SOURCE_CONNECTOR.rpartition(".")[2]
 _READ_S: Final = 300.0
@@ -76,7 +76,7 @@ class Adopter:
         self._admin = Admin(cluster)
         self._pair = pair
         self._worker = WorkerConfig({**DEDICATED_WORKER_DEFAULTS, **worker})
-        self._policy = replication_policy(dict(props))
+        self._selection = topic_selection(props)
 
     def adopt(self, origin: Origin, *, dry_run: bool) -> Adoption:
         """Write the positions, and read them back. Raises AdoptionRefused, ConnectError or KafkaFailure."""
@@ -135,8 +135,8 @@ class Adopter:
         return _positions(kept_offsets(self._cluster, topic, _READ_S), CONNECTOR, self._pair.source)
 
     def _missing(self, positions: Mapping[TopicPartition, int]) -> list[str]:
-        """With another replication policy than before, the records after the positions would be copied to other topics."""
-        names = {self._policy.format_remote_topic(self._pair.source, tp.topic) for tp in positions}
+        """With other names than before, the records after the positions would be copied to other topics."""
+        names = {self._selection.remote(tp.topic) for tp in positions}
         missing = sorted(names - set(self._admin.list_topics()))
         if missing and len(missing) == len(names):
             raise AdoptionRefused(

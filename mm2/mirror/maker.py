@@ -38,6 +38,7 @@ from mm2.config.mirrormaker import (
     MirrorMakerConfig,
     SourceAndTarget,
 )
+from mm2.config.unread import unread_message
 from mm2.config.values import split_list
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, Task
@@ -297,7 +298,7 @@ class MirrorMaker:
         known = dict(self._config.unread_keys())
         for key, nearest in config.unread_keys():
             if key not in known:
-                log.warning("Unknown key %s in %s.%s", key, file.path, f" Did you mean {nearest}?" if nearest else "")
+                log.warning("%s", unread_message(file.path, key, nearest))
         for one in ineffective:
             if one not in self._ineffective:
                 log.warning("%s", one)

@@ -101,6 +101,8 @@ def _read_all(consumer: Consumer, topic: str, partitions: Iterable[int]) -> dict
             if message is None:
                 continue
             error = message.error()
+            if message.topic() != topic:
+                continue  # the end of a partition that was assigned before
             if error is not None:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 missing.discard(int(message.partition() or 0))
@@ -200,6 +202,17 @@ class Flow:
             create(self.target, self.ledger_topic, 1, cleanup__policy="compact")
             create(self.source, self.syncs_topic, 1, cleanup__policy="compact")
         return topic
+
+    def compacted_topic(self) -> str:
+        """Create a topic of which the source compacts each segment as soon as the next one begins."""
+        alter(self.source, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
+        compact = {
+            "cleanup__policy": "compact",
+            "segment__ms": "200",
+            "min__cleanable__dirty__ratio": "0.001",
+            "delete__retention__ms": "0",
+        }
+        return self.topic(source=compact)
 
     def spec(self, *topics: str, partitions: int = 1, **changes: Any) -> CopySpec:
         settings = {

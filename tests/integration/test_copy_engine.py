@@ -145,14 +145,7 @@ def test_log_append_time_of_the_source_becomes_the_records_time(flow: Flow) -> N
 
 
 def test_compacted_holes_are_removed_and_counted(flow: Flow) -> None:
-    alter(flow.source, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
-    compact = {
-        "cleanup__policy": "compact",
-        "segment__ms": "200",
-        "min__cleanable__dirty__ratio": "0.001",
-        "delete__retention__ms": "0",
-    }
-    topic = flow.topic(source=compact)
+    topic = flow.compacted_topic()
     every, even = numbered(0, 10), numbered(0, 10)[::2]
     write(flow.source, topic, every, even, numbered(20, 3), codec="zstd")
     time.sleep(0.3)

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from confluent_kafka.admin import ResourceType
 
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.records.record import Record
@@ -21,7 +20,6 @@ from tests.integration.copy_flow import (
     Flow,
     Traffic,
     admin_of,
-    alter,
     batches,
     create,
     delete_before,
@@ -109,14 +107,7 @@ def test_records_of_another_producer_on_the_remote_topic_do_not_change_the_count
 
 def test_compaction_between_crash_and_restart_causes_no_loss_or_duplicate(flow: Flow) -> None:
     """The records are on the target, uncommitted, and deleted from the source when the successor counts."""
-    alter(flow.source, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
-    compact = {
-        "cleanup__policy": "compact",
-        "segment__ms": "200",
-        "min__cleanable__dirty__ratio": "0.001",
-        "delete__retention__ms": "0",
-    }
-    topic = flow.topic(source=compact)
+    topic = flow.compacted_topic()
     tp = TopicPartition(topic, 0)
     spec = flow.spec(topic, commit_interval_ms=3_600_000)  # no commit after the session's first
     write(flow.source, topic, numbered(0, 10), numbered(0, 10), numbered(20, 5))

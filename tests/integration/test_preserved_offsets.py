@@ -11,7 +11,6 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka.admin import ResourceType
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
@@ -27,7 +26,6 @@ from tests.integration.copy_flow import (
     Flow,
     Traffic,
     admin_of,
-    alter,
     create,
     delete_before,
     end_offset,
@@ -139,14 +137,7 @@ def test_records_with_the_time_of_their_append_have_the_same_offsets(flow: Flow)
 
 
 def test_a_compacted_topic_has_the_same_offsets(flow: Flow) -> None:
-    alter(flow.source, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
-    compact = {
-        "cleanup__policy": "compact",
-        "segment__ms": "200",
-        "min__cleanable__dirty__ratio": "0.001",
-        "delete__retention__ms": "0",
-    }
-    topic = flow.topic(source=compact)
+    topic = flow.compacted_topic()
     every = [Record(b"k%d" % (number % 25), b"%d" % number, (), 1_700_000_000_000) for number in range(500)]
     write(flow.source, topic, *(every[at : at + 100] for at in range(0, 500, 100)), codec="gzip")
     time.sleep(0.3)

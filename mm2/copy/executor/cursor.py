@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -32,7 +32,7 @@ from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.outgoing import content_error, outgoing_batch
 from mm2.copy.executor.predecessor import PredecessorRecords
-from mm2.copy.executor.window import SourceRange, Window
+from mm2.copy.executor.window import SourceRange, Window, runs
 from mm2.copy.session import LOST_KEPT, EpochStart, FormerTopic, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState, state_of
@@ -663,13 +663,11 @@ class Cursor:
     ) -> None:
         """Send the records of source offsets ``first .. after-1`` in one batch for each run of consecutive offsets."""
         at = 0
-        for run in runs(record.offset for record in records):
-            start, end = run[0], run[-1] + 1
+        for start, count in runs(record.offset for record in records):
             self.drop_holes(first, start, changed)
-            data = encode_batch(records[at : at + len(run)], codec=codec)
-            at += len(run)
-            self._send(memoryview(data), read_header(data), start, end)
-            first = end
+            data = encode_batch(records[at : at + count], codec=codec)
+            at, first = at + count, start + count
+            self._send(memoryview(data), read_header(data), start, first)
         self.drop_holes(first, after, changed)
 
     def _send_changed(self, records: list[Record], changed: ChangedBatch, codec: int) -> None:
@@ -759,13 +757,12 @@ class Cursor:
     def _add_copied(self, offsets: list[int], end: int, changed: ChangedBatch | None) -> None:
         """The records at these offsets before ``end`` are on the target, and so is what its other offsets are filled with."""
         own = [offset for offset in offsets if self.offset <= offset < end]
-        for run in runs(own):
-            self.drop_holes(self.offset, run[0], changed)
-            count = len(run)
-            entry = SourceRange(run[0], run[0] + count, 0, count, already_copied=True, target_base=run[0])
+        for start, count in runs(own):
+            self.drop_holes(self.offset, start, changed)
+            entry = SourceRange(start, start + count, 0, count, already_copied=True, target_base=start)
             self.window.append(entry)
             self.window.done(entry)
-            self.offset = run[0] + count
+            self.offset = start + count
         self.drop_holes(self.offset, end, changed)
         self.offset = end
         self._end_of_copied()
@@ -802,18 +799,6 @@ class Cursor:
             self.window.done(entry)
         else:
             self.gaps.fill(entry)
-
-
-def runs(offsets: Iterable[int]) -> Iterator[list[int]]:
-    """The runs of consecutive offsets."""
-    run: list[int] = []
-    for offset in offsets:
-        if run and offset != run[-1] + 1:
-            yield run
-            run = []
-        run.append(offset)
-    if run:
-        yield run
 
 
 def _reencode_reason(view: BatchView, start: int) -> str:

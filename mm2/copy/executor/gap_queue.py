@@ -26,10 +26,9 @@ class GapQueue:
     ``put`` sends a batch. ``request`` asks for the first gaps to be filled, once nothing is in flight; `filled` follows.
     ``done`` marks a gap as done in the partition's window.
 
-    The target log ends at ``reached``, or a later offset, if ``is_known``. ``generation`` is that of the partition's markers, -1 before the first ones. ``is_clean``: nothing of a predecessor is
-    unanswered. ``is_known``: the target's
-    log end offset follows from what was acknowledged. ``version`` changes when
-    the partition starts elsewhere, so that a result of an earlier request is recognized.
+    If ``is_known``, the log end offset of the target follows from what was acknowledged: ``reached``, or a later one.
+    ``generation`` is that of the partition's markers, -1 before the first ones. ``is_clean``: nothing of a predecessor is
+    unanswered. ``version`` changes when the partition starts elsewhere, so that a result of an earlier request is recognized.
     """
 
     outbox: Outbox

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import structlog
@@ -49,13 +49,20 @@ class SourceRange:
         if self.offsets is None:
             yield self.next_offset - self.count, self.count
             return
-        start = previous = self.offsets[0]
-        for offset in self.offsets[1:]:
-            if offset != previous + 1:
-                yield start, previous + 1 - start
-                start = offset
-            previous = offset
-        yield start, previous + 1 - start
+        yield from runs(self.offsets)
+
+
+def runs(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """(first offset, count) of each run of consecutive offsets."""
+    start = after = -1
+    for offset in offsets:
+        if offset != after:
+            if after > start:
+                yield start, after - start
+            start = offset
+        after = offset + 1
+    if after > start:
+        yield start, after - start
 
 
 @dataclass(slots=True, eq=False)

@@ -1,4 +1,7 @@
-"""Answers to Metadata v1 to v13: with thousands of partitions, decoding them is most of what a flow without traffic costs."""
+"""Answers to Metadata v1 to v13, decoded into the structures of `mm2.kafka.structs` at once.
+
+Otherwise there are two objects for each partition of the cluster, several times a minute.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's primitive types for the two requests that are encoded by hand: a reader and functions that write."""
+"""Kafka's primitive types for what is encoded or decoded by hand: a reader and functions that write."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.cursor import CopiedRange, runs
+from mm2.copy.executor.cursor import CopiedRange
 from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.preserved_starts import PartitionEnds, PreservedStart, start_at
-from mm2.copy.executor.window import SourceRange
+from mm2.copy.executor.window import SourceRange, runs
 from mm2.copy.markers import FIRST_PRODUCER_ID, SPAN, Marker, is_ours, marker_at, next_generation
 from mm2.copy.session import Mark
 from mm2.kafka.records.batch import read_header
@@ -316,7 +316,7 @@ def test_a_stop_keeps_only_what_is_being_filled() -> None:
 
 
 def test_runs_are_records_with_consecutive_offsets() -> None:
-    assert [*runs([1, 2, 5, 7, 8])] == [[1, 2], [5], [7, 8]]
+    assert [*runs([1, 2, 5, 7, 8])] == [(1, 2), (5, 1), (7, 2)]
 
 
 # -- the cursor ------------------------------------------------------------------------------------------------------------
