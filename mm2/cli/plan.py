@@ -151,7 +151,7 @@ def _names(names: Sequence[str]) -> str:
 
 def _summary(one: Preview) -> str:
     fails = sum(bool(step.error) for step in one.steps)
-    missing = sum(bool(right.missing) for right in one.rights)
+    missing = sum(bool(right.missing and not right.need.instead) for right in one.rights)
     unknown = sum(right.allowed is AclState.UNKNOWN for right in one.rights)
     parts = [f"{number(len(one.steps))} step{'' if len(one.steps) == 1 else 's'}"]
     parts += [f"{number(fails)} of them would fail"] if fails else []

@@ -225,6 +225,7 @@ class FlowObserver:
             inputs.differences,
             sum(one.records for one in verified.values()),
             partitions.losses[:_LOSSES_SHOWN],
+            dict(status.tally.filled),
         )
 
     def _inputs(

@@ -310,6 +310,7 @@ class FlowView:
     differences: Mapping[str, int] = field(default_factory=dict)
     verified_records: int = 0
     losses: tuple[LossView, ...] = ()
+    filled: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import structlog
 
 from mm2.copy.executor.discovery import connections_per_broker
+from mm2.copy.executor.empty_transactions import EmptyTransactions
 from mm2.copy.executor.fetch_selector import FetchLimits
 from mm2.copy.executor.marker_sender import MarkerSender
 from mm2.copy.executor.outbox import Outbox
@@ -38,7 +39,7 @@ class Endpoints:
         self.source_cluster = Cluster(spec.source, name=spec.source_alias)
         self.target_cluster = Cluster(spec.target, name=spec.target_alias)
         self._clusters = [self.source_cluster, self.target_cluster]
-        self._opened: list[Source | Sink | MarkerSender] = []
+        self._opened: list[Source | Sink | MarkerSender | EmptyTransactions] = []
         self._pool = BufferPool()
         self.throttle = Throttle(spec.throttle, spec.throttle_topics)
         self.syncs: Syncs | None = None
@@ -95,6 +96,12 @@ class Endpoints:
         )
         self._opened.append(sender)
         return sender
+
+    def empty_transactions(self, may_send: Callable[[], bool]) -> EmptyTransactions:
+        """What takes up target offsets without transaction markers of its own."""
+        made = EmptyTransactions(self.target_cluster, self._spec.flow, may_send)
+        self._opened.append(made)
+        return made
 
     def close(self) -> None:
         """Close all connections."""

@@ -31,6 +31,9 @@ from mm2.kafka.wire.channel import BufferPool, Channel
 _MAX_IN_FLIGHT: Final = 3
 #: Markers of one request, unless a single partition has more. A broker appends them one after another, 1,000 in 30 ms.
 _MOST_MARKERS: Final = 4_000
+#: A broker does not answer a request for markers of which some are for a partition that it does not have, if those for others
+#: are appended before (`KafkaApis.handleWriteTxnMarkersRequest`). Where the markers end is looked up then.
+_ANSWER_TIMEOUT_S: Final = 10.0
 
 
 class MarkerRun(NamedTuple):
@@ -186,8 +189,8 @@ class MarkerSender(Brokers[_MarkerBroker]):
             channel = broker.channel
             if channel is None:
                 continue
-            if broker.under_way and time.monotonic() - broker.under_way[0][1] > self._request_timeout_s:
-                seconds = self._request_timeout_s
+            seconds = min(_ANSWER_TIMEOUT_S, self._request_timeout_s)
+            if broker.under_way and time.monotonic() - broker.under_way[0][1] > seconds:
                 message = f"broker {broker.node} did not respond to a WriteTxnMarkers request within {seconds:.0f} s"
                 channel.fail(TimeoutFailure(message))
             elif not broker.under_way:
