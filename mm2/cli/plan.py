@@ -14,7 +14,7 @@ from mm2.config.properties import load_properties
 from mm2.config.provider_values import hide_known
 from mm2.config.unread import unread_message
 from mm2.mirror.maker import connect_plugins, plugin_limits, plugin_props
-from mm2.mirror.plans import FlowPlan, plan_flow
+from mm2.mirror.plans import FlowPlan, check_flows, plan_flow
 from mm2.mirror.preview import Preview, Step, preview
 from mm2.mirror.required_acls import AclState, AclStatus
 
@@ -52,6 +52,7 @@ def run(options: Any) -> int:
     plugins = connect_plugins(plugin_props(config, None))
     plugins.limit(plugin_limits(config))
     plans: dict[Any, FlowPlan] = {pair: plan_flow(config, pair, plugins) for pair in pairs}
+    check_flows(plans)
     found = [preview(pair, plan) for pair, plan in plans.items()]
     unread = config.unread_keys()
     ineffective = config.ineffective_keys({pair.target for pair in pairs})

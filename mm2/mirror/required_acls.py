@@ -142,8 +142,8 @@ def required_acls(
                     Side.TARGET, ResourceType.CLUSTER, cluster, AclOperation.CLUSTER_ACTION, PRESERVE_KEY, _SLOWER
                 )
             )
-            ids, why = (f"{ID_PREFIX}*",), f"{PRESERVE_KEY}, without CLUSTER_ACTION"
-            need(Side.TARGET, ResourceType.TRANSACTIONAL_ID, ids, (write,), why)
+            gap_ids, purpose = (f"{ID_PREFIX}*",), f"{PRESERVE_KEY}, without CLUSTER_ACTION"
+            need(Side.TARGET, ResourceType.TRANSACTIONAL_ID, gap_ids, (write,), purpose)
             fill = (AclOperation.DELETE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
             need(Side.TARGET, topic, names.remote_topics, fill, f"{PRESERVE_KEY}, where logs of the source are trimmed")
         if _is_on(source, "sync.topic.acls.enabled"):

@@ -54,7 +54,7 @@ async def write_markers(
             for (partition, first, after, generation), answer in zip(runs, answers, strict=True):
                 leader = await loop.run_in_executor(threads, cluster.leader, *partition)
                 sender.send(leader, MarkerRun(partition, first, after, generation, answer.set_result))
-            return await asyncio.gather(*answers)
+            return [await answer for answer in answers]
         finally:
             sender.close()
 

@@ -75,6 +75,10 @@ class EmptyTransactions:
             self._claimed[partition] = claimed
         return failure
 
+    def is_claimed(self, partition: TopicPartition) -> bool:
+        """Whether `fill` is possible."""
+        return partition in self._claimed
+
     async def fill(self, partition: TopicPartition, count: int) -> KafkaFailure | None:
         """Take up so many offsets after `claim`. The last markers may be written a little later.
 

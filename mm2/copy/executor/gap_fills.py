@@ -93,7 +93,7 @@ class GapFills:
         if self._link.stop.is_set() or not _is_due(cursor, version) or self._steps.get(cursor) == version:
             return
         self._steps[cursor] = version
-        if _queue(cursor).is_known:
+        if _queue(cursor).is_known and (not self._has_no_right or self._transactions().is_claimed(cursor.spec.target)):
             self._send(cursor)
         else:
             self._unknown[cursor] = version
@@ -190,7 +190,9 @@ class GapFills:
         code = failure.code if isinstance(failure, BrokerFailure) else 0
         if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             self._has_no_right = True
-        elif code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            self._again(cursor, 0.0)
+            return
+        if code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             self._has_no_right = False  # neither right; one of them may be granted
         if code in _FENCED:
             self._again(cursor, 0.0)
@@ -340,9 +342,6 @@ def _epochs(states: Mapping[int, ProducerState]) -> list[int]:
 
 
 def _explained(failure: KafkaFailure) -> KafkaFailure:
-    if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-        what = "preserve.offsets fills gaps with transaction markers, which needs CLUSTER_ACTION on the cluster"
-        return BrokerFailure.of(failure.code, what)
     if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         what = (
             "preserve.offsets fills gaps with transaction markers, which needs CLUSTER_ACTION on the cluster, or with "
