@@ -185,13 +185,13 @@ def test_without_the_right_to_write_markers_gaps_are_filled_with_transactions(
                     worker.send_signal(signal.SIGKILL)
             flow.wait_until_copied(job, spec, 120)
             assert all("empty transactions" in row.reason for row in rows_of(job).values())
-            assert job.status()["filled"].keys() == {"transactions"}
+            assert job.tally().filled.keys() == {"transactions"}
         transactions(flow.source, topic, 3)
     finally:
         withdraw(guarded, CLUSTER_ACTION)
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec, 120)
-        assert job.status()["filled"].keys() == {"markers"}
+        assert job.tally().filled.keys() == {"markers"}
     for partition in range(2):
         assert_same(flow, topic, partition)
 

@@ -283,9 +283,9 @@ class GapFills:
             self._again(cursor, _REFUSED_RETRY_S if _is_refused(cursor) else _RETRY_S)
             return
         queue = _queue(cursor)
-        first, after = queue.next_gap
+        first, _ = queue.next_gap
+        after = queue.next_end
         if end.offset > after:
-            print("DBG learn", end, first, after, queue, file=__import__("sys").stderr, flush=True)
             self._losses.target_diverged(cursor, after)
         elif end.offset < first:
             self._losses.preserved_truncated(cursor, end.offset)
@@ -303,7 +303,6 @@ class GapFills:
         if isinstance(end, KafkaFailure):
             self._failed(cursor, end)
         elif end.offset > stop:
-            print("DBG confirm", end, unsure, queue, file=__import__("sys").stderr, flush=True)
             self._losses.target_diverged(cursor, stop)
         elif end.offset < stop and time.monotonic() < unsure.until_s:
             self._loop.call_later(_LATE_POLL_S, self._check, cursor, unsure)

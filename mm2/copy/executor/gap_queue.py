@@ -88,6 +88,16 @@ class GapQueue:
         return (gaps[0].first, gaps[-1].next_offset) if gaps else (-1, -1)
 
     @property
+    def next_end(self) -> int:
+        """The source offset after all gaps before the next batch, also those that are filled later; -1: there is none."""
+        end = -1
+        for one in self.waiting:
+            if not isinstance(one, SourceRange):
+                break
+            end = one.next_offset
+        return end
+
+    @property
     def is_last(self) -> bool:
         """Whether no batch waits behind the gaps that are filled now."""
         return all(isinstance(one, SourceRange) for one in self.waiting)

@@ -28,7 +28,7 @@ from mm2.kafka.wire import markers
 from mm2.kafka.wire.channel import BufferPool, Channel
 
 #: Requests in flight on a connection. A broker handles one after another.
-_MAX_IN_FLIGHT: Final = 3
+_MAX_IN_FLIGHT: Final = 1
 #: Markers of one request, unless a single partition has more. A broker appends them one after another, 1,000 in 30 ms.
 _MOST_MARKERS: Final = 4_000
 #: A broker does not answer a request for markers of which some are for a partition that it does not have, if those for others

@@ -393,6 +393,10 @@ def test_a_long_gap_is_filled_in_steps() -> None:
     for start in range(0, 5 * FILLED_AT_ONCE, FILLED_AT_ONCE):
         queue.fill(SourceRange(start, start + FILLED_AT_ONCE))
     assert queue.next_gap == (0, FILLED_AT_ONCE)
+    assert queue.next_end == 5 * FILLED_AT_ONCE, "a predecessor may have filled more"
+    assert queue.filled(2 * FILLED_AT_ONCE + 3)
+    assert queue.next_gap == (2 * FILLED_AT_ONCE, 3 * FILLED_AT_ONCE)
+    assert queue.reached == 2 * FILLED_AT_ONCE + 3
 
 
 def test_a_stop_keeps_only_what_is_being_filled() -> None:
