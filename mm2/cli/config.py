@@ -53,12 +53,13 @@ def add(verbs: Any) -> None:
         description="The effective settings of the process, and for each flow those of its worker and its three "
         "connectors. Each is shown with the key and line of the file that sets it and the keys that it "
         "overrides, or as derived or default. Passwords and values of unknown keys are hidden; values of a "
-        "config provider are shown as references. Does not connect to any cluster. Exit code: 0 the file is "
-        "valid, 1 it has unused keys, 2 it cannot be read.",
+        "config provider are shown as references. Keys that are unknown, or have no or a limited effect, follow with the reason. "
+        "Does not connect to any cluster. Exit code: 0 the file is valid, 1 it has unknown keys, 2 it cannot be read, or has a "
+        "refused key.",
         epilog=examples(
             ("settings that are not at their default", "mm2 config mm2.properties --given"),
             ("one connector of one flow", "mm2 config mm2.properties 'A->B' --connector source"),
-            ("why a key has no effect", "mm2 config mm2.properties 'A->B' --key replication.factor"),
+            ("where a value comes from", "mm2 config mm2.properties 'A->B' --key replication.factor"),
         ),
     )
     add_file(parser, flow="?")
@@ -92,6 +93,7 @@ def run(options: Any) -> int:
     if options.key is not None and not any((process, *flows.values())):
         raise CommandError(f"No setting has a key that contains {options.key}.")
     unused = unread(config, lines)
+    ineffective = config.ineffective_keys({pair.target for pair in pairs})
     if options.json:
         document = {
             "file": str(file),
@@ -101,12 +103,14 @@ def run(options: Any) -> int:
                 for flow, sections in flows.items()
             },
             "unread": [{"key": one.key, "line": one.line, "nearest": one.nearest or None} for one in unused],
+            "ineffective": [str(one) for one in ineffective],
         }
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
         _write(sys.stdout, [("the process", process), *flows.items()], lines)
         for one in unused:
             sys.stderr.write(f"mm2: {_unread(one, file)}\n")
+        sys.stderr.writelines(f"mm2: {one}\n" for one in ineffective)
     return EXIT_NOT_WELL if unused else EXIT_WELL
 
 

@@ -18,7 +18,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-import mm2
 from mm2.cli.flow import CommandError
 from mm2.cli.local_access import chosen, login_link
 from mm2.cli.terminal import with_controls
@@ -32,6 +31,7 @@ from mm2.sandbox.compare import TopicComparison, compare_topics
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from mm2.sandbox.process import end, spawn
+from mm2.sandbox.samples import flow_file
 from mm2.sandbox.stream import TOPICS, Pump
 from mm2.sandbox.watch import ArrivalRates, TopicReader
 
@@ -40,9 +40,6 @@ _CATCH_UP_PATIENCE_S = 60.0
 _STOP_PATIENCE_S = 15.0
 _QUIET_INTERVAL_S = 2.0
 _TAIL_LINES = 20
-
-_REPOSITORY = Path(mm2.__file__).parents[1]
-_SAMPLE = _REPOSITORY / "conf" / "connect-mirror-maker.properties"
 
 
 class DemoFailed(Exception):
@@ -55,11 +52,8 @@ class MirrorMakerProcess:
     def __init__(self, folder: Path, source: LocalKafka, target: LocalKafka) -> None:
         self.log_file = folder / "connect-mirror-maker.log"
         self.properties_file = folder / "connect-mirror-maker.properties"
-        # The last value of a key in a properties file applies, so the sample file is used unchanged.
         self.properties_file.write_text(
-            f"{_SAMPLE.read_text()}\n# The brokers of this demo.\n"
-            f"A.bootstrap.servers = {source.bootstrap}\nB.bootstrap.servers = {target.bootstrap}\n"
-            "listeners = http://127.0.0.1:0\n"
+            flow_file(source.bootstrap, target.bootstrap, "listeners = http://127.0.0.1:0"), encoding="utf-8"
         )
         command = (sys.executable, "-P", "-m", "mm2.cli.connect_mirror_maker")
         self._process: subprocess.Popen[bytes] = spawn(
@@ -204,8 +198,6 @@ def run(options: Any) -> int:
 
 
 def _run(console: Console, folder: Path, *, seconds: float, rate: float, keep: bool) -> int:
-    if not _SAMPLE.exists():
-        raise DemoFailed(f"{_SAMPLE} is missing: run the demo from a clone of the repository.")
     with ExitStack() as stack:
         began = time.monotonic()
         source_kafka, target_kafka = stack.enter_context(start_pair(folder))

@@ -29,7 +29,8 @@ def add(verbs: Any) -> None:
         description="What connect-mirror-maker would do on both clusters of a flow if it started now: topics and "
         "partitions to create, configs to alter, ACLs to create or remove, connector configurations to write."
         " Then the permissions that it needs and which of them are missing, as far as the brokers report "
-        "them. Topics that are copied now and would not be any more, and keys that no part of a process reads, are listed, too. "
+        "them. Topics that are copied now and would not be any more, and keys that are unknown or have "
+        "no or a limited effect, are listed, too. "
         "Changes nothing: requests are only validated. Exit code: 0 no problem was found, 1 there are "
         "problems, 2 the file is invalid, or a cluster is unavailable.",
         epilog=examples(
@@ -39,7 +40,11 @@ def add(verbs: Any) -> None:
         ),
     )
     add_file(parser, flow="?")
-    parser.add_argument("--rights", action="store_true", help="show the rights that are there, too")
+    parser.add_argument(
+        "--rights",
+        action="store_true",
+        help="show the rights that are there, too, and the names of all topics and groups",
+    )
     parser.set_defaults(run=run)
 
 
@@ -120,7 +125,7 @@ def _write(out: TextIO, one: Preview, *, every_right: bool) -> None:
     if shown:
         out.write("\n")
         header = ("CLUSTER", "RIGHT", "RESOURCE", "ON", "FOR", "IS")
-        table(out, header, [_right(one, right) for right in shown], left=len(header))
+        table(out, header, [_right(one, right, every_name=every_right) for right in shown], left=len(header))
     out.writelines(f"! {hide_known(error)}\n" for error in one.errors)
     out.writelines(f"- {hide_known(note)}\n" for note in one.notes)
     out.write(f"{one.flow}: {_summary(one)}\n")
@@ -131,7 +136,7 @@ def _step(step: Step) -> str:
     return f"{step.cluster}: {step.action} {step.subject}{f': {shown}' if shown else ''}"
 
 
-def _right(one: Preview, right: AclStatus) -> tuple[str, ...]:
+def _right(one: Preview, right: AclStatus, *, every_name: bool) -> tuple[str, ...]:
     need = right.need
     names = right.missing or right.unknown or need.names
     why = f" ({right.note})" if right.note else ""
@@ -139,7 +144,7 @@ def _right(one: Preview, right: AclStatus) -> tuple[str, ...]:
         one.alias(need.side),
         need.operation.name,
         need.kind.name,
-        _names(names),
+        ", ".join(names) if every_name else _names(names),
         need.purpose,
         f"{right.allowed}{why}",
     )

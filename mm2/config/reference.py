@@ -245,8 +245,9 @@ _WHERE: Final = {
 _EFFECTS: Final = {Effect.PARTLY: "limited", Effect.NONE: "none", Effect.REFUSED: "refused"}
 _EFFECTS_TEXT: Final = """\
 The other keys of Kafka 4.3 in the tables above are honoured. When a process starts, it logs a warning for each key in its file
-that has no effect, or a limited one, unless it has one of the values in the column *accepted*. With a refused key the exit code
-is 2, because ignoring the key could change records or weaken security. `*` stands for the rest of a key's name.
+that has no effect, or a limited one, unless it has one of the values in the column *accepted*. `mm2 config mm2.properties` and
+`mm2 plan mm2.properties` list these keys before a start. With a refused key the exit code of all three is 2, because ignoring the
+key could change records or weaken security. `*` stands for the rest of a key's name.
 """
 
 

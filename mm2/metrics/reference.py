@@ -46,6 +46,35 @@ in Prometheus's text format, or as OpenMetrics for a scraper that accepts it. Th
   `state`, `order`, `descending`, `offset`, `limit`).
 """
 
+_CONNECT: Final = """
+## Connect Prometheus
+
+1. Give Prometheus a user that may read metrics and nothing else. In `mm2.properties`:
+
+   ```properties
+   rest.extension.classes = org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension
+   java.security.auth.login.config = /etc/mm2/login.conf
+   rest.role.metrics = User:prometheus
+   rest.role.admin = User:operator
+   ```
+
+   As soon as one `rest.role.*` key is set, users without a role have no access: name the operators, too.
+2. `/etc/mm2/login.conf` names the file with the passwords, and `mm2 hash-password prometheus >> /etc/mm2/credentials` adds a line to it:
+
+   ```text
+   KafkaConnect {
+     org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule required file="/etc/mm2/credentials";
+   };
+   ```
+
+3. Use `conf/prometheus/prometheus.yml`, or copy its scrape job, its `basic_auth` and its `rule_files` into yours. `alerts.yml` beside it has the
+   alerts ([runbooks](runbooks/README.md)).
+4. With the Prometheus Operator, uncomment `podmonitor.yaml` in `conf/kubernetes/kustomization.yaml`, and put the groups of `alerts.yml` into the
+   `spec` of a PrometheusRule.
+
+A client certificate or a token of an identity provider can take the place of the password ([SECURITY.md](SECURITY.md#log-in)).
+"""
+
 _STRIMZI: Final = """
 ## Strimzi's dashboard for MirrorMaker 2
 
@@ -85,6 +114,7 @@ def page() -> str:
             "\n## The process\n\n`process_…`, as exported by prometheus-client: CPU seconds, memory, file descriptors, start time; of the "
             "main process, not of Spark's JVM and workers.\n"
         ),
+        _CONNECT,
         _STRIMZI,
         *(
             f"| {panel.title} | {', '.join(f'`{name}`' for name in panel.metrics)} | {panel.source} |\n"

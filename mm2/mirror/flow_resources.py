@@ -124,6 +124,12 @@ class FlowResources:
             """The flows and where their REST interfaces are."""
             return JsonAnswer(self._flows())
 
+        @router.get("/connectors", responses=refusals(404))
+        @needs(Role.VIEWER)
+        async def connectors() -> Response:
+            """Always 404, with the paths of the flows' connectors."""
+            raise self._connectors_elsewhere()
+
         @router.get(
             "/health",
             response_model=HealthInfo,
@@ -147,6 +153,10 @@ class FlowResources:
             return JsonAnswer({**worst.to_json(), "flows": each}, worst.http_status)
 
         return router
+
+    def _connectors_elsewhere(self) -> RestFailure:
+        paths = ", ".join(f"{flow_path(pair)}/connectors" for pair in self._herders) or "none; no flow runs"
+        return RestFailure(404, f"Each flow has connectors of its own: {paths}")
 
     def _with_lanes(self, pair: SourceAndTarget, health: HealthInfo) -> HealthInfo:
         """The health of a flow whose herder has responded so."""

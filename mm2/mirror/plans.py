@@ -115,7 +115,8 @@ def chosen_pairs(config: MirrorMakerConfig, targets: Sequence[str] | None) -> li
     """
     known = ", ".join(config.clusters) or "none"
     if unknown := config.unknown_clusters(targets or ()):
-        raise ConfigException(f"--clusters names {', '.join(unknown)}, but the clusters of the file are {known}.")
+        hint = " Separate aliases with spaces." if any("," in alias for alias in unknown) else ""
+        raise ConfigException(f"--clusters names {' '.join(unknown)}, but the clusters of the file are {known}.{hint}")
     pairs = config.cluster_pairs()
     chosen = [pair for pair in pairs if targets is None or pair.target in targets]
     if not chosen:

@@ -409,6 +409,7 @@ def test_a_flow_that_breaks_is_red_within_ten_seconds(shop: DashboardFlow, page:
     assert red > 2 * max(green, blue)
 
 
+@pytest.mark.slow
 def test_open_pages_do_not_delay_the_shutdown(shop: DashboardFlow, context: BrowserContext) -> None:
     """The last test: it stops the process."""
     page = context.new_page()

@@ -51,6 +51,7 @@ def test_b1_b2_copying_resumes_after_a_broker_is_killed_and_restarted(
     replicated.judge().assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_b3_a_frozen_target_is_reported_and_copying_resumes_with_it(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment
 ) -> None:
@@ -127,6 +128,7 @@ def test_b4_a_broker_that_moves_to_another_port_is_found_by_another_bootstrap_ad
         environment.heal()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_b5_a_source_that_is_unreachable_at_the_start_is_reported_and_copied_once_reachable(
     environment: Environment,

@@ -42,6 +42,7 @@ def mirror_maker(shared_environment: Environment, clock: Path) -> Iterator[Mirro
         yield flow
 
 
+@pytest.mark.slow
 def test_c1_a_clock_jump_of_hours_changes_only_timestamps(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, clock: Path
 ) -> None:

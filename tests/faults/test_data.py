@@ -283,6 +283,7 @@ def test_d8_a_deleted_remote_topic_is_not_recreated_silently(
     other.judge().assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_d9_records_of_another_producer_on_the_remote_topic_are_reported_and_harmless(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment
 ) -> None:
@@ -309,6 +310,7 @@ def _foreign(environment: Environment, mirror_maker: MirrorMaker, replicated: Re
     return int(Ledger.read(environment.b.bootstrap, mirror_maker.alias).entries[replicated.topic, 0]["foreign"])
 
 
+@pytest.mark.slow
 def test_d8_a_deleted_ledger_loses_no_record_but_exactness_at_the_next_crash(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment
 ) -> None:

@@ -82,6 +82,7 @@ def test_t5_a_second_process_with_the_same_transactional_id_fences_the_first_wit
     replicated.judge().assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_t6_a_transaction_that_times_out_on_a_slow_target_is_repeated_once(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment
 ) -> None:

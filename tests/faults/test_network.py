@@ -169,6 +169,7 @@ def memory_of(mirror_maker: MirrorMaker) -> float:
     return typical(samples)["total"]
 
 
+@pytest.mark.slow
 def test_n6_a_low_bandwidth_does_not_exhaust_memory_and_the_backlog_is_copied(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, network: Proxy
 ) -> None:

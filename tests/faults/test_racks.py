@@ -28,7 +28,7 @@ from tests.support.cluster import LocalCluster
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # three brokers and two flows
 
 RACKS = ("r1", "r2", "r3")
 OWN = 2
@@ -173,7 +173,6 @@ def test_a_flow_reads_its_own_rack(source: RackedSource, target: LocalKafka, flo
     topic.judge().assert_exactly_once()
 
 
-@pytest.mark.slow
 def test_killing_the_broker_of_the_own_rack_loses_and_doubles_nothing(
     source: RackedSource, target: LocalKafka, flow: MirrorMaker
 ) -> None:

@@ -141,6 +141,7 @@ def test_k2_a_log_file_that_cannot_be_written_blocks_nothing(environment: Enviro
         replicated.judge().assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_k3_a_slow_target_does_not_exhaust_memory_and_the_backlog_is_copied(
     environment: Environment, tmp_path: Path
 ) -> None:

@@ -323,6 +323,7 @@ def test_s3_certificates_that_expire_or_change_their_authority_are_reported_and_
         replicated.judge().assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_s4_a_password_that_was_changed_is_reported_and_retried(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, guarded: Guarded
 ) -> None:
@@ -372,6 +373,7 @@ def test_s4_a_wrong_password_at_the_start_is_reported_and_fixed_without_a_restar
         flow.clean_up()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_s5_quotas_slow_copying_and_are_not_an_error(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, guarded: Guarded, environment: Environment, side: str

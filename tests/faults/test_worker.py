@@ -150,6 +150,7 @@ def test_w4_w5_one_of_two_processes_is_killed_and_the_other_takes_over(
     replicated.judge().assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_w6_sigterm_under_load_drains_and_a_restart_continues_at_the_next_record(
     replicated: ReplicatedTopic, flow: MirrorMaker
 ) -> None:

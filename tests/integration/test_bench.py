@@ -38,6 +38,7 @@ def check(code: int | None, output: Path) -> None:
     assert code is None, output.read_text()
 
 
+@pytest.mark.slow
 def test_steady_traffic_is_timed_on_both_clusters(
     kafka_b: LocalKafka, target: Cluster, unique: str, tmp_path: Path
 ) -> None:

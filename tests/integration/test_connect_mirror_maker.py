@@ -438,6 +438,7 @@ def workers_of_tasks(mirror_maker: MirrorMaker) -> set[str]:
 # -- three clusters, and permissions -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_acl_affects_one_topic(
     kafka_a: LocalKafka,
     kafka_b: LocalKafka,

@@ -8,13 +8,18 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import psutil
 import pytest
 
 from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.records.record import Record
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.integration.copy_flow import (
     Flow,
@@ -242,6 +247,36 @@ def test_a_recreated_remote_topic_gets_no_further_records(flow: Flow) -> None:
     with flow.copying(spec, {tp: None}) as job:  # its position was reset
         flow.wait_until_copied(job, spec)
     flow.assert_equal(topic)
+
+
+def test_a_topic_recreated_during_a_look_up_has_not_lost_records(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ListOffsets names topics only, so the log end may be that of a topic that was created after the metadata was read."""
+    topic = f"{flow.name}-recreated"
+    create(flow.target, topic)
+    write(flow.target, topic, numbered(0, 20))
+    cluster = Cluster(
+        ClientSettings.from_props({"bootstrap.servers": flow.target.bootstrap}, client_id="look-up"), name="B"
+    )
+    look_up, partition = TargetLookUp(cluster), TopicPartition(topic, 0)
+    described = look_up._admin.describe_producers
+
+    def recreate(*arguments: Any, **options: Any) -> Any:
+        for done in admin_of(flow.target).delete_topics([topic]).values():
+            done.result(30)
+        create(flow.target, topic)
+        return described(*arguments, **options)
+
+    topic_id = cluster.metadata([topic]).topics[topic].topic_id
+    question = ProgressQuestion(ProducerIdentity(1, 0), 20, 20, 0, -1, topic_id)
+    try:
+        found = look_up.progress({partition: question})[partition]
+        assert isinstance(found, TargetProgress), found
+        monkeypatch.setattr(look_up._admin, "describe_producers", recreate)
+        answer = look_up.progress({partition: question})[partition]
+        assert isinstance(answer, BrokerFailure), answer
+        assert answer.retriable
+    finally:
+        cluster.close()
 
 
 def test_a_source_topic_recreated_while_no_process_copies_is_copied_from_its_start(flow: Flow) -> None:

@@ -256,6 +256,7 @@ def check_commands(flow: Flow, left: list[list[Read]], alias: str, topic: str) -
     flow.ask(0, "failback", "--divergent", "keep")
 
 
+@pytest.mark.slow
 def test_a_failback_with_a_chain_in_either_direction(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

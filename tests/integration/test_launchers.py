@@ -56,6 +56,13 @@ def test_missing_java_is_reported(clone: Path, tmp_path: Path) -> None:
     assert not (clone / ".venv").exists()
 
 
+def test_help_installs_nothing(clone: Path) -> None:
+    done = _run(clone / "bin" / "demo", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--seconds" in done.stdout
+    assert not (clone / ".venv").exists()
+
+
 def test_old_java_is_reported(clone: Path, tmp_path: Path) -> None:
     path = _fake(tmp_path / "fake", "java", "echo 'openjdk version \"11.0.2\"' >&2")
     done = _run("env", "-u", "JAVA_HOME", clone / "bin" / "setup", PATH=path)

@@ -81,6 +81,7 @@ JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required usernam
 BAD_CONFIGS: list[tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]] = [
     ({"clusters": ""}, (), ('"clusters"',)),
     ({}, ("--clusters", "C"), ("--clusters names C", "A, B")),
+    ({}, ("--clusters", "A,B"), ("--clusters names A,B", "Separate aliases with spaces.")),
     (
         {"A->B.enabled": "false", "emit.heartbeats.enabled": "false"},
         (),

@@ -37,6 +37,7 @@ PARTITIONS = 2
 IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
 DASHES = {"replication.policy.separator": "-"}
 #: `exactly.once.source.support` of consecutive starts.
+_ROUNDS = 5  # of three kills
 MODES = {
     "disabled": ("disabled",),
     "enabled": ("enabled",),
@@ -122,21 +123,14 @@ def assert_each_once(source: list[list[int]], *topics: list[list[int]]) -> None:
             assert topic[index] == sorted(topic[index])
 
 
-@pytest.mark.parametrize(
-    ("mode", "rounds"),
-    [
-        ("alternating", 1),  # at least once, exactly once, and the two changes between them
-        *(pytest.param(mode, 1, marks=pytest.mark.slow) for mode in ("disabled", "enabled")),
-        *(pytest.param(mode, 5, marks=pytest.mark.slow) for mode in MODES),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
 def test_no_record_is_lost_or_twice_where_the_policy_changes_after_each_kill(
     kafka_a: LocalKafka,
     kafka_b: LocalKafka,
     tmp_path: Path,
     unique: str,
     mode: str,
-    rounds: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Given a flow that commits seldom; when it is killed, and started with the other policy, and back; validates that each
@@ -155,7 +149,7 @@ def test_no_record_is_lost_or_twice_where_the_policy_changes_after_each_kill(
         copy__commit__interval__ms="5000",
         **settings,
     )
-    policies = [policy for _ in range(rounds) for policy in ({}, IDENTITY, IDENTITY)] + [{}]
+    policies = [policy for _ in range(_ROUNDS) for policy in ({}, IDENTITY, IDENTITY)] + [{}]
     process: MirrorProcess | None = None
     try:
         with Traffic(kafka_a, topic, PARTITIONS, per_second=1_000) as traffic:
@@ -255,6 +249,7 @@ def test_a_running_process_applies_the_change(
         process.clean_up()
 
 
+@pytest.mark.slow
 def test_groups_do_not_skip_records_of_the_new_topic(
     kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -299,6 +294,7 @@ def test_groups_do_not_skip_records_of_the_new_topic(
     assert numbers(kafka_b, old) == [list(range(index, 4_000, 2)) for index in range(PARTITIONS)]
 
 
+@pytest.mark.slow
 def test_records_in_flight_to_a_topic_that_is_deleted_are_copied_again(
     kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,6 +340,7 @@ def test_records_in_flight_to_a_topic_that_is_deleted_are_copied_again(
     assert old not in topics_of(kafka_b), "a look-up creates no topic"
 
 
+@pytest.mark.slow
 def test_a_topic_may_get_the_name_that_another_remote_topic_had(
     kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str
 ) -> None:
@@ -384,6 +381,7 @@ def test_a_topic_may_get_the_name_that_another_remote_topic_had(
     assert_each_once(numbers(kafka_a, dotted), numbers(kafka_b, f"{alias}.{dotted}"), of_dotted)
 
 
+@pytest.mark.slow
 def test_the_policy_changes_together_with_all_that_may_change(
     kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str
 ) -> None:

@@ -71,7 +71,12 @@ def test_the_same_commit_gives_the_same_bytes(repository: Path, release: Path) -
 def test_the_wheel_has_the_code_of_the_commit_and_nothing_else(repository: Path, release: Path) -> None:
     (wheel,) = release.glob("mm2-*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        inside = {name for name in archive.namelist() if ".dist-info/" not in name}
+        names = archive.namelist()
+    inside = {name for name in names if ".dist-info/" not in name and ".data/" not in name}
+    data = {name.partition("/share/mm2/")[2] for name in names if ".data/" in name}
+    places = ("*.properties", "systemd/*", "kubernetes/*", "prometheus/*", "grafana/*.json")
+    listed = run("git", "ls-files", *(f":(glob)conf/{place}" for place in places), cwd=repository)
+    assert data == set(listed.stdout.split())
     assert "mm2/py.typed" in inside
     tracked = set(run("git", "ls-files", "mm2", cwd=repository).stdout.split())
     assert inside == tracked - {name for name in tracked if name not in inside and not name.endswith(".py")}

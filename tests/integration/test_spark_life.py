@@ -86,6 +86,7 @@ def test_a_killed_jvm_is_replaced_and_copying_continues(kafka_a: LocalKafka, kaf
     assert [line["reason"] for line in lost] == ["its JVM has died"]
 
 
+@pytest.mark.slow
 def test_a_frozen_jvm_blocks_neither_copying_nor_the_stop(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
@@ -116,6 +117,7 @@ def test_an_unresponsive_jvm_is_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
     assert any("not responded" in line.get("reason", "") for line in logs)
 
 
+@pytest.mark.slow
 def test_a_python_worker_is_reused_unless_an_internal_error_occurred_in_it() -> None:
     def copied(sound: bool | None) -> Callable[[Iterable[str]], Iterator[tuple[int, str]]]:
         def job(assignments: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -147,6 +149,7 @@ def test_a_python_worker_is_reused_unless_an_internal_error_occurred_in_it() -> 
             assert (pid in later) is bool(sound)
 
 
+@pytest.mark.slow
 def test_a_python_worker_keeps_no_memory_of_finished_micro_batches(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:

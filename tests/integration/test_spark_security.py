@@ -121,6 +121,7 @@ def test_the_gateway_to_the_jvm_rejects_clients_without_its_token(engine: CopyEn
         assert not connection.recv(1000).startswith(b"!y"), "no result without a token"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_stopped_executor_is_a_lost_spark(
     engine: CopyEngine, attacker: Any, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: Any

@@ -122,6 +122,7 @@ def test_a28_group_offsets_follow_put_and_a_clean_stop_causes_no_duplicate(
     assert put(events) == [repr(f"one {n}") for n in range(20)] + [repr(f"two {n}") for n in range(5)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a29_a_broker_outage_loses_no_record_and_offsets_are_never_ahead(
     tmp_path_factory: pytest.TempPathFactory, unique: str, folder: Path

@@ -255,6 +255,7 @@ def test_a37_without_brokers_nothing_runs_and_everything_resumes_with_them(
         wait_until(lambda: len(read_all(own_broker.bootstrap, f"{group}-data")) > count, timeout_s=20)
 
 
+@pytest.mark.slow
 def test_a32_a_worker_is_starting_until_its_topics_are_read_and_healthy_afterwards(
     own_broker: LocalKafka, group: str, folder: Path
 ) -> None:

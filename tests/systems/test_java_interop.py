@@ -113,7 +113,10 @@ def test_each_implementation_reads_the_internal_topics_of_the_other(
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("leader_kind", "follower_kind"), BOTH, ids=["ours-leads", "java-leads"])
+@pytest.mark.parametrize(
+    ("leader_kind", "follower_kind"),
+    [pytest.param(*BOTH[0], id="ours-leads"), pytest.param(*BOTH[1], id="java-leads", marks=pytest.mark.slow)],
+)
 def test_java_and_python_workers_share_one_group(
     broker: LocalKafka,
     unique: str,

@@ -115,6 +115,7 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
         ):
             answer = ask("GET", url + unknown)
             assert (answer.status_code, answer.json()["error_code"]) == (404, 404), unknown
+        assert f"{flow.removeprefix(url)}/connectors" in ask("GET", f"{url}/connectors").json()["message"]
         # without the setting no process sends requests to others
         assert ask("PUT", f"{flow}/connectors/MirrorSourceConnector/fence").status_code == 404
 

@@ -57,7 +57,7 @@ def never_shared(events: Path) -> None:
 
 @pytest.mark.parametrize(
     "overrides",
-    [{STRATEGY: COOPERATIVE}, {STRATEGY: EAGER}, BY_COORDINATOR],
+    [pytest.param({STRATEGY: COOPERATIVE}, marks=pytest.mark.slow), {STRATEGY: EAGER}, BY_COORDINATOR],
     ids=["cooperative", "eager", "by the coordinator"],
 )
 @pytest.mark.timeout(240)

@@ -24,8 +24,8 @@ PAIRS: Final = (
     ("4.3.1", "4.4.0"),
     ("4.4.0", "2.8.2"),
 )
-ALWAYS: Final = frozenset({PAIRS[0], PAIRS[-1]})
-"""The oldest source and the newest version on both sides, which bin/test runs."""
+ALWAYS: Final = frozenset({PAIRS[0]})
+"""The oldest source and the newest target, which bin/test runs."""
 
 
 def _all(_: KafkaVersion) -> bool:

@@ -155,10 +155,25 @@ class TargetLookUp:
             if end.leader_epoch != _leader_epoch(metadata, tp):
                 producers = {}  # this state may come from another leader
             try:
-                found[tp] = self._check_ended(tp, questions[tp], producers, end)
+                found[tp] = progress = self._check_ended(tp, questions[tp], producers, end)
+                if progress.records < questions[tp].records:
+                    self._check_topic(tp, questions[tp].topic_id)
             except KafkaFailure as error:
                 found[tp] = error
         return found
+
+    def _check_topic(self, tp: TopicPartition, topic_id: str) -> None:
+        """Raises KafkaFailure unless the leader, which told the log end, still has the topic with this id.
+
+        ListOffsets names topics only: the topic may have been recreated after the metadata was read.
+        """
+        if not topic_id:
+            return
+        leader = self._cluster.leader(tp.topic, tp.partition)
+        topic = self._cluster.metadata_of(leader, [tp.topic]).topics.get(tp.topic)
+        if topic is None or topic.topic_id not in {"", topic_id}:
+            subject = f"{tp} of cluster {self._cluster.name}"
+            raise BrokerFailure.of(ErrorCode.INCONSISTENT_TOPIC_ID, subject=subject)
 
     # -- the end of the log ------------------------------------------------------------------------------------------
 

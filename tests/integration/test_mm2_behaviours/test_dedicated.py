@@ -233,6 +233,7 @@ def test_sighup_reloads_the_file_and_a_stop_ends_cleanly(single: tuple[Dedicated
 # -- no offset syncs (34)
 
 
+@pytest.mark.slow
 def test_without_offset_syncs_data_are_copied_without_a_checkpoint_connector(
     kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path: Path
 ) -> None:

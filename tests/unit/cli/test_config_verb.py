@@ -86,6 +86,22 @@ def test_unknown_keys_are_listed_and_change_the_exit_code(file: Path, capsys: py
     assert (code, json.loads(out)["unread"]) == (1, [{"key": "topics.exlude", "line": 8, "nearest": "topics.exclude"}])
 
 
+def test_keys_without_effect_are_listed_with_the_reason(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(f"{FILE}B.producer.linger.ms = 5\n")
+    code, _, err = asked(capsys, "config", file)
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("mm2: Configuration B.producer.linger.ms has no effect: ")
+    code, out, _ = asked(capsys, "config", file, "--json")
+    assert (code, json.loads(out)["ineffective"]) == (0, [err.removeprefix("mm2: ").rstrip()])
+
+
+def test_a_refused_key_is_reported(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(f"{FILE}A.consumer.interceptor.classes = com.example.Interceptor\n")
+    code, out, err = asked(capsys, "config", file)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "A.consumer.interceptor.classes" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -59,7 +59,13 @@ class Target:
         look_up: Any = self.look_up
         self.topic_id = ""
         settings = SimpleNamespace(decompression_max_bytes=1 << 20)
-        look_up._cluster = SimpleNamespace(name="B", settings=settings, metadata=lambda _topics: self._metadata())
+        look_up._cluster = SimpleNamespace(
+            name="B",
+            settings=settings,
+            metadata=lambda _topics: self._metadata(),
+            leader=lambda _topic, _partition: 1,
+            metadata_of=lambda _leader, _topics: self._metadata(),
+        )
         look_up._admin = SimpleNamespace(
             describe_producers=lambda partitions, **_: {tp: self.producers[tp] for tp in partitions},
             list_offsets=self._list_offsets,

@@ -32,7 +32,7 @@ def test_every_version_is_a_source_and_every_one_since_2_8_a_target() -> None:
     assert {KafkaVersion.of(target) for _, target in PAIRS} == {one for one in VERSIONS if one.since(2, 8)}
 
 
-def test_the_oldest_and_the_newest_version_are_always_tested() -> None:
+def test_the_oldest_source_and_the_newest_target_are_always_tested() -> None:
     oldest, newest = map(str, (VERSIONS[0], VERSIONS[-1]))
     assert oldest in {source for source, _ in ALWAYS}
-    assert newest in {source for source, _ in ALWAYS} & {target for _, target in ALWAYS}
+    assert newest in {target for _, target in ALWAYS}
