@@ -271,6 +271,7 @@ FLOW_METRICS: Final = (
     LATENCY,
     BATCHES,
     GAPS,
+    FILLED,
     LOST,
     FOREIGN,
     HEARTBEAT_AGE,
