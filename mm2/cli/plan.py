@@ -14,7 +14,7 @@ from mm2.config.properties import load_properties
 from mm2.config.provider_values import hide_known
 from mm2.config.unread import unread_message
 from mm2.mirror.maker import connect_plugins, plugin_limits, plugin_props
-from mm2.mirror.plans import FlowPlan, plan_flow
+from mm2.mirror.plans import FlowPlan, check_flows, plan_flow
 from mm2.mirror.preview import Preview, Step, preview
 from mm2.mirror.required_acls import AclState, AclStatus
 
@@ -57,6 +57,7 @@ def run(options: Any) -> int:
     plugins = connect_plugins(plugin_props(config, None))
     plugins.limit(plugin_limits(config))
     plans: dict[Any, FlowPlan] = {pair: plan_flow(config, pair, plugins) for pair in pairs}
+    check_flows(plans)
     found = [preview(pair, plan) for pair, plan in plans.items()]
     unread = config.unread_keys()
     ineffective = config.ineffective_keys({pair.target for pair in pairs})
@@ -159,7 +160,7 @@ def _names(names: Sequence[str]) -> str:
 
 def _summary(one: Preview) -> str:
     fails = sum(bool(step.error) for step in one.steps)
-    missing = sum(bool(right.missing) for right in one.rights)
+    missing = sum(bool(right.missing and not right.need.instead) for right in one.rights)
     unknown = sum(right.allowed is AclState.UNKNOWN for right in one.rights)
     parts = [f"{number(len(one.steps))} step{'' if len(one.steps) == 1 else 's'}"]
     parts += [f"{number(fails)} of them would fail"] if fails else []

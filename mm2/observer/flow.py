@@ -226,6 +226,7 @@ class FlowObserver:
             sum(one.records for one in verified.values()),
             partitions.losses[:_LOSSES_SHOWN],
             {} if ledger is None else ledger.throttles(),
+            dict(status.tally.filled),
         )
 
     def _inputs(

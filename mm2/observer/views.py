@@ -312,6 +312,7 @@ class FlowView:
     verified_records: int = 0
     losses: tuple[LossView, ...] = ()
     throttles: Mapping[str, int] = field(default_factory=dict)
+    filled: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
