@@ -173,7 +173,13 @@ def _write_csv(found: Offsets, *, with_group: bool, exact: bool) -> None:
 
     Unless ``exact``, names that a terminal or a spreadsheet would execute are escaped; Kafka does not know these.
     """
-    writer = csv.writer(with_controls(sys.stdout) if exact else sys.stdout, lineterminator="\n")
+    # Without quotation marks, readers take a carriage return for the end of a line.
+    has_returns = exact and any("\r" in group for group in found)
+    writer = csv.writer(
+        with_controls(sys.stdout) if exact else sys.stdout,
+        lineterminator="\n",
+        quoting=csv.QUOTE_NONNUMERIC if has_returns else csv.QUOTE_MINIMAL,
+    )
     escaped: set[str] = set()
     for group, topic, partition, at in _rows(found):
         names = [group, topic] if with_group else [topic]

@@ -9,6 +9,7 @@ from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, pair_of, table
 from mm2.cli.output import write_document
+from mm2.cli.terminal import visible_line
 from mm2.cli.verbs import examples
 from mm2.config.mirror_keys import CONNECTOR_CLASSES
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -110,7 +111,7 @@ def run(options: Any) -> int:
         _write(sys.stdout, [("the process", process), *flows.items()], lines)
         for one in unused:
             sys.stderr.write(f"mm2: {_unread(one, file)}\n")
-        sys.stderr.writelines(f"mm2: {one}\n" for one in ineffective)
+        sys.stderr.writelines(f"mm2: {visible_line(str(one))}\n" for one in ineffective)
     return EXIT_NOT_WELL if unused else EXIT_WELL
 
 
@@ -155,4 +156,4 @@ def _place(key: str, line: int | None) -> str:
 
 def _unread(one: UnreadKey, file: Path) -> str:
     hint = f" Did you mean {one.nearest}?" if one.nearest else ""
-    return f"{file}, line {one.line}: unknown key {one.key}.{hint}"
+    return f"{file}, line {one.line}: unknown key {visible_line(one.key)}.{hint}"

@@ -15,7 +15,7 @@ import httpx
 from mm2.cli.flow import EXIT_WELL, FILE_VARIABLE, CommandError
 from mm2.cli.rest import tls_of
 from mm2.cli.verbs import examples
-from mm2.connect.rest.local_processes import Process, processes, token_of
+from mm2.connect.rest.local_processes import Process, folder_path, processes, token_of
 
 _TIMEOUT_S: Final = 30.0
 #: A browser has read the file that leads it to the link after this time.
@@ -71,7 +71,10 @@ def chosen(file: Path | None, pid: int | None = None) -> Process:
     if not found:
         with_file = f" runs with {file}" if file is not None else " has a REST interface"
         running = ", ".join(f"{one.pid} ({one.file or one.url})" for one in all_of_them) or "none"
-        raise CommandError(f"No process of yours on this machine{with_file}; running: {running}.")
+        raise CommandError(
+            f"No process of yours on this machine{with_file}; running: {running}. Processes are registered in "
+            f"{folder_path()}: run the command as the user of the process, with the same HOME and XDG_STATE_HOME."
+        )
     if len(found) > 1:
         raise CommandError(
             f"Several processes match: select one with --pid ({', '.join(str(one.pid) for one in found)})."

@@ -8,6 +8,7 @@ from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, add_file, number, pair_of, table
 from mm2.cli.output import write_document
+from mm2.cli.terminal import visible_line
 from mm2.cli.verbs import examples
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
@@ -71,8 +72,8 @@ def run(options: Any) -> int:
         for index, one in enumerate(found):
             sys.stdout.write("\n" if index else "")
             _write(sys.stdout, one, every_right=options.rights)
-        sys.stdout.writelines(f"! {unread_message(options.config, *one)}\n" for one in unread)
-        sys.stdout.writelines(f"- {one}\n" for one in ineffective)
+        sys.stdout.writelines(f"! {visible_line(unread_message(options.config, *one))}\n" for one in unread)
+        sys.stdout.writelines(f"- {visible_line(str(one))}\n" for one in ineffective)
     if any(one.unreachable for one in found):
         return EXIT_TROUBLE
     return EXIT_WELL if all(one.is_well for one in found) and not unread else EXIT_NOT_WELL

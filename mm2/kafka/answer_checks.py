@@ -9,6 +9,7 @@ clusters, and far below those of raw Fetch answers, whose records are not decode
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from mm2.kafka.errors import CorruptBatch
@@ -42,6 +43,14 @@ def check_frame(frame: memoryview) -> None:
     if len(frame) >= _ENDLESS_BYTES and _ENDLESS_INTEGER.search(frame):
         message = f"an answer of {len(frame)} bytes has an integer of more than 4096 bytes"
         raise CorruptBatch(message)
+
+
+def only(items: Sequence[Any], what: str) -> Any:
+    """The part of an answer to a question about one thing. Raises CorruptBatch if there is none, or more than one."""
+    if len(items) != 1:
+        message = f"an answer about one {what} has {len(items)} of them"
+        raise CorruptBatch(message)
+    return items[0]
 
 
 def check_nulls(answer: Any) -> None:

@@ -291,7 +291,8 @@ class Connection:
     def _receive(self, deadline: float) -> Any:
         oldest = self._in_flight[0]
         try:
-            size = self._read_size(deadline, min(largest_answer(oldest.name), self._settings.max_frame_bytes))
+            limit = min(largest_answer(oldest.name), self._settings.max_frame_bytes)
+            size = self._read_size(deadline, limit, f"an answer to a {oldest.name} request")
         except TimeoutFailure as error:
             raise TimeoutFailure(f"The {self.who} did not answer a {oldest.name} request in time.") from error
         except (DisconnectedFailure, TlsFailure) as error:
@@ -314,7 +315,7 @@ class Connection:
         self.close()
         raise CorruptBatch(f"The {self.who} answered request {correlation_id} when {oldest.correlation_id} was due.")
 
-    def _read_size(self, deadline: float, limit: int) -> int:
+    def _read_size(self, deadline: float, limit: int, what: str = "a frame") -> int:
         """Size of the next frame, at most ``limit``. A TimeoutFailure before its first byte leaves the connection open."""
         if self.closed:
             raise DisconnectedFailure(f"The connection to the {self.who} is closed.")
@@ -327,7 +328,7 @@ class Connection:
             raise TlsFailure(f"The {self.who} uses TLS on this port: set security.protocol to SSL or SASL_SSL.")
         if bytes(self._size) == b"HTTP":
             raise CorruptBatch(f"The {self.who} is a web server.")
-        raise CorruptBatch(f"The {self.who} sent a frame of {size} bytes, the limit is {limit}.")
+        raise CorruptBatch(f"The {self.who} sent {what} of {size} bytes, the limit is {limit}.")
 
     def _looks_like_tls(self) -> bool:
         """Whether the first frame starts with a TLS alert or handshake record."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from kafka.protocol.producer import ProduceRequest
 
+from mm2.kafka.answer_checks import only
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.records.batch import BatchHeader, assemble
@@ -54,7 +55,7 @@ def produce_filler(cluster: Cluster, partition: TopicPartition, count: int, time
     )
     leader = cluster.leader(*partition, timeout_s=timeout_s)
     answer: Any = cluster.send(leader, request, timeout_s=timeout_s)
-    (result,) = answer.responses[0].partition_responses
+    result = only(only(answer.responses, "topic").partition_responses, "partition")
     if result.error_code:
         cluster.invalidate(partition.topic)
         raise BrokerFailure.of(result.error_code, result.error_message, subject=f"filling {partition}")

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from kafka.protocol.producer import ProduceRequest
 
+from mm2.kafka.answer_checks import only
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -241,7 +242,7 @@ class Producer:
             raise
         if self._acks == 0:
             return -1, -1
-        result = answer.responses[0].partition_responses[0]
+        result = only(only(answer.responses, "topic").partition_responses, "partition")
         if result.error_code:
             failure = self._failure(
                 result.error_code, getattr(result, "error_message", None), subject=f"writing to {where}"

@@ -205,11 +205,15 @@ class _ByPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = path_of(scope)
-        more = self.more.get(path.split("/")[1])
-        if more is not None:
+        segments = path.split("/")[1:]
+        pair, rest = _split(segments)
+        if segments[0] in RESERVED and pair in self.internal and _INTERNAL.fullmatch(rest):
+            app = self.internal[pair]
+        elif (more := self.more.get(segments[0])) is not None:
             await more(scope, receive, send)
             return
-        app, rest = self._target(path, scope)
+        else:
+            app, rest = self._target(path, scope)
         await app({**scope, "path": rest, "path_is_raw": True}, receive, send)
 
     def _target(self, path: str, scope: Scope) -> tuple[ASGIApp, str]:
@@ -222,8 +226,6 @@ class _ByPath:
                 Access.of(scope).require(Role.METRICS, scope)  # no other client learns which flows exist
                 raise RestFailure.plain(404)
             return (self._own, path) if app is None else (app, rest)
-        if pair in self.internal and _INTERNAL.fullmatch(rest):
-            return self.internal[pair], rest
         return self._own, path
 
 

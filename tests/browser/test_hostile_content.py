@@ -20,13 +20,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from playwright.sync_api import Page, expect
 from prometheus_client.parser import text_string_to_metric_families
 
 from mm2.cli.mm2 import parser
 from mm2.mirror.formats import Heartbeat
 from tests.browser.dashboard_flow import FLOW, PATIENCE_S, SOURCE, TARGET, DashboardFlow, start_dashboard_flow
+from tests.integration.copy_flow import create
 from tests.integration.mirror_process import ROOT
 from tests.support.waiting import wait_until
 from tests.unit.cli.test_terminal import executed
@@ -54,6 +55,9 @@ VIEWS = (
     "configuration",
 )
 
+#: The offsets topic of another deployment, to be adopted.
+ADOPTED = "adopted-offsets"
+ADOPTION = ["adopt", "FILE", "FLOW", "--from-topic", ADOPTED, "--from-connector", CONNECTOR, "--dry-run"]
 #: Arguments of each verb that changes nothing; FILE and FLOW are replaced.
 READ_ONLY: dict[str, list[list[str]]] = {
     "client": [
@@ -74,18 +78,28 @@ READ_ONLY: dict[str, list[list[str]]] = {
     "groups": [["FILE", "FLOW"], ["FILE", "FLOW", "--json"]],
     "heartbeats": [["FILE"], ["FILE", "--json"]],
     "lag": [["FILE", "FLOW"], ["FILE", "FLOW", "--json"]],
-    "offsets": [["list", "FILE", "FLOW"], ["list", "FILE", "FLOW", "--json"], ["delete", "FILE", "FLOW", "--dry-run"]],
+    "offsets": [
+        ["list", "FILE", "FLOW"],
+        ["list", "FILE", "FLOW", "--json"],
+        ["delete", "FILE", "FLOW", "--older-than", "0s", "--force", "--dry-run"],
+        ["delete", "FILE", "FLOW", "--connector", CONNECTOR, "--dry-run", "--json"],
+        [*ADOPTION, "--from-group", TERMINAL],
+        ["adopt", "FILE", "FLOW", "--from-topic", ADOPTED, "--from-connector", TERMINAL, "--dry-run"],
+        ["adopt", "FILE", "FLOW", "--from-topic", TERMINAL + FORGED, "--dry-run"],
+    ],
     "plan": [["FILE"], ["FILE", "--json"], ["FILE", "FLOW", "--rights"]],
     "processes": [[], ["--json"]],
     "promote": [["FILE", "FLOW", "--dry-run"]],
-    "status": [["FILE"], ["FILE", "FLOW"], ["FILE", "--json"]],
+    "status": [["FILE"], ["FILE", "FLOW"], ["FILE", "--json"], ["FILE", "FLOW", "--topic", "hostile"]],
     "throttle": [["FILE", "FLOW"], ["FILE", "FLOW", "--json"]],
     "topics": [["FILE"], ["FILE", "FLOW", "--topic", "hostile"], ["FILE", "--json"]],
     "verify": [["FILE", "FLOW", "--topic", "hostile", "--html", "REPORT"]],
     "version": [[], ["--json"]],
 }
+#: These have nothing to do here, or are refused because the workers run: exit code 2, and one sentence.
+REFUSED = {"failback", "adopt"}
 CHANGING = {"pause", "resume", "restart", "stop"}
-NOT_OF_A_CLUSTER = {"completion", "demo", "hash-password", "token", "ui"}
+NOT_OF_A_CLUSTER = {"completion", "demo", "hash-password", "sandbox", "token", "ui"}
 
 
 def test_every_verb_is_either_run_here_or_changes_something() -> None:
@@ -96,7 +110,16 @@ def test_every_verb_is_either_run_here_or_changes_something() -> None:
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardFlow]:
     """A running flow of its own, with one more topic."""
-    with start_dashboard_flow(tmp_path_factory.mktemp("hostile"), topics=("hostile",)) as shop:
+    settings = {
+        f"{FLOW}.groups": "(?s).*",  # names with line ends, too
+        f"{FLOW}.preserve.offsets": "true",
+        f"{FLOW}.preserve.offsets.topics": "preserved",
+        # In the escapes of a properties file.
+        "".join(f"\\u{ord(char):04x}" for char in f"unread.{HTML}{TERMINAL}{FORGED}{FORMULA}"): "7",
+    }
+    with start_dashboard_flow(
+        tmp_path_factory.mktemp("hostile"), topics=("hostile", "preserved"), settings=settings
+    ) as shop:
         yield shop
 
 
@@ -128,7 +151,18 @@ def hostile(shop: DashboardFlow) -> DashboardFlow:
     target.produce(f"mm2-offsets.{SOURCE}.internal", b'{"offset":1}', key=key.encode())
     # On the target only: a difference that `mm2 verify` reports with the texts of the record.
     target.produce(f"{SOURCE}.hostile", TERMINAL.encode(), key=HTML.encode(), headers=[(TERMINAL, HTML.encode())])
+    # Two programs write to a topic whose offsets are preserved: its partition is DIVERGED.
+    producer.produce("preserved", HTML.encode())
+    assert producer.flush(PATIENCE_S) == 0
+    wait_until(lambda: log_end(shop, f"{SOURCE}.preserved") == 1, PATIENCE_S, detail=shop.process.tail)
+    target.produce(f"{SOURCE}.preserved", TERMINAL.encode(), key=HTML.encode(), partition=0)
+    create(shop.target, ADOPTED, 1)
+    for topic, offset in ((TERMINAL + FORGED, 1), ("hostile", 0)):
+        key = json.dumps([CONNECTOR, {"cluster": SOURCE, "partition": 0, "topic": topic}])
+        target.produce(ADOPTED, b'{"offset":%d}' % offset, key=key.encode())
     assert target.flush(PATIENCE_S) == 0
+    producer.produce("preserved", b"the offset is taken")
+    assert producer.flush(PATIENCE_S) == 0
     config = {
         "connector.class": "FileStreamSink",
         "topics": f"{SOURCE}.hostile",
@@ -142,8 +176,20 @@ def hostile(shop: DashboardFlow) -> DashboardFlow:
         PATIENCE_S,
         detail=shop.process.tail,
     )
-    wait_until(lambda: any(LONG in group for group in checkpoints(shop)), 2 * PATIENCE_S, detail=shop.process.tail)
+    wait_until(lambda: set(GROUPS) <= checkpoints(shop), 2 * PATIENCE_S, detail=shop.process.tail)
+    wait_until(lambda: b"DIVERGED" in run(shop, "status", str(shop.file)).stdout, PATIENCE_S, detail=shop.process.tail)
     return shop
+
+
+def log_end(flow: DashboardFlow, topic: str) -> int:
+    """The log end offset of partition 0 on the target, -1 if there is none."""
+    consumer = Consumer({"bootstrap.servers": flow.target.bootstrap, "group.id": "ends"})
+    try:
+        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), PATIENCE_S)[1])
+    except KafkaException:
+        return -1
+    finally:
+        consumer.close()
 
 
 def run(flow: DashboardFlow, *arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -160,6 +206,30 @@ def checkpoints(flow: DashboardFlow) -> set[str]:
     return {row["group"] for row in json.loads(done.stdout or b"[]")}
 
 
+def problems_of(call: list[str], done: subprocess.CompletedProcess[bytes]) -> Iterator[str]:
+    """What is wrong with the output of a command."""
+    where = f"mm2 {' '.join(call)[:200]} (exit code {done.returncode})"
+    for output in (done.stdout.decode(), done.stderr.decode()):
+        if found := executed(output):
+            yield f"{where}: a terminal executes {found}"
+        if [line for line in output.splitlines() if line.startswith("forged->line")]:
+            yield f"{where}: a forged line"
+        if max(map(len, output.splitlines()), default=0) >= 2_000_000:
+            yield f"{where}: a line of more than 2 MB"
+    if b"Traceback" in done.stderr:  # the standard output may have that of a task
+        yield f"{where}: {done.stderr.decode()[-3000:]}"
+    is_refused = bool(REFUSED & set(call))
+    if done.returncode not in ({2} if is_refused else {0, 1}):
+        yield f"{where}: {done.stderr.decode()[-1000:]}"
+    if is_refused and len(done.stderr.splitlines()) != 1:
+        yield f"{where}: not one sentence but {done.stderr.decode()[-1000:]}"
+    if "--json" in call and not is_refused:
+        try:
+            json.loads(done.stdout)
+        except ValueError:
+            yield f"{where}: no JSON but {done.stdout[:300]!r}; {done.stderr.decode()[-1000:]}"
+
+
 def test_no_command_writes_what_a_terminal_executes(hostile: DashboardFlow, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     places = {"FILE": str(hostile.file), "FLOW": FLOW, "REPORT": str(report)}
@@ -170,15 +240,8 @@ def test_no_command_writes_what_a_terminal_executes(hostile: DashboardFlow, tmp_
     ]
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(lambda call: run(hostile, *call), calls))
-    for call, done in zip(calls, outcomes, strict=True):
-        for output in (done.stdout.decode(), done.stderr.decode()):
-            assert not executed(output), (call, executed(output))
-            assert "Traceback" not in output, (call, output)
-            assert not [line for line in output.splitlines() if line.startswith("forged->line")], call
-            assert max(map(len, output.splitlines()), default=0) < 2_000_000, call
-        assert done.returncode in {0, 1, 2}, (call, done.stderr)
-        if "--json" in call:
-            assert json.loads(done.stdout), call
+    problems = [problem for call, done in zip(calls, outcomes, strict=True) for problem in problems_of(call, done)]
+    assert not problems
     assert checkpoints(hostile) >= set(GROUPS)
     assert report.exists()
     assert "<script>window" not in report.read_text()
@@ -228,3 +291,27 @@ def test_the_dashboard_shows_texts_and_executes_none(hostile: DashboardFlow, pag
     # A very long name does not make the page wider than the window.
     page.goto(f"{hostile.ui}groups")
     assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth + 1")
+
+
+def test_positions_are_adopted_and_topics_failed_over_with_hostile_names(hostile: DashboardFlow) -> None:
+    """The last test: the process has to be stopped."""
+    hostile.process.stop()
+    places = {"FILE": str(hostile.file), "FLOW": FLOW}
+    calls = [
+        ["offsets", *ADOPTION],
+        ["offsets", *ADOPTION, "--json"],
+        ["failover", "FILE", "FLOW", "--topic", "hostile", "--leave-behind", "--yes"],
+        ["failover", "FILE", "FLOW", "--topic", "hostile", "--dry-run", "--json"],
+        ["groups", "FILE", "FLOW"],
+        ["lag", "FILE", "FLOW"],
+    ]
+    for call in calls:
+        arguments = [places.get(argument, argument) for argument in call]
+        done = run(hostile, *arguments)
+        output = done.stdout.decode() + done.stderr.decode()
+        assert not executed(output), call
+        assert b"Traceback" not in done.stderr, done.stderr
+        assert done.returncode in {0, 1} or len(done.stderr.splitlines()) == 1, (call, done.stderr)
+    report = run(hostile, "failback", str(hostile.file), FLOW, "--dry-run", "--json")
+    assert json.loads(report.stdout)["verb"] == "failback"
+    assert not executed(report.stdout.decode())

@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from functools import cache
+from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
@@ -33,6 +33,9 @@ _MIB: Final = 1 << 20
 _MODULES: Final = ("metadata", "consumer", "admin", "producer", "sasl")
 _FETCH: Final = 1
 _HEADER: Final = struct.Struct(">hhi")
+_PLAIN: Final = 2
+#: Of Fetch answers. Each bomb costs the client as much time as dozens of other answers.
+_BOMB_SHARE: Final = 0.05
 _NAMES: Final[dict[str, Any]] = {
     "name": TOPIC,
     "topic": TOPIC,
@@ -68,10 +71,11 @@ def response_classes() -> dict[int, Any]:
     return found
 
 
-def records() -> list[bytes]:
-    """Record sets of a Fetch answer: valid ones, and each kind of bomb."""
+@cache
+def record_sets() -> tuple[bytes, ...]:
+    """What a Fetch answer contains: `_PLAIN` valid ones, then one of each kind of bomb."""
     plain = [Record(b"k%d" % index, b"v" * 50, (("h", b"x"),), 1000 + index) for index in range(20)]
-    return [
+    return (
         bytes(encode_batch(plain)),
         bytes(encode_batch(plain, codec="zstd")),
         bytes(bombs.zeros("zstd", 512 * _MIB)),
@@ -82,7 +86,23 @@ def records() -> list[bytes]:
         bytes(bombs.many_headers(10_000_000)),
         bytes(bombs.claimed_count()),
         bytes(bombs.message_set(bombs.GZIP, bombs.gzip_zeros(128 * _MIB))),
-    ]
+    )
+
+
+@lru_cache(maxsize=1024)
+def valid_answer(key: int, version: int, port: int, record_set: int) -> bytes:
+    """A valid answer after the correlation id. Encoding it takes longer than all the rest; ``record_set`` is an index."""
+    response = response_classes()[key]
+    content = _Content(port, record_sets()[record_set])
+    values = {field.name: content.value(field) for field in response._struct._fields}
+    if key == ApiVersionsRequest.API_KEY:
+        values["api_keys"] = [
+            response.ApiVersion(api_key=key, min_version=one.min_version, max_version=one.max_version)
+            for key, one in response_classes().items()
+        ]
+    body = bytes(response(version=version, **values).encode())
+    is_flexible = response.flexible_version_q(version) and key != ApiVersionsRequest.API_KEY
+    return (b"\x00" if is_flexible else b"") + body
 
 
 class HostileBroker:
@@ -90,7 +110,7 @@ class HostileBroker:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._records = records()
+        record_sets()  # takes a second
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port: int = self._listener.getsockname()[1]
         self.answers: Counter[str] = Counter()
@@ -145,37 +165,10 @@ class HostileBroker:
 
     def _answer(self, key: int, version: int) -> bytes:
         """A valid answer after the correlation id."""
-        response = response_classes()[key]
-        flexible = response.flexible_version_q(version)
-        values = {field.name: self._value(field, version) for field in response._struct._fields}
-        if key == ApiVersionsRequest.API_KEY:
-            values["api_keys"] = [
-                response.ApiVersion(api_key=key, min_version=one.min_version, max_version=one.max_version)
-                for key, one in response_classes().items()
-            ]
-        body = bytes(response(version=version, **values).encode())
-        return (b"\x00" if flexible and key != ApiVersionsRequest.API_KEY else b"") + body
-
-    def _struct(self, struct_: Any, version: int) -> SimpleNamespace:
-        return SimpleNamespace(**{one.name: self._value(one, version) for one in struct_._fields}, tags=None)
-
-    def _value(self, field: Any, version: int) -> Any:
-        if field.name == "records":
-            return self._random.choice(self._records)
-        if field.name == "port":
-            return self.port
-        inner = getattr(field, "array_of", None)
-        if inner is not None and getattr(inner, "_fields", None):
-            return [self._struct(inner, version)]
-        if inner is not None:
-            return [_plain(inner, field.name)]
-        if getattr(field, "_fields", None):
-            return self._struct(field, version)
-        if field.name.endswith("authorized_operations"):
-            return set()
-        if field.name in _NAMES:
-            return _NAMES[field.name]
-        return field.default if getattr(field, "_type", None) is None else _plain(field, field.name)
+        record_set = self._random.randrange(_PLAIN)
+        if key == _FETCH and self._random.random() < _BOMB_SHARE:
+            record_set = self._random.randrange(_PLAIN, len(record_sets()))
+        return valid_answer(key, version, self.port, record_set)
 
     # -- kinds of answers; False closes the connection
 
@@ -248,6 +241,30 @@ class HostileBroker:
         item = data[at : at + 30]
         number = self._random.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07"))
         return self._send(connection, correlation_id, data[:at] + number + item * (size // max(1, len(item))))
+
+
+class _Content:
+    """Plausible values for the fields of an answer."""
+
+    def __init__(self, port: int, records: bytes) -> None:
+        self._fixed = {**_NAMES, "port": port, "records": records}
+
+    def value(self, field: Any) -> Any:
+        inner = getattr(field, "array_of", None)
+        if inner is not None and getattr(inner, "_fields", None):
+            return [self._struct(inner)]
+        if inner is not None:
+            return [_plain(inner, field.name)]
+        if getattr(field, "_fields", None):
+            return self._struct(field)
+        if field.name.endswith("authorized_operations"):
+            return set()
+        if field.name in self._fixed:
+            return self._fixed[field.name]
+        return field.default if getattr(field, "_type", None) is None else _plain(field, field.name)
+
+    def _struct(self, struct_: Any) -> SimpleNamespace:
+        return SimpleNamespace(**{one.name: self.value(one) for one in struct_._fields}, tags=None)
 
 
 def _plain(field: Any, name: str) -> Any:

@@ -12,6 +12,7 @@ import json
 import logging
 import random
 import resource
+import signal
 import sys
 import traceback
 from collections import Counter
@@ -42,7 +43,11 @@ from tests.unit.copy.batches import Bench
 
 #: The address space beside that of the imports. The largest part is an answer of 32 MB as objects.
 LIMIT_BYTES: Final = 3 << 29
-_HANGS_AFTER_S: Final = 60
+#: No call may take longer, of processor time; the largest answer takes about four seconds.
+_HANGS_AFTER_CPU_S: Final = 60.0
+#: Or at all. On a busy machine, minutes pass without a step of this process.
+_HANGS_AFTER_S: Final = 1_800
+_CALLS_OF_CLUSTER: Final = 50
 _LIMITS: Final = FetchReaderLimits(max_wait_ms=0, max_bytes=1 << 20, partition_bytes=1 << 20)
 _PARTITION: Final = TopicPartition(TOPIC, 0)
 
@@ -69,14 +74,15 @@ class Caller:
 
     def run(self, calls: int) -> None:
         """Make so many calls, a few for each cluster object."""
-        for _ in range(max(1, calls // 50)):
+        for _ in range(max(1, calls // _CALLS_OF_CLUSTER)):
             with closing(Cluster(self.settings, name="A")) as cluster:
                 kinds = self._kinds(cluster)
-                for _ in range(50):
+                for _ in range(_CALLS_OF_CLUSTER):
                     self._one(self._random.choice(kinds))
 
     def _one(self, call: Callable[[], Any]) -> None:
         faulthandler.dump_traceback_later(_HANGS_AFTER_S, exit=True)
+        signal.setitimer(signal.ITIMER_PROF, _HANGS_AFTER_CPU_S)
         try:
             result = call()
         except KafkaFailure as failure:
@@ -91,6 +97,7 @@ class Caller:
         else:
             self.outcomes[result if isinstance(result, str) else type(result).__name__] += 1
         finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
             faulthandler.cancel_dump_traceback_later()
 
     def _kinds(self, cluster: Cluster) -> list[Callable[[], Any]]:
@@ -154,15 +161,16 @@ class Caller:
             cluster, loop, background, pool, limits, read_committed=True, room=lambda: True, throttle=throttle
         )
         source.add([bench.cursor])
-        for _ in range(50):
-            await asyncio.sleep(0.01)
+        for _ in range(20):
+            await asyncio.sleep(0.025)
             bench.ack(0)
         source.close()
 
     def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if not isinstance(error, KafkaFailure):
-            self.findings[f"on the loop: {context.get('message')}: {error!r}"] += 1
+            what = context.get("task") or context.get("handle") or ""
+            self.findings[f"on the loop: {context.get('message')}: {error!r} {str(what)[:300]}"] += 1
 
     def _count_state(self, bench: Bench) -> None:
         self.outcomes[f"partition {bench.state}"] += 1
@@ -188,6 +196,7 @@ def main() -> None:
     """Run, and print what happened."""
     port, calls, seed = map(int, sys.argv[1:])
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    faulthandler.register(signal.SIGPROF, chain=True)  # which then ends the process
     caller = Caller(port, seed)
     with Path("/proc/self/statm").open(encoding="ascii") as file:
         size = int(file.read().split()[0]) * resource.getpagesize()

@@ -1,9 +1,13 @@
 """`bin/fuzz`: millions of damaged inputs for all parsers of external bytes, and rewrites of random batches."""
 
+import concurrent.futures
+import itertools
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ from typing import Any
 import configargparse
 from hypothesis import settings
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # started with -P, which leaves our own folder out
@@ -18,19 +23,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # started with -P,
 from tests.fuzz import test_surgery
 from tests.fuzz.loop import Apart, Finding, Tally
 from tests.fuzz.targets import TARGETS, Target
-from tests.fuzz.test_hostile_source import attacked
+from tests.fuzz.test_hostile_source import Attack, attacked
 
 _ROUND = 100_000  # examples of one process; its memory limit detects leaks, and the progress bar moves
 _SURGERY_SHARE = 200  # one random batch takes as long as that many damaged inputs
 _SURGERY_ROUND = 5_000
 _HOSTILE_CALLS = 5_000  # of one client, whose memory limit detects leaks
+_HOSTILE_JOBS = 16
 
 
 def _arguments(argv: Sequence[str]) -> Any:
     parser = configargparse.ArgumentParser(prog="bin/fuzz", description=__doc__)
     parser.add_argument("--examples", type=int, default=1_000_000, help="in all, shared out among the targets")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="the same seed makes the same examples")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--jobs", type=int, default=0, help="processes at a time (default: 1, with --hostile 16)")
     names = [target.name for target in TARGETS]
     parser.add_argument("--hostile", type=int, default=0, help="only a hostile broker, with so many answers")
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="these targets, and no surgery")
@@ -53,7 +59,7 @@ def _damage(arguments: Any, console: Console) -> dict[str, Tally]:
     tallies = {target.name: Tally(target.name) for target in targets}
     waiting, under_way = deque(rounds), list[Apart]()
     while waiting or under_way:
-        while waiting and len(under_way) < arguments.jobs:
+        while waiting and len(under_way) < max(1, arguments.jobs):
             under_way.append(Apart(*waiting.popleft()))
         ready = wait([one.answer for one in under_way])
         for one in [one for one in under_way if one.answer in ready]:
@@ -83,26 +89,41 @@ def _surgery(examples: int) -> Tally:
     return tally
 
 
-def _hostile(answers: int, seed: int, console: Console) -> int:
-    sent, round_, findings = 0, 0, 0
-    kinds: Counter[str] = Counter()
-    outcomes: Counter[str] = Counter()
-    while sent < answers:
-        report, broker = attacked(seed * 10_000 + round_, _HOSTILE_CALLS)
-        sent, round_ = sent + sum(broker.answers.values()), round_ + 1
-        kinds.update(broker.answers)
-        outcomes.update(report["outcomes"])
-        findings += len(report["findings"])
-        size = report["bytes"] >> 20
-        console.print(f"{sent:,} of {answers:,} answers, {size} MB in this round, {findings} findings")
-        for what, count in report["findings"].items():
-            console.print(f"{count} times {what}", markup=False)
-    for title, counted in (("answers", kinds), ("outcomes", outcomes)):
+def _hostile(answers: int, seed: int, jobs: int, console: Console) -> int:
+    """Clients and their brokers wait for each other most of the time, so many pairs run side by side."""
+    total = Attack(Counter(), Counter(), Counter(), 0)
+    begun = time.monotonic()
+    rounds = itertools.count(seed * 10_000)
+    # Not forked from here: brokers are threads.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(attacked, next(rounds), _HOSTILE_CALLS) for _ in range(jobs)}
+        while running:
+            done, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            for one in done:
+                outcome = _outcome(one)
+                for what, count in outcome.findings.items():
+                    console.print(f"{count} times {what}", markup=False)
+                total = total.plus(outcome)
+                if total.answers.total() < answers:
+                    running.add(pool.submit(attacked, next(rounds), _HOSTILE_CALLS))
+                minutes, largest = (time.monotonic() - begun) / 60, total.memory_bytes >> 20
+                console.print(
+                    f"{total.answers.total():,} of {answers:,} answers in {minutes:.1f} minutes, "
+                    f"at most {largest} MB, {total.findings.total()} findings"
+                )
+    for title, counted in (("answers", total.answers), ("outcomes", total.outcomes), ("findings", total.findings)):
         table = Table(title, "number")
         for name, count in counted.most_common():
-            table.add_row(name, f"{count:,}")
+            table.add_row(escape(name), f"{count:,}")
         console.print(table)
-    return 1 if findings else 0
+    return 1 if total.findings else 0
+
+
+def _outcome(attack: Future[Attack]) -> Attack:
+    try:
+        return attack.result()
+    except AssertionError as error:
+        return Attack(Counter(), Counter(), Counter({f"a client died: {error}": 1}), 0)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -111,7 +132,7 @@ def main(argv: Sequence[str]) -> int:
     console = Console()
     console.print(f"Seed {arguments.seed}.")
     if arguments.hostile:
-        return _hostile(arguments.hostile, arguments.seed, console)
+        return _hostile(arguments.hostile, arguments.seed, arguments.jobs or _HOSTILE_JOBS, console)
     begun = time.monotonic()
     tallies = list(_damage(arguments, console).values())
     if len(tallies) == len(TARGETS):

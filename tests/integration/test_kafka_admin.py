@@ -11,7 +11,7 @@ import pytest
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure, RefusedFailure
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, DisconnectedFailure, KafkaFailure, RefusedFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import (
     EARLIEST,
@@ -169,6 +169,22 @@ def test_group_offsets_of_many_groups_at_once(admin: Admin, unique: str) -> None
     deleted = admin.delete_groups([first, missing])
     assert deleted[first] is None
     assert code_of(deleted[missing]) == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_list_of_groups_above_the_limit_names_broker_request_and_limit(admin: Admin, unique: str) -> None:
+    admin.create_topics([NewTopic(unique, 1)])
+    at = {TopicPartition(unique, 0): OffsetAndMetadata(0)}
+    groups = [f"{unique}-{number}-{'x' * 32_000}" for number in range(265)]
+    try:
+        assert not any(admin.alter_group_offsets(group, at)[TopicPartition(unique, 0)] for group in groups)
+        with pytest.raises(
+            CorruptBatch, match=r"of cluster A sent an answer to a ListGroups request of 8[0-9]{6} bytes"
+        ):
+            admin.list_groups()
+    finally:
+        for first in range(0, len(groups), 50):  # their answer has the same limit
+            admin.delete_groups(groups[first : first + 50])
+    assert not [one for one in admin.list_groups() if one.group_id in groups]
 
 
 def test_start_offsets_of_share_groups(admin: Admin, unique: str) -> None:

@@ -196,7 +196,7 @@ class Requests:
             log.debug("forwarding request", method=request.method, url=url)
             body = await request.body()
             access, target = Access.of(request.scope), httpx.URL(url).raw_path.decode("ascii")
-            voucher = access.voucher(path_of(request.scope), request.method, target, body)
+            voucher = access.voucher(path_of(request.scope), str(elsewhere.forward_url), request.method, target, body)
             return await self._client.request(request.method, url, request.headers, body, voucher)
 
     async def _outcome(self, future: Future[T], timeout_s: float | None = None) -> T:

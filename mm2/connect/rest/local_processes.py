@@ -104,15 +104,16 @@ def token_of(process: Process) -> str | None:
         return None
 
 
-def _path() -> Path:
+def folder_path() -> Path:
+    """Where the files are: below ``XDG_STATE_HOME`` or the home of the user. Raises RuntimeError without a home."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "mm2" / "processes"
 
 
 @contextmanager
 def _open_folder(*, create: bool) -> Iterator[int]:
-    """A descriptor of the folder. Raises OSError, RuntimeError without a home, or UntrustedFolder."""
-    path = _path()
+    """A descriptor of the folder. ``create``: to publish files. Raises OSError, RuntimeError without a home, or UntrustedFolder."""
+    path = folder_path()
     if create:
         path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
     if path.is_symlink():
@@ -120,7 +121,13 @@ def _open_folder(*, create: bool) -> Iterator[int]:
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         status = os.fstat(folder)
-        if os.geteuid() not in {status.st_uid, _ROOT}:
+        owner, own = status.st_uid, os.geteuid()
+        if create and owner != own:
+            # Root could write there, but the owner could replace the files, so no command would trust them.
+            raise UntrustedFolder(
+                f"{path} belongs to user {owner} and the process runs as user {own}: set HOME or XDG_STATE_HOME."
+            )
+        if own not in {owner, _ROOT}:
             raise UntrustedFolder(f"{path} belongs to another user, so it is not used: run the command as that user.")
         if stat.S_IMODE(status.st_mode) & _OTHERS:
             raise UntrustedFolder(f"{path} is accessible to other users, so it is not used: chmod 700 {path}")

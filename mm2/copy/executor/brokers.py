@@ -211,7 +211,11 @@ class Brokers(ABC, Generic[L]):
         """Look up leaders after ``delay_s``, unless a look-up is scheduled."""
         if not (self._refreshing or self._closed):
             self._refreshing = True
-            self._loop.call_later(delay_s, lambda: self._loop.create_task(self._refresh_now()))
+            self._loop.call_later(delay_s, self._start_refresh)
+
+    def _start_refresh(self) -> None:
+        if not self._closed:  # the loop may end before a new task does
+            self._loop.create_task(self._refresh_now())
 
     @property
     def _is_old(self) -> bool:

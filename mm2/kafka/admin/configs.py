@@ -8,6 +8,7 @@ from typing import Any, Final
 from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
 from mm2.kafka.admin.calls import NOT_DONE, AdminCalls
+from mm2.kafka.answer_checks import only
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import AlterOp, ConfigEntry, ConfigSource
 
@@ -61,7 +62,7 @@ class ConfigCalls(AdminCalls):
             include_documentation=False,
         )
         answer = self.cluster.send(node_id, request)
-        (result,) = answer.results
+        result = only(answer.results, "broker")
         failure = self._outcome("Broker", result.resource_name, result.error_code, result.error_message)
         if failure is not None:
             raise failure

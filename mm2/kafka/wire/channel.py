@@ -227,7 +227,11 @@ class Channel:
         if not 4 <= size <= self._max_frame_bytes:
             message = f"{self._address} sent a frame of {size} bytes; the limit is {self._max_frame_bytes}"
             raise DisconnectedFailure(message)
-        self._body = memoryview(self._pool.take(size))[:size]
+        try:
+            self._body = memoryview(self._pool.take(size))[:size]
+        except MemoryError as error:
+            message = f"{self._address} sent a frame of {size} bytes, for which there is no memory"
+            raise DisconnectedFailure(message) from error
         self._filled = 0
 
     def _finish_body(self) -> None:

@@ -86,6 +86,12 @@ def test_unknown_keys_are_listed_and_change_the_exit_code(file: Path, capsys: py
     assert (code, json.loads(out)["unread"]) == (1, [{"key": "topics.exlude", "line": 8, "nearest": "topics.exclude"}])
 
 
+def test_an_unknown_key_forges_no_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(f"{FILE}x\\nforged.line\\u001b = x\n")
+    _, _, err = asked(capsys, "config", file)
+    assert err == f"mm2: {file}, line 8: unknown key x\\u000aforged.line\\u001b.\n"
+
+
 def test_keys_without_effect_are_listed_with_the_reason(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(f"{FILE}B.producer.linger.ms = 5\n")
     code, _, err = asked(capsys, "config", file)

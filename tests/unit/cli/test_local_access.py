@@ -129,3 +129,4 @@ def test_the_process_is_selected_by_its_file(start: Start, capsys: Capsys, tmp_p
     assert asked(capsys, "token")[1] == asked(capsys, "token", file)[1]
     code, _, err = asked(capsys, "token", tmp_path / "other.properties")
     assert (code, "No process of yours on this machine runs with" in err, str(file) in err) == (2, True, True)
+    assert "mm2/processes: run the command as the user of the process, with the same HOME" in err

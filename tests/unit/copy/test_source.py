@@ -191,6 +191,27 @@ def test_a_broker_without_partitions_gets_no_requests() -> None:
     play(scenario)
 
 
+def test_no_look_up_begins_after_the_source_is_closed() -> None:
+    """Its task was destroyed with the loop while it was pending."""
+
+    async def scenario(scene: Scene) -> None:
+        looked_up: list[bool] = []
+
+        async def find() -> float | None:
+            looked_up.append(scene.source._closed)
+            return None
+
+        scene.source._find_leaders_now = find  # type: ignore[method-assign]
+        scene.source._refresh(0.0)
+        await wait_until_async(lambda: looked_up == [False])
+        scene.source._refresh(0.0)
+        scene.source.close()
+        await asyncio.sleep(0.05)
+        assert looked_up == [False]
+
+    play(scenario)
+
+
 def test_prepared_partitions_are_connected_before_the_first_read_and_not_looked_up_again() -> None:
     async def scenario(scene: Scene) -> None:
         scene.say(1)

@@ -9,7 +9,7 @@ import threading
 import pytest
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-from mm2.kafka.answer_checks import check_frame, check_nulls, largest_answer
+from mm2.kafka.answer_checks import check_frame, check_nulls, largest_answer, only
 from mm2.kafka.connection import Connection
 from mm2.kafka.errors import CorruptBatch, DisconnectedFailure, KafkaFailure
 from mm2.kafka.settings import ClientSettings
@@ -52,7 +52,8 @@ def test_a_frame_that_no_broker_sends_is_refused_by_its_size(size: int) -> None:
     """Metadata is one of the largest answers."""
     failure, connection = asked(b"", announced=size)
     assert isinstance(failure, CorruptBatch)
-    assert str(failure) == f"The broker x:1 sent a frame of {size} bytes, the limit is 33554432."
+    sentence = f"The broker x:1 sent an answer to a Metadata request of {size} bytes, the limit is 33554432."
+    assert str(failure) == sentence
     assert connection.closed
 
 
@@ -143,3 +144,11 @@ def test_a_nullable_field_may_be_null() -> None:
     """The name of a topic from version 12 on, for topics that were asked for by id."""
     body = _EMPTY + b"\x02\x00\x00\x00" + bytes(16) + b"\x00\x01" + bytes(4) + b"\x00\x00"
     check_nulls(MetadataResponse.decode(memoryview(body), version=12))
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_an_answer_about_one_thing_has_one_part(count: int) -> None:
+    """Another number raised ValueError or IndexError in the caller."""
+    assert only(["part"], "broker") == "part"
+    with pytest.raises(CorruptBatch, match=f"an answer about one broker has {count} of them"):
+        only(["part"] * count, "broker")

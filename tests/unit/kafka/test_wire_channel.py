@@ -273,3 +273,22 @@ def test_the_pool_releases_free_buffers_above_its_limit() -> None:
     pool.take(4 << 20)
     assert sum(map(len, pool._buffers)) == (2 << 20) + (4 << 20)
     assert any(buffer is kept for buffer in pool._buffers)
+
+
+def test_a_frame_for_which_there_is_no_memory_closes_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MemoryError reached the loop, and the connection stayed in the middle of a frame."""
+
+    def take(_pool: BufferPool, size: int) -> bytearray:
+        raise MemoryError(size)
+
+    monkeypatch.setattr(BufferPool, "take", take)
+
+    async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
+        ask(channel, far, 1)
+        far.sendall((200 << 20).to_bytes(4, "big"))
+        await wait_until_async(lambda: losses)
+        assert str(losses[0]) == "h:9 sent a frame of 209715200 bytes, for which there is no memory"
+        assert channel.lost
+        assert not frames
+
+    with_channel(play)

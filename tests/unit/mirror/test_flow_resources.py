@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
 from mm2.mirror.flow_paths import RESERVED, flow_path
@@ -47,7 +49,11 @@ def binding() -> Binding:
 
 @pytest.fixture
 def resources(herders: dict[SourceAndTarget, ToyHerder], internal: bool, binding: Binding) -> FlowResources:
-    return FlowResources(herders, binding.settings, internal=internal)
+    return FlowResources(herders, binding.settings, internal=internal, apps={"ui": lambda _: _dashboard})
+
+
+async def _dashboard(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    raise RestFailure.plain(404)
 
 
 @pytest.fixture
@@ -122,7 +128,12 @@ def test_reserved_segments_belong_to_the_process(ask: Ask) -> None:
 
 def test_the_internal_endpoints_have_java_s_paths_and_exist_only_when_enabled(ask: Ask, internal: bool) -> None:
     status = 400 if internal else 404  # 400: there is no signature
-    for path in ("/a/b/connectors/c/fence", "/flows/a/b/connectors/c/fence", "/ui/b/connectors/c/fence"):
+    for path in (
+        "/a/b/connectors/c/fence",
+        "/flows/a/b/connectors/c/fence",
+        "/ui/b/connectors/c/fence",
+        "/flows/x/connectors/c/fence",
+    ):
         assert ask("PUT", path)[0] == status, path
     # GET of the same path is the public resource
     assert ask("GET", "/a/b/connectors/a-%3Eb/tasks")[0] == 200

@@ -29,12 +29,16 @@ class LocalAccess:
     token: str | None = None
     #: Of the first listener; it distinguishes the cookies of several processes.
     port: int = 0
+    #: The URL to which other workers forward requests; "" if unknown.
+    url: str = ""
 
     @classmethod
     def publish(cls, binding: Binding) -> LocalAccess:
         """Create a token and write it to its file."""
         token = new_token()
-        return cls(token if local_processes.write_token(token) else None, binding.main[0].number)
+        return cls(
+            token if local_processes.write_token(token) else None, binding.main[0].number, binding.advertised_url
+        )
 
 
 def check_access(props: Mapping[str, str]) -> None:
@@ -53,6 +57,7 @@ def access_control(
     from mm2.connect.rest.access.certificates import CertificateAuthenticator  # noqa: PLC0415
     from mm2.connect.rest.access.control import AccessControl  # noqa: PLC0415
     from mm2.connect.rest.access.sessions import Sessions  # noqa: PLC0415
+    from mm2.connect.rest.access.websockets import SHARE, WebSockets  # noqa: PLC0415
 
     roles, sessions = RoleMap.of(settings.props), Sessions(local.port)
     logins = [one for extension in extensions for one in extension.authenticators()]
@@ -66,4 +71,5 @@ def access_control(
     # With both, Java demands the password in addition to the certificate, unless a role is set for certificates.
     if not logins or roles.names_certificates:
         authenticators.append(CertificateAuthenticator())
-    return AccessControl(authenticators, roles, sessions, session_key)
+    websockets = WebSockets(max(1, settings.limits.max_connections // SHARE))
+    return AccessControl(authenticators, roles, sessions, session_key, own_url=local.url, websockets=websockets)

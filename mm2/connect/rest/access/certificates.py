@@ -20,12 +20,15 @@ class CertificateAuthenticator:
 
     async def authenticate(self, headers: Headers, peer: RequestPeer) -> Principal | None:
         """See Authenticator."""
-        # A certificate with alternative names only identifies no client here, as in Kafka.
-        subject = "" if peer.certificate is None else subject_of(peer.certificate)
-        return Principal(subject, Kind.CERTIFICATE) if subject else None
+        return None if peer.certificate is None else _principal(peer.certificate)
 
 
 @lru_cache(maxsize=256)
-def subject_of(certificate: bytes) -> str:
-    """The distinguished name of the subject in the form of RFC 4514, as X500Principal.getName: ``CN=ada,O=Example``."""
-    return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
+def _principal(certificate: bytes) -> Principal | None:
+    """The subject in the form of RFC 4514, as X500Principal.getName: ``CN=ada,O=Example``.
+
+    None for a certificate with alternative names only, which identifies no client here, as in Kafka.
+    """
+    found = x509.load_der_x509_certificate(certificate)
+    subject = found.subject.rfc4514_string()
+    return Principal(subject, Kind.CERTIFICATE, until_s=found.not_valid_after_utc.timestamp()) if subject else None

@@ -6,7 +6,8 @@ found route needs, so that the authorized route is always the one that is called
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,7 +28,8 @@ from mm2.connect.rest.access.principal import (
 )
 from mm2.connect.rest.access.roles import RoleMap
 from mm2.connect.rest.access.sessions import Sessions
-from mm2.connect.rest.access.vouchers import Voucher, checked_receive, voucher_headers, voucher_of
+from mm2.connect.rest.access.vouchers import Voucher, Vouchers, checked_receive, voucher_headers
+from mm2.connect.rest.access.websockets import WebSockets
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.paths import path_of, target_of
 
@@ -103,12 +105,15 @@ class Access:
             None if self.control is None else self.control.challenge_headers,
         )
 
-    def voucher(self, key_path: str, method: str, target: str, body: bytes) -> dict[str, str]:
-        """Headers by which this worker vouches for the client towards another one; none without a session key."""
+    def voucher(self, key_path: str, to: str, method: str, target: str, body: bytes) -> dict[str, str]:
+        """Headers by which this worker vouches for the client towards the one that advertises the URL ``to``.
+
+        None without a session key.
+        """
         key = None if self.control is None else self.control.session_key(key_path)
         if key is None:
             return {}
-        return voucher_headers(key, self.principal, self.role, method, target, body)
+        return voucher_headers(key, self.principal, self.role, to, method, target, body)
 
 
 class AccessControl:
@@ -123,11 +128,17 @@ class AccessControl:
         roles: RoleMap,
         sessions: Sessions,
         session_key: SessionKeyOf = lambda _path: None,
+        *,
+        own_url: str = "",
+        websockets: WebSockets | None = None,
     ) -> None:
+        """``own_url``: see Vouchers. ``websockets``: without a limit by default."""
         self._authenticators = tuple(authenticators)
         self._roles = roles
         self.sessions = sessions
         self.session_key = session_key
+        self._vouchers = Vouchers(own_url)
+        self._websockets = websockets or WebSockets()
         challenges = [one.challenge for one in authenticators if one.challenge is not None]
         #: Of responses with status 401.
         self.challenge_headers = {"WWW-Authenticate": ", ".join(challenges)} if challenges else None
@@ -155,16 +166,23 @@ class AccessControl:
                 await Response()(scope, receive, send)
                 return
             receive = checked_receive(receive, voucher.body_sha256) if voucher else receive
-            if scope["type"] == "websocket" and access.has_ended is not None:
-                # It would stay open after the end of the session.
-                await self.sessions.while_open(headers, lambda: app(access.within(scope), receive, send))
+            call = functools.partial(app, access.within(scope), receive, send)
+            if scope["type"] == "websocket":
+                await self._websockets.run(access.principal, functools.partial(self._in_session, access, headers, call))
                 return
-            await app(access.within(scope), receive, send)
+            await call()
 
         return authenticated
 
+    async def _in_session(self, access: Access, headers: Headers, call: Callable[[], Awaitable[object]]) -> None:
+        """Run what would stay open after the end of the client's session, if it has one."""
+        if access.has_ended is None:
+            await call()
+        else:
+            await self.sessions.while_open(headers, call)
+
     async def _access(self, scope: Scope, headers: Headers) -> tuple[Access, Voucher | None]:
-        voucher = voucher_of(
+        voucher = self._vouchers.voucher_of(
             headers, scope.get("method", ""), target_of(scope), lambda: self.session_key(path_of(scope))
         )
         if voucher is not None:

@@ -112,7 +112,7 @@ def _principal(settings: OidcSettings, claims: dict[str, Any]) -> Principal:
     if isinstance(groups, str):
         groups = [groups]
     members = [one for one in groups if isinstance(one, str)] if isinstance(groups, list) else []
-    return Principal(name, Kind.OIDC, frozenset(members))
+    return Principal(name, Kind.OIDC, frozenset(members), int(claims["exp"]) + settings.skew_s)
 
 
 def _claim(claims: dict[str, Any], name: str) -> Any:

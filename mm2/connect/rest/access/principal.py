@@ -53,6 +53,8 @@ class Principal:
     name: str
     kind: Kind
     groups: frozenset[str] = frozenset()
+    #: When its token or certificate expires, in seconds since the epoch; None: never. A session does not last longer.
+    until_s: float | None = field(default=None, compare=False)
 
 
 ANONYMOUS: Final = Principal("-", Kind.ANONYMOUS)

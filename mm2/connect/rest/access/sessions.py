@@ -1,7 +1,8 @@
 """Sessions of browsers: a cookie, obtained by a link that can be used once.
 
 A browser cannot send the token of a process by itself. `mm2 ui` requests a link with it, and the browser exchanges the
-code in the link for a cookie. Sessions are kept in memory and end with the process.
+code in the link for a cookie. Sessions are kept in memory and end with the process, and with the token or certificate by
+which the link was requested.
 """
 
 from __future__ import annotations
@@ -38,10 +39,13 @@ class _Entry:
 class Sessions:
     """Codes and sessions; only hashes of the secrets are kept. Runs on one event loop."""
 
-    def __init__(self, port: int = 0, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, port: int = 0, now_s: Callable[[], float] = time.monotonic, epoch_s: Callable[[], float] = time.time
+    ) -> None:
         """``port`` distinguishes the cookies of several processes on one machine."""
         self.cookie_name = f"{_COOKIE}-{port}"
         self._now_s = now_s
+        self._epoch_s = epoch_s
         self._codes: OrderedDict[bytes, _Entry] = OrderedDict()
         self._sessions: OrderedDict[bytes, _Entry] = OrderedDict()
 
@@ -104,6 +108,8 @@ class Sessions:
 
     def _add(self, entries: OrderedDict[bytes, _Entry], principal: Principal, life_s: float) -> str:
         secret = secrets.token_urlsafe(32)
+        if principal.until_s is not None:
+            life_s = min(life_s, principal.until_s - self._epoch_s())
         entries[_hash(secret)] = _Entry(principal, self._now_s() + life_s)
         while len(entries) > _MOST:
             counts = Counter(entry.principal for entry in entries.values())

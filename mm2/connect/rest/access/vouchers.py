@@ -1,8 +1,8 @@
 """Requests that a worker forwards for a client: the worker vouches for the client with the session key of the group.
 
 Another worker cannot verify a token or a certificate that the first worker has verified. The voucher contains the
-client, and what the request is: method, target, digest of the body, time. It is signed like other requests between
-workers (KIP-507); workers of Java ignore it.
+client, the worker that it is for, and what the request is: method, target, digest of the body, time. It is signed like
+other requests between workers (KIP-507), and accepted once; workers of Java ignore it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import base64
 import binascii
 import hashlib
 import json
+import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,7 +30,9 @@ SIGNATURE_HEADER: Final = "X-Mm2-Voucher-Signature"
 #: Time of both machines may differ by this much.
 _LIFE_S: Final = 120.0
 _CONTEXT: Final = b"mm2 voucher\n"
-_FORBIDDEN: Final = 403
+_FORBIDDEN, _CONFLICT, _UNAVAILABLE = 403, 409, 503
+#: A signature and its time take about 200 bytes. The next request is rejected.
+_MOST_USED: Final = 20_000
 
 
 @dataclass(frozen=True)
@@ -41,45 +45,90 @@ class Voucher:
 
 
 def voucher_headers(
-    key: SessionKey, principal: Principal, role: Role, method: str, target: str, body: bytes
+    key: SessionKey, principal: Principal, role: Role, to: str, method: str, target: str, body: bytes
 ) -> dict[str, str]:
-    """The headers of a forwarded request. ``target`` is path and query."""
+    """The headers of a forwarded request. ``to`` is the URL that the other worker advertises, ``target`` path and query."""
     content = {
         "name": principal.name,
         "kind": str(principal.kind),
         "groups": sorted(principal.groups),
         "role": str(role),
+        "to": to.rstrip("/"),
         "method": method,
         "target": target,
         "sha256": hashlib.sha256(body).hexdigest(),
         "at_s": time.time(),
+        "nonce": secrets.token_urlsafe(16),
     }
     encoded = base64.b64encode(json.dumps(content).encode())
     signature = sign(key.key, _CONTEXT + encoded)
     return {VOUCHER_HEADER: encoded.decode(), SIGNATURE_HEADER: base64.b64encode(signature).decode()}
 
 
-def voucher_of(headers: Headers, method: str, target: str, key: Callable[[], SessionKey | None]) -> Voucher | None:
-    """The voucher of a request; None if it has none. Raises WrongCredentials."""
-    encoded, signature = headers.get(VOUCHER_HEADER), headers.get(SIGNATURE_HEADER)
-    if encoded is None or signature is None:
-        return None
-    found = key()
-    if found is None:
-        raise WrongCredentials("a request was forwarded, and this worker has no session key to verify it with")
-    try:
-        if not verify(found.key, _CONTEXT + encoded.encode(), base64.b64decode(signature, validate=True)):
-            raise WrongCredentials("the signature of a forwarded request is not valid")
-        content: Mapping[str, Any] = json.loads(base64.b64decode(encoded, validate=True))
-        principal = Principal(content["name"], Kind(content["kind"]), frozenset(content["groups"]))
-        voucher = Voucher(principal, Role.named(content["role"]), content["sha256"])
-        is_this = (content["method"], content["target"]) == (method, target)
-        is_new = abs(time.time() - content["at_s"]) < _LIFE_S
-    except (binascii.Error, ValueError, KeyError, TypeError) as error:
-        raise WrongCredentials("the voucher of a forwarded request cannot be read") from error
-    if not is_this or not is_new:
-        raise WrongCredentials("the voucher belongs to another request, or the clocks of two workers differ by minutes")
-    return voucher
+class Vouchers:
+    """Verifies the vouchers that a worker receives. Each is accepted once, by the worker that it was made for."""
+
+    def __init__(self, own_url: str = "", now_s: Callable[[], float] = time.time) -> None:
+        """``own_url``: the advertised URL, to which other workers forward; empty: unknown, and not compared."""
+        self._own_url = own_url.rstrip("/")
+        self._now_s = now_s
+        #: What was accepted before is not known.
+        self._since_s = now_s()
+        #: Signatures of accepted vouchers with the times until which they are remembered, oldest first.
+        self._used: OrderedDict[bytes, float] = OrderedDict()
+
+    def voucher_of(
+        self, headers: Headers, method: str, target: str, key: Callable[[], SessionKey | None]
+    ) -> Voucher | None:
+        """The voucher of a request; None if it has none. Raises WrongCredentials, and RestFailure 409 or 503."""
+        encoded, signature_text = headers.get(VOUCHER_HEADER), headers.get(SIGNATURE_HEADER)
+        if encoded is None or signature_text is None:
+            return None
+        found = key()
+        if found is None:
+            raise WrongCredentials("a request was forwarded, and this worker has no session key to verify it with")
+        try:
+            signature = base64.b64decode(signature_text, validate=True)
+            if not verify(found.key, _CONTEXT + encoded.encode(), signature):
+                raise WrongCredentials("the signature of a forwarded request is not valid")
+            content: Mapping[str, Any] = json.loads(base64.b64decode(encoded, validate=True))
+            principal = Principal(content["name"], Kind(content["kind"]), frozenset(content["groups"]))
+            voucher = Voucher(principal, Role.named(content["role"]), content["sha256"])
+            is_this = (content["method"], content["target"]) == (method, target)
+            to = str(content["to"])
+            now_s = self._now_s()
+            self._since_s = min(self._since_s, now_s)  # the clock may have been set back
+            is_new = abs(now_s - content["at_s"]) < _LIFE_S and content["at_s"] >= self._since_s
+        except (binascii.Error, ValueError, KeyError, TypeError) as error:
+            raise WrongCredentials("the voucher of a forwarded request cannot be read") from error
+        if not is_this:
+            raise WrongCredentials("the voucher belongs to another request")
+        if self._own_url not in {"", to}:
+            raise RestFailure(
+                _CONFLICT,
+                f"Cannot complete request because of a conflicting operation: it was forwarded to {to}, and this worker "
+                f"advertises {self._own_url}. Check rest.advertised.host.name and rest.advertised.port of the workers.",
+            )
+        if not is_new:
+            raise WrongCredentials(
+                "the voucher is old, or was made before this worker started, or the clocks of two workers differ"
+            )
+        self._use(signature)
+        return voucher
+
+    def _use(self, signature: bytes) -> None:
+        now_s = self._now_s()
+        while self._used and next(iter(self._used.values())) <= now_s:
+            self._used.popitem(last=False)
+        if signature in self._used:
+            raise WrongCredentials("the voucher of a forwarded request was used before")
+        if len(self._used) >= _MOST_USED:
+            raise RestFailure(
+                _UNAVAILABLE,
+                f"Too many requests were forwarded to this worker: {_MOST_USED} within {2 * _LIFE_S:.0f} s.",
+                {"Retry-After": "10"},
+            )
+        self._used[signature] = now_s + 2 * _LIFE_S  # it may have been made by a clock that is fast
 
 
 def checked_receive(receive: Receive, sha256: str) -> Receive:

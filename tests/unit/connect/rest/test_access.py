@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 
 from mm2.config.configdef import ConfigException
 from mm2.connect.errors import NotLeader
-from mm2.connect.request_signing import generate_key
+from mm2.connect.request_signing import SessionKey, generate_key, sign
 from mm2.connect.rest import local_processes
 from mm2.connect.rest.access.credentials import Credentials, Users
 from mm2.connect.rest.access.local_token import LocalToken, new_token
@@ -35,8 +35,16 @@ from mm2.connect.rest.access.principal import (
 from mm2.connect.rest.access.roles import RoleMap
 from mm2.connect.rest.access.sessions import CODE_LIFE_S, SESSION_LIFE_S, Sessions
 from mm2.connect.rest.access.throttle import Allowance, FailureThrottle
-from mm2.connect.rest.access.vouchers import SIGNATURE_HEADER, VOUCHER_HEADER, voucher_headers, voucher_of
+from mm2.connect.rest.access.vouchers import (
+    SIGNATURE_HEADER,
+    VOUCHER_HEADER,
+    Voucher,
+    Vouchers,
+    voucher_headers,
+)
+from mm2.connect.rest.access.websockets import WebSockets
 from mm2.connect.rest.basic_auth import PasswordAuthenticator
+from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.middleware import without_secrets
 from tests.support.clock import Clock
 from tests.support.passwords import basic
@@ -273,6 +281,27 @@ def test_a_folder_of_others_is_not_used(folder: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write in the home of another user")
+def test_root_publishes_nothing_in_the_home_of_another_user(folder: Path) -> None:
+    """Commands ignore files of root in a folder of another user: the process could not be found, without any reason."""
+    folder.mkdir(parents=True, mode=0o700)
+    os.chown(folder, 12345, 12345)
+    assert not local_processes.write_token("mm2_secret")
+    local_processes.write("http://127.0.0.1:1/", [])
+    assert list(folder.iterdir()) == []
+    # Root may use the processes of that user.
+    born = local_processes._birth(os.getpid())
+    for name, text in (
+        ("1.token", "mm2_theirs"),
+        ("1.json", json.dumps({"pid": os.getpid(), "url": "x", "flows": [], "since_ms": 0, "birth": born})),
+        (f"{os.getpid()}.token", "mm2_theirs"),
+    ):
+        (folder / name).write_text(text)
+        os.chown(folder / name, 12345, 12345)
+    (process,) = local_processes.processes()
+    assert local_processes.token_of(process) == "mm2_theirs"
+
+
 def test_a_link_in_the_folder_is_neither_written_nor_read_through(folder: Path, tmp_path: Path) -> None:
     local_processes.write("http://127.0.0.1:1/", [])
     (process,) = local_processes.processes()
@@ -316,6 +345,24 @@ def test_codes_and_sessions_end() -> None:
     assert sessions.redeem(late) is None
     clock.now_s += SESSION_LIFE_S
     assert run(sessions, headers) is None
+
+
+def test_a_session_ends_with_the_token_that_requested_it() -> None:
+    clock, epoch = Clock(), Clock()
+    epoch.now_s = 1_000_000.0
+    sessions = Sessions(8083, clock, epoch)
+    ada = Principal("ada", Kind.OIDC, until_s=epoch.now_s + 300)
+    headers = {"Cookie": f"mm2-session-8083={sessions.redeem(sessions.new_code(ada))}"}
+    late = sessions.new_code(ada)
+    for passed_s in (30, 269):
+        clock.now_s, epoch.now_s = clock.now_s + passed_s, epoch.now_s + passed_s
+        assert run(sessions, headers) == ada
+    assert sessions.remaining_s(Headers(headers)) == 1
+    clock.now_s, epoch.now_s = clock.now_s + 1, epoch.now_s + 1
+    assert run(sessions, headers) is None
+    assert sessions.redeem(late) is None
+    code = sessions.new_code(ada)
+    assert sessions.redeem(code) is None, "of a token that has expired meanwhile"
 
 
 @pytest.mark.parametrize("how", ["logout", "too many sessions", "age"])
@@ -365,46 +412,138 @@ def test_a_client_with_many_codes_or_sessions_does_not_end_those_of_others() -> 
     assert sessions.redeem(code) is not None
 
 
+# -- WebSockets
+
+
+def test_a_client_with_many_websockets_closes_its_own_and_not_those_of_others() -> None:
+    """A viewer could hold three quarters of all connections."""
+
+    async def play() -> None:
+        websockets, done = WebSockets(10), asyncio.Event()
+        ada = asyncio.create_task(websockets.run(ADA, done.wait))
+        await asyncio.sleep(0)
+        bob = Principal("bob", Kind.PASSWORD)
+        many = [asyncio.create_task(websockets.run(bob, done.wait)) for _ in range(100)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert [one.done() for one in many] == [True] * 91 + [False] * 9
+        assert not ada.done()
+        others = [asyncio.create_task(websockets.run(ADA, done.wait)) for _ in range(4)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not any(one.done() for one in [ada, *others])
+        assert sum(not one.done() for one in many) == 5
+        done.set()
+        await asyncio.gather(ada, *many, *others)
+        assert not websockets._open
+
+    asyncio.run(play())
+
+
 # -- forwarded requests
 
 KEY = generate_key("HmacSHA256", None, 0)
 
 
-def forwarded(**changes: Any) -> Headers:
-    headers = voucher_headers(
-        KEY, Principal("ada", Kind.OIDC, frozenset({"ops"})), Role.OPERATOR, "PUT", "/c?x=1", b"{}"
-    )
+WORKER = "http://worker-2:8083"
+
+
+def forwarded(at_s: float | None = None, **changes: Any) -> Headers:
+    client = Principal("ada", Kind.OIDC, frozenset({"ops"}))
+    headers = voucher_headers(KEY, client, Role.OPERATOR, f"{WORKER}/", "PUT", "/c?x=1", b"{}")
+    content = json.loads(base64.b64decode(headers[VOUCHER_HEADER]))
     if changes:
-        content = {**json.loads(base64.b64decode(headers[VOUCHER_HEADER])), **changes}
-        headers[VOUCHER_HEADER] = base64.b64encode(json.dumps(content).encode()).decode()
+        headers[VOUCHER_HEADER] = base64.b64encode(json.dumps({**content, **changes}).encode()).decode()
+    if at_s is not None:
+        encoded = base64.b64encode(json.dumps({**content, "at_s": at_s}).encode())
+        signature = base64.b64encode(sign(KEY.key, b"mm2 voucher\n" + encoded)).decode()
+        headers = {VOUCHER_HEADER: encoded.decode(), SIGNATURE_HEADER: signature}
     return Headers(headers)
 
 
+def accepted(
+    headers: Headers,
+    method: str = "PUT",
+    target: str = "/c?x=1",
+    key: SessionKey | None = KEY,
+    *,
+    vouchers: Vouchers,
+) -> Voucher | None:
+    return vouchers.voucher_of(headers, method, target, lambda: key)
+
+
 def test_a_worker_vouches_for_the_client_of_a_request_that_it_forwards() -> None:
-    voucher = voucher_of(forwarded(), "PUT", "/c?x=1", lambda: KEY)
+    vouchers, without_url = Vouchers(f"{WORKER}/"), Vouchers()
+    voucher = accepted(forwarded(), vouchers=vouchers)
     assert voucher is not None
     assert (voucher.principal.name, set(voucher.principal.groups), voucher.role) == ("ada", {"ops"}, Role.OPERATOR)
-    assert voucher_of(Headers({}), "PUT", "/c?x=1", lambda: KEY) is None
+    assert accepted(Headers({}), vouchers=vouchers) is None
+    assert accepted(forwarded(), vouchers=vouchers) is not None, "the same request again is another voucher"
+    assert accepted(forwarded(), vouchers=without_url) is not None
 
 
-def test_a_changed_or_reused_voucher_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_voucher_or_that_of_another_request_is_rejected() -> None:
+    vouchers = Vouchers(WORKER)
     with pytest.raises(WrongCredentials, match="signature"):
-        voucher_of(forwarded(role="admin"), "PUT", "/c?x=1", lambda: KEY)
+        accepted(forwarded(role="admin"), vouchers=vouchers)
     with pytest.raises(WrongCredentials, match="signature"):
-        voucher_of(forwarded(), "PUT", "/c?x=1", lambda: generate_key("HmacSHA256", None, 0))
+        accepted(forwarded(), key=generate_key("HmacSHA256", None, 0), vouchers=vouchers)
     with pytest.raises(WrongCredentials, match="no session key"):
-        voucher_of(forwarded(), "PUT", "/c?x=1", lambda: None)
+        accepted(forwarded(), key=None, vouchers=vouchers)
     for method, target in (("DELETE", "/c?x=1"), ("PUT", "/d?x=1"), ("PUT", "/c")):
         with pytest.raises(WrongCredentials, match="another request"):
-            voucher_of(forwarded(), method, target, lambda: KEY)
+            accepted(forwarded(), method, target, vouchers=vouchers)
     for text in ("", "%", "e30="):
         with pytest.raises(WrongCredentials):
-            voucher_of(Headers({VOUCHER_HEADER: text, SIGNATURE_HEADER: text}), "PUT", "/c", lambda: KEY)
-    old = forwarded()
-    later_s = time.time() + 600
-    monkeypatch.setattr(time, "time", lambda: later_s)
+            accepted(Headers({VOUCHER_HEADER: text, SIGNATURE_HEADER: text}), vouchers=vouchers)
+
+
+def test_a_voucher_is_accepted_once_and_by_one_worker_only() -> None:
+    """Who sees a forwarded request could send it again for two minutes, to each worker of the group."""
+    vouchers = Vouchers(WORKER)
+    first = forwarded()
+    assert accepted(first, vouchers=vouchers) is not None
+    with pytest.raises(WrongCredentials, match="used before"):
+        accepted(first, vouchers=vouchers)
+    other = Vouchers("http://worker-3:8083/")
+    with pytest.raises(RestFailure, match="forwarded to http://worker-2:8083, and this worker advertises"):
+        accepted(forwarded(), vouchers=other)
+    restarted = Vouchers(WORKER, lambda: time.time() + 1)
+    with pytest.raises(WrongCredentials, match="before this worker started"):
+        accepted(first, vouchers=restarted)
+
+
+def test_a_clock_that_is_set_back_rejects_one_voucher_at_most() -> None:
+    clock = Clock()
+    vouchers = Vouchers(WORKER, clock)
+    clock.now_s -= 500
     with pytest.raises(WrongCredentials, match="clocks"):
-        voucher_of(old, "PUT", "/c?x=1", lambda: KEY)
+        accepted(forwarded(clock.now_s - 0.1), vouchers=vouchers)
+    assert accepted(forwarded(clock.now_s + 0.1), vouchers=vouchers) is not None
+
+
+def test_used_vouchers_are_remembered_until_they_have_expired_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    vouchers = Vouchers(WORKER, clock)
+    clock.now_s += 1_000
+    fast = forwarded(clock.now_s + 119)  # by the clock of the other worker
+    assert accepted(fast, vouchers=vouchers) is not None
+    clock.now_s += 238
+    with pytest.raises(WrongCredentials, match="used before"):
+        accepted(fast, vouchers=vouchers)
+    clock.now_s += 2
+    assert accepted(forwarded(clock.now_s), vouchers=vouchers) is not None
+    assert len(vouchers._used) == 1
+    with pytest.raises(WrongCredentials, match="old"):
+        accepted(fast, vouchers=vouchers)
+    monkeypatch.setattr("mm2.connect.rest.access.vouchers._MOST_USED", 3)
+    for _ in range(2):
+        assert accepted(forwarded(clock.now_s), vouchers=vouchers) is not None
+    with pytest.raises(RestFailure, match="Too many requests") as raised:
+        accepted(forwarded(clock.now_s), vouchers=vouchers)
+    assert raised.value.status == 503
+    clock.now_s += 240
+    assert accepted(forwarded(clock.now_s), vouchers=vouchers) is not None
 
 
 class _Leader(BaseHTTPRequestHandler):
