@@ -4,7 +4,7 @@
     python -m bench.dashboard --serve            only serve it, at 127.0.0.1:8084, to be looked at while it is worked on
 
 Measured are the times that a viewer waits for: until the page of partitions is there, until a search, another order, a filter and
-the next page are answered; and what it costs the process to keep so many viewers up to date, in CPU time a second.
+the next page are answered; the same for the list of topics and the page of a topic; and what it costs the process to keep so many viewers up to date, in CPU time a second.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import uvicorn
@@ -31,8 +33,13 @@ from starlette.responses import PlainTextResponse
 
 from bench.workers import RESULTS
 from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.principal import Role
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import BOUNDS_S
+from mm2.mirror.config_sync import ConfigDifference
+from mm2.observer.history import COARSE_STEP_MS, STEP_MS, FlowSample, History, TopicSample
+from mm2.observer.recorder import FlowSampler
 from mm2.observer.views import (
     ConnectorView,
     FlowState,
@@ -51,6 +58,9 @@ from mm2.observer.views import (
 from mm2.ui.dashboard import Dashboard
 from mm2.ui.source import PageData, Settings
 from mm2.ui.wording import RANGE
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 PORT = 8084
 _TURNS = 5
@@ -81,6 +91,37 @@ class MadeUp:
         self._records = self._others = 0
         self._began_ms = int(time.time() * 1000)
         self._last: Snapshot | None = None
+        self.history = History()
+        self._samplers = {"A->B": FlowSampler(), "B->A": FlowSampler()}
+
+    def remember(self) -> None:
+        """Fill the history: a day, and the newest half hour in detail."""
+        now_ms = int(time.time() * 1000)
+        snapshot = self.snapshot()
+        samples = {view.name: self._samplers[view.name].of_view(now_ms, view) for view in snapshot.flows}
+        past = [now_ms - COARSE_STEP_MS * number for number in range(288, 5, -1)]
+        for at_ms in [*past, *range(now_ms - 1_800_000, now_ms, STEP_MS)]:
+            self.history.add(at_ms, {name: self._varied(sample, at_ms) for name, sample in samples.items()})
+
+    def _varied(self, sample: FlowSample, at_ms: int) -> FlowSample:
+        """A sample of another time."""
+        by_day = 1 + 0.6 * math.sin(at_ms / 86_400_000 * 2 * math.pi)
+
+        def near(value: float | None) -> float | None:
+            return None if value is None else value * by_day * self._chance.uniform(0.7, 1.3)
+
+        topics = {
+            name: TopicSample(near(one.records_per_s), near(one.lag_records), one.unhealthy)
+            for name, one in sample.topics.items()
+        }
+        low, middle, high = (self._chance.uniform(0.5, 1.0) * seconds for seconds in (0.04, 0.2, 0.6))
+        return replace(
+            sample,
+            records_per_s=near(sample.records_per_s),
+            lag_records=near(sample.lag_records),
+            latency_s=(low, middle, high),
+            topics=topics,
+        )
 
     def snapshot(self) -> Snapshot:
         """The one of this second."""
@@ -93,13 +134,23 @@ class MadeUp:
         """Of a small file."""
         return Settings.of(MirrorMakerConfig(dict(_CONFIG)), Path(os.devnull))
 
+    def differences(self, flow: str, topic: str, remote_topic: str) -> list[ConfigDifference]:
+        """Of any topic."""
+        return [
+            ConfigDifference("max.message.bytes", "20971520", "1048588", is_synced=True),
+            ConfigDifference("min.insync.replicas", "2", "1", is_synced=False),
+        ]
+
     def _made(self, now_ms: int) -> Snapshot:
         lanes = tuple(
             LaneView(f"A->B MirrorSourceConnector-{n // 2} lane {n % 2}", n // 2, 40 + n, now_ms - 7_000 * n, 0, 25)
             for n in range(4)
         )
         spark = SparkView(True, "", "local[512]", "local-1795327951", lanes)
-        return Snapshot(now_ms, "0", (self._well(now_ms), self._breaking(now_ms)), spark)
+        flows = (self._well(now_ms), self._breaking(now_ms))
+        if now_ms - self.history.at_ms >= STEP_MS:
+            self.history.add(now_ms, {flow.name: self._samplers[flow.name].of_view(now_ms, flow) for flow in flows})
+        return Snapshot(now_ms, "0", flows, spark)
 
     def _well(self, now_ms: int) -> FlowView:
         """The flow that everything is well with."""
@@ -244,7 +295,8 @@ def _connector(name: str, tasks: int, state: str = "RUNNING") -> ConnectorView:
 @contextmanager
 def served(made_up: MadeUp, port: int = 0) -> Iterator[str]:
     """The dashboard alone; its URL."""
-    app = Dashboard(PageData(made_up.snapshot, made_up.settings), PlainTextResponse("", 204))
+    data = PageData(made_up.snapshot, made_up.settings, made_up.history, made_up.differences)
+    app = Access(role=Role.ADMIN).calling(Dashboard(data, PlainTextResponse("", 204)))
     server = uvicorn.Server(
         uvicorn.Config(app, "127.0.0.1", port, lifespan="off", ws="websockets-sansio", log_level="warning")
     )
@@ -310,12 +362,31 @@ def measured(partitions: int, groups: int, viewers: int) -> dict[str, list[float
                 count.filter(has_text="51").wait_for()
             page.get_by_role("button", name="Previous").click()
             count.filter(has_text=f"1{RANGE}50").wait_for()
+        _measure_topics(page, url, timed)
         process = psutil.Process()
         for _ in range(_TURNS):
             before = sum(process.cpu_times()[:2])
             time.sleep(2)
             times.setdefault("CPU a second", []).append((sum(process.cpu_times()[:2]) - before) * 500)
     return times
+
+
+def _measure_topics(page: Page, url: str, timed: Callable[[str], AbstractContextManager[None]]) -> None:
+    """The list of topics, a search in it, and the page of a topic."""
+    count = page.locator(".tools .count")
+    for _ in range(_TURNS):
+        with timed("topics"):
+            page.goto(f"{url}topics")
+            count.filter(has_text=" topics").wait_for()
+        every = str(count.text_content())
+        with timed("topics: search"):
+            page.get_by_role("searchbox").fill("orders.000?")
+            count.filter(has_text="of 10 topics").wait_for()
+        page.get_by_role("searchbox").fill("")
+        count.filter(has_text=every).wait_for()
+        with timed("topic"):
+            page.goto(f"{url}topic?flow=A-%3EB&topic=orders.0001")
+            page.locator(".map i").nth(15).wait_for()
 
 
 def main() -> int:

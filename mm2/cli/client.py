@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, number, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_config, number, table
+from mm2.cli.output import add_output, write_document
 from mm2.cli.terminal import csv_cell, with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
@@ -116,9 +116,9 @@ def _add(actions: Any, name: str, text: str) -> Any:
     parser = actions.add_parser(
         name, help=text, description=f"{text[0].upper()}{text[1:]}. {_CODES}", epilog=examples(*_EXAMPLES[name])
     )
-    parser.add_argument("config", metavar="FILE", type=Path, help="properties file of a client, or MirrorMaker's")
+    add_config(parser, metavar="FILE", text="properties file of a client, or MirrorMaker's")
     parser.add_argument("--cluster", metavar="ALIAS", help="the cluster, if FILE is MirrorMaker's")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_output(parser)
     return parser
 
 
@@ -126,7 +126,10 @@ def run_names(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     with MirrorClient(client_props(options.config, options.cluster)) as client:
         names = sorted(options.ask(options, client))
-    sys.stdout.write(json.dumps(names, indent=2) + "\n" if options.json else "".join(f"{name}\n" for name in names))
+    if options.json:
+        write_document(options, names, ascii_only=True)
+    else:
+        sys.stdout.writelines(f"{name}\n" for name in names)
     return EXIT_WELL if names else EXIT_NOT_WELL
 
 
@@ -134,7 +137,7 @@ def run_hops(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     with MirrorClient(client_props(options.config, options.cluster)) as client:
         hops = client.replication_hops(options.upstream)
-    sys.stdout.write(f"{hops}\n")  # also valid JSON
+    sys.stdout.write(f"{hops}\n")  # also valid JSON and YAML
     return EXIT_WELL if hops >= 0 else EXIT_NOT_WELL
 
 
@@ -153,7 +156,7 @@ def run_offsets(options: Any) -> int:
             {"group": group, "topic": topic, "partition": partition, "offset": at.offset, "metadata": at.metadata}
             for group, topic, partition, at in _rows(found)
         ]
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        write_document(options, rows, ascii_only=True)
     elif options.csv:
         _write_csv(found, with_group=options.groups is not None, exact=options.exact)
     elif found:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, pair_of, table
+from mm2.cli.output import write_document
 from mm2.cli.terminal import visible_line
 from mm2.cli.verbs import examples
 from mm2.config.mirror_keys import CONNECTOR_CLASSES
@@ -106,12 +106,12 @@ def run(options: Any) -> int:
             "unread": [{"key": one.key, "line": one.line, "nearest": one.nearest or None} for one in unused],
             "ineffective": [str(one) for one in ineffective],
         }
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        write_document(options, document)
     else:
         _write(sys.stdout, [("the process", process), *flows.items()], lines)
         for one in unused:
             sys.stderr.write(f"mm2: {_unread(one, file)}\n")
-        sys.stderr.writelines(f"mm2: {one}\n" for one in ineffective)
+        sys.stderr.writelines(f"mm2: {visible_line(str(one))}\n" for one in ineffective)
     return EXIT_NOT_WELL if unused else EXIT_WELL
 
 

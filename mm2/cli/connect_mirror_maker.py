@@ -103,6 +103,7 @@ def _run(maker: MirrorMaker, stopping: threading.Event, file: ConfigFile, served
     code = EXIT_STOPPED
     try:
         maker.start()
+        served.start()
         maker.wait(stopping, file)
     except FlowFailed as failure:
         log.error("%s", failure)  # noqa: TRY400 - the herder has logged the traceback

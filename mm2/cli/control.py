@@ -8,7 +8,6 @@ valid until it is withdrawn.
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import socket
 import sys
@@ -19,19 +18,17 @@ from typing import Any, Final
 
 from mm2.cli.config import part_named
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_file, pair_of
+from mm2.cli.output import write_document
 from mm2.cli.rest import FlowRest, add_access
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
-from mm2.copy.ledger import Ledger, Pause, ledger_topic, pause_record, paused
+from mm2.copy.ledger import Ledger, Pause, pause_record, paused
 from mm2.copy.states import PartitionState
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.producer import Producer
-from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.clients import ClientKind, MirrorClients, Side
+from mm2.mirror.clients import MirrorClients
+from mm2.mirror.ledgers import write_to_ledger
 
-_WRITE_S: Final = 30.0
 _LOOK_EVERY_S: Final = 0.25
 #: A restarted task was RUNNING before too: wait this long for the statuses to show the restart.
 _RESTART_SEEN_S: Final = 1.5
@@ -165,7 +162,7 @@ def _mark(options: Any, action: _Action) -> int:
         ]
         records = [pause_record(*name, None) for name in taken_back]
     if records:
-        _write_to_ledger(flow, records)
+        write_to_ledger(MirrorClients(flow.props), records)
         for record in records:
             ledger.apply(record.key, record.value)
     deadline = time.monotonic() + options.timeout
@@ -180,7 +177,7 @@ def _mark(options: Any, action: _Action) -> int:
             for name, pause in sorted(pauses.items(), key=_order)
         ]
         waiting = [{"topic": tp.topic, "partition": tp.partition} for tp in wrong]
-        _print({"flow": str(flow.pair), "topic": topic, "paused": rows, "waiting": waiting})
+        write_document(options, {"flow": str(flow.pair), "topic": topic, "paused": rows, "waiting": waiting})
     else:
         sys.stdout.writelines(f"{_name(name)}: {pause}\n" for name, pause in sorted(pauses.items(), key=_order))
         if not records:
@@ -193,15 +190,6 @@ def _mark(options: Any, action: _Action) -> int:
             f"mm2: written to the ledger, but not applied after {options.timeout:g} s: {names}; is the flow running?\n"
         )
     return EXIT_NOT_WELL if wrong else EXIT_WELL
-
-
-def _write_to_ledger(flow: ConfiguredFlow, records: list[Record]) -> None:
-    settings = MirrorClients(flow.props).settings(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
-    cluster = Cluster(settings, name=flow.pair.target)
-    try:
-        Producer(cluster).send(ledger_topic(flow.pair.source), records, 0, timeout_s=_WRITE_S)
-    finally:
-        cluster.close()
 
 
 def _not_yet(ledger: Ledger, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
@@ -264,7 +252,7 @@ def _control(options: Any, action: _Action) -> int:
             rest.change(action.method, name, action.path)
     statuses, done = _await(rest, names, action, options.task, options.timeout)
     if options.json:
-        _print({"flow": str(pair), "action": action.verb, "done": done, "connectors": statuses})
+        write_document(options, {"flow": str(pair), "action": action.verb, "done": done, "connectors": statuses})
     else:
         for status in statuses:
             each = ", ".join(f"task {task['id']} {task['state']}" for task in status["tasks"]) or "no tasks"
@@ -317,7 +305,3 @@ def _remind(options: Any) -> None:
         return
     for name, pause in sorted(pauses.items(), key=_order):
         sys.stderr.write(f"mm2: {_name(name)} stays {pause}. To continue it: mm2 resume … --topic {name[0]}\n")
-
-
-def _print(document: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from mm2.cli.flow import (
     pattern_argument,
     table,
 )
+from mm2.cli.output import write_document
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
 from mm2.failover.evidence import FailoverReport, GroupEvidence, PartitionEvidence, counted, missing_records
@@ -104,7 +104,7 @@ def carried_out(verb: Callable[[], FailoverReport], options: Any) -> int:
     except Refused as refusal:
         raise CommandError(str(refusal)) from refusal
     if options.json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
+        write_document(options, report.to_json())
     else:
         write_report(sys.stdout, report)
     return EXIT_WELL if report.is_well else EXIT_NOT_WELL

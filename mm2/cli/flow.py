@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from mm2.cli.output import add_output
 from mm2.cli.terminal import visible_cell
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
@@ -28,6 +29,8 @@ EXIT_WELL: Final = 0
 EXIT_NOT_WELL: Final = 1
 EXIT_TROUBLE: Final = 2
 EXIT_INTERRUPTED: Final = 130
+#: The environment variable with the default of the file argument.
+FILE_VARIABLE: Final = "MM2_FILE"
 #: With more partitions, tables have one line for each topic.
 COLLAPSED_ABOVE: Final = 50
 
@@ -39,18 +42,27 @@ class CommandError(Exception):
     """The command failed; the message is for the user."""
 
 
-def add_file(parser: Any, *, flow: str | None = None) -> None:
-    """Add arguments for the file and a flow; with ``flow`` "?" it is optional, and none means all."""
-    parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
+def add_config(parser: Any, *, metavar: str = "mm2.properties", text: str = "MirrorMaker 2's properties file") -> None:
+    """Add the argument for the file, the first of the verb; `FILE_VARIABLE` contains its default."""
+    parser.takes_file = True
+    parser.add_argument("config", metavar=metavar, type=Path, help=f"{text} (default: that in {FILE_VARIABLE})")
+
+
+def add_file(parser: Any, *, flow: str | None = None, wide: bool = False) -> None:
+    """Add arguments for the file and a flow, and the output format.
+
+    With ``flow`` "?" it is optional, and none means all. ``wide``: see `add_output`.
+    """
+    add_config(parser)
     hint = "the flow, in quotes because shells treat > as a redirection; also A/B or A:B"
     every = "" if flow is None else " (default: all flows)"
     parser.add_argument("flow", metavar="'A->B'", nargs=flow, help=hint + every).completer = flows_of_file
-    parser.add_argument("--json", action="store_true", help="for programs rather than people")
+    add_output(parser, wide=wide)
 
 
-def add_flow(parser: Any) -> None:
-    """Add the argument for a flow."""
-    add_file(parser)
+def add_flow(parser: Any, *, wide: bool = False) -> None:
+    """Add the arguments for the file and a flow, and the output format."""
+    add_file(parser, wide=wide)
 
 
 def add_topics(parser: Any) -> None:

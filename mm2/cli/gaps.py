@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number
+from mm2.cli.output import write_document
 from mm2.cli.verbs import examples
 from mm2.copy.ledger import Ledger
 from mm2.copy.segments import INTENDED, Gap
@@ -102,7 +102,7 @@ def run(options: Any) -> int:
     if options.json:
         rows = [partition.to_json() for partition in partitions]
         document = {"flow": str(flow.pair), "totals": dict(sorted(totals.items())), "partitions": rows}
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        write_document(options, document)
     else:
         _write(sys.stdout, flow, partitions, totals)
     return EXIT_WELL if all(partition.is_well for partition in partitions) else EXIT_NOT_WELL

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number, pair_of, table
+from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout
 from mm2.cli.verbs import examples
 from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR
@@ -41,7 +41,7 @@ def add(verbs: Any) -> None:
             ("one group", "mm2 groups mm2.properties 'A->B' --group billing"),
         ),
     )
-    add_flow(parser)
+    add_flow(parser, wide=True)
     parser.add_argument("--group", metavar="G", help="only this group")
     add_timeout(parser)
     parser.set_defaults(run=run)
@@ -74,9 +74,9 @@ def run(options: Any) -> int:
             for group, partition, reason in rows
         ]
         document = {"flow": str(flow.pair), "offsets": listed, "groups": to_json(groups)}
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        write_document(options, document)
     else:
-        _write_groups(view, groups, is_synced=_is_synced(config, options))
+        _write_groups(view, groups, is_synced=_is_synced(config, options), wide=is_wide(options))
         if rows:
             cells = [(group, str(partition), reason.message) for group, partition, reason in rows]
             table(sys.stdout, ("GROUP", "PARTITION", "REASON"), cells, left=2)
@@ -97,19 +97,21 @@ def _is_synced(config: MirrorMakerConfig, options: Any) -> bool:
     return config.connector_config(pair, CHECKPOINT_CONNECTOR).get(_SYNC_KEY, "false").strip().lower() == "true"
 
 
-def _write_groups(view: FlowView, groups: Sequence[GroupView], *, is_synced: bool) -> None:
+def _write_groups(view: FlowView, groups: Sequence[GroupView], *, is_synced: bool, wide: bool) -> None:
     if not groups:
         return
-    header = (
-        "GROUP",
-        "PARTITION",
-        f"ON {view.source}",
-        "LAG",
-        "TRANSLATED",
-        f"ON {view.target}",
-        "LAG",
-        "IF MOVED NOW",
-    )
+    group_table(sys.stdout, view, groups, wide=wide)
+    if not is_synced:
+        sys.stdout.write(
+            f"{_SYNC_KEY}=false: translated offsets are not committed on {view.target}; mm2 failover commits them.\n"
+        )
+    sys.stdout.write("\n")
+
+
+def group_table(out: TextIO, view: FlowView, groups: Sequence[GroupView], *, wide: bool = False) -> None:
+    """Print one line for each group and partition; ``wide`` adds the remote topic and the reason."""
+    header = ["GROUP", "PARTITION", f"ON {view.source}", "LAG", "TRANSLATED", f"ON {view.target}", "LAG"]
+    header += ["REMOTE TOPIC", "REASON", "IF MOVED NOW"] if wide else ["IF MOVED NOW"]
     rows = [
         (
             one.group,
@@ -119,16 +121,12 @@ def _write_groups(view: FlowView, groups: Sequence[GroupView], *, is_synced: boo
             number(one.translated),
             number(one.target_offset),
             number(one.target_lag),
+            *((one.remote_topic or "-", one.reason or "-") if wide else ()),
             if_moved(one) or "not known",
         )
         for one in groups
     ]
-    table(sys.stdout, header, rows, left=2)
-    if not is_synced:
-        sys.stdout.write(
-            f"{_SYNC_KEY}=false: translated offsets are not committed on {view.target}; mm2 failover commits them.\n"
-        )
-    sys.stdout.write("\n")
+    table(out, tuple(header), rows, left=2)
 
 
 def _has_checkpoint(flow: ConfiguredFlow, group: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mm2.cli.client import client_props
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, answering, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, add_config, answering, table
+from mm2.cli.output import add_output, write_document
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
@@ -89,14 +89,14 @@ def add(verbs: Any) -> None:
             ("heartbeats on B may be ten seconds old", "mm2 heartbeats mm2.properties B --max-age 10"),
         ),
     )
-    parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
+    add_config(parser)
     parser.add_argument(
         "clusters", metavar="CLUSTER", nargs="*", help="the cluster to read from (default: all clusters)"
     )
     parser.add_argument(
         "--max-age", metavar="SECONDS", type=seconds, default=60.0, help="older ones are not fresh (default: 60)"
     )
-    parser.add_argument("--json", action="store_true", help="for programs rather than people")
+    add_output(parser)
     parser.set_defaults(run=run)
 
 
@@ -128,7 +128,7 @@ def run(options: Any) -> int:
             row["verdict"] = _UNPROVEN
     errors = {alias: str(failure) for alias, failure in results.items() if isinstance(failure, KafkaFailure)}
     if options.json:
-        sys.stdout.write(json.dumps({"clusters": answers, "troubles": errors}, indent=2) + "\n")
+        write_document(options, {"clusters": answers, "troubles": errors}, ascii_only=True)
     else:
         cells = [_cells(alias, row) for alias, rows in answers.items() for row in rows]
         table(sys.stdout, ("CLUSTER", "TOPIC", "FLOW", "HOPS", "AGE", "VERDICT"), cells, left=3)

@@ -19,7 +19,8 @@ from mm2.cli.flow import (
     records_at_risk,
     table,
 )
-from mm2.cli.status import add_timeout, look, print_json
+from mm2.cli.output import is_wide, write_document
+from mm2.cli.status import add_timeout, look
 from mm2.cli.verbs import examples
 from mm2.observer.views import FlowView, PartitionView
 
@@ -73,7 +74,7 @@ def add(verbs: Any) -> None:
             ("in a script: is any lag more than a minute?", "mm2 lag mm2.properties --threshold 1m"),
         ),
     )
-    add_file(parser, flow="?")
+    add_file(parser, flow="?", wide=True)
     parser.add_argument(
         "--top",
         metavar="N",
@@ -113,7 +114,7 @@ def run(options: Any) -> int:
             }
             for flow in snapshot.flows
         ]
-        print_json({"at_ms": snapshot.at_ms, "flows": flows})
+        write_document(options, {"at_ms": snapshot.at_ms, "flows": flows})
     else:
         for flow in snapshot.flows:
             _write(
@@ -122,6 +123,7 @@ def run(options: Any) -> int:
                 options.top,
                 over[flow.name] if threshold is not None else None,
                 options.threshold,
+                wide=is_wide(options),
             )
     for flow in snapshot.flows:
         for error in filter(None, (flow.source_error, flow.target_error)):
@@ -161,7 +163,13 @@ def _json(one: PartitionView) -> dict[str, Any]:
 
 
 def _write(
-    flow: FlowView, partitions: Sequence[PartitionView], top: int, over: Sequence[PartitionView] | None, threshold: str
+    flow: FlowView,
+    partitions: Sequence[PartitionView],
+    top: int,
+    over: Sequence[PartitionView] | None,
+    threshold: str,
+    *,
+    wide: bool = False,
 ) -> None:
     shown = _first(partitions, top)
     if shown:
@@ -171,17 +179,19 @@ def _write(
                 number(one.lag_records),
                 number(one.lag_bytes),
                 "-" if one.lag_seconds is None else f"{one.lag_seconds:,.1f}",
+                *((number(one.position), number(one.source_end), one.remote_topic or "-") if wide else ()),
                 str(one.state),
             )
             for one in shown
         ]
-        table(sys.stdout, ("PARTITION", "RECORDS", "BYTES", "SECONDS", "STATE"), rows)
+        more = ("POSITION", "SOURCE END", "REMOTE TOPIC") if wide else ()
+        table(sys.stdout, ("PARTITION", "RECORDS", "BYTES", "SECONDS", *more, "STATE"), rows)
     left = len(partitions) - len(shown)
-    more = f" ({number(left)} more: --top 0)" if left else ""
+    rest = f" ({number(left)} more: --top 0)" if left else ""
     risk = flow.risk
     seconds = "-" if risk.seconds is None else f"{risk.seconds:,.1f}"
     over_threshold = "" if over is None else f", {number(len(over))} over {threshold}"
-    count = f"{number(len(partitions))} partition{'' if len(partitions) == 1 else 's'}{more}"
+    count = f"{number(len(partitions))} partition{'' if len(partitions) == 1 else 's'}{rest}"
     sys.stdout.write(
         f"{flow.name}: {count}, {records_at_risk(risk)} records, {number(risk.bytes)} bytes, {seconds} seconds behind{over_threshold}\n"
     )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx
 
-from mm2.cli.flow import EXIT_WELL, CommandError
+from mm2.cli.flow import EXIT_WELL, FILE_VARIABLE, CommandError
 from mm2.cli.rest import tls_of
 from mm2.cli.verbs import examples
 from mm2.connect.rest.local_processes import Process, folder_path, processes, token_of
@@ -52,12 +52,13 @@ def add(verbs: Any) -> None:
 
 
 def _add_process(parser: Any) -> None:
+    parser.takes_file = True
     parser.add_argument(
         "config",
         metavar="FILE",
         type=Path,
         nargs="?",
-        help="the properties file of the process (default: the only process)",
+        help=f"the properties file of the process (default: that in {FILE_VARIABLE}, else the only process)",
     )
     parser.add_argument("--pid", metavar="N", type=int, help="the process id, if several processes run with the file")
 

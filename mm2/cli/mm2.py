@@ -34,6 +34,7 @@ from mm2.cli import (
     sandbox,
     status,
     throttle,
+    topics,
     verify,
     version,
 )
@@ -52,7 +53,7 @@ def parser() -> Any:
     made = VerbParser(
         prog="mm2",
         description="Shows and controls replication flows. Exit codes, unless a verb documents others: 0 healthy, 1 not "
-        "healthy, 2 the command failed.",
+        "healthy, 2 the command failed. The environment variable MM2_FILE has the default of the properties file.",
     )
     made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = made.add_subparsers(metavar="VERB", required=True)
@@ -77,6 +78,7 @@ def parser() -> Any:
         sandbox,
         status,
         throttle,
+        topics,
         verify,
         version,
     ):
@@ -99,7 +101,7 @@ def _run(options: Any) -> int:
         code = int(options.run(options))
         sys.stdout.flush()
     except (CommandError, ConfigException, ConnectError, KafkaFailure) as error:
-        sys.stderr.write(f"mm2: {hide_known(str(error))}\n")
+        sys.stderr.write(f"mm2: {hide_known(str(error))}{_file_of(options, str(error))}\n")
         return EXIT_TROUBLE
     except BrokenPipeError:
         # The reader of the pipe has closed it, as head does. The rest of the buffer cannot be flushed at exit either.
@@ -109,6 +111,12 @@ def _run(options: Any) -> int:
         sys.stderr.write("mm2: interrupted\n")
         return EXIT_INTERRUPTED
     return code
+
+
+def _file_of(options: Any, message: str) -> str:
+    """Where the file's name in a message comes from, if it was not on the command line."""
+    variable = getattr(options, "file_variable", None)
+    return f" ({options.config} is the value of {variable}.)" if variable and str(options.config) in message else ""
 
 
 if __name__ == "__main__":

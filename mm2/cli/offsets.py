@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, answering, number, pair_of, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_config, answering, number, pair_of, table
+from mm2.cli.output import add_output, write_document
 from mm2.cli.verbs import examples
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
@@ -167,7 +168,7 @@ def _add_adopt(actions: Any) -> None:
             ),
         ),
     )
-    adopting.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
+    add_config(adopting)
     adopting.add_argument("flow", metavar="'A->B'", help="the flow, in quotes because shells treat > as a redirection")
     adopting.add_argument(
         "--from-topic", metavar="T", help="their offsets topic (default: mirrormaker2-cluster-offsets)"
@@ -177,14 +178,12 @@ def _add_adopt(actions: Any) -> None:
         "--from-connector", metavar="NAME", help="the source connector (default: A->B.MirrorSourceConnector)"
     )
     adopting.add_argument("--dry-run", action="store_true", help="show the positions, and write nothing")
-    adopting.add_argument("--json", action="store_true", help="for programs rather than people")
+    add_output(adopting)
     adopting.set_defaults(run=run_adopt)
 
 
 def _add_choice(parser: Any) -> None:
-    parser.add_argument(
-        "config", metavar="FILE", type=Path, help="properties file of a Connect worker, or MirrorMaker's"
-    )
+    add_config(parser, metavar="FILE", text="properties file of a Connect worker, or MirrorMaker's")
     parser.add_argument("flow", metavar="'A->B'", nargs="?", help="the flow, where FILE is MirrorMaker's")
     parser.add_argument("--topic", metavar="T", help="another offsets topic (offsets.storage.topic of a connector)")
     parser.add_argument(
@@ -200,7 +199,7 @@ def _add_choice(parser: Any) -> None:
     parser.add_argument(
         "--older-than", metavar="AGE", help="only keys last written before this age or time: 30d, 12h, 2026-01-31"
     )
-    parser.add_argument("--json", action="store_true", help="for programs rather than people")
+    add_output(parser)
 
 
 def run_list(options: Any) -> int:
@@ -213,7 +212,7 @@ def run_list(options: Any) -> int:
     if not (options.connector or options.where or options.older_than):
         chosen = kept  # including entries that are not Connect's
     if options.json:
-        _print_json({"topic": place.topic, "offsets": [_json(one, configured) for one in chosen]})
+        write_document(options, {"topic": place.topic, "offsets": [_json(one, configured) for one in chosen]})
         return EXIT_WELL
     _write(sys.stdout, chosen, configured)
     sys.stdout.write(f"{number(len(chosen))} of {number(len(kept))} keys of topic {place.topic}\n")
@@ -240,7 +239,7 @@ def run_delete(options: Any) -> int:
     done = "would be removed" if options.dry_run else "removed"
     if options.json:
         rows = {name: [_json(one, configured) for one in some] for name, some in (("removed", gone), ("kept", spared))}
-        _print_json({"topic": place.topic, "dry_run": options.dry_run, **rows})
+        write_document(options, {"topic": place.topic, "dry_run": options.dry_run, **rows})
     else:
         _write(sys.stdout, gone, configured)
         proof = "" if options.dry_run or not gone else ", which was checked by reading the topic again"
@@ -278,7 +277,7 @@ def run_adopt(options: Any) -> int:
             for tp, offset, is_new in rows
         ]
         document = {"flow": str(pair), "topic": adoption.topic, "from": asdict(origin), "dry_run": options.dry_run}
-        _print_json({**document, "missing_topics": list(adoption.missing), "positions": positions})
+        write_document(options, {**document, "missing_topics": list(adoption.missing), "positions": positions})
         return EXIT_WELL
     cells = [(str(tp), number(offset), "" if is_new else "there already") for tp, offset, is_new in rows]
     table(sys.stdout, ("PARTITION", "LAST COPIED", ""), cells)
@@ -315,10 +314,6 @@ def _json(one: KeptOffset, configured: Mapping[str, TargetState]) -> dict[str, A
         "written_ms": one.written_ms,
         "log": {"partition": one.log_partition, "offset": one.log_offset},
     }
-
-
-def _print_json(document: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def _write(out: TextIO, kept: Sequence[KeptOffset], configured: Mapping[str, TargetState]) -> None:

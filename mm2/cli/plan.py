@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, add_file, number, pair_of, table
-from mm2.cli.status import print_json
+from mm2.cli.output import write_document
 from mm2.cli.terminal import visible_line
 from mm2.cli.verbs import examples
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -15,7 +15,7 @@ from mm2.config.properties import load_properties
 from mm2.config.provider_values import hide_known
 from mm2.config.unread import unread_message
 from mm2.mirror.maker import connect_plugins, plugin_limits, plugin_props
-from mm2.mirror.plans import FlowPlan, plan_flow
+from mm2.mirror.plans import FlowPlan, check_flows, plan_flow
 from mm2.mirror.preview import Preview, Step, preview
 from mm2.mirror.required_acls import AclState, AclStatus
 
@@ -58,12 +58,16 @@ def run(options: Any) -> int:
     plugins = connect_plugins(plugin_props(config, None))
     plugins.limit(plugin_limits(config))
     plans: dict[Any, FlowPlan] = {pair: plan_flow(config, pair, plugins) for pair in pairs}
+    check_flows(plans)
     found = [preview(pair, plan) for pair, plan in plans.items()]
     unread = config.unread_keys()
     ineffective = config.ineffective_keys({pair.target for pair in pairs})
     if options.json:
         keys = [{"key": key, "nearest": nearest} for key, nearest in unread]
-        print_json({"flows": [_json(one) for one in found], "unread": keys, "ineffective": list(map(str, ineffective))})
+        write_document(
+            options,
+            {"flows": [_json(one) for one in found], "unread": keys, "ineffective": list(map(str, ineffective))},
+        )
     else:
         for index, one in enumerate(found):
             sys.stdout.write("\n" if index else "")
@@ -157,7 +161,7 @@ def _names(names: Sequence[str]) -> str:
 
 def _summary(one: Preview) -> str:
     fails = sum(bool(step.error) for step in one.steps)
-    missing = sum(bool(right.missing) for right in one.rights)
+    missing = sum(bool(right.missing and not right.need.instead) for right in one.rights)
     unknown = sum(right.allowed is AclState.UNKNOWN for right in one.rights)
     parts = [f"{number(len(one.steps))} step{'' if len(one.steps) == 1 else 's'}"]
     parts += [f"{number(fails)} of them would fail"] if fails else []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import asdict
 from typing import Any
 
 from mm2.cli.flow import EXIT_WELL, table
+from mm2.cli.output import add_output, write_document
 from mm2.cli.verbs import examples
 from mm2.connect.rest.local_processes import processes
 
@@ -26,7 +26,7 @@ def add(verbs: Any) -> None:
             ("the first address", "mm2 processes --json | jq -r '.processes[0].url'"),
         ),
     )
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_output(parser)
     parser.set_defaults(run=run)
 
 
@@ -34,7 +34,7 @@ def run(options: Any) -> int:
     """Run the command; returns the exit code."""
     found = processes()
     if options.json:
-        sys.stdout.write(json.dumps({"processes": [asdict(process) for process in found]}, indent=2) + "\n")
+        write_document(options, {"processes": [asdict(process) for process in found]}, ascii_only=True)
     elif found:
         rows = [
             (

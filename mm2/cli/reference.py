@@ -15,7 +15,11 @@ _HEAD: Final = """# Commands of mm2
 Generated from the argument parsers by `python -m mm2.cli.reference`; a test compares it. `mm2 VERB --help` shows the same. In a clone of
 the repository the command is `bin/mm2`.
 
-Quote flows, `'A->B'`, because shells treat `>` as a redirection. Verbs that print results have `--json` for the same data as JSON.
+Quote flows, `'A->B'`, because shells treat `>` as a redirection. Verbs that print results have `--output json` (or `--json`)
+and `--output yaml` for the same data as a document, and some have `--output wide` for tables with more columns.
+
+The environment variable `MM2_FILE` has the default of the properties file: `export MM2_FILE=/etc/mm2.properties`, then `mm2 status 'A->B'`.
+While it is set, the first argument of a verb is the file only if its name ends with `.properties` or a file of that name exists.
 
 | exit code | default meaning |
 | --- | --- |

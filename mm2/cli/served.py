@@ -8,10 +8,17 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from mm2.config.rest_keys import CARDINALITY_KEY
+from mm2.kafka.records.record import Record
+from mm2.mirror.clients import MirrorClients
+from mm2.mirror.config_sync import ConfigDifference
 from mm2.mirror.flow_paths import Apps
+from mm2.mirror.ledgers import write_to_ledger
 from mm2.mirror.maker import MirrorMaker
 from mm2.observer.flow import WatchedFlow
+from mm2.observer.history import History
 from mm2.observer.observer import Observer
+from mm2.observer.recorder import Recorder
+from mm2.observer.topics import ConfigComparisons
 from mm2.observer.work import SOURCE_NAME
 
 
@@ -28,14 +35,22 @@ class Served:
             reloads=lambda: self.maker.reloads,
             listeners=lambda: self.maker.listeners,
         )
+        self.history = History()
+        self._configs = ConfigComparisons()
+        self._recorder = Recorder(self.history, self._flows, lambda: self.maker.engine, self.observer.newest)
 
     @property
     def apps(self) -> Apps:
         """The applications by first path segment."""
         return {"metrics": self._metrics, "overview": self._overview, "ui": self._dashboard}
 
+    def start(self) -> None:
+        """Start to record the history."""
+        self._recorder.start()
+
     def stop(self) -> None:
-        """Stop observing."""
+        """Stop recording and observing."""
+        self._recorder.stop()
         self.observer.stop()
 
     def _flows(self) -> Sequence[WatchedFlow]:
@@ -72,10 +87,30 @@ class Served:
     def _overview(self, _rest: ASGIApp) -> ASGIApp:
         from mm2.observer.resources import overview_app  # noqa: PLC0415
 
-        return overview_app(self.observer)
+        return overview_app(self.observer, self._write)
+
+    def _write(self, flow: str, records: Sequence[Record]) -> None:
+        """Raises KafkaFailure."""
+        found = self._watched(flow)
+        if found is not None:
+            write_to_ledger(MirrorClients(found.props), records)
+
+    def _watched(self, flow: str) -> WatchedFlow | None:
+        return next((one for one in self._flows() if str(one.pair) == flow), None)
 
     def _dashboard(self, rest: ASGIApp) -> ASGIApp:
         from mm2.ui.dashboard import Dashboard  # noqa: PLC0415
         from mm2.ui.source import PageData, Settings  # noqa: PLC0415
 
-        return Dashboard(PageData(self.observer.snapshot, lambda: Settings.of(self.maker.config, self._file)), rest)
+        data = PageData(
+            self.observer.snapshot,
+            lambda: Settings.of(self.maker.config, self._file),
+            self.history,
+            self._differences,
+        )
+        return Dashboard(data, rest)
+
+    def _differences(self, flow: str, topic: str, remote_topic: str) -> Sequence[ConfigDifference]:
+        """Raises KafkaFailure."""
+        found = self._watched(flow)
+        return () if found is None else self._configs.of(found, topic, remote_topic)

@@ -12,13 +12,25 @@ import structlog
 log = structlog.get_logger(__name__)
 
 
-def stop_at_signals() -> threading.Event:
+class StopRequest(threading.Event):
+    """Set by a signal; ``signal`` is its number, 0 before."""
+
+    signal = 0
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a program that the signal has interrupted, as shells expect it."""
+        return 128 + self.signal
+
+
+def stop_at_signals() -> StopRequest:
     """An event that SIGTERM and Ctrl-C set; a second signal ends the process at once (128 + its number)."""
-    stopping = threading.Event()
+    stopping = StopRequest()
 
     def stop(number: int, _frame: FrameType | None) -> None:
         if stopping.is_set():
             os._exit(128 + number)
+        stopping.signal = number
         stopping.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

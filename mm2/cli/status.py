@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import re
 import signal
 import sys
@@ -32,6 +31,7 @@ from mm2.cli.flow import (
     records_at_risk,
     table,
 )
+from mm2.cli.output import is_wide, write_document
 from mm2.cli.terminal import visible, with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -71,7 +71,7 @@ def add(verbs: Any) -> None:
             ("for a script", "mm2 status mm2.properties --json | jq '.flows[] | {name, state, risk, losses}'"),
         ),
     )
-    add_file(parser, flow="?")
+    add_file(parser, flow="?", wide=True)
     parser.add_argument(
         "--watch",
         metavar="SECONDS",
@@ -140,16 +140,11 @@ def document(snapshot: Snapshot) -> dict[str, Any]:
     return data
 
 
-def print_json(data: object, out: TextIO | None = None) -> None:
-    """Print a value as JSON; sets become sorted lists."""
-    (out or sys.stdout).write(json.dumps(data, indent=2, ensure_ascii=False, default=sorted) + "\n")
-
-
 def _show(snapshot: Snapshot, options: Any, out: TextIO) -> int:
     if options.json:
-        print_json(document(snapshot), out)
+        write_document(options, document(snapshot), out, is_one_of_many=options.watch is not None)
     else:
-        write_flows(out, snapshot.flows, partitions=_shows_partitions(options), by_topic=options.topic is None)
+        _write_flows(out, snapshot, options)
     return exit_code(snapshot)
 
 
@@ -175,24 +170,28 @@ def _watch(ask: Callable[[], Snapshot], options: Any) -> int:
         return code
 
 
-def _shows_partitions(options: Any) -> bool:
-    return options.flow is not None or options.topic is not None
-
-
 def _coloured(snapshot: Snapshot, options: Any) -> Text:
     out = io.StringIO()
     out.write(f"{_time(snapshot.at_ms)}\n")
-    write_flows(out, snapshot.flows, partitions=_shows_partitions(options), by_topic=options.topic is None)
+    _write_flows(out, snapshot, options)
     text = Text(visible(out.getvalue()), no_wrap=True, overflow="ellipsis")
     for style, words in _COLOURS.items():
         text.highlight_regex(rf"\b({'|'.join(words)})\b", style)
     return text
 
 
-def write_flows(out: TextIO, flows: Sequence[FlowView], *, partitions: bool, by_topic: bool = True) -> None:
+def _write_flows(out: TextIO, snapshot: Snapshot, options: Any) -> None:
+    wide = is_wide(options)
+    partitions = options.flow is not None or options.topic is not None or wide
+    write_flows(out, snapshot.flows, partitions=partitions, by_topic=options.topic is None and not wide, wide=wide)
+
+
+def write_flows(
+    out: TextIO, flows: Sequence[FlowView], *, partitions: bool, by_topic: bool = True, wide: bool = False
+) -> None:
     """Print the sentences first, then the figures.
 
-    ``by_topic``: many partitions are shown as one line for each topic.
+    ``by_topic``: many partitions are shown as one line for each topic. ``wide`` adds columns.
     """
     out.writelines(f"{flow.name}  {flow.state}  {flow.sentence}\n" for flow in flows)
     out.write("\n")
@@ -202,7 +201,10 @@ def write_flows(out: TextIO, flows: Sequence[FlowView], *, partitions: bool, by_
         is_collapsed = by_topic and len(flow.partitions) > COLLAPSED_ABOVE
         if partitions and flow.partitions:
             out.write("\n")
-            (_write_topics if is_collapsed else _write_partitions)(out, flow.partitions)
+            if is_collapsed:
+                _write_topics(out, flow.partitions)
+            else:
+                write_partitions(out, flow.partitions, wide=wide)
         messages = _messages(flow)
         shown = messages[:COLLAPSED_ABOVE] if is_collapsed else messages
         out.writelines(shown)
@@ -242,8 +244,10 @@ def _flow_row(flow: FlowView) -> tuple[str, ...]:
     )
 
 
-def _write_partitions(out: TextIO, partitions: Sequence[PartitionView]) -> None:
-    header = ("PARTITION", "POSITION", "SOURCE END", "LAG", "SECONDS", "TARGET OFFSET", "VERIFIED", "BYTES/S", "STATE")
+def write_partitions(out: TextIO, partitions: Sequence[PartitionView], *, wide: bool = False) -> None:
+    """Print one line for each partition; ``wide`` adds the remote topic, the task, and what was lost or is not ours."""
+    header = ["PARTITION", "POSITION", "SOURCE END", "LAG", "SECONDS", "TARGET OFFSET", "VERIFIED", "BYTES/S"]
+    header += ["LAG BYTES", "LOST", "FOREIGN", "TASK", "REMOTE TOPIC", "STATE"] if wide else ["STATE"]
     rows = [
         (
             f"{one.topic}-{one.partition}",
@@ -254,11 +258,17 @@ def _write_partitions(out: TextIO, partitions: Sequence[PartitionView]) -> None:
             number(one.target_offset),
             number(one.verified_offset),
             _whole(one.bytes_per_s),
+            *(_more(one) if wide else ()),
             str(one.state),
         )
         for one in partitions
     ]
-    table(out, header, rows)
+    table(out, tuple(header), rows)
+
+
+def _more(one: PartitionView) -> tuple[str, ...]:
+    counts = (one.lag_bytes, one.lost_ranges, one.foreign_records, one.task)
+    return (*map(number, counts), one.remote_topic or "-")
 
 
 def _write_topics(out: TextIO, partitions: Sequence[PartitionView]) -> None:

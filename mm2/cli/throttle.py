@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from typing import Any, Final
 
 from mm2.cli.flow import EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number
+from mm2.cli.output import write_document
 from mm2.cli.verbs import examples
-from mm2.copy.ledger import ledger_topic, throttle_record
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.producer import Producer
-from mm2.mirror.clients import ClientKind, MirrorClients, Side
+from mm2.copy.ledger import throttle_record
+from mm2.kafka.errors import KafkaFailure
+from mm2.mirror.clients import MirrorClients, Side
+from mm2.mirror.discovery import vanished
+from mm2.mirror.ledgers import write_to_ledger
 
 _SIZE: Final = re.compile(r"(\d+)\s*(|k|m|g)b?", re.IGNORECASE)
 _FACTOR: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-_WRITE_S: Final = 30.0
 
 
 def bytes_per_sec(text: str) -> int:
@@ -60,20 +60,20 @@ def run(options: Any) -> int:
     limit = None if options.limit is None else bytes_per_sec(options.limit)
     flow = ConfiguredFlow.of(options.config, options.flow)
     ledger = flow.ledger()
+    is_known = options.topic in {"", *ledger.throttles()} or any(
+        tp.topic == options.topic for tp in ledger.partitions()
+    )
+    if not is_known and not _exists(flow, options.topic):
+        raise CommandError(
+            f"Cluster {flow.pair.source} has no topic {options.topic}, and the ledger of {flow.pair} does not contain it."
+        )
     if limit is not None or options.reset:
         record = throttle_record(options.topic, limit)
-        settings = MirrorClients(flow.props).settings(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
-        cluster = Cluster(settings, name=flow.pair.target)
-        try:
-            Producer(cluster).send(ledger_topic(flow.pair.source), [record], 0, timeout_s=_WRITE_S)
-        finally:
-            cluster.close()
+        write_to_ledger(MirrorClients(flow.props), [record])
         ledger.apply(record.key, record.value)
-        if options.topic and not any(tp.topic == options.topic for tp in ledger.partitions()):
-            sys.stderr.write(f"mm2: {flow.pair} has copied no record of {options.topic} so far\n")
     limits = ledger.throttles()
     if options.json:
-        sys.stdout.write(json.dumps({"flow": str(flow.pair), "bytes.per.sec": limits}, indent=2) + "\n")
+        write_document(options, {"flow": str(flow.pair), "bytes.per.sec": limits}, ascii_only=True)
         return EXIT_WELL
     for topic, limit in sorted(limits.items()):
         shown = "no limit" if not limit else f"{number(limit)} bytes/s"
@@ -81,3 +81,12 @@ def run(options: Any) -> int:
     if not limits:
         sys.stdout.write(f"{flow.pair}: as in the properties file\n")
     return EXIT_WELL
+
+
+def _exists(flow: ConfiguredFlow, topic: str) -> bool:
+    """Whether the source has the topic, which may not be copied yet. Raises KafkaFailure."""
+    with flow.cluster(Side.SOURCE) as admin:
+        found = admin.describe_topics([topic])[topic]
+    if isinstance(found, KafkaFailure) and not vanished(found):
+        raise found
+    return not isinstance(found, KafkaFailure)

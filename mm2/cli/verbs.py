@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
+import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import configargparse
 
-from mm2.cli.flow import EXIT_TROUBLE
+from mm2.cli.flow import EXIT_TROUBLE, FILE_VARIABLE
 
 _EXAMPLES: Final = "examples:"
+_SUFFIX: Final = ".properties"
 
 
 class _Help(argparse.HelpFormatter):
@@ -24,11 +28,74 @@ class _Help(argparse.HelpFormatter):
         return super()._fill_text(text, width, indent)
 
 
+class _Unparsable(Exception):
+    """The options are wrong; the verb's parser reports how."""
+
+
+class _OptionsOnly(argparse.ArgumentParser):
+    """A parser without arguments, which separates the options of a command line from the others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _Unparsable(message)
+
+
+class _Word(str):
+    """A word of a command line."""
+
+    __slots__ = ()
+
+
 class VerbParser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
     """A wrong command line prints the usage and one sentence, with exit code 2."""
 
+    #: Whether the first argument is a properties file, whose default is in `FILE_VARIABLE`.
+    takes_file = False
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"formatter_class": _Help, **options})
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None, **more: Any) -> Any:
+        """As argparse. Options may be between the arguments, and the file may be omitted if `FILE_VARIABLE` has one."""
+        given = sys.argv[1:] if args is None else list(args)
+        variable = None
+        if self.takes_file and not {"-h", "--help", "--"} & set(given):
+            arguments, options = self._separated(given)
+            default = os.environ.get(FILE_VARIABLE, "")
+            if default and self._omits_file(arguments):
+                variable = FILE_VARIABLE
+                if not Path(default).is_file():
+                    self.error(f"the environment variable {variable} is {default!r}, and there is no such file")
+                arguments = [default, *arguments]
+            # Before the options: argparse fills an optional argument with nothing if an option precedes it.
+            given = [*arguments, *options]
+        found, rest = super().parse_known_args(given, namespace, **more)
+        if self.takes_file:
+            found.file_variable = variable
+        return found, rest
+
+    def _separated(self, given: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The arguments, and the options with their values."""
+        parser = _OptionsOnly(add_help=False)
+        for action in self._actions:
+            if action.option_strings and not isinstance(action, argparse._HelpAction):  # noqa: SLF001
+                parser._add_action(action)  # noqa: SLF001 - argparse has no public API for this
+        words = [_Word(one) for one in given]  # objects of their own, since values of options may be equal to arguments
+        try:
+            _, others = parser.parse_known_args(words)
+        except _Unparsable:
+            return [], list(given)
+        arguments = {id(one) for one in others if not one.startswith("-")}
+        return (
+            [str(one) for one in words if id(one) in arguments],
+            [str(one) for one in words if id(one) not in arguments],
+        )
+
+    def _omits_file(self, arguments: Sequence[str]) -> bool:
+        """Whether the first argument is not a file: it has not the suffix of properties files, and there is no such file."""
+        if not arguments:
+            return True
+        is_only_one = len(self._get_positional_actions()) == 1
+        return not (is_only_one or arguments[0].endswith(_SUFFIX) or Path(arguments[0]).is_file())
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse, with the closest choice. Raises ArgumentError."""

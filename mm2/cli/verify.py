@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number, table
-from mm2.cli.signals import stop_at_signals
+from mm2.cli.output import write_document
+from mm2.cli.signals import StopRequest, stop_at_signals
 from mm2.cli.terminal import with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
@@ -52,7 +52,8 @@ def add(verbs: Any) -> None:
         description="Compares source and target of a flow: every record must be on the target once, in order, with its key, "
         "value, headers and timestamp, as the flow's transformations and converters make it of the source's record. "
         "Other differences are explained by the flow's ledger, compaction or retention, or reported. Reads only what was copied before it started, so the flow may be running. "
-        "Exit code: 0 equal, 1 they differ, 2 some of it could not be compared.",
+        "Exit code: 0 equal, 1 they differ, 2 some of it could not be compared, 130 interrupted by Ctrl-C. With --continuous, "
+        "Ctrl-C is the usual end, and the exit code is 0 or 1.",
         epilog=examples(
             ("everything", "mm2 verify mm2.properties 'A->B'"),
             ("one topic of last night", "mm2 verify mm2.properties 'A->B' --topic orders --from 2026-11-21T20:00Z"),
@@ -131,16 +132,26 @@ def run(options: Any) -> int:
         if options.continuous:
             return _go_on(options, verification, asked, stopping)
         report = verification.run(asked, _progress(options))
+        if stopping.is_set():
+            return _interrupted(stopping)
         _publish(options, report)
         if options.record:
             verification.store_verified(report)
         return _CODES[report.verdict]
     except SparkUnavailable as error:
+        if stopping.is_set():
+            return _interrupted(stopping)
         raise CommandError(f"{error}.") from error
     except NotInFlow as error:
         raise CommandError(str(error)) from error
     finally:
         verifier.stop()
+
+
+def _interrupted(stopping: StopRequest) -> int:
+    """Report that nothing was compared completely; returns the exit code."""
+    sys.stderr.write("mm2: interrupted\n")
+    return stopping.exit_code
 
 
 def changes_of(flow: ConfiguredFlow, config: MirrorMakerConfig) -> ChangesSpec | None:
@@ -198,7 +209,7 @@ def _time(option: str, text: str | None) -> int | None:
     return found
 
 
-def _go_on(options: Any, verification: Verification, asked: VerifyRequest, stopping: Any) -> int:
+def _go_on(options: Any, verification: Verification, asked: VerifyRequest, stopping: StopRequest) -> int:
     """Compare newly copied records repeatedly; returns the worst result."""
     worst, quiet = EXIT_WELL, ""
     while True:
@@ -229,7 +240,7 @@ def _publish(options: Any, report: VerifyReport, *, brief: bool = False) -> None
         except OSError as error:
             raise CommandError(f"--html {options.html}: {error.strerror}.") from error
     if options.json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=None if brief else 2, ensure_ascii=False) + "\n")
+        write_document(options, report.to_json(), indent=None if brief else 2, is_one_of_many=brief)
     else:
         _write(sys.stdout, report, brief=brief)
     sys.stdout.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import sys
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 from mm2 import __version__
 from mm2.cli.flow import EXIT_WELL
+from mm2.cli.output import add_output, write_document
 from mm2.cli.verbs import examples
 from mm2.connect.rest.worker_resources import KAFKA_VERSION
 
@@ -44,7 +44,7 @@ def add(verbs: Any) -> None:
         " dependencies, for error reports. Exit code: 0.",
         epilog=examples(("for an error report", "mm2 version"), ("for a script", "mm2 version --json | jq -r .mm2")),
     )
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_output(parser)
     parser.set_defaults(run=run)
 
 
@@ -52,7 +52,7 @@ def run(options: Any) -> int:
     """Run the command; returns the exit code."""
     shown = versions()
     if options.json:
-        sys.stdout.write(json.dumps(shown, indent=2) + "\n")
+        write_document(options, shown, ascii_only=True)
         return EXIT_WELL
     sys.stdout.write(
         f"mm2 {shown['mm2']}, compatible with Kafka {shown['kafka']}; Spark {shown['spark'] or 'missing'}, "

@@ -18,6 +18,9 @@ BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 STAGES: Final = ("fetch", "produce", "visible")
 
 PASSTHROUGH: Final = "passthrough"
+#: Means by which target offsets without a record are taken up.
+MARKERS: Final = "markers"
+TRANSACTIONS: Final = "transactions"
 _RATE_OVER_S: Final = 10.0
 
 
@@ -89,11 +92,13 @@ class Tally:
     """``paths`` counts the source's record batches: `PASSTHROUGH`, or the reason why they were re-encoded.
 
     ``latency`` counts acknowledged batches by stage. Batches of a backlog are left out, because their age is
-    unrelated to the latency of copying (see `mm2.copy.executor.cursor.Cursor.take`).
+    unrelated to the latency of copying (see `mm2.copy.executor.cursor.Cursor.take`). ``filled`` counts target offsets that
+    were taken up for source offsets without a record, by means: `MARKERS` or `TRANSACTIONS`.
     """
 
     paths: dict[str, int] = field(default_factory=dict)
     latency: dict[str, Histogram] = field(default_factory=lambda: {stage: Histogram() for stage in STAGES})
+    filled: dict[str, int] = field(default_factory=dict)
     _stages: tuple[Histogram, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -102,6 +107,10 @@ class Tally:
     def count(self, path: str, batches: int = 1) -> None:
         """Count batches under a path."""
         self.paths[path] = self.paths.get(path, 0) + batches
+
+    def fill(self, means: str, offsets: int) -> None:
+        """Count target offsets that were filled."""
+        self.filled[means] = self.filled.get(means, 0) + offsets
 
     def acked(self, newest_s: float, fetched_s: float, now_s: float) -> None:
         """Count a batch that the target has acknowledged. All times are in seconds of one clock: when its newest
@@ -125,6 +134,8 @@ class Tally:
         """Add the counts of another tally."""
         for path, batches in other.paths.items():
             self.count(path, batches)
+        for means, offsets in other.filled.items():
+            self.fill(means, offsets)
         for stage, histogram in other.latency.items():
             self.latency[stage].merge(histogram)
 
@@ -135,8 +146,9 @@ class Tally:
         return made
 
     def to_json(self) -> dict[str, Any]:
-        """``{"paths": {path: batches}, "latency": {stage: [counts, sum_s]}}``."""
-        return {"paths": self.paths, "latency": {stage: one.to_json() for stage, one in self.latency.items()}}
+        """``{"paths": {path: batches}, "latency": {stage: [counts, sum_s]}, "filled": {means: offsets}}``."""
+        latency = {stage: one.to_json() for stage, one in self.latency.items()}
+        return {"paths": self.paths, "latency": latency, "filled": self.filled}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | None) -> Self:
@@ -145,6 +157,8 @@ class Tally:
         found = data or {}
         for path, batches in found.get("paths", {}).items():
             made.paths[str(path)] = int(batches)
+        for means, offsets in found.get("filled", {}).items():
+            made.filled[str(means)] = int(offsets)
         for stage, (counts, sum_s) in found.get("latency", {}).items():
             if stage in made.latency and len(counts) == len(BOUNDS_S) + 1:
                 made.latency[stage].merge(Histogram([int(count) for count in counts], float(sum_s)))

@@ -61,7 +61,8 @@ class TransactionCoordinatorClient:
 
     Calls block and are retried for up to ``patience_s`` seconds after a retriable error: the coordinator moved or is
     unreachable, a connection was lost, the previous transaction is still being completed (CONCURRENT_TRANSACTIONS).
-    ``stopping`` or closing the cluster ends the retries. All calls raise `ProducerFenced` once a newer producer uses the
+    ``stopping`` or closing the cluster ends the retries. ``is_empty``: for transactions without records, which need the
+    protocol before KIP-890, and of which no request is repeated that may have arrived. All calls raise `ProducerFenced` once a newer producer uses the
     id, otherwise BrokerFailure (TRANSACTIONAL_ID_AUTHORIZATION_FAILED) or ConnectFailure. One transaction at a time;
     thread-safe within that.
     """
@@ -73,11 +74,15 @@ class TransactionCoordinatorClient:
         *,
         patience_s: float = 60.0,
         stopping: threading.Event | None = None,
+        is_empty: bool = False,
+        concurrent: Backoff = _CONCURRENT,
     ) -> None:
         self.transactional_id = transactional_id
         self._cluster = cluster
         self._patience_s = patience_s
         self._stopping = stopping or threading.Event()
+        self._is_empty = is_empty
+        self._concurrent = concurrent
         self._implicit = False
         self._lock = threading.Lock()
         self._added: set[TopicPartition] = set()
@@ -104,7 +109,8 @@ class TransactionCoordinatorClient:
         )
 
         def attempt(node: int, timeout_s: float) -> ProducerIdentity:
-            self._implicit = self._transaction_version(node, timeout_s) >= _IMPLICIT_LEVEL
+            if not self._is_empty:
+                self._implicit = self._transaction_version(node, timeout_s) >= _IMPLICIT_LEVEL
             answer = self._cluster.send(node, request, timeout_s=timeout_s)
             self._check(answer.error_code)
             return ProducerIdentity(answer.producer_id, answer.producer_epoch)
@@ -205,8 +211,8 @@ class TransactionCoordinatorClient:
                 if code is None or code in COORDINATOR_MOVED:
                     self._cluster.invalidate_coordinator(self.transactional_id, "transaction")
                 concurrent = code == ErrorCode.CONCURRENT_TRANSACTIONS
-                wait_s = (_CONCURRENT if concurrent else backoff).delay_s(failures)
-                late = time.monotonic() + wait_s >= deadline
+                wait_s = (self._concurrent if concurrent else backoff).delay_s(failures)
+                late = time.monotonic() + wait_s >= deadline or (self._is_empty and code is None)
                 if not error.retriable or late or self._cluster.closed or self._stopping.wait(wait_s):
                     raise
         raise AssertionError("unreachable")

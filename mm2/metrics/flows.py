@@ -144,6 +144,13 @@ GAPS: Final = Metric(
     "Source offsets without a record on the target, by reason, since the ledger was created.",
     (*_FLOW, "reason"),
 )
+FILLED: Final = Metric(
+    "mm2_filled_offsets_total",
+    MetricType.COUNTER,
+    "Target offsets that this process has taken up for source offsets without a record (preserve.offsets), by means: markers, or "
+    "transactions without records.",
+    (*_FLOW, "means"),
+)
 LOST: Final = Metric(
     "mm2_lost_ranges_total", MetricType.COUNTER, "Ranges of source offsets that can never be copied.", _FLOW
 )
@@ -264,6 +271,7 @@ FLOW_METRICS: Final = (
     LATENCY,
     BATCHES,
     GAPS,
+    FILLED,
     LOST,
     FOREIGN,
     HEARTBEAT_AGE,

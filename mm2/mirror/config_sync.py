@@ -13,6 +13,20 @@ from mm2.kafka.structs import AlterOp, AlterOpType, ConfigEntry, ConfigSource
 from mm2.mirror.filters import ConfigPropertyFilter
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigDifference:
+    """A property with another value on the remote topic than on its source.
+
+    A value is None if the cluster does not know the property. ``is_synced``: the flow copies it, so the difference ends with
+    the next sync of configs.
+    """
+
+    name: str
+    source: str | None
+    target: str | None
+    is_synced: bool
+
+
 @dataclass(frozen=True)
 class ConfigSync:
     """The config sync rules of one flow."""
@@ -52,6 +66,24 @@ class ConfigSync:
             for entry in source.values()
             if entry.name not in target and self._copied(entry) and not self._left_to_target(entry)
         ]
+
+    def differences(
+        self, source: Mapping[str, ConfigEntry], target: Mapping[str, ConfigEntry], *, is_enabled: bool
+    ) -> list[ConfigDifference]:
+        """The properties whose values differ, by name. ``is_enabled``: the flow syncs configs.
+
+        Sensitive properties are left out, since brokers do not return their values.
+        """
+        synced = {one.name for one in self.changes(source, target)} if is_enabled else set()
+        found = []
+        for name in sorted(source.keys() | target.keys()):
+            here, there = source.get(name), target.get(name)
+            if any(entry is not None and entry.sensitive for entry in (here, there)):
+                continue
+            before, after = (None if entry is None else entry.value for entry in (here, there))
+            if before != after:
+                found.append(ConfigDifference(name, before, after, name in synced))
+        return found
 
     def _copied(self, entry: ConfigEntry) -> bool:
         return not (

@@ -42,6 +42,18 @@ class _Read:
     positions: Mapping[int, int]
 
 
+def write_to_ledger(clients: MirrorClients, records: Sequence[Record]) -> None:
+    """Append to the ledger of the flow; returns when the records are acknowledged. Raises KafkaFailure."""
+    if not records:
+        return
+    settings = clients.settings(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
+    cluster = Cluster(settings, name=clients.target_alias)
+    try:
+        Producer(cluster).send(ledger_topic(clients.source_alias), list(records), 0, timeout_s=_TIMEOUT_S)
+    finally:
+        cluster.close()
+
+
 class Ledgers:
     """The ledgers of a flow. Used by one thread; `stop` may be called by another and aborts a read in progress."""
 
@@ -141,14 +153,7 @@ class Ledgers:
 
     def write(self, records: Sequence[Record]) -> None:
         """Append to the flow's own ledger; returns when the records are acknowledged. Raises KafkaFailure."""
-        if not records:
-            return
-        settings = self._clients.settings(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
-        cluster = Cluster(settings, name=self._clients.target_alias)
-        try:
-            Producer(cluster).send(ledger_topic(self._clients.source_alias), list(records), 0, timeout_s=_TIMEOUT_S)
-        finally:
-            cluster.close()
+        write_to_ledger(self._clients, records)
 
     def stop(self) -> None:
         """Abort the read in progress and prevent further ones."""

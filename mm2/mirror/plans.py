@@ -13,7 +13,10 @@ from mm2.config.providers import ConfigTransformer
 from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter
 from mm2.connect.plugins import Plugins
 from mm2.mirror.connector import MirrorConnector
+from mm2.mirror.preserved_offsets import PreservedOffsets
 from mm2.mirror.record_changes import CONVERTER_KEYS, check_changes
+from mm2.mirror.shared_topics import FlowTopics, check_shared_topics, configured_names
+from mm2.mirror.source_connector import topic_selection
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,23 @@ def plan_flows(
     """The flows into ``targets`` (None: all), validated. Raises ConfigException."""
     pairs = chosen_pairs(config, targets)
     config.validate({pair.target for pair in pairs})
-    return {pair: plan_flow(config, pair, plugins) for pair in pairs}
+    plans = {pair: plan_flow(config, pair, plugins) for pair in pairs}
+    check_flows(plans)
+    return plans
+
+
+def check_flows(plans: Mapping[SourceAndTarget, FlowPlan]) -> None:
+    """Raises ConfigException for flows that exclude each other."""
+    name = _name(SOURCE_CONNECTOR)
+    copying = {pair: plan for pair, plan in plans.items() if plan.replicates}
+    preserved = {pair: PreservedOffsets.of(plan.resolved[name]) for pair, plan in copying.items()}
+    if any(one.pattern is not None for one in preserved.values()):
+        check_shared_topics(
+            FlowTopics(
+                pair, topic_selection(plan.resolved[name]), preserved[pair], configured_names(plan.connectors[name])
+            )
+            for pair, plan in copying.items()
+        )
 
 
 def chosen_pairs(config: MirrorMakerConfig, targets: Sequence[str] | None) -> list[SourceAndTarget]:

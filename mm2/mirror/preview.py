@@ -96,7 +96,11 @@ class Preview:
     @property
     def is_well(self) -> bool:
         """Whether no problem is known."""
-        return not (self.errors or any(step.error for step in self.steps) or any(one.missing for one in self.rights))
+        return not (
+            self.errors
+            or any(step.error for step in self.steps)
+            or any(one.missing and not one.need.instead for one in self.rights)
+        )
 
 
 def preview(pair: SourceAndTarget, plan: FlowPlan) -> Preview:
@@ -580,7 +584,8 @@ class _KnownAcls:
                 notes.append(note)
             elif not allowed:
                 missing.append(name)
-        return AclStatus(need, tuple(missing), tuple(unknown), next(iter(notes), ""))
+        note = need.instead if missing else next(iter(notes), "")
+        return AclStatus(need, tuple(missing), tuple(unknown), note)
 
     def _judge(self, need: RequiredAcl, name: str) -> tuple[bool | None, str]:
         """Whether the operation is allowed; None and the reason if this cannot be known."""

@@ -13,6 +13,7 @@ target   DESCRIBE, CREATE, WRITE, READ on remote topics                         
 target   ALTER on remote topics                                                 new partitions
 target   DESCRIBE_CONFIGS, ALTER_CONFIGS on remote topics                       configs (sync.topic.configs.enabled)
 target   CLUSTER_ACTION on the cluster; DELETE, ALTER_CONFIGS on remote topics  gaps (preserve.offsets)
+target   or WRITE on transactional ids                                          the same, more slowly
 target   DESCRIBE, ALTER on the cluster                                         ACLs
 target   DESCRIBE, CREATE, READ, WRITE on the internal topics and the ledger    workers, offsets, output of mm2 commands
 target   READ, DESCRIBE on the workers' group                                   assignment of connectors and tasks
@@ -30,10 +31,12 @@ from typing import Final
 
 from mm2.config.mirror_keys import PRESERVE_KEY
 from mm2.config.worker_keys import WorkerConfig
+from mm2.copy.executor.empty_transactions import ID_PREFIX
 from mm2.kafka.structs import AclOperation, ResourceType
 from mm2.mirror.clients import Side
 
 _TRUE: Final = "true"
+_SLOWER: Final = "gaps are filled with empty transactions, which is slower"
 
 
 class AclState(StrEnum):
@@ -48,7 +51,8 @@ class AclState(StrEnum):
 class RequiredAcl:
     """An operation on resources of one type, and what does not work without it.
 
-    ``names`` are topics, groups or ids; the name of the cluster is ``kafka-cluster``, as in ACLs.
+    ``names`` are topics, groups or ids; the name of the cluster is ``kafka-cluster``, as in ACLs. ``instead``: what is done
+    without it; "" where something does not work.
     """
 
     side: Side
@@ -56,6 +60,7 @@ class RequiredAcl:
     names: tuple[str, ...]
     operation: AclOperation
     purpose: str
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,13 @@ def required_acls(
             configs = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
             need(Side.TARGET, topic, names.remote_topics, configs, "sync.topic.configs.enabled")
         if _is_on(source, PRESERVE_KEY, "false"):
-            need(Side.TARGET, ResourceType.CLUSTER, cluster, (AclOperation.CLUSTER_ACTION,), PRESERVE_KEY)
+            found.append(
+                RequiredAcl(
+                    Side.TARGET, ResourceType.CLUSTER, cluster, AclOperation.CLUSTER_ACTION, PRESERVE_KEY, _SLOWER
+                )
+            )
+            gap_ids, purpose = (f"{ID_PREFIX}*",), f"{PRESERVE_KEY}, without CLUSTER_ACTION"
+            need(Side.TARGET, ResourceType.TRANSACTIONAL_ID, gap_ids, (write,), purpose)
             fill = (AclOperation.DELETE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
             need(Side.TARGET, topic, names.remote_topics, fill, f"{PRESERVE_KEY}, where logs of the source are trimmed")
         if _is_on(source, "sync.topic.acls.enabled"):

@@ -76,6 +76,8 @@ class _Flow:
             self._add(names.BATCHES, batches, path)
         for reason, offsets in flow.gaps.items():
             self._add(names.GAPS, offsets, reason)
+        for means, offsets in flow.filled.items():
+            self._add(names.FILLED, offsets, means)
         self._add(names.LOST, flow.lost_ranges)
         self._add(names.FOREIGN, flow.foreign_records)
         for task, batches in flow.micro_batches.items():

@@ -225,6 +225,8 @@ class FlowObserver:
             inputs.differences,
             sum(one.records for one in verified.values()),
             partitions.losses[:_LOSSES_SHOWN],
+            {} if ledger is None else ledger.throttles(),
+            dict(status.tally.filled),
         )
 
     def _inputs(

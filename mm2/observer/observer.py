@@ -74,6 +74,10 @@ class Observer:
             snapshot = self._snapshot
         return snapshot or Snapshot(int(time.time() * 1000), __version__, ())
 
+    def newest(self) -> Snapshot | None:
+        """The newest snapshot, None while clusters are not polled; does not start polling."""
+        return self._snapshot
+
     def stop(self) -> None:
         """Stop observing; running requests end by themselves soon."""
         self._stopping.set()

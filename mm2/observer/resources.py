@@ -1,4 +1,4 @@
-"""``/overview``: the snapshot as JSON for programs. Read-only."""
+"""``/overview``: the snapshot as JSON for programs."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from mm2.connect.rest.openapi import refusals
 from mm2.connect.rest.request_values import Name
 from mm2.observer.observer import Observer
 from mm2.observer.shapes import chosen_groups, chosen_partitions, flow_json, page_json, to_json
+from mm2.observer.topic_resources import LedgerWriter, add_topic_resources
 from mm2.observer.views import FlowView, Snapshot
 
 PATH: Final = "overview"
@@ -33,8 +34,8 @@ Limit = Annotated[int, Query(ge=1, le=_MOST)]
 Descending = Annotated[bool, Query()]
 
 
-def overview_router(observer: Observer) -> APIRouter:
-    """The resources that return the snapshot of ``observer``."""
+def overview_router(observer: Observer, write: LedgerWriter | None = None) -> APIRouter:
+    """The resources that return the snapshot of ``observer``; ``write`` None: without those that change topics."""
     router = APIRouter(prefix=f"/{PATH}", tags=["overview"])
 
     async def snapshot() -> Snapshot:
@@ -69,6 +70,7 @@ def overview_router(observer: Observer) -> APIRouter:
         return JsonAnswer(flow_json(await flow_of(source, target)))
 
     _add_pages(router, flow_of)
+    add_topic_resources(router, flow_of, write)
     return router
 
 
@@ -117,9 +119,9 @@ def _add_pages(router: APIRouter, flow_of: Callable[[str, str], Awaitable[FlowVi
         return JsonAnswer(page_json(rows, offset, limit))
 
 
-def overview_app(observer: Observer) -> ASGIApp:
+def overview_app(observer: Observer, write: LedgerWriter | None = None) -> ASGIApp:
     """`overview_router` as a separate application."""
-    return Dispatch(application([overview_router(observer)], prefix="/"))
+    return Dispatch(application([overview_router(observer, write)], prefix="/"))
 
 
 def flow_url(source: str, target: str) -> str:

@@ -277,6 +277,7 @@ class FlowView:
     - ``differences``: what `mm2 verify` has found, by kind, among ``verified_records`` records that are on both sides.
     - ``losses``: the newest hundred found within the last day (`mm2.observer.flow_state.LOSSES_REPORTED_MS`), newest first;
       ``lost_ranges`` counts all of them.
+    - ``throttles``: limits by `mm2 throttle`, in bytes per second, 0 for none: by topic, "" for the flow.
     """
 
     source: str
@@ -310,6 +311,8 @@ class FlowView:
     differences: Mapping[str, int] = field(default_factory=dict)
     verified_records: int = 0
     losses: tuple[LossView, ...] = ()
+    throttles: Mapping[str, int] = field(default_factory=dict)
+    filled: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -60,7 +60,7 @@ class HerderWork:
 
     def __init__(self, herder: DistributedHerder, source: str) -> None:
         self._herder = herder
-        self._assigned = _AssignedTasks(source)
+        self._assigned = AssignedTasks(source)
 
     def read(self) -> Work:
         """See Works."""
@@ -92,7 +92,7 @@ class StoredWork:
     ) -> None:
         """``worker`` are the settings of the flow's workers. Raises KafkaFailure."""
         self._configs, self._statuses = ConfigFold(), StatusFold()
-        self._assigned = _AssignedTasks(source)
+        self._assigned = AssignedTasks(source)
         configs, statuses = worker["config.storage.topic"], worker["status.storage.topic"]
         answers = admin.describe_topics([configs, statuses])
         self._exists = not any(vanished(answer) for answer in answers.values())
@@ -142,7 +142,7 @@ class StoredWork:
         return _work(statuses, configs, self._assigned, here=None, leader=None, idle=idle)
 
 
-class _AssignedTasks:
+class AssignedTasks:
     """The task of each partition; rebuilt when the task configs change."""
 
     def __init__(self, source: str) -> None:
@@ -150,6 +150,7 @@ class _AssignedTasks:
         self._seen: tuple[object, dict[TopicPartition, int]] | None = None
 
     def of(self, configs: ClusterConfigState) -> dict[TopicPartition, int] | None:
+        """By the task configs; None if there are none yet, or they are not readable."""
         ids = configs.tasks(SOURCE_NAME)
         lists = [(one.task, (configs.task_config(one) or {}).get(ASSIGNED_PARTITIONS_KEY) or "") for one in ids]
         if not lists:
@@ -166,7 +167,7 @@ class _AssignedTasks:
 def _work(
     statuses: Mapping[str, tuple[Mapping[str, Any], TargetState | None, list[dict[str, Any]]]],
     configs: ClusterConfigState,
-    assigned: _AssignedTasks,
+    assigned: AssignedTasks,
     *,
     here: str | None,
     leader: str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,13 +77,51 @@ class Subject:
         return f"{flow_path(self.flow)}/connectors/{encoded(self.connector)}{tasks}"
 
 
+PAUSE_TOPIC: Final = Action(
+    "Pause",
+    "PUT",
+    "pause",
+    "The topic is not read any more until it is resumed. Records that are not copied meanwhile stay at risk.",
+    "is being paused",
+)
+RESUME_TOPIC: Final = Action("Resume", "PUT", "resume", "The topic continues at its positions.", "is being resumed")
+LIMIT_TOPIC: Final = Action(
+    "Limit",
+    "PUT",
+    "throttle",
+    "Bytes per second for all partitions of the topic together, as in 500k or 20MB. The lag may grow.",
+    "is being limited",
+)
+UNLIMIT_TOPIC: Final = Action(
+    "Remove limit", "PUT", "throttle", "The limit of the file applies again.", "has the limit of the file again"
+)
+
+
+@dataclass(frozen=True)
+class TopicSubject:
+    """A source topic of a flow."""
+
+    flow: SourceAndTarget
+    topic: str
+
+    def __str__(self) -> str:
+        return f"topic {self.topic} of {self.flow}"
+
+    @property
+    def path(self) -> str:
+        """The path of its REST resource."""
+        return f"/overview/{encoded(self.flow.source)}/{encoded(self.flow.target)}/topics/{encoded(self.topic)}"
+
+
 class Actions:
     """Sends the requests; ``rest`` is the REST application of the process."""
 
     def __init__(self, rest: ASGIApp) -> None:
         self._rest = rest
 
-    async def do(self, action: Action, subject: Subject, access: Access) -> tuple[bool, str]:
+    async def do(
+        self, action: Action, subject: Subject | TopicSubject, access: Access, body: Mapping[str, object] | None = None
+    ) -> tuple[bool, str]:
         """Execute an action for a client; returns whether it succeeded, and a message."""
         name = str(subject)
         transport = httpx.ASGITransport(access.calling(self._rest))
@@ -90,7 +129,7 @@ class Actions:
             async with httpx.AsyncClient(
                 transport=transport, base_url="http://localhost", timeout=_TIMEOUT_S
             ) as client:
-                response = await client.request(action.method, f"{subject.path}/{action.path}")
+                response = await client.request(action.method, f"{subject.path}/{action.path}", json=body)
         except (RestFailure, RequestError) as failure:
             return False, f"{action.name} {name}: {failure}"
         if response.is_success:

@@ -21,6 +21,16 @@
   };
   apply();
 
+  /* Called by the process when a search, a filter or an order changes. */
+  window.mm2SetAddress = (params) => {
+    const url = new URL(location.href);
+    for (const [name, value] of Object.entries(params)) {
+      if (value) url.searchParams.set(name, value);
+      else url.searchParams.delete(name);
+    }
+    history.replaceState(history.state, "", url);
+  };
+
   /* When the newest snapshot was received, by this browser's clock. */
   let newest = "";
   let receivedAt = performance.now();

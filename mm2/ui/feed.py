@@ -11,7 +11,7 @@ import structlog
 from nicegui import Client
 
 from mm2.observer.views import Snapshot
-from mm2.ui.history import History
+from mm2.ui.heartbeats import Heartbeats
 from mm2.ui.source import PageData
 
 log = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ class UpdateStream:
     snapshot: Snapshot
 
     def __init__(self, source: PageData) -> None:
-        self.history = History()
+        self.heartbeats = Heartbeats()
         self._source = source
         self._viewers: dict[Client, Callable[[Snapshot], None]] = {}
         self._active_s = 0.0
@@ -70,7 +70,7 @@ class UpdateStream:
         if getattr(self, "snapshot", None) is snapshot:
             return False
         self.snapshot = snapshot
-        self.history.add(snapshot)
+        self.heartbeats.add(snapshot)
         return True
 
     async def _publish(self) -> None:

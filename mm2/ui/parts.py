@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -12,7 +13,7 @@ from nicegui.elements.mixins.text_element import TextElement
 from mm2.copy.segments import INTENDED
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.observer.views import FlowState
-from mm2.ui.listing import Query, page_of
+from mm2.ui.listing import MOST_TEXT, Query, page_of
 from mm2.ui.wording import RANGE, UNKNOWN
 
 #: Rows of a table that are shown at once.
@@ -102,7 +103,7 @@ class Column:
 
     ``sort`` is the name of a sort key of the listing, "" for none. ``kind`` is one or several, separated by spaces, of:
     number, word (never broken), head (the subject of a row), flow-name, prose (sentences), name (a key, broken
-    only if it would not fit), wide (a long text without spaces), action; "" for text.
+    only if it would not fit), wide (a long text without spaces), link (its cells may be links), drawing (SVG), action; "" for text.
     """
 
     title: str
@@ -115,13 +116,15 @@ class Cell:
     """One cell.
 
     ``state``: the text is a state and is styled as one. ``hint`` is the tooltip. ``tone``: bad or care, for text that
-    already describes an error.
+    already describes an error. ``href``: where the text leads, in a column of links. ``drawing`` is SVG without foreign text.
     """
 
     text: str
     state: bool = False
     hint: str = ""
     tone: str = ""
+    href: str = ""
+    drawing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ class Table:
         ``action``: the label of a button in the last column, and its function.
         """
         self._columns = columns
-        self._rows: list[tuple[Element, list[Element]]] = []
+        self._rows: list[tuple[Element, list[_TableCell]]] = []
         self._keys: list[Any] = []
         self._most = rows
         self._action = action
@@ -178,8 +181,8 @@ class Table:
             element, cells = self._rows[index]
             element.show_classes("")
             self._keys[index] = row.key
-            for column, part, cell in zip(self._columns, cells, row.cells, strict=False):
-                _show(part, column, cell if isinstance(cell, Cell) else Cell(cell))
+            for part, cell in zip(cells, row.cells, strict=False):
+                part.show(cell if isinstance(cell, Cell) else Cell(cell))
         for element, _ in self._rows[len(rows) :]:
             element.show_classes("hidden")
         self._nothing.show_classes("hidden" if rows else "nothing")
@@ -194,11 +197,7 @@ class Table:
     def _add(self) -> None:
         index = len(self._rows)
         with self._body, within("tr") as element:
-            cells = [
-                Element("td", "", column.kind, data_label=column.title)
-                for column in self._columns
-                if column.kind != "action"
-            ]
+            cells = [_TableCell(column) for column in self._columns if column.kind != "action"]
             if self._action is not None:
                 label, function = self._action
                 with within("td", "action"):
@@ -208,13 +207,34 @@ class Table:
         self._keys.append(None)
 
 
-def _show(part: Element, column: Column, cell: Cell) -> None:
-    if cell.state:
-        part.show_state(cell.text, column.kind)
-        return
-    part.show(cell.text)
-    part.show_classes(" ".join(filter(None, (column.kind, cell.tone, "" if cell.text else "none"))))
-    part.attribute("title", cell.hint or None)
+class _TableCell:
+    """A cell of a table, updated in place."""
+
+    def __init__(self, column: Column) -> None:
+        self._kind = column.kind
+        kinds = column.kind.split()
+        self._part = Element("td", "", column.kind, data_label=column.title)
+        self._text, self._drawing = self._part, None
+        with self._part:
+            if "link" in kinds:
+                self._text = Element("a")
+            elif "drawing" in kinds:
+                self._drawing = ui.html("", sanitize=False, tag="span")
+
+    def show(self, cell: Cell) -> None:
+        """Show this content."""
+        if self._drawing is not None and self._drawing.content != cell.drawing:
+            self._drawing.set_content(cell.drawing)
+        if self._text is not self._part:
+            self._text.attribute("href", cell.href or None)
+        if cell.state:
+            self._text.show(cell.text or UNKNOWN)
+            self._part.show_classes(f"{self._kind} state {TONES.get(cell.text, 'unknown')}".strip())
+        else:
+            self._text.show(cell.text)
+            is_empty = not cell.text and not cell.drawing
+            self._part.show_classes(" ".join(filter(None, (self._kind, cell.tone, "none" if is_empty else ""))))
+        self._part.attribute("title", cell.hint or None)
 
 
 class Browser:
@@ -237,10 +257,12 @@ class Browser:
         search: str,
         kinds: Mapping[str, str] | None = None,
         flows: Sequence[str] = (),
+        kind: tuple[str, str] = ("", "state"),
     ) -> None:
-        """``search`` describes the field, ``kinds`` are the choices of the filter by their names in a query.
+        """``search`` describes the field, ``kinds`` are the choices of the filter by their names in a query, ``kind`` is
+        its default and its name in the address.
 
-        ``flows`` are the choices of flows; if there are several, each row shows its flow.
+        ``flows`` are the choices of flows; if there are several, each row shows its flow. The address of the page follows the query.
         """
         self._select = select
         self._row_of = row_of
@@ -248,7 +270,8 @@ class Browser:
         self._noun = noun
         self._several = len(flows) > 1
         self._columns = (Column("Flow", "flow-name"), *columns) if self._several else columns
-        self._falling = {column.sort for column in columns if column.kind in _FALLING}
+        self._falling = {column.sort for column in columns if set(column.kind.split()) & _FALLING.keys()}
+        self._kind = kind
         self.query = query
         with within("div", _container_class(self._columns)) as self._around:
             self._make_tools(search, flows, kinds or {})
@@ -313,45 +336,77 @@ class Browser:
 
     def _sort(self, column: str) -> None:
         self.query = self.query.sorted_by(column)
+        self._show_changed()
+
+    def _show_changed(self) -> None:
         self.show()
+        params = self.query.params(*self._kind)
+        if not self._several:
+            del params["flow"]  # it cannot be changed here
+        set_address(params)
 
     def _change(self, **changes: Any) -> None:
         # Input from a browser is not trusted: it is converted to short strings.
-        checked = {name: value if name == "page" else str(value)[:200] for name, value in changes.items()}
+        checked = {name: value if name == "page" else str(value)[:MOST_TEXT] for name, value in changes.items()}
         if "order" in checked:
             column = checked.pop("order")
             checked |= {"sort": column, "descending": column in self._falling}
         self._set(**{"page": 0, **checked})
-        self.show()
+        self._show_changed()
 
     def _set(self, **changes: Any) -> None:
         self.query = replace(self.query, **changes)
 
 
 def _container_class(columns: Sequence[Column]) -> str:
-    is_broad = len(columns) > _MANY_COLUMNS or any(column.kind == "wide" for column in columns)
+    is_broad = len(columns) > _MANY_COLUMNS or any("wide" in column.kind.split() for column in columns)
     return "columns broad" if is_broad else "columns"
 
 
 def _order(column: Column) -> str:
-    return f"{column.title}, {_FALLING.get(column.kind, 'A to Z')}"
+    order = next((_FALLING[kind] for kind in column.kind.split() if kind in _FALLING), "A to Z")
+    return f"{column.title}, {order}"
+
+
+def set_address(params: Mapping[str, str]) -> None:
+    """Set parameters of the page's address, so that it can be bookmarked and sent; "" removes one."""
+    ui.run_javascript(f"mm2SetAddress({json.dumps(params)})")
 
 
 class Confirmation:
     """The confirmation dialog of a page: the first button confirms, Cancel and Escape do not."""
 
     def __init__(self) -> None:
-        with ui.dialog() as self._dialog, within("div", "dialog", role="alertdialog", aria_labelledby="question"):
+        # The name of the dialog is that of Quasar's element, which has the role.
+        self._dialog = ui.dialog().props("role=alertdialog aria-labelledby=question aria-describedby=consequence")
+        with self._dialog, within("div", "dialog"):
             self._question = Element("h2", id="question")
-            self._text = Element("p")
+            self._text = Element("p", id="consequence")
+            self._field = within("input", "field hidden", type="text", aria_labelledby="question")
+            self._field.on(
+                "input", lambda event: self._set_value(event.args), js_handler="(event) => emit(event.target.value)"
+            )
             with within("div", "buttons"):
                 no = Element("button", "Cancel", "plain", type="button", data_autofocus=True)
                 self._yes = Element("button", "", "plain first", type="button")
+        self._value = ""
         no.on("click", self._dialog.close, args=[])
         self._yes.on("click", lambda: self._dialog.submit(True), args=[])
 
-    async def ask(self, question: str, text: str, action: str, *, is_destructive: bool) -> bool:
+    def _set_value(self, text: object) -> None:
+        self._value = str(text)[:MOST_TEXT]
+
+    async def ask_value(self, question: str, text: str, action: str) -> str | None:
+        """The text that the user enters; None if it is cancelled."""
+        self._value = ""
+        is_confirmed = await self.ask(question, text, action, is_destructive=False, has_field=True)
+        return self._value if is_confirmed else None
+
+    async def ask(
+        self, question: str, text: str, action: str, *, is_destructive: bool, has_field: bool = False
+    ) -> bool:
         """Whether the user confirms."""
+        self._field.show_classes("field" if has_field else "field hidden")
         self._question.show(question)
         self._text.show(text)
         self._yes.show(action)

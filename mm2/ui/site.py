@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from nicegui import Client, ui
+from nicegui import app as nicegui_app
 from starlette.types import ASGIApp
 
 from mm2.connect.rest.access.control import Access
@@ -25,11 +26,18 @@ from mm2.ui.views.gaps import GapsView
 from mm2.ui.views.groups import GroupsView
 from mm2.ui.views.partitions import PartitionsView
 from mm2.ui.views.spark import SparkPage
+from mm2.ui.views.states import StatesView
+from mm2.ui.views.topic import TopicPage
+from mm2.ui.views.topics import TopicsView
 from mm2.ui.views.workers import WorkersView
 from mm2.ui.wording import clock
 
+V = TypeVar("V")
 _HERE: Final = Path(__file__).parent
 _NAME: Final = "MirrorMaker"
+#: Pages without a link of their own, and the pages to which they belong.
+_PARENTS: Final = {"topic": "topics", "states": "partitions"}
+_MOST_PATH: Final = 100
 #: A page that was disconnected for longer than this reloads itself.
 _RECONNECT_S: Final = 20.0
 
@@ -43,11 +51,17 @@ async def open_site(source: PageData, rest: ASGIApp) -> ASGIApp:
     await feed.ensure_running()
     actions = Actions(rest)
     views: dict[str, tuple[str, Callable[[Request], View]]] = {
-        "": ("Flows", lambda _: FlowsView(feed.history)),
+        "": ("Flows", lambda request: FlowsView(source.history, feed.heartbeats, request.query_params)),
+        "topics": ("Topics", lambda request: TopicsView(feed.snapshot, source.history, request.query_params)),
+        "topic": (
+            "Topic",
+            lambda request: TopicPage(feed.snapshot, source, request.query_params, actions, Access.of(request.scope)),
+        ),
         "partitions": ("Partitions", lambda request: PartitionsView(feed.snapshot, request.query_params)),
         "groups": ("Groups", lambda request: GroupsView(feed.snapshot, request.query_params)),
         "gaps": ("Gaps", lambda request: GapsView(feed.snapshot, request.query_params)),
         "connectors": ("Connectors", lambda request: ConnectorsView(actions, Access.of(request.scope))),
+        "states": ("States", lambda _: StatesView()),
         "workers": ("Workers", lambda _: WorkersView()),
         "spark": ("Spark", lambda _: SparkPage()),
         "configuration": ("Configuration", lambda request: ConfigurationView(source.settings, request.query_params)),
@@ -56,8 +70,10 @@ async def open_site(source: PageData, rest: ASGIApp) -> ASGIApp:
     ui.add_head_html(
         f"<style>{style.read_text('utf-8')}</style><script>{script.read_text('utf-8')}</script>", shared=True
     )
+    titles = {name: label for name, (label, _) in views.items() if name not in _PARENTS}
     for path, (title, make) in views.items():
-        _page(path, title, make, feed, {name: label for name, (label, _) in views.items()})
+        _page(path, title, make, feed, titles)
+    _missing_page(titles)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     ui.run_with(
         app,
@@ -77,22 +93,12 @@ async def open_site(source: PageData, rest: ASGIApp) -> ASGIApp:
 
 
 def _page(path: str, title: str, make: Callable[[Request], View], feed: UpdateStream, titles: dict[str, str]) -> None:
+    current = _PARENTS.get(path, path)
+
     @ui.page(f"/{path}", title=f"{title} · {_NAME}")
     async def page(request: Request, client: Client) -> None:
         await feed.ensure_running()
-        Element("a", "Skip to the content", "skip", href="#content")
-        within("div", "alarm", id="alarm", role="alert", hidden=True)
-        with within("div", "frame"):
-            with within("header", "top"):
-                Element("span", _NAME, "name")
-                as_of = Element("span", "", "as-of", id="as-of")
-                within("button", "link-button", id="theme", type="button", title="Light or dark")
-            with within("nav", aria_label="Views"):
-                for name, label in titles.items():
-                    current = "page" if name == path else False
-                    Element("a", label, href=name or "./", aria_current=current)
-            with within("div", id="content", tabindex="-1"):  # inside the one main element of NiceGUI
-                view = make(request)
+        as_of, view = _frame(current, titles, lambda: make(request))
 
         def show(snapshot: Snapshot) -> None:
             as_of.show(f"{clock(snapshot.at_ms)} UTC")
@@ -101,3 +107,45 @@ def _page(path: str, title: str, make: Callable[[Request], View], feed: UpdateSt
             view.show(snapshot)
 
         feed.show(client, show)
+
+
+def _frame(current: str | None, titles: dict[str, str], content: Callable[[], V], above: str = "") -> tuple[Element, V]:
+    """The parts that all pages have, around ``content``; returns the element of the time, and what ``content`` returns.
+
+    ``above``: the relative path of the first page. Links are relative, since a proxy may add a prefix.
+    """
+    Element("a", "Skip to the content", "skip", href="#content")
+    within("div", "alarm", id="alarm", role="alert", hidden=True)
+    with within("div", "frame"):
+        with within("header", "top"):
+            Element("span", _NAME, "name")
+            as_of = Element("span", "", "as-of", id="as-of")
+            within("button", "link-button", id="theme", type="button", title="Light or dark")
+        with within("nav", aria_label="Views"):
+            for name, label in titles.items():
+                Element("a", label, href=above + name or "./", aria_current="page" if name == current else False)
+        with within("div", id="content", tabindex="-1"):  # inside the one main element of NiceGUI
+            return as_of, content()
+
+
+def _missing_page(titles: dict[str, str]) -> None:
+    """Answer requests for unknown pages with one that has the links to all others."""
+    default = nicegui_app.exception_handlers[404]
+
+    async def answer(request: Request, exception: Exception) -> Response:
+        path = request.url.path
+        if request.method != "GET" or "/_nicegui" in path:
+            return await default(request, exception)  # type: ignore[misc,no-any-return]
+
+        def content() -> None:
+            Element("h1", "There is no such page")
+            Element(
+                "p", f"The dashboard has no page {path[:_MOST_PATH]}. The links above lead to all of its pages.", "lead"
+            )
+
+        with Client(ui.page(""), request=request) as client:
+            client.title = f"Not found · {_NAME}"
+            _frame(None, titles, content, "../" * path.partition(f"{PATH}/")[2].count("/"))
+        return client.build_response(request, 404)
+
+    nicegui_app.exception_handlers[404] = answer

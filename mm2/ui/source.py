@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mm2.config.configdef import ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.origins import SettingsSection, UnreadKey, flow_settings, process_settings, unread
 from mm2.config.properties import UnreadableFile, parse_properties, property_lines, read_text
+from mm2.mirror.config_sync import ConfigDifference
+from mm2.observer.history import History
 from mm2.observer.views import Snapshot
 
 
@@ -43,7 +45,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class PageData:
-    """The functions that return the data. Both run on separate threads and may block for a moment."""
+    """The functions that return the data. They run on separate threads and may block for a moment.
+
+    ``history`` has the values of the last day. ``differences`` compares the configs of a topic of a flow with those of its remote
+    topic; it raises KafkaFailure.
+    """
 
     snapshot: Callable[[], Snapshot]
     settings: Callable[[], Settings]
+    history: History = field(default_factory=History)
+    differences: Callable[[str, str, str], Sequence[ConfigDifference]] = lambda _flow, _topic, _remote: ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -9,9 +11,13 @@ UNKNOWN: Final = "–"  # noqa: RUF001 - the dash of a table
 RANGE: Final = UNKNOWN
 
 _BYTES: Final = ((1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
+_SIZE: Final = re.compile(r"([0-9]{1,12})\s*([kmg]?)b?")
+_FACTORS: Final = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 _MINUTE: Final = 60
 _HOUR: Final = 3_600
 _DAY: Final = 86_400
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SHORT: Final = 6
 
 
 def count(value: float | None) -> str:
@@ -27,6 +33,12 @@ def size(value: float | None) -> str:
         if value >= unit:
             return f"{value / unit:,.1f} {name}"
     return f"{value:,.0f} B"
+
+
+def bytes_of(text: str) -> int | None:
+    """The number of ``500000``, ``500k``, ``20MB``; None for any other text."""
+    found = _SIZE.fullmatch(text.strip().lower())
+    return None if found is None else int(found[1]) * _FACTORS[found[2]]
 
 
 def rate(value: float | None) -> str:
@@ -64,6 +76,16 @@ def clock(at_ms: int | None) -> str:
 def moment(at_ms: int | None) -> str:
     """Day and time in UTC: ``2026-11-22 06:12:31 UTC``."""
     return UNKNOWN if at_ms is None else f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def worker_name(worker_id: str, all_ids: Iterable[str]) -> str:
+    """A short name for ``<host>/S->T/<uuid>``: the host, and the beginning of the UUID if several workers have the same name."""
+    host, last = worker_id.partition("/")[0], worker_id.rpartition("/")[2]
+    if not _UUID.fullmatch(last):
+        return worker_id
+    name = host if "->" not in host and host != last else last[:_SHORT]
+    others = {one for one in all_ids if one != worker_id and one.split("/")[0] == host}
+    return f"{name} ({last[:_SHORT]})" if others else name
 
 
 def plural(number: int, noun: str) -> str:

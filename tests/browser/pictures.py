@@ -35,6 +35,8 @@ from tests.support.waiting import wait_until
 
 VIEWS = {
     "flows": "",
+    "topics": f"topics?flow={FLOW}",
+    "topic": f"topic?flow={FLOW}&topic=orders",
     "partitions": f"partitions?flow={FLOW}",
     "groups": "groups",
     "gaps": "gaps",

@@ -42,7 +42,18 @@ LONG = "long-" + "x" * 30_000
 GROUPS = (HTML, TERMINAL, FORGED, FORMULA, "@SUM(1)", "-1+1", LONG)
 #: As in Java, names of connectors contain no control characters of ISO 8859.
 CONNECTOR = f"{HTML} \u202egnp.exe\u200b\u2066 {FORMULA}"
-VIEWS = ("", "partitions", "groups", "gaps", "connectors", "workers", "spark", "configuration")
+VIEWS = (
+    "",
+    "topics",
+    f"topic?flow={FLOW}&topic=hostile",
+    "partitions",
+    "groups",
+    "gaps",
+    "connectors",
+    "workers",
+    "spark",
+    "configuration",
+)
 
 #: The offsets topic of another deployment, to be adopted.
 ADOPTED = "adopted-offsets"
@@ -81,6 +92,7 @@ READ_ONLY: dict[str, list[list[str]]] = {
     "promote": [["FILE", "FLOW", "--dry-run"]],
     "status": [["FILE"], ["FILE", "FLOW"], ["FILE", "--json"], ["FILE", "FLOW", "--topic", "hostile"]],
     "throttle": [["FILE", "FLOW"], ["FILE", "FLOW", "--json"]],
+    "topics": [["FILE"], ["FILE", "FLOW", "--topic", "hostile"], ["FILE", "--json"]],
     "verify": [["FILE", "FLOW", "--topic", "hostile", "--html", "REPORT"]],
     "version": [[], ["--json"]],
 }

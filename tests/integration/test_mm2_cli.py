@@ -248,7 +248,7 @@ def test_status_shows_what_blocks_a_partition(
 
 
 def test_throttle_sets_shows_and_removes_limits(
-    kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
+    kafka_a: LocalKafka, kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flow = f"{unique}->B"
     write_ledger(kafka_b, unique, orders(unique), CHUNKS)
@@ -258,11 +258,17 @@ def test_throttle_sets_shows_and_removes_limits(
         f"{flow}, all topics together: 20,000,000 bytes/s\n",
         "",
     )
-    code, _, err = asked(capsys, "throttle", file, flow, "none", "--topic", "t")
-    assert (code, err) == (0, f"mm2: {flow} has copied no record of t so far\n"), "it may come, or the name is mistyped"
+    code, out, err = asked(capsys, "throttle", file, flow, "none", "--topic", "absent")
+    assert (code, out) == (2, "")
+    assert err == f"mm2: Cluster {unique} has no topic absent, and the ledger of {flow} does not contain it.\n"
+    new = f"{unique}-new"
+    create(kafka_a, new, 1)
+    assert asked(capsys, "throttle", file, flow, "1k", "--topic", new)[0] == 0, "it is not copied yet, but it exists"
+    assert asked(capsys, "throttle", file, flow, "none", "--topic", unique)[0] == 0
     code, out, _ = asked(capsys, "throttle", file, flow, "--json")
-    assert (code, json.loads(out)["bytes.per.sec"]) == (0, {"": 20_000_000, "t": 0})
-    assert asked(capsys, "throttle", file, flow, "--reset")[1] == "t: no limit\n"
+    assert (code, json.loads(out)["bytes.per.sec"]) == (0, {"": 20_000_000, new: 1_000, unique: 0})
+    assert asked(capsys, "throttle", file, flow, "--reset", "--topic", new)[0] == 0
+    assert asked(capsys, "throttle", file, flow, "--reset")[1] == f"{unique}: no limit\n"
     code, out, err = asked(capsys, "throttle", file, flow, "fast")
     assert (code, out) == (2, "")
     assert err == "mm2: 'fast' is not a number of bytes per second; write for instance 500000, 500k, 20MB or none.\n"

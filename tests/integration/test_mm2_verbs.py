@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclBinding, AclBindingFilter, AclOperation, AclPermissionType, ResourcePatternType
@@ -405,6 +406,50 @@ def test_status_is_one_sentence_with_its_evidence(running: Environment, capsys: 
         (running.topic("quiet"), 0, 3),
     ]
     assert {one["name"] for one in flow["connectors"]} == {*CONNECTORS}
+
+
+def test_topics_are_listed_and_described(running: Environment, capsys: Capsys) -> None:
+    orders = running.topic("orders")
+    wait_until(lambda: asked(capsys, "topics", running.file)[0] == 0)
+    code, document = parsed(asked(capsys, "topics", running.file, "--json"))
+    assert code == 0
+    assert [(one["flow"], one["topic"], one["partitions"], one["lag_records"]) for one in document["topics"]] == [
+        (running.flow, orders, 2, 0),
+        (running.flow, running.topic("quiet"), 1, 0),
+    ]
+    alter(running.b, running.remote("orders"), "min.insync.replicas", "2")
+    alter(running.a, orders, "retention.bytes", "1000000")
+    code, document = parsed(running.ask(capsys, "topics", "--topic", orders, "--json"))
+    described = document["topic"]
+    assert (code, described["remote_topic"], len(described["partitions"])) == (0, running.remote("orders"), 2)
+    assert {"name": "min.insync.replicas", "source": "1", "target": "2", "is_synced": False} in described[
+        "config_differences"
+    ]
+    found = next(one for one in described["config_differences"] if one["name"] == "retention.bytes")
+    assert found == {"name": "retention.bytes", "source": "1000000", "target": "-1", "is_synced": True}
+    _, out, _ = running.ask(capsys, "topics", "--topic", orders)
+    assert f"{orders}-1  " in out
+    assert "min.insync.replicas" in out
+    code, out, err = running.ask(capsys, "topics", "--topic", "absent")
+    assert (code, out) == (2, "")
+    assert err == f"mm2: {running.flow} has no topic absent; mm2 topics without --topic lists those that it copies.\n"
+    assert asked(capsys, "topics", running.file, "--topic", orders)[0] == 2, "which flow?"
+
+
+def test_verify_that_is_interrupted_has_its_own_exit_code_and_prints_no_stack_trace(running: Environment) -> None:
+    command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "verify", str(running.file), running.flow]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    slow = ("--max-bytes-per-sec", "1")
+    with subprocess.Popen(
+        [*command, *slow], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+    ) as verifying:
+        try:
+            wait_until(lambda: psutil.Process(verifying.pid).children(), PATIENCE_S)  # Spark starts
+            verifying.send_signal(signal.SIGINT)
+            out, err = verifying.communicate(timeout=PATIENCE_S)
+        finally:
+            verifying.kill()
+    assert (verifying.returncode, out, err) == (130, "", "mm2: interrupted\n")
 
 
 def test_status_watch_in_a_pipe_runs_until_it_is_interrupted(running: Environment) -> None:

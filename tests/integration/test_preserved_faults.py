@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.spec import CopySpec
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
@@ -129,30 +130,80 @@ def test_twenty_kills_also_within_a_long_gap_shift_no_offset(
     assert end_offset(flow.target, flow.remote(topic)) == end_offset(flow.source, topic)
 
 
-@pytest.mark.timeout(300)
-def test_without_the_right_to_write_markers_gaps_wait_with_a_reason(
-    engine: CopyEngine, kafka_a: LocalKafka, guarded: LocalKafka, unique: str
-) -> None:
-    flow = Flow(engine, kafka_a, guarded, unique)
-    topic = flow.topic()
-    other = AclBinding(
-        ResourceType.BROKER,
-        "kafka-cluster",
-        ResourcePatternType.LITERAL,
-        "User:other",
-        "*",
-        AclOperation.CLUSTER_ACTION,
-        AclPermissionType.ALLOW,
-    )
-    for done in admin_of(guarded).create_acls([other]).values():
+def granted_to_other(
+    kind: ResourceType, name: str, pattern: ResourcePatternType, operation: AclOperation
+) -> AclBinding:
+    """An ACL for another user: without any ACL, every user has all rights."""
+    return AclBinding(kind, name, pattern, "User:other", "*", operation, AclPermissionType.ALLOW)
+
+
+CLUSTER_ACTION = granted_to_other(
+    ResourceType.BROKER, "kafka-cluster", ResourcePatternType.LITERAL, AclOperation.CLUSTER_ACTION
+)
+TRANSACTIONS = granted_to_other(
+    ResourceType.TRANSACTIONAL_ID, "mm2-gaps-", ResourcePatternType.PREFIXED, AclOperation.WRITE
+)
+
+
+def grant(broker: LocalKafka, *acls: AclBinding) -> None:
+    for done in admin_of(broker).create_acls([*acls]).values():
         done.result(30)
+
+
+def withdraw(broker: LocalKafka, *acls: AclBinding) -> None:
+    for done in admin_of(broker).delete_acls([_filter(acl) for acl in acls]).values():
+        done.result(30)
+
+
+def as_mirror(guarded: LocalKafka, spec: CopySpec) -> CopySpec:
+    """The same job as the user mirror."""
     login = {
         "bootstrap.servers": guarded.address("LOGIN"),
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
         "sasl.jaas.config": f'{PLAIN} required username="mirror" password="secret";',
     }
-    spec = replace(preserving(flow, topic), target=ClientSettings.from_props(login, client_id="copy-target"))
+    return replace(spec, target=ClientSettings.from_props(login, client_id="copy-target"))
+
+
+@pytest.mark.timeout(600)
+def test_without_the_right_to_write_markers_gaps_are_filled_with_transactions(
+    engine: CopyEngine, kafka_a: LocalKafka, guarded: LocalKafka, unique: str
+) -> None:
+    flow = Flow(engine, kafka_a, guarded, unique)
+    topic = flow.topic(partitions=2)
+    grant(guarded, CLUSTER_ACTION)
+    spec = as_mirror(guarded, preserving(flow, topic, 2))
+    for partition in range(2):
+        write(flow.source, topic, numbered(0, 600), partition=partition)
+    delete_before(flow.source, topic, 500)
+    try:
+        with flow.copying(spec) as job:
+            for _ in range(3):
+                transactions(flow.source, topic, 3)
+                for worker in workers():
+                    worker.send_signal(signal.SIGKILL)
+            flow.wait_until_copied(job, spec, 120)
+            assert all("empty transactions" in row.reason for row in rows_of(job).values())
+            assert job.tally().filled.keys() == {"transactions"}
+        transactions(flow.source, topic, 3)
+    finally:
+        withdraw(guarded, CLUSTER_ACTION)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec, 120)
+        assert job.tally().filled.keys() == {"markers"}
+    for partition in range(2):
+        assert_same(flow, topic, partition)
+
+
+@pytest.mark.timeout(300)
+def test_without_any_right_to_fill_gaps_they_wait_with_a_reason(
+    engine: CopyEngine, kafka_a: LocalKafka, guarded: LocalKafka, unique: str
+) -> None:
+    flow = Flow(engine, kafka_a, guarded, unique)
+    topic = flow.topic()
+    grant(guarded, CLUSTER_ACTION, TRANSACTIONS)
+    spec = as_mirror(guarded, preserving(flow, topic))
     write(flow.source, topic, numbered(0, 10))
     transactions(flow.source, topic, 1)
     with flow.copying(spec) as job:
@@ -161,11 +212,10 @@ def test_without_the_right_to_write_markers_gaps_wait_with_a_reason(
             found = rows_of(job).get(TopicPartition(topic, 0))
             return "" if found is None else f"{found.state} {found.reason}"
 
-        wait_until(lambda: "CLUSTER_ACTION" in row(), detail=row)
+        wait_until(lambda: "CLUSTER_ACTION" in row() and "mm2-gaps-" in row(), detail=row)
         assert row().startswith("UNAUTHORIZED")
         assert len(read(guarded, flow.remote(topic))) == 15, "batches before the gap are copied"
-        for removed in admin_of(guarded).delete_acls([_filter(other)]).values():
-            removed.result(30)
+        withdraw(guarded, CLUSTER_ACTION, TRANSACTIONS)
         flow.wait_until_copied(job, spec)
     assert_same(flow, topic)
 

@@ -11,11 +11,12 @@ from typing import Final
 import structlog
 
 from mm2.copy.executor.background import BackgroundTasks
-from mm2.copy.executor.cursor import CopiedRange, Cursor
+from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses, truncated
 from mm2.copy.executor.new_sessions import NewSessions
+from mm2.copy.executor.outgoing_records import CopiedRange
 from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.target_progress import (
     GONE,
@@ -107,7 +108,7 @@ class ContinuedSessions:
         if is_preserved and progress is not None:
             cursor.begin(mark)
             if progress.end > mark.source:
-                cursor.there = CopiedRange(progress.end, progress.records)
+                cursor.outgoing.there = CopiedRange(progress.end, progress.records)
         else:
             cursor.begin(mark, skip=skip, skip_base=base, is_clean=progress is None)
         if skip:

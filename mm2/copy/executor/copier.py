@@ -20,10 +20,11 @@ from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.changes import REENCODING_SLICE_S, Changer, TimeSlice, record_changes
 from mm2.copy.executor.commits import Commits, TransactionCommits
 from mm2.copy.executor.continued_sessions import ContinuedSessions
-from mm2.copy.executor.cursor import MISSING, Cursor
+from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.dead_letters import DeadLetters, Quarantine
 from mm2.copy.executor.discovery import partition_count, producer_expiration_ms, uncompacted
 from mm2.copy.executor.endpoints import Endpoints
+from mm2.copy.executor.fetched_batches import MISSING
 from mm2.copy.executor.gap_fills import GapFills
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
@@ -422,7 +423,7 @@ class Copier:
             clean = clean and not cursor.outbox.is_unverified
             # Of what a predecessor has put on the target, the offsets without a record may still have to be read.
             is_settled = cursor.gaps is None or cursor.gaps.is_settled(cursor.window.position)
-            clean = clean and is_settled and cursor.there is None
+            clean = clean and is_settled and cursor.outgoing.there is None
             committed = self._positions.committed.get(tp)
             # Also after an unclean hand-off: otherwise a late position of this executor would count as a user's (rule C4).
             seen = self._positions.seen(tp)

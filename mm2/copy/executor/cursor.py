@@ -1,17 +1,7 @@
-"""One partition on its way from source to target: batches are passed on unchanged, re-encoded, or dropped.
+"""One partition on its way from source to target: where it is read, what is known of both logs, and its condition.
 
-A broker accepts a batch from a producer only if it is magic 2, without holes, with CreateTime and without control
-records (`LogValidator`). Fetched batches are handled as follows:
-
-    control batches, aborted ones under read_committed, empty ones   dropped, and counted by reason
-    holes, LogAppendTime, magic 0/1, batches begun before our offset  re-encoded with the same codec
-    tiny ones in a row                                               merged
-    all, where `Cursor.changes` are set                              decoded, changed, encoded with the same codec if
-                                                                     any of their records has changed
-    everything else                                                  passed on as bytes
-
-Records that a predecessor has put on the target are skipped, see `mm2.copy.executor.predecessor`. The position advances
-in `mm2.copy.executor.window`.
+Fetched batches are handled in `mm2.copy.executor.fetched_batches`, sent by `mm2.copy.executor.outgoing_records`; the position
+advances in `mm2.copy.executor.window`.
 """
 
 from __future__ import annotations
@@ -19,30 +9,29 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from mm2.copy.executor import history
-from mm2.copy.executor.changes import ChangedBatch, ChangeDelayed, Changer, DroppedRange, TimeSlice, dropped_in
+from mm2.copy.executor.changes import Changer, TimeSlice
 from mm2.copy.executor.conditions import Conditions, now_ms
-from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
+from mm2.copy.executor.fetched_batches import COMPACTED, QUARANTINED, FetchedBatches
+from mm2.copy.executor.gap_queue import GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
-from mm2.copy.executor.outgoing import content_error, outgoing_batch
+from mm2.copy.executor.outgoing import content_error
+from mm2.copy.executor.outgoing_records import OutgoingRecords
 from mm2.copy.executor.predecessor import PredecessorRecords
-from mm2.copy.executor.window import SourceRange, Window, runs
+from mm2.copy.executor.window import SourceRange, Window
 from mm2.copy.session import LOST_KEPT, EpochStart, FormerTopic, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState, state_of
-from mm2.copy.tally import PASSTHROUGH, Rate, Summary, Tally
+from mm2.copy.tally import Rate, Summary, Tally
 from mm2.kafka.errors import BatchOverLimit, BrokerFailure, CorruptBatch
-from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches, read_header
+from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
-from mm2.kafka.records.merge import Merged, coalesce
-from mm2.kafka.records.record import Record, Rewritten, decode_batch, encode_batch, rewrite
-from mm2.kafka.records.transactions import AbortedTransactions
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.fetch import Fetched
 
@@ -50,10 +39,6 @@ log = structlog.get_logger(__name__)
 
 QUEUE_LIMIT_BYTES: Final = 4 << 20
 QUEUE_LIMIT_S: Final = 1.0
-QUARANTINED: Final = "quarantined"
-#: Why a source log has no record at an offset: it was compacted, or the topic is not compacted and the record is missing.
-COMPACTED: Final = "compacted"
-MISSING: Final = "missing"
 #: From this number of source offsets behind on, a partition is catching up.
 BEHIND_OFFSETS: Final = 10_000
 
@@ -143,13 +128,6 @@ class FormerLog(NamedTuple):
     leader_epoch: int
 
 
-class CopiedRange(NamedTuple):
-    """The source offsets before ``end`` are on the target, with ``records`` of the session."""
-
-    end: int
-    records: int
-
-
 @dataclass(slots=True, eq=False)
 class Cursor:
     """A partition's receiver for the source (`PartitionReceiver`) and sender for the sink.
@@ -158,8 +136,7 @@ class Cursor:
     ``elsewhere`` is the log of that topic while it has another name than the topic of ``outbox``: the replication policy has
     changed, and the records of a predecessor's session are skipped. Nothing is sent before the next session.
     ``limit`` is ``decompression.max.bytes``. ``reencoding`` limits the time for re-encoding batches, shared by all
-    partitions; None: no limit. With ``gaps`` each source offset takes up the same offset on the target; ``there`` is what a
-    predecessor has put there, which is read again for the reasons of its gaps.
+    partitions; None: no limit. With ``gaps`` each source offset takes up the same offset on the target.
     """
 
     spec: PartitionSpec
@@ -195,14 +172,11 @@ class Cursor:
     rate: Rate = field(default_factory=Rate)  # bytes per second that were copied
     conditions: Conditions = field(default_factory=Conditions)
     gaps: GapQueue | None = None
-    there: CopiedRange | None = None
     window: Window = field(init=False)
     predecessor: PredecessorRecords = field(init=False)
     partition: TopicPartition = field(init=False)  # of the source
-    _live: bool = False
-    _corrupt_at: int = -1
-    _is_cut: bool = False  # the rest of what was fetched has to be fetched again, to be changed or re-encoded
-    _delayed_until: float = 0.0  # monotonic: a record cannot be changed before
+    outgoing: OutgoingRecords = field(init=False)
+    batches: FetchedBatches = field(init=False)
 
     def __post_init__(self) -> None:
         self.partition = self.spec.source
@@ -221,6 +195,9 @@ class Cursor:
             functools.partial(self.owner.misplaced, self),
             hole_reason=COMPACTED,
         )
+        tally = self.owner.tally
+        self.outgoing = OutgoingRecords(self, functools.partial(self.owner.put, self.outbox), tally)
+        self.batches = FetchedBatches(self, tally)
 
     @property
     def full(self) -> bool:
@@ -230,7 +207,11 @@ class Cursor:
         partitions' data.
         """
         is_paused = self.suspended or self.conditions.paused is not None
-        if is_paused or self.window.waiting_bytes >= QUEUE_LIMIT_BYTES or time.monotonic() < self._delayed_until:
+        if (
+            is_paused
+            or self.window.waiting_bytes >= QUEUE_LIMIT_BYTES
+            or time.monotonic() < self.batches.delayed_until_s
+        ):
             return True
         return not self.idle and (self.stuck or time.monotonic() - self.window.entries[0].since > QUEUE_LIMIT_S)
 
@@ -248,7 +229,12 @@ class Cursor:
     @property
     def idle(self) -> bool:
         """Whether everything fetched is on the target or dropped."""
-        return not self.window.entries or self.predecessor.fingerprints is not None
+        return not self.window.entries or self.is_matching
+
+    @property
+    def is_matching(self) -> bool:
+        """Whether the records of a predecessor are being compared by content."""
+        return self.predecessor.fingerprints is not None
 
     @property
     def is_elsewhere(self) -> bool:
@@ -276,23 +262,15 @@ class Cursor:
         if self.backlog_end < 0:
             self.backlog_end = fetched.high_watermark
         # The age of records in a backlog is unrelated to the latency of copying.
-        self._live = self.offset >= self.backlog_end and not self.behind
+        self.outgoing.is_live = self.offset >= self.backlog_end and not self.behind
         self.passed_over = False
         if not fetched.records or self.suspended or self.conditions.paused is not None:
             return
         if self.reencoding is not None and self.reencoding.is_over:
             self.passed_over = True  # fetched again: the loop also renews the lease
             return
-        aborted = AbortedTransactions(fetched.aborted)
-        self._is_cut = False
         try:
-            for view in self._batches(fetched):
-                if isinstance(view, Merged):
-                    self._take_merged(view)
-                elif not self._take_checked(view, aborted):
-                    return
-        except CorruptBatch as error:
-            self._corrupt(error)
+            self.batches.take(fetched)
         except Exception as error:
             log.exception("partition stopped by an internal error", partition=str(self.partition))
             self.fail(PartitionState.FAILED, f"{self.partition} cannot be read: {type(error).__name__}: {error}")
@@ -370,11 +348,17 @@ class Cursor:
         self.offset = mark.source
         self.epochs = history.before(self.epochs, mark.source)
         self.window.begin(mark)
-        self.there = None
+        self.outgoing.there = None
         if self.gaps is not None:
             self.gaps.begin(is_clean=is_clean)
         self.predecessor.begin(skip, skip_base)
         self.suspended = False
+
+    def lead_in(self, first: int) -> None:
+        """Continue at source offset ``first``, where copying begins. Where offsets are preserved, those before it are filled."""
+        if self.gaps is not None:
+            self.outgoing.lead_in(self.offset, first)
+            self.offset = max(self.offset, first)
 
     def move(self, offset: int) -> None:
         """Continue at an offset from which the source has other records; not while anything is in flight."""
@@ -455,6 +439,10 @@ class Cursor:
             )
         conditions.set_write(failure, self.partition, self.window.position)
 
+    def corrupt(self, view: BatchView, error: CorruptBatch) -> bool:
+        """A batch is corrupt or over the limit; True when it is being written to the dead letter topic."""
+        return self.owner.corrupt(self, view, error)
+
     def finish_quarantine(self) -> None:
         """The corrupt batch has been written to the dead letter topic. Called once for each that `Owner.corrupt`
         accepted.
@@ -462,7 +450,7 @@ class Cursor:
         entries = self.window.entries
         entry = next((entry for entry in entries if entry.reason == QUARANTINED and not entry.done), None)
         if entry is not None:  # otherwise the target was truncated meanwhile: the batch is read again
-            self._dropped(entry)
+            self.outgoing.leave_out(entry)
 
     def quarantine(self, entry: SourceRange, reason: str) -> None:
         """The entry's records will not be on the target; later records take their sequences."""
@@ -504,308 +492,3 @@ class Cursor:
             return condition
         state = PartitionState.CATCHING_UP if self.behind else PartitionState.RUNNING
         return PartitionCondition(state, self.conditions.note, -1, -1)
-
-    def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
-        if self.predecessor.remaining or self.changes is not None or self.there is not None:
-            return iter_batches(fetched.records)
-        # Merging compressed ones costs more than passing them on, unless there are too many for the connection to the target. Others
-        # are merged while they wait for it (`Outbox.merge_waiting`).
-        return coalesce(
-            fetched.records,
-            self.offset,
-            compressed=self.behind,
-            transactional=not (self.read_committed and fetched.aborted),
-            limit=self.limit,
-        )
-
-    # -- batches -------------------------------------------------------------------------------------------------------
-
-    def _corrupt(self, error: CorruptBatch) -> None:
-        if isinstance(error, BatchOverLimit):
-            self.fail(PartitionState.OVER_LIMIT, f"{self.partition}: {error}", at_source=True)
-            return
-        if self._corrupt_at != self.offset:
-            self._corrupt_at = self.offset  # a transmission error does not repeat; corruption on the disk does
-            return
-        self.fail(PartitionState.CORRUPT, f"{self.partition}: {error}", at_source=True)
-
-    def _take_checked(self, view: BatchView, aborted: AbortedTransactions) -> bool:
-        """Take a batch; False when later batches have to wait."""
-        before = self.offset
-        try:
-            self._take_batch(view, aborted)
-        except CorruptBatch as error:
-            header = view.header
-            is_known = self._corrupt_at == before or isinstance(error, BatchOverLimit)
-            if self.predecessor.is_counted and is_known:
-                self.predecessor.compare()  # a predecessor may have read it intact, so counting is not possible
-                return False
-            if header is None or not is_known or not self.owner.corrupt(self, view, error):
-                raise
-            after = max(header.last_offset + 1, before)
-            # Not done yet: the position may pass it only after it has been written to the dead letter topic.
-            self.window.append(SourceRange(before, after, reason=QUARANTINED))
-            self.offset = after
-        return not (self.suspended or self.stopped or self._is_cut)
-
-    def _take_merged(self, merged: Merged) -> None:
-        if merged.first > self.offset:
-            self.drop(self.offset, merged.first, self.window.hole_reason)
-        self.leader_epoch = self.known_epoch = merged.leader_epoch
-        self.epochs = history.read(self.epochs, merged.leader_epoch, merged.first)
-        self.owner.tally.count("merged", merged.batches)
-        self._send(memoryview(merged.data), merged.header, merged.first, merged.after, is_merged=True)
-        self.offset = merged.after
-
-    def _take_batch(self, view: BatchView, aborted: AbortedTransactions) -> None:
-        header, predecessor = view.header, self.predecessor
-        if header is None:
-            self._take_legacy(view)
-            return
-        hidden = aborted.covers(view)
-        if header.last_offset < self.offset:
-            return  # a fetch starts at the batch that contains the offset, which may have been handled
-        check_crc(header, view.data)
-        is_newer = header.leader_epoch > self.known_epoch
-        if header.base_offset > self.offset or is_newer:
-            predecessor.has_holes = predecessor.has_holes or (
-                predecessor.remaining > 0 and header.base_offset > self.offset
-            )
-            if predecessor.is_counted:
-                predecessor.compare()
-                return
-        if header.base_offset > self.offset:
-            self.drop(self.offset, header.base_offset, self.window.hole_reason)
-            self.offset = header.base_offset
-        after = header.last_offset + 1
-        self.leader_epoch = header.leader_epoch
-        self.epochs = history.read(self.epochs, header.leader_epoch, self.offset)
-        if not predecessor.remaining:
-            self.known_epoch = header.leader_epoch
-        if header.is_control:
-            self.drop(self.offset, after, "control")
-        elif hidden and self.read_committed:
-            self.drop(self.offset, after, "aborted")
-        elif self.changes is not None:
-            self._change(self.changes, view, after, header.codec)
-            return
-        elif self.there is not None:
-            self._read_past(view, after, self.there)
-        elif predecessor.remaining:
-            self._skip(view, after)
-            if self.suspended or self.stopped:
-                return
-        elif self._is_whole(header):
-            paths = self.owner.tally.paths
-            paths[PASSTHROUGH] = paths.get(PASSTHROUGH, 0) + 1
-            self._send(view.data, header, self.offset, after)
-        else:
-            self._reencode(view, self.offset, after)
-        self.offset = after
-
-    def _take_legacy(self, view: BatchView) -> None:
-        rewritten = rewrite(view, keep=lambda offset: offset >= self.offset, limit=self.limit)
-        self._is_cut = self.reencoding is not None and self.reencoding.is_over
-        if rewritten is None:
-            return
-        after = rewritten.offsets[-1] + 1
-        if self.changes is not None:
-            self._change(self.changes, view, after, view.legacy_codec)
-            return
-        if self.there is not None:
-            self._read_past(view, after, self.there)
-        elif self.predecessor.remaining:
-            self._skip(view, after)
-            if self.suspended or self.stopped:
-                return
-        else:
-            self.owner.tally.count("old_format")
-            self._send_rewritten(rewritten, self.offset, after)
-        self.offset = after
-
-    # -- changes -------------------------------------------------------------------------------------------------------
-
-    def _change(self, changes: Changer, view: BatchView, after: int, codec: int) -> None:
-        """Change the records of a batch that ends before source offset ``after``, and send those that are left."""
-        changed = changes.change(self.spec, view, self.offset, after)
-        self._is_cut = changed.is_last
-        if self.predecessor.remaining:
-            fresh = self.predecessor.skip(view, changed.after, changed)
-            if self.suspended or self.stopped:
-                return
-            self.offset = fresh
-        elif self.there is not None and self.offset < min(self.there.end, changed.after):
-            self._add_copied([record.offset for record in changed.records], min(self.there.end, changed.after), changed)
-        header = view.header
-        records = [record for record in changed.records if record.offset >= self.offset]
-        if records and changed.is_unchanged and header is not None and self._is_whole(header):
-            self.owner.tally.count(PASSTHROUGH)
-            self._send(view.data, header, self.offset, after)
-        elif records:
-            self.owner.tally.count("transformed")
-            self._send_changed(records, changed, codec)
-        elif self.offset < changed.after:
-            self.drop_holes(self.offset, changed.after, changed)
-        self.offset = changed.after
-        if isinstance(changed.failure, ChangeDelayed):
-            self._delayed_until = time.monotonic() + changed.failure.after_s
-            # Not FAILED, which fails the task with partition.error=fail: it may succeed later.
-            self.set_read_error(PartitionState.UNREACHABLE, str(changed.failure))
-        elif changed.failure is not None:
-            self.fail(PartitionState.FAILED, str(changed.failure), at_source=True)
-
-    def _is_whole(self, header: BatchHeader) -> bool:
-        """Whether a batch can be passed on as it is, and nothing of it was read before."""
-        return header.is_plain and header.base_offset == self.offset
-
-    def _send_runs(
-        self, records: list[Record], first: int, after: int, codec: int, changed: ChangedBatch | None
-    ) -> None:
-        """Send the records of source offsets ``first .. after-1`` in one batch for each run of consecutive offsets."""
-        at = 0
-        for start, count in runs(record.offset for record in records):
-            self.drop_holes(first, start, changed)
-            data = encode_batch(records[at : at + count], codec=codec)
-            at, first = at + count, start + count
-            self._send(memoryview(data), read_header(data), start, first)
-        self.drop_holes(first, after, changed)
-
-    def _send_changed(self, records: list[Record], changed: ChangedBatch, codec: int) -> None:
-        if self.gaps is not None:
-            self._send_runs(records, self.offset, changed.after, codec, changed)
-            return
-        data, offsets = encode_batch(records, codec=codec), [record.offset for record in records]
-        dense = len(offsets) == changed.after - self.offset
-        header = read_header(data)
-        self._send(memoryview(data), header, self.offset, changed.after, None if dense else offsets, changed.dropped)
-
-    def drop_holes(self, first: int, after: int, changed: ChangedBatch | None) -> None:
-        """Source offsets ``first .. after-1`` have no record for the target, each for its own reason."""
-        dropped = () if changed is None else changed.dropped
-        if first < after:
-            for start, end, reason in dropped_in(dropped, first, after, self.window.hole_reason):
-                self.drop(start, end, reason)
-
-    def _skip(self, view: BatchView, after: int) -> None:
-        """Skip the records of a batch that a predecessor has copied, and send the others."""
-        fresh = self.predecessor.skip(view, after)
-        if fresh < after and not (self.suspended or self.stopped):
-            self.offset = fresh
-            self._reencode(view, fresh, after)
-
-    def _reencode(self, view: BatchView, start: int, after: int) -> None:
-        rewritten = rewrite(view, keep=lambda offset: offset >= start, limit=self.limit)
-        self._is_cut = self.reencoding is not None and self.reencoding.is_over
-        if rewritten is None:
-            self.drop(self.offset, after, self.window.hole_reason)
-            return
-        self.owner.tally.count(_reencode_reason(view, start))
-        self._send_rewritten(rewritten, self.offset, after)
-
-    def _send_rewritten(self, rewritten: Rewritten, first: int, after: int) -> None:
-        data = memoryview(rewritten.data)
-        offsets = rewritten.offsets
-        dense = len(offsets) == after - first
-        if self.gaps is not None and not dense:
-            header = read_header(rewritten.data)
-            records = decode_batch(BatchView(header, header.base_offset, 2, data), self.limit)
-            records = [record._replace(offset=offset) for record, offset in zip(records, offsets, strict=True)]
-            self._send_runs(records, first, after, header.codec, None)
-            return
-        self._send(data, read_header(rewritten.data), first, after, None if dense else offsets)
-
-    def _send(
-        self,
-        data: memoryview,
-        header: BatchHeader,
-        first: int,
-        after: int,
-        offsets: list[int] | None = None,
-        dropped: Iterable[DroppedRange] = (),
-        *,
-        is_merged: bool = False,
-    ) -> None:
-        newest_ms = header.max_timestamp if self._live else -1
-        entry = SourceRange(first, after, len(data), header.records_count, offsets, newest_ms=newest_ms)
-        entry.dropped = tuple(dropped)
-        self.window.append(entry)
-        outgoing = outgoing_batch(data, header, entry, self.window, self.owner.tally, self.limit, is_merged=is_merged)
-        if self.gaps is None:
-            self.owner.put(self.outbox, outgoing)
-        else:
-            self.gaps.send(outgoing)
-
-    def lead_in(self, first: int) -> None:
-        """Continue at source offset ``first``, where copying begins; offsets before it are filled and not counted."""
-        if self.gaps is None:
-            return
-        for start in range(self.offset, first, FILLED_AT_ONCE):
-            entry = SourceRange(start, min(first, start + FILLED_AT_ONCE), already_copied=True)
-            self.window.append(entry)
-            self.gaps.fill(entry)
-        self.offset = max(self.offset, first)
-
-    def _read_past(self, view: BatchView, after: int, there: CopiedRange) -> None:
-        """Pass over the records of a batch that are on the target, and send the others."""
-        offsets = [record.offset for record in decode_batch(view, self.limit)]
-        end = min(there.end, after)
-        if self.offset < end:
-            self._add_copied(offsets, end, None)
-        if self.offset < after:
-            self._reencode(view, self.offset, after)
-
-    def _add_copied(self, offsets: list[int], end: int, changed: ChangedBatch | None) -> None:
-        """The records at these offsets before ``end`` are on the target, and so is what its other offsets are filled with."""
-        own = [offset for offset in offsets if self.offset <= offset < end]
-        for start, count in runs(own):
-            self.drop_holes(self.offset, start, changed)
-            entry = SourceRange(start, start + count, 0, count, already_copied=True, target_base=start)
-            self.window.append(entry)
-            self.window.done(entry)
-            self.offset = start + count
-        self.drop_holes(self.offset, end, changed)
-        self.offset = end
-        self._end_of_copied()
-
-    def _end_of_copied(self) -> None:
-        """Once all is read that a predecessor has copied, its number of records counts: the source may have fewer now."""
-        if self.there is not None and self.window.position >= self.there.end:
-            self.window.records = self.there.records
-            self.there = None
-
-    def drop(self, first: int, after: int, reason: str) -> None:
-        """Source offsets ``first .. after-1`` have no record for the target."""
-        if self.there is not None and first < self.there.end < after:
-            end = self.there.end
-            self.drop(first, end, reason)
-            self.drop(end, after, reason)
-            return
-        if self.gaps is not None and after - first > FILLED_AT_ONCE:
-            for start in range(first, after, FILLED_AT_ONCE):
-                self.drop(start, min(after, start + FILLED_AT_ONCE), reason)
-            return
-        entry = SourceRange(first, after, reason=reason)
-        self.window.append(entry)
-        # While records are being matched, the number of records in this range is known only when the next one is found. With a
-        # position after it and a count before it, a successor would skip as many new records.
-        if self.predecessor.fingerprints is None:
-            self._dropped(entry)
-            self._end_of_copied()
-
-    def _dropped(self, entry: SourceRange) -> None:
-        """Nothing of this range is to be written, unless its offsets have to be taken up on the target."""
-        is_there = self.there is not None and entry.next_offset <= self.there.end
-        if self.gaps is None or is_there:
-            self.window.done(entry)
-        else:
-            self.gaps.fill(entry)
-
-
-def _reencode_reason(view: BatchView, start: int) -> str:
-    """Why a batch had to be re-encoded."""
-    header = view.header
-    if header is None:
-        return "old_format"
-    if header.is_log_append_time:
-        return "log_append_time"
-    return "begun" if header.is_dense and header.base_offset < start else COMPACTED

@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import structlog
 
-from mm2.copy.executor.cursor import QUARANTINED, Cursor
+from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.fetched_batches import QUARANTINED
 from mm2.copy.executor.outbox import OutboxState, OutgoingBatch, outgoing_of
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import Source

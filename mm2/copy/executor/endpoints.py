@@ -10,7 +10,9 @@ from typing import Any, Final
 import structlog
 
 from mm2.copy.executor.discovery import connections_per_broker
+from mm2.copy.executor.empty_transactions import EmptyTransactions
 from mm2.copy.executor.fetch_selector import FetchLimits
+from mm2.copy.executor.marker_sender import MarkerSender
 from mm2.copy.executor.outbox import Outbox
 from mm2.copy.executor.progress_look_ups import ProgressLookUp
 from mm2.copy.executor.sink import Sink
@@ -37,7 +39,7 @@ class Endpoints:
         self.source_cluster = Cluster(spec.source, name=spec.source_alias)
         self.target_cluster = Cluster(spec.target, name=spec.target_alias)
         self._clusters = [self.source_cluster, self.target_cluster]
-        self._opened: list[Source | Sink] = []
+        self._opened: list[Source | Sink | MarkerSender | EmptyTransactions] = []
         self._pool = BufferPool()
         self.throttle = Throttle(spec.throttle, spec.throttle_topics)
         self.syncs: Syncs | None = None
@@ -86,6 +88,20 @@ class Endpoints:
         if spec.syncs is not None:
             _, sink = self._sink_of(spec.syncs.settings, spec.source_alias, may_send)
             self.syncs = Syncs(sink, spec.syncs.topic, spec.syncs.lag_max)
+
+    def marker_sender(self, may_send: Callable[[], bool]) -> MarkerSender:
+        """What sends transaction markers to the target."""
+        sender = MarkerSender(
+            self.target_cluster, asyncio.get_running_loop(), self._background, self._pool, may_send=may_send
+        )
+        self._opened.append(sender)
+        return sender
+
+    def empty_transactions(self, may_send: Callable[[], bool]) -> EmptyTransactions:
+        """What takes up target offsets without transaction markers of its own."""
+        made = EmptyTransactions(self.target_cluster, self._spec.flow, may_send)
+        self._opened.append(made)
+        return made
 
     def close(self) -> None:
         """Close all connections."""

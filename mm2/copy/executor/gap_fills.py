@@ -2,183 +2,316 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import time
 from collections.abc import Iterable, Mapping
-from typing import Final
-
-import structlog
+from typing import Final, NamedTuple
 
 from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.empty_transactions import ID_PREFIX, EmptyTransactions
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.gap_queue import GapQueue
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
+from mm2.copy.executor.marker_sender import MarkerRun, MarkerSender
 from mm2.copy.executor.target_progress import TargetLookUp
-from mm2.copy.markers import is_ours, marker_at, next_generation
+from mm2.copy.markers import is_ours, next_generation
+from mm2.copy.tally import MARKERS, TRANSACTIONS
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import OffsetInfo, ProducerState, TopicPartition
 
-#: Markers of one request. A broker appends them one after another.
-_MARKERS_PER_REQUEST: Final = 1_000
-_REQUEST_TIMEOUT_S: Final = 30.0
+#: Markers of one partition in a request.
+_MARKERS_AT_ONCE: Final = 2_000
+_TRANSACTIONS_AT_ONCE: Final = 512
+_LATE_MARKERS_S: Final = 5.0
+_LATE_POLL_S: Final = 0.005
+_SLOWER: Final = (
+    "gaps are filled with empty transactions, which is slower, because CLUSTER_ACTION on the cluster is missing"
+)
 _RETRY_S: Final = 0.25
 _REFUSED_RETRY_S: Final = 5.0
+#: A predecessor has written markers since the end of the log was looked up, or a successor is writing them.
+_FENCED: Final = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+class _Unsure(NamedTuple):
+    """The log of a cursor has to end at ``stop``, at this time (monotonic, s) at the latest. ``version``: of its queue."""
+
+    version: int
+    stop: int
+    until_s: float
 
 
 class GapFills:
-    """Fills gaps of all cursors of a micro-batch, those that become due together in one request for each leader."""
+    """Fills gaps of all cursors of a micro-batch. Each gap is one step between two Produce requests of its partition, so
+    markers are sent from the loop; only the end of a log is looked up on another thread.
+    """
 
     def __init__(self, link: DriverLink, tasks: BackgroundTasks, endpoints: Endpoints, losses: Losses) -> None:
         self._link = link
         self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
         self._admin = Admin(endpoints.target_cluster)
         self._look_up = TargetLookUp(endpoints.target_cluster)
         self._call = endpoints.call
+        self._sink = endpoints.sink
+        self._endpoints = endpoints
+        self._sender: MarkerSender | None = None  # before the first gap
+        self._empty: EmptyTransactions | None = None  # before the target has rejected markers
+        self._has_no_right = False  # to write markers
+        self._settled: set[Cursor] = set()  # cursors for which no transaction of a predecessor is open
         self._losses = losses
-        self._due: list[tuple[Cursor, int]] = []
-        self.is_working = False
-        self._log = structlog.get_logger(__name__)
+        self._unknown: dict[Cursor, int] = {}  # queue versions of cursors whose log end has to be found out
+        self._unsure: dict[Cursor, _Unsure] = {}
+        self._steps: dict[Cursor, int] = {}  # queue versions of cursors of which a step is not completed
+        self._unanswered = 0
+        self._is_looking = False
+
+    @property
+    def is_working(self) -> bool:
+        """Whether something is unanswered."""
+        return self._is_looking or self._unanswered > 0
 
     def attach(self, cursor: Cursor) -> None:
         """Fill the gaps of a cursor; its `GapQueue` is set."""
-        cursor.gaps = GapQueue(cursor.outbox, cursor.owner.put, lambda: self._request(cursor), cursor.window.done)
+
+        def request() -> None:
+            self._continue(cursor, _queue(cursor).version)
+
+        cursor.gaps = GapQueue(cursor.outbox, cursor.owner.put, request, cursor.window.done)
         cursor.window.is_preserved = True
 
-    def _request(self, cursor: Cursor) -> None:
-        self._due.append((cursor, _queue(cursor).version))
-        if not self.is_working:
-            self.is_working = True
-            self._tasks.spawn(self._work())
+    def _continue(self, cursor: Cursor, version: int) -> None:
+        """Take the next step for the gaps of a cursor, unless it has started elsewhere meanwhile.
 
-    async def _work(self) -> None:
-        try:
-            while self._due and not self._link.stop.is_set():
-                due, self._due = self._due, []
-                # The next gap of a cursor may have become due while the one before it was being filled.
-                cursors = dict.fromkeys(cursor for cursor, version in due if _is_due(cursor, version))
-                again = await self._step([*cursors])
-                self._due += [(cursor, _queue(cursor).version) for cursor in again]
-        finally:
-            self.is_working = False
-
-    async def _step(self, cursors: list[Cursor]) -> list[Cursor]:
-        """One request for the next gaps of each cursor; returns those whose gaps are not filled yet."""
-        versions = {cursor.partition: _queue(cursor).version for cursor in cursors}
-        await self._learn_ends([cursor for cursor in cursors if not _queue(cursor).is_known])
-        ready = [cursor for cursor in cursors if _queue(cursor).is_known and not cursor.stopped]
-        if ready and self._link.may_write():
-            await self._write(ready)
-        again = [cursor for cursor in cursors if _is_due(cursor, versions[cursor.partition])]
-        if again and not (self._link.may_write() and any(_queue(cursor).is_known for cursor in again)):
-            is_refused = all(_is_refused(cursor) for cursor in again)
-            await self._link.pause(_REFUSED_RETRY_S if is_refused else _RETRY_S)
-        return again
-
-    # -- the end of the target log -----------------------------------------------------------------------------------
-
-    async def _learn_ends(self, cursors: list[Cursor]) -> None:
-        """Find out where the logs end, and under which generation their markers are written."""
-        by_target = {cursor.spec.target: cursor for cursor in cursors}
-        if not by_target:
+        One step at a time: two requests for the same offsets would both be accepted in part.
+        """
+        if self._link.stop.is_set() or not _is_due(cursor, version) or self._steps.get(cursor) == version:
             return
-        versions = {cursor.partition: _queue(cursor).version for cursor in cursors}
-        try:
-            ends = await self._call(self._look_up.stable_ends, _leader_epochs(cursors))
-            states = await self._call(self._admin.describe_producers, [*by_target])
-        except KafkaFailure as error:
-            ends = states = dict.fromkeys(by_target, error)
-        for target, cursor in by_target.items():
-            if _is_due(cursor, versions[cursor.partition]):
-                self._learn(cursor, ends[target], states[target])
-
-    def _learn(
-        self, cursor: Cursor, end: OffsetInfo | KafkaFailure, states: Mapping[int, ProducerState] | KafkaFailure
-    ) -> None:
-        if isinstance(end, KafkaFailure) or isinstance(states, KafkaFailure):
-            cursor.outbox.last_error = end if isinstance(end, KafkaFailure) else states  # type: ignore[assignment]
-            return
-        queue = _queue(cursor)
-        first, after = queue.next_gap
-        if end.offset > after:
-            self._losses.target_diverged(cursor, after)
-        elif end.offset < first:
-            self._losses.preserved_truncated(cursor, end.offset)
+        self._steps[cursor] = version
+        if _queue(cursor).is_known and (not self._has_no_right or self._transactions().is_claimed(cursor.spec.target)):
+            self._send(cursor)
         else:
-            queue.generation = next_generation(_epochs(states), is_clean=queue.is_clean)
-            queue.is_known = True
-            cursor.outbox.last_error = None
-            queue.filled(end.offset)
+            self._unknown[cursor] = version
+            self._look()
+
+    def _again(self, cursor: Cursor, delay_s: float) -> None:
+        """Take the next step after so many seconds."""
+
+        def later(version: int) -> None:
+            self._end_step(cursor, version)
+            self._continue(cursor, version)
+
+        self._loop.call_later(delay_s, later, _queue(cursor).version)
+
+    def _end_step(self, cursor: Cursor, version: int) -> None:
+        if self._steps.get(cursor) == version:
+            del self._steps[cursor]
+
+    def _filled(self, cursor: Cursor, after: int) -> None:
+        """The log ends at this offset."""
+        queue = _queue(cursor)
+        before = max(queue.reached, queue.next_gap[0])
+        if queue.is_clean and after > before:
+            cursor.owner.tally.fill(TRANSACTIONS if self._has_no_right else MARKERS, after - before)
+        self._end_step(cursor, queue.version)
+        if not queue.filled(after):
+            self._continue(cursor, queue.version)
 
     # -- markers -----------------------------------------------------------------------------------------------------
 
-    async def _write(self, cursors: Iterable[Cursor]) -> None:
-        """Write the next markers of each cursor, and check where the logs end when that does not follow."""
-        wanted, sent = {}, {}
-        for cursor in cursors:
-            queue = _queue(cursor)
-            first, after = queue.next_gap
-            start = max(first, queue.reached)
-            stop = min(after, start + _MARKERS_PER_REQUEST)
-            if start < stop:
-                markers = [marker_at(offset, queue.generation) for offset in range(start, stop)]
-                wanted[cursor.spec.target] = markers
-                sent[cursor.spec.target] = (cursor, queue.version, stop)
-        try:
-            answers = await self._call(self._write_markers, wanted)
-        except KafkaFailure as error:
-            answers = dict.fromkeys(wanted, error)
-        unsure = []
-        for target, (cursor, version, stop) in sent.items():
-            queue, failure = _queue(cursor), answers[target]
-            if queue.version != version:
-                continue
-            if failure is not None:
-                self._failed(cursor, failure)
-            elif not queue.is_clean or (queue.is_last and stop >= queue.next_gap[1]):
-                unsure.append((cursor, stop))
-            else:
-                queue.filled(stop)
-        await self._confirm(unsure)
+    def _send(self, cursor: Cursor) -> None:
+        """Send the next markers of a cursor to the leader that its batches are sent to."""
+        queue, address = _queue(cursor), cursor.outbox.address
+        if self._has_no_right:
+            self._tasks.spawn(self._fill_by_transactions(cursor))
+            return
+        if address is None:
+            self._sink.find_leader(cursor.outbox)
+            self._again(cursor, _RETRY_S)
+            return
+        first, after = queue.next_gap
+        start = max(first, queue.reached)
+        stop = min(after, start + _MARKERS_AT_ONCE)
+        answered = functools.partial(self._answered, cursor, queue.version, stop)
+        if self._sender is None:
+            self._sender = self._endpoints.marker_sender(self._link.may_write)
+        self._unanswered += 1
+        self._sender.send(address[0], MarkerRun(cursor.spec.target, start, stop, queue.generation, answered))
 
-    def _write_markers(
-        self, wanted: Mapping[TopicPartition, list[tuple[int, int, int]]]
-    ) -> Mapping[TopicPartition, KafkaFailure | None]:
-        return self._admin.write_abort_markers(wanted, timeout_s=_REQUEST_TIMEOUT_S)
+    async def _fill_by_transactions(self, cursor: Cursor) -> None:
+        """Take up the next offsets of a cursor without a right that hosted clusters rarely grant."""
+        queue = _queue(cursor)
+        cursor.conditions.note = _SLOWER
+        version = queue.version
+        first, after = queue.next_gap
+        start = max(first, queue.reached)
+        stop = min(after, start + _TRANSACTIONS_AT_ONCE)
+        self._unanswered += 1
+        failure = await self._transactions().fill(cursor.spec.target, stop - start)
+        # The coordinator answers before it has written the last markers.
+        self._answered(cursor, version, stop, failure, late_s=_LATE_MARKERS_S)
+
+    def _transactions(self) -> EmptyTransactions:
+        if self._empty is None:
+            self._empty = self._endpoints.empty_transactions(self._link.may_write)
+        return self._empty
+
+    def _answered(
+        self, cursor: Cursor, version: int, stop: int, failure: KafkaFailure | None, *, late_s: float = 0.0
+    ) -> None:
+        self._unanswered -= 1
+        queue = _queue(cursor)
+        if queue.version != version:
+            return
+        if failure is not None:
+            self._failed(cursor, failure)
+            return
+        cursor.outbox.last_error = None
+        if queue.is_clean and not late_s and not (queue.is_last and stop >= queue.next_gap[1]):
+            self._filled(cursor, stop)
+        else:
+            # Those of a predecessor may have been appended instead, or the record of another program between them.
+            self._check(cursor, _Unsure(version, stop, time.monotonic() + late_s))
+
+    def _check(self, cursor: Cursor, unsure: _Unsure) -> None:
+        """Look up whether the log ends where it should."""
+        self._unsure[cursor] = unsure
+        self._look()
 
     def _failed(self, cursor: Cursor, failure: KafkaFailure) -> None:
         """Some of the markers may have been appended."""
         queue = _queue(cursor)
         queue.is_known = queue.is_clean = False
         code = failure.code if isinstance(failure, BrokerFailure) else 0
-        if code not in {ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}:
-            cursor.outbox.last_error = _explained(failure)
-
-    async def _confirm(self, written: list[tuple[Cursor, int]]) -> None:
-        """Check that the logs end after the markers that were written: those of a predecessor may have been appended
-        instead, or the record of another program between them.
-        """
-        if not written:
+        if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            self._has_no_right = True
+            self._again(cursor, 0.0)
             return
-        versions = {cursor.partition: _queue(cursor).version for cursor, _ in written}
+        if code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            self._has_no_right = False  # neither right; one of them may be granted
+        if code in _FENCED:
+            self._again(cursor, 0.0)
+            return
+        if isinstance(failure, BrokerFailure) and failure.stale_metadata:
+            cursor.outbox.address = None
+            self._sink.find_leader(cursor.outbox)
+        cursor.outbox.last_error = _explained(failure)
+        self._again(cursor, _REFUSED_RETRY_S if _is_refused(cursor) else _RETRY_S)
+
+    # -- the end of the target log -----------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
+            self._tasks.spawn(self._look_up_ends())
+
+    async def _look_up_ends(self) -> None:
+        """Find out where logs end, also to complete what is being filled at the stop."""
         try:
-            ends = await self._call(self._look_up.stable_ends, _leader_epochs(cursor for cursor, _ in written))
+            while self._unsure or (self._unknown and not self._link.stop.is_set()):
+                unknown, self._unknown = self._unknown, {}
+                unsure, self._unsure = self._unsure, {}
+                if self._has_no_right:
+                    unknown = {cursor: version for cursor, version in unknown.items() if await self._claim(cursor)}
+                ends = await self._stable_ends([*unknown, *unsure])
+                for cursor, wanted in unsure.items():
+                    if _queue(cursor).version == wanted.version:
+                        self._confirm(cursor, ends[cursor.spec.target], wanted)
+                await self._learn_all(
+                    {cursor: version for cursor, version in unknown.items() if _is_due(cursor, version)}, ends
+                )
+        finally:
+            self._is_looking = False
+
+    async def _claim(self, cursor: Cursor) -> bool:
+        """Fence what a predecessor fills with transactions, before the end of the log is read."""
+        self._settled.add(cursor)
+        failure = await self._transactions().claim(cursor.spec.target)
+        if failure is not None:
+            self._failed(cursor, failure)
+        return failure is None
+
+    async def _stable_ends(self, cursors: Iterable[Cursor]) -> Mapping[TopicPartition, OffsetInfo | KafkaFailure]:
+        epochs = {cursor.spec.target: cursor.outbox.leader_epoch for cursor in cursors}
+        try:
+            ends: Mapping[TopicPartition, OffsetInfo | KafkaFailure] = await self._call(
+                self._look_up.stable_ends, epochs
+            )
         except KafkaFailure as error:
-            ends = dict.fromkeys((cursor.spec.target for cursor, _ in written), error)
-        for cursor, stop in written:
-            queue, end = _queue(cursor), ends[cursor.spec.target]
-            if queue.version != versions[cursor.partition]:
-                continue
-            if isinstance(end, KafkaFailure):
-                self._failed(cursor, end)
-            elif end.offset > stop:
-                self._losses.target_diverged(cursor, stop)
-            elif end.offset < stop:
-                queue.is_known = queue.is_clean = False
-            else:
-                queue.is_clean = True
-                queue.filled(stop)
+            return dict.fromkeys(epochs, error)
+        return ends
+
+    async def _learn_all(
+        self, cursors: Mapping[Cursor, int], ends: Mapping[TopicPartition, OffsetInfo | KafkaFailure]
+    ) -> None:
+        """Find out under which generation the markers of these cursors are written."""
+        if not cursors:
+            return
+        targets = [cursor.spec.target for cursor in cursors]
+        try:
+            states = await self._call(self._admin.describe_producers, targets)
+        except KafkaFailure as error:
+            states = dict.fromkeys(targets, error)
+        for cursor, version in cursors.items():
+            state = states[cursor.spec.target]
+            if _is_due(cursor, version) and not await self._has_rival(cursor, state):
+                self._learn(cursor, ends[cursor.spec.target], state)
+
+    async def _has_rival(self, cursor: Cursor, states: Mapping[int, ProducerState] | KafkaFailure) -> bool:
+        """Whether markers of transactions may have appeared that a predecessor without the right to write markers has left.
+
+        None does afterwards, so the end of the log is looked up again.
+        """
+        is_possible = not _queue(cursor).is_clean and cursor not in self._settled
+        if not is_possible or isinstance(states, KafkaFailure) or not any(map(_is_of_transaction, states.values())):
+            return False
+        self._settled.add(cursor)
+        await self._transactions().claim(cursor.spec.target)  # without the right to do so there was no such predecessor
+        self._again(cursor, 0.0)
+        return True
+
+    def _learn(
+        self, cursor: Cursor, end: OffsetInfo | KafkaFailure, states: Mapping[int, ProducerState] | KafkaFailure
+    ) -> None:
+        if isinstance(end, KafkaFailure) or isinstance(states, KafkaFailure):
+            cursor.outbox.last_error = end if isinstance(end, KafkaFailure) else states  # type: ignore[assignment]
+            self._again(cursor, _REFUSED_RETRY_S if _is_refused(cursor) else _RETRY_S)
+            return
+        queue = _queue(cursor)
+        first, _ = queue.next_gap
+        after = queue.next_end
+        if end.offset > after:
+            self._losses.target_diverged(cursor, after)
+        elif end.offset < first:
+            self._losses.preserved_truncated(cursor, end.offset)
+        else:
+            known = [*_epochs(states), max(0, queue.generation)]  # none of its markers may have been appended yet
+            queue.generation = next_generation(known, is_clean=queue.is_clean)
+            queue.is_known = True
+            if not _is_refused(cursor):
+                cursor.outbox.last_error = None
+            self._filled(cursor, end.offset)
+
+    def _confirm(self, cursor: Cursor, end: OffsetInfo | KafkaFailure, unsure: _Unsure) -> None:
+        """Check that the log ends after the markers that were written."""
+        queue, stop = _queue(cursor), unsure.stop
+        if isinstance(end, KafkaFailure):
+            self._failed(cursor, end)
+        elif end.offset > stop:
+            self._losses.target_diverged(cursor, stop)
+        elif end.offset < stop and time.monotonic() < unsure.until_s:
+            self._loop.call_later(_LATE_POLL_S, self._check, cursor, unsure)
+        elif end.offset < stop:
+            queue.is_known = queue.is_clean = False
+            self._again(cursor, 0.0)
+        else:
+            queue.is_clean = True
+            self._filled(cursor, stop)
 
 
 def _queue(cursor: Cursor) -> GapQueue:
@@ -199,8 +332,8 @@ def _is_refused(cursor: Cursor) -> bool:
     return isinstance(error, BrokerFailure) and error.is_final
 
 
-def _leader_epochs(cursors: Iterable[Cursor]) -> dict[TopicPartition, int]:
-    return {cursor.spec.target: cursor.outbox.leader_epoch for cursor in cursors}
+def _is_of_transaction(state: ProducerState) -> bool:
+    return state.coordinator_epoch >= 0 and not is_ours(state.producer_id)
 
 
 def _epochs(states: Mapping[int, ProducerState]) -> list[int]:
@@ -208,7 +341,10 @@ def _epochs(states: Mapping[int, ProducerState]) -> list[int]:
 
 
 def _explained(failure: KafkaFailure) -> KafkaFailure:
-    if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-        what = "preserve.offsets fills gaps with transaction markers, which needs CLUSTER_ACTION on the cluster"
+    if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        what = (
+            "preserve.offsets fills gaps with transaction markers, which needs CLUSTER_ACTION on the cluster, or with "
+            f"empty transactions, which needs WRITE on the transactional ids with the prefix {ID_PREFIX}"
+        )
         return BrokerFailure.of(failure.code, what)
     return failure

@@ -88,15 +88,27 @@ class GapQueue:
         return (gaps[0].first, gaps[-1].next_offset) if gaps else (-1, -1)
 
     @property
+    def next_end(self) -> int:
+        """The source offset after all gaps before the next batch, also those that are filled later; -1: there is none."""
+        end = -1
+        for one in self.waiting:
+            if not isinstance(one, SourceRange):
+                break
+            end = one.next_offset
+        return end
+
+    @property
     def is_last(self) -> bool:
         """Whether no batch waits behind the gaps that are filled now."""
         return all(isinstance(one, SourceRange) for one in self.waiting)
 
-    def filled(self, after: int) -> None:
-        """The target log ends at this offset. Gaps that end before it are done; where others remain, filling continues."""
+    def filled(self, after: int) -> bool:
+        """The target log ends at this offset. Gaps that end before it are done; False where the gaps that are being filled
+        are not complete.
+        """
         self.reached = after
         if after < self.next_gap[1]:
-            return
+            return False
         self.is_filling = False
         while self.waiting:
             gap = self.waiting[0]
@@ -105,6 +117,7 @@ class GapQueue:
             self.waiting.popleft()
             self.done(gap)
         self.advance()
+        return True
 
     def stop(self) -> None:
         """Send nothing more. Gaps that are being filled are completed."""

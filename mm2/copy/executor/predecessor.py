@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mm2.copy.executor.changes import ChangedBatch
+from mm2.copy.executor.outgoing_records import OutgoingRecords
 from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.executor.window import SourceRange, Window
 from mm2.kafka.records.batch import BatchView
@@ -24,6 +25,7 @@ class SkippingReader(Protocol):
     """What is known of the source (`Cursor`)."""
 
     window: Window
+    outgoing: OutgoingRecords
     offset: int  # next source offset to fetch
     suspended: bool  # it must not be read
     known_epoch: int  # of the newest batch that the predecessor is known to have read
@@ -32,12 +34,6 @@ class SkippingReader(Protocol):
     @property
     def stopped(self) -> bool:
         """Whether it has stopped in this micro-batch."""
-
-    def drop(self, first: int, after: int, reason: str) -> None:
-        """Source offsets ``first .. after-1`` have no record for the target."""
-
-    def drop_holes(self, first: int, after: int, changed: ChangedBatch | None) -> None:
-        """The same, each for its own reason: dropped by changes, or a hole of the source."""
 
 
 class ReplacedRecords(Protocol):
@@ -117,14 +113,14 @@ class PredecessorRecords:
         if offsets:
             self._add(first, there, len(offsets), offsets, changed)
         if self.remaining and there < changed.after:
-            reader.drop_holes(there, changed.after, changed)
+            reader.outgoing.drop_holes(there, changed.after, changed)
             return changed.after
         self._finish(there)
         return there
 
     def drop_deleted(self, first: int, after: int, reason: str) -> None:
         """The source has deleted these offsets, and some of their records may be on the target."""
-        self.reader.drop(first, after, reason)
+        self.reader.outgoing.drop(first, after, reason)
         if self.fingerprints is not None:
             self._deleted.append(self.reader.window.entries[-1])
 
@@ -166,13 +162,13 @@ class PredecessorRecords:
             self._add(first, there, len(offsets), offsets, changed)
         if match is not None:
             if there < after:
-                reader.drop_holes(there, after, changed)
+                reader.outgoing.drop_holes(there, after, changed)
             return after
         self._end_matching(view, fresh, is_changed=changed is not None)
         if reader.stopped:
             return there
         if there < fresh:
-            reader.drop_holes(there, fresh, changed)
+            reader.outgoing.drop_holes(there, fresh, changed)
             there = fresh
         self._finish(there)
         return there

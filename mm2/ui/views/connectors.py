@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
@@ -11,16 +11,24 @@ from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.access.principal import Role
 from mm2.observer.traces import reason_of
 from mm2.observer.views import ConnectorView, FlowView, Snapshot
-from mm2.ui.actions import ACTIONS, RESTART_TASK, Action, Actions, Subject
+from mm2.ui.actions import ACTIONS, PAUSE, RESTART, RESTART_TASK, RESUME, STOP, Action, Actions, Subject
 from mm2.ui.parts import Cell, Column, Confirmation, Element, Row, Table, within
+from mm2.ui.wording import worker_name
 
 _TASKS: Final = (
     Column("Task", "head"),
     Column("State", "word"),
     Column("Worker"),
     Column("Error", "prose"),
-    Column("", "action"),
+    Column("Action", "action"),
 )
+#: Requested states in which an action has no effect.
+_POINTLESS: Final[Mapping[Action, frozenset[str]]] = {
+    PAUSE: frozenset({"PAUSED"}),
+    RESUME: frozenset({"STARTED"}),
+    RESTART: frozenset({"STOPPED"}),
+    STOP: frozenset({"STOPPED"}),
+}
 _MOST_TASKS: Final = 1_000
 _Confirm = Callable[[Action, Subject], Awaitable[None]]
 
@@ -94,14 +102,16 @@ class ConnectorsView:
 class _ConnectorBlock:
     def __init__(self, flow: FlowView, connector: ConnectorView, ask: _Confirm | None) -> None:
         """``ask`` None: the client may not control connectors."""
+        self._may_act = ask is not None
         pair = SourceAndTarget(flow.source, flow.target)
         self._subject = Subject(pair, connector.name)
         with within("section", "connector", aria_label=str(self._subject), id=_anchor(flow, connector)) as self.element:
             with within("div", "line"):
-                Element("h3", connector.name)
+                Element("h2", connector.name)
                 Element("span", flow.name, "muted")
                 self._state = Element("span", role="status")
                 self._wanted = Element("span", "", "muted")
+                self._buttons: dict[Action, Element] = {}
                 with within("span", "buttons"):
                     for action in ACTIONS:
                         button = Element(
@@ -111,6 +121,7 @@ class _ConnectorBlock:
                             type="button",
                             aria_label=f"{action.name} {self._subject}",
                         )
+                        self._buttons[action] = button
                         if ask is None:
                             button.attribute("disabled", True)
                             button.attribute("title", f"needs the role {Role.OPERATOR}")
@@ -131,13 +142,24 @@ class _ConnectorBlock:
 
     def show(self, connector: ConnectorView) -> None:
         """Show the current state."""
+        workers = {task.worker_id for task in connector.tasks}
         self._state.show_state(connector.state, tone="paused" if connector.state == "STOPPED" else "")
         wanted = {"PAUSED": "paused by a user", "STOPPED": "stopped by a user"}
         self._wanted.show(wanted.get(connector.target_state, ""))
+        for action, button in self._buttons.items() if self._may_act else ():
+            button.attribute("disabled", connector.target_state in _POINTLESS[action])
         self._trace.show(connector.trace)
         self._tasks.show(
             [
-                Row((str(task.id), Cell(task.state, state=True), task.worker_id, reason_of(task.trace)), key=task.id)
+                Row(
+                    (
+                        str(task.id),
+                        Cell(task.state, state=True),
+                        Cell(worker_name(task.worker_id, workers), hint=task.worker_id),
+                        reason_of(task.trace),
+                    ),
+                    key=task.id,
+                )
                 for task in connector.tasks
             ]
         )

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 from urllib.parse import quote
 
 from nicegui import ui
 
 from mm2.copy.states import PartitionState
+from mm2.observer.history import QUANTILES, History, latency_name
 from mm2.observer.traces import reason_of
 from mm2.observer.views import FlowState, FlowView, Snapshot
-from mm2.ui.history import BEAT_STEP_MS, Beat, FlowHistory, History, Point, heartbeat_of
+from mm2.ui.charts import Curve, TimeChart, TimeRange
+from mm2.ui.heartbeats import BEAT_STEP_MS, Beat, FlowHeartbeats, Heartbeats, heartbeat_of
 from mm2.ui.parts import TONES, Element, rank_of, within
 from mm2.ui.wording import UNKNOWN, clock, count, plural, rate, seconds, size
 
-_CURVES: Final = (("50 %", "solid", 2.4), ("95 %", "dashed", 1.8), ("99 %", "dotted", 1.8))
+_CURVES: Final = (Curve("50 %", 1, "solid", 2.4), Curve("95 %", 2, "dashed", 1.8), Curve("99 %", 3, "dotted", 1.8))
+_LATENCIES: Final = tuple(map(latency_name, QUANTILES))
 _STALE_MS: Final = 10_000
-#: The shortest time span of a time axis.
-_LEAST_SPAN_MS: Final = 60_000
 #: A longer sentence is set in a smaller font: it describes several things.
 _LONG: Final = 110
 
@@ -30,26 +30,37 @@ class FlowsView:
     If there are several, their sentences are listed above, worst first.
     """
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, heartbeats: Heartbeats, wanted: Mapping[str, str]) -> None:
         self._history = history
+        self._heartbeats = heartbeats
+        self._snapshot: Snapshot | None = None
         self._blocks: dict[str, _FlowBlock] = {}
         Element("h1", "Flows", "visually-hidden")
         self._nothing = Element("p", "This process has no flows yet.", "nothing", role="status")
         self._index = within("ul", "index hidden", aria_label="All flows, the worst first")
         self._lines: list[_Line] = []
+        with within("div", "tools"):
+            self._range = TimeRange(wanted, self._show_again)
         self._container = within("div")
 
     def show(self, snapshot: Snapshot) -> None:
         """See View."""
+        self._snapshot = snapshot
         for removed in self._blocks.keys() - {flow.name for flow in snapshot.flows}:
             self._blocks.pop(removed).element.delete()
         for flow in snapshot.flows:
             if flow.name not in self._blocks:
                 with self._container:
                     self._blocks[flow.name] = _FlowBlock(flow)
-            self._blocks[flow.name].show(snapshot.at_ms, flow, self._history.flow(flow.name))
+            block = self._blocks[flow.name]
+            block.show(snapshot.at_ms, flow, self._heartbeats.flow(flow.name))
+            block.show_curves(snapshot.at_ms, self._history, self._range.length_ms)
         self._show_index(worst_first(snapshot.flows) if len(snapshot.flows) > 1 else ())
         self._nothing.set_visibility(not snapshot.flows)
+
+    def _show_again(self) -> None:
+        if self._snapshot is not None:
+            self.show(self._snapshot)
 
     def _show_index(self, flows: Sequence[FlowView]) -> None:
         while len(self._lines) < len(flows):
@@ -82,6 +93,7 @@ class _Line:
 
 class _FlowBlock:
     def __init__(self, flow: FlowView) -> None:
+        self._name = flow.name
         heading = _anchor(flow)
         with within("section", "flow", aria_labelledby=heading) as self.element:
             with within("div", "which"):
@@ -104,23 +116,30 @@ class _FlowBlock:
             with within("div", "curves"):
                 with within("figure"):
                     Element("figcaption", "Records per second")
-                    self._rates = ui.echart(_rate_options(), renderer="svg")
+                    self._rates = TimeChart(
+                        Curve("records/s"), least_step=1.0, label=f"Records per second of {flow.name}"
+                    )
+                with within("figure"):
+                    Element("figcaption", "Lag in records")
+                    self._lags = TimeChart(Curve("records"), least_step=1.0, label=f"Lag of {flow.name} in records")
                 with within("figure"):
                     with within("figcaption"):
                         Element("span", "Seconds until batches were visible on the target:")
                         # Not at the ends of the curves, which overlap near zero.
-                        for index, (name, _, _) in enumerate(_CURVES):
-                            Element("span", name, f"legend curve-{index + 1}")
-                    self._latencies = ui.echart(_latency_options(), renderer="svg")
+                        for curve in _CURVES:
+                            Element("span", curve.name, f"legend curve-{curve.color}")
+                    self._latencies = TimeChart(
+                        *_CURVES, unit=" s", label=f"Seconds until batches of {flow.name} were visible on the target"
+                    )
                     self._no_latency = Element("p", "No records were copied by this process in this time.", "empty")
                     self._no_latency.set_visibility(False)
             with within("div", "heartbeats"):
                 self._beats_text = Element("span", "", "muted")
                 self._strip = ui.html("", sanitize=False, tag="div").classes("strip").props("aria-hidden=true")
-        self._drawn: int | None = None
         self._marks: tuple[bool | None, ...] = ()
+        self._drawn: tuple[int, int] | None = None
 
-    def show(self, at_ms: int, flow: FlowView, history: FlowHistory) -> None:
+    def show(self, at_ms: int, flow: FlowView, heartbeats: FlowHeartbeats) -> None:
         tone = TONES[flow.state]
         self._state.show_state(flow.state)
         self._sentence.show(flow.sentence)
@@ -134,15 +153,24 @@ class _FlowBlock:
         records, lag_bytes = flow.risk.least, flow.risk.bytes
         shown = count(records) if records is None or flow.risk.records is not None else f"at least {count(records)}"
         self._lag.show(shown + (f" · {size(lag_bytes)}" if records and lag_bytes else ""))
-        newest = next((point for point in reversed(history.points) if point.latency_s[0] is not None), None)
-        self._latency.show(
-            UNKNOWN if newest is None else f"{seconds(newest.latency_s[0])} · {seconds(newest.latency_s[2])}"
-        )
         self._partitions.show(flow)
         self._lost.show(count(flow.lost_ranges))
         self._lost.show_classes("state bad" if flow.lost_ranges else "")
-        self._show_beats(at_ms, flow, history)
-        self._show_curves(history.points)
+        self._show_beats(at_ms, flow, heartbeats)
+
+    def show_curves(self, at_ms: int, history: History, length_ms: int) -> None:
+        """Draw the curves; they change every few seconds."""
+        low, _, high = (history.last(self._name, "", name) for name in _LATENCIES)
+        self._latency.show(UNKNOWN if low is None else f"{seconds(low)} · {seconds(high)}")
+        if self._drawn != (history.at_ms, length_ms):
+            self._drawn = (history.at_ms, length_ms)
+            rates, lags, *latencies = (
+                history.points(self._name, "", name, at_ms - length_ms)
+                for name in ("records_per_s", "lag_records", *_LATENCIES)
+            )
+            self._rates.show([rates], length_ms)
+            self._lags.show([lags], length_ms)
+            self._no_latency.set_visibility(not self._latencies.show(latencies, length_ms))
 
     def _show_errors(self, flow: FlowView) -> None:
         messages = errors(flow)
@@ -154,10 +182,10 @@ class _FlowBlock:
                     Element("li", sentence)
         self._errors.set_visibility(bool(messages))
 
-    def _show_beats(self, at_ms: int, flow: FlowView, history: FlowHistory) -> None:
+    def _show_beats(self, at_ms: int, flow: FlowView, heartbeats: FlowHeartbeats) -> None:
         newest = heartbeat_of(flow)
         self._beat.show(UNKNOWN if newest is None else f"{seconds(newest.age_ms / 1000)} ago")
-        beats = history.beats(at_ms)
+        beats = heartbeats.beats(at_ms)
         marks = tuple(beat.received for beat in beats)
         if marks != self._marks:
             self._marks = marks
@@ -173,33 +201,6 @@ class _FlowBlock:
                 f"{BEAT_STEP_MS // 1000} seconds"
             )
         self._beats_text.show(text)
-
-    def _show_curves(self, points: Sequence[Point]) -> None:
-        newest = points[-1].at_ms if points else None
-        if newest is None or newest == self._drawn:
-            return
-        first = self._drawn is None
-        self._drawn = newest
-        self._no_latency.set_visibility(all(point.latency_s[0] is None for point in points))
-        rates: dict[str, Any] = {
-            "series": [{"data": [[point.at_ms, _rounded(point.records_per_s)] for point in points]}]
-        }
-        latencies: dict[str, Any] = {
-            "series": [
-                {"data": [[point.at_ms, _rounded(point.latency_s[index])] for point in points]}
-                for index in range(len(_CURVES))
-            ]
-        }
-        span = {"xAxis": _span(min(points[0].at_ms, newest - _LEAST_SPAN_MS), newest)}
-        for chart, change in ((self._rates, rates | span), (self._latencies, latencies | span)):
-            if first:
-                chart.options["xAxis"].update(span["xAxis"])
-                for series, new in zip(chart.options["series"], change["series"], strict=True):
-                    series.update(new)
-                chart.update()
-            else:
-                # The chart is kept; only the points are replaced.
-                chart.run_chart_method("setOption", change)
 
 
 _ALARM_STATES: Final = frozenset({FlowState.DEGRADED, FlowState.STOPPED})
@@ -282,76 +283,3 @@ class _Partitions:
 def _mark(beat: Beat) -> str:
     kind = {True: "", False: ' class="missed"', None: ' class="unrecorded"'}[beat.received]
     return f"<i{kind}></i>"
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
-
-
-def _axis_text() -> dict[str, Any]:
-    return {"color": "var(--muted)", "fontSize": 12, "hideOverlap": True}
-
-
-def _span(first_ms: int, last_ms: int) -> dict[str, int]:
-    """The range of the time axis. Set explicitly: without points it would start in 1970."""
-    return {"min": first_ms, "max": last_ms}
-
-
-def _options(series: list[dict[str, Any]], unit: str, least_step: float = 0.0) -> dict[str, Any]:
-    line = {"lineStyle": {"color": "var(--line)"}}
-    now_ms = time.time_ns() // 1_000_000
-    return {
-        "animation": False,
-        "useUTC": True,
-        "grid": {"left": 8, "right": 12, "top": 12, "bottom": 4, "containLabel": True},
-        "xAxis": {
-            "type": "time",
-            "axisLine": line,
-            "axisTick": {"show": False},
-            "axisLabel": {**_axis_text(), "formatter": "{HH}:{mm}"},
-            "splitNumber": 4,
-            "minInterval": 60_000,
-            **_span(now_ms - _LEAST_SPAN_MS, now_ms),
-        },
-        "yAxis": {
-            "type": "value",
-            "min": 0,
-            "splitNumber": 3,
-            "minInterval": least_step,
-            "splitLine": line,
-            "axisLabel": {**_axis_text(), "formatter": f"{{value}}{unit}"},
-        },
-        "tooltip": {
-            "trigger": "axis",
-            "confine": True,
-            "transitionDuration": 0,
-            "backgroundColor": "var(--raised)",
-            "borderColor": "var(--line)",
-            "textStyle": {"color": "var(--ink)", "fontSize": 13},
-        },
-        "series": series,
-    }
-
-
-def _series(name: str, color: str, kind: str, width: float) -> dict[str, Any]:
-    return {
-        "type": "line",
-        "name": name,
-        "data": [],
-        "showSymbol": False,
-        "silent": True,
-        "connectNulls": False,
-        "color": color,
-        "lineStyle": {"color": color, "type": kind, "width": width},
-    }
-
-
-def _rate_options() -> dict[str, Any]:
-    return _options([_series("records/s", "var(--curve-1)", "solid", 2.0)], "", least_step=1.0)
-
-
-def _latency_options() -> dict[str, Any]:
-    return _options(
-        [_series(name, f"var(--curve-{index + 1})", kind, width) for index, (name, kind, width) in enumerate(_CURVES)],
-        " s",
-    )

@@ -16,6 +16,12 @@ Entry = tuple[str, GroupView]
 _UNTRANSLATED: Final = "untranslated"
 _KINDS: Final = {"": "All offsets", _UNTRANSLATED: "Not on the target yet", "translated": "Translated"}
 
+
+def worst_first(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Groups without an offset on the target first, then those whose offset is not written there."""
+    return sorted(entries, key=lambda row: (row[1].translated is not None, not row[1].reason))
+
+
 GROUPS: Final = Shared[Snapshot, Entry](
     Listing[Entry](
         flow=lambda entry: entry[0],
@@ -33,13 +39,9 @@ GROUPS: Final = Shared[Snapshot, Entry](
             "reason": lambda entry: entry[1].reason or None,
         },
     ),
-    # Groups without an offset on the target first, then those whose offset is not written there.
-    lambda snapshot: sorted(
-        ((flow.name, view) for flow in snapshot.flows for view in flow.groups),
-        key=lambda row: (row[1].translated is not None, not row[1].reason),
-    ),
+    lambda snapshot: worst_first([(flow.name, view) for flow in snapshot.flows for view in flow.groups]),
 )
-_COLUMNS: Final = (
+COLUMNS: Final = (
     Column("Group", "head", "group"),
     Column("Topic and partition", "", "topic"),
     Column("Offset on the source", "number", "source"),
@@ -61,11 +63,11 @@ class GroupsView:
         Element("h1", "Groups")
         self._lead = Element("p", "", "lead")
         self._browser = Browser(
-            _COLUMNS,
+            COLUMNS,
             lambda query: GROUPS.select(self._snapshot, query),
-            _row,
+            row_of,
             flow_of=lambda entry: entry[0],
-            query=Query(wanted.get("flow", ""), wanted.get("state", ""), wanted.get("search", "")),
+            query=Query.of(wanted),
             noun="offsets",
             caption="Consumer groups and their offsets on both clusters",
             nothing="No group matches.",
@@ -89,7 +91,8 @@ class GroupsView:
         self._browser.show()
 
 
-def _row(entry: Entry) -> Row:
+def row_of(entry: Entry) -> Row:
+    """The row of a group in one partition."""
     _, view = entry
     return Row(
         (

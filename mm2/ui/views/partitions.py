@@ -8,13 +8,14 @@ from typing import Final
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
+from mm2.ui.meanings import MEANINGS, meaning_page
 from mm2.ui.parts import Browser, Cell, Column, Element, Row, rank_of
 from mm2.ui.wording import UNKNOWN, count, moment, plural, rate, seconds, size
 
 #: A flow's name and one of its partitions.
 Entry = tuple[str, PartitionView]
 _UNHEALTHY: Final = "unhealthy"
-_KINDS: Final = {
+KINDS: Final = {
     "": "All states",
     _UNHEALTHY: "Unhealthy",
     **{state.value: state.value for state in PartitionState},
@@ -26,7 +27,7 @@ def _is_kind(entry: Entry, kind: str) -> bool:
     return state not in HEALTHY if kind == _UNHEALTHY else state == kind
 
 
-_LISTING: Final = Listing[Entry](
+LISTING: Final = Listing[Entry](
     flow=lambda entry: entry[0],
     text=lambda entry: (
         f"{entry[1].topic} {entry[1].topic}-{entry[1].partition} {entry[1].remote_topic} {entry[1].reason}"
@@ -52,10 +53,10 @@ def _gather(snapshot: Snapshot) -> Sequence[Entry]:
     return sorted(rows, key=lambda row: _RANKS[row[1].state])
 
 
-PARTITIONS: Final = Shared[Snapshot, Entry](_LISTING, _gather)
-_COLUMNS: Final = (
+PARTITIONS: Final = Shared[Snapshot, Entry](LISTING, _gather)
+COLUMNS: Final = (
     Column("Topic and partition", "head", "topic"),
-    Column("State", "word", "state"),
+    Column("State", "word link", "state"),
     Column("Reason", "prose"),
     Column("Lag", "number", "records"),
     Column("Lag in bytes", "number", "bytes"),
@@ -74,18 +75,17 @@ class PartitionsView:
         Element("h1", "Partitions")
         self._lead = Element("p", "", "lead")
         self._snapshot = snapshot
-        query = Query(wanted.get("flow", ""), wanted.get("state", ""), wanted.get("search", ""))
         self._browser = Browser(
-            _COLUMNS,
+            COLUMNS,
             lambda query: PARTITIONS.select(self._snapshot, query),
-            _row,
+            row_of,
             flow_of=lambda entry: entry[0],
-            query=query,
+            query=Query.of(wanted),
             noun="partitions",
             caption="Partitions of the source and their progress",
             nothing="No partition matches.",
             search="Topic, partition or reason",
-            kinds=_KINDS,
+            kinds=KINDS,
             flows=flows,
         )
 
@@ -96,14 +96,15 @@ class PartitionsView:
         self._browser.show()
 
 
-def _row(entry: Entry) -> Row:
+def row_of(entry: Entry) -> Row:
+    """The row of a partition."""
     _, view = entry
     since = f"since {moment(view.since_ms)}" if view.since_ms is not None else ""
     verified = UNKNOWN if view.verified_offset is None else count(view.verified_offset)
     return Row(
         (
             Cell(f"{view.topic}-{view.partition}", hint=f"to {view.remote_topic}"),
-            Cell(view.state, state=True),
+            Cell(view.state, state=True, href=meaning_page(view.state) if MEANINGS[view.state].runbook else ""),
             Cell(". ".join(filter(None, (view.reason, view.note))), hint=since),
             count(view.lag_records),
             size(view.lag_bytes),

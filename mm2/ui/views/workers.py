@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from mm2.observer.views import Snapshot
-from mm2.ui.parts import Column, Element, Row, Table
-from mm2.ui.wording import count, moment, seconds
+from mm2.ui.parts import Cell, Column, Element, Row, Table
+from mm2.ui.wording import count, moment, seconds, worker_name
 
 _COLUMNS: Final = (
     Column("Worker", "head"),
@@ -55,7 +55,10 @@ class WorkersView:
             [
                 Row(
                     (
-                        worker.worker_id,
+                        Cell(
+                            worker_name(worker.worker_id, [one.worker_id for one in flow.workers]),
+                            hint=worker.worker_id,
+                        ),
                         flow.name,
                         " · ".join(
                             filter(

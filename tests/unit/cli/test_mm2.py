@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import yaml
 
 from mm2.cli import version
 from mm2.cli.flow import CommandError, pair_of
 from mm2.cli.mm2 import parser
+from mm2.cli.output import is_wide
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from tests.integration.asking import asked
@@ -88,3 +91,81 @@ def test_an_arrow_that_the_shell_has_taken_for_a_redirection_is_recognized() -> 
 def test_a_key_that_no_setting_has_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = asked(capsys, "config", SAMPLE, "--key", "replication.factr")
     assert (code, out, err) == (2, "", "mm2: No setting has a key that contains replication.factr.\n")
+
+
+# -- the file argument and its default
+
+
+def config_of(*arguments: object) -> tuple[Path, str | None]:
+    found = parser().parse_args(["config", *map(str, arguments)])
+    return found.config, found.flow
+
+
+def test_the_file_may_be_omitted_where_the_environment_has_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.touch()
+    monkeypatch.setenv("MM2_FILE", str(SAMPLE))
+    assert config_of() == (SAMPLE, None)
+    assert config_of("A->B") == (SAMPLE, "A->B")
+    assert config_of("--key", "A->B", "A/B", "--given") == (SAMPLE, "A/B"), "an option may have the same value"
+    assert config_of(other, "A->B") == (other, "A->B")
+    assert config_of("absent.properties") == (Path("absent.properties"), None)
+    heartbeats = parser().parse_args(["heartbeats", "B", "A"])
+    assert (heartbeats.config, heartbeats.clusters) == (SAMPLE, ["B", "A"])
+    throttle = parser().parse_args(["throttle", "A->B", "20MB", "--topic", "t"])
+    assert (throttle.config, throttle.flow, throttle.limit) == (SAMPLE, "A->B", "20MB")
+    assert parser().parse_args(["client", "remote-topics", "absent"]).config == Path("absent"), "its only argument"
+
+
+def test_options_may_stand_between_the_file_and_an_optional_flow() -> None:
+    assert config_of(SAMPLE, "--given", "A->B") == (SAMPLE, "A->B")
+
+
+def test_a_wrong_default_file_is_reported_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MM2_FILE", str(tmp_path / "absent"))
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["status", "A->B"])
+    assert ended.value.code == 2
+    assert (
+        f"the environment variable MM2_FILE is '{tmp_path / 'absent'}', and there is no such file"
+        in capsys.readouterr().err
+    )
+    monkeypatch.setenv("MM2_FILE", str(SAMPLE))
+    code, out, err = asked(capsys, "config", "A->C")
+    assert (code, out) == (2, "")
+    assert err.endswith(f"({SAMPLE} is the value of MM2_FILE.)\n")
+    assert "MM2_FILE" not in asked(capsys, "config", SAMPLE, "A->C")[2]
+
+
+def test_a_mistyped_file_is_never_replaced_by_the_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MM2_FILE", str(SAMPLE))
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["failover", "prod", "A->B"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: A->B" in capsys.readouterr().err
+
+
+def test_the_output_is_wide_only_where_a_table_has_more_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in (["status", "f"], ["lag", "f"], ["topics", "f"], ["groups", "f", "A->B"]):
+        assert is_wide(parser().parse_args([*verb, "--output", "wide"]))
+    for arguments, sentence in (
+        (["plan", "f", "--output", "wide"], "choose from table, json, yaml"),
+        (["plan", "f", "--output", "jsn"], "did you mean json?"),
+        (["plan", "f", "--json", "--output", "yaml"], "not allowed with argument --json"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            parser().parse_args(arguments)
+        assert ended.value.code == 2
+        assert sentence in capsys.readouterr().err
+
+
+def test_json_is_a_synonym_and_yaml_has_the_same_content(capsys: pytest.CaptureFixture[str]) -> None:
+    _, text, _ = asked(capsys, "config", SAMPLE, "--json")
+    assert text == asked(capsys, "config", SAMPLE, "--output", "json")[1]
+    shown = asked(capsys, "config", SAMPLE, "-o", "yaml")[1]
+    assert yaml.safe_load(shown) == json.loads(text)
+    assert shown.startswith("file: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import io
 import json
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from mm2.cli.flow import COLLAPSED_ABOVE, CommandError
-from mm2.cli.status import document, exit_code, print_json, selected, write_flows
+from mm2.cli.output import write_document
+from mm2.cli.status import document, exit_code, selected, write_flows
 from mm2.copy.states import PartitionState
 from mm2.observer.views import ConnectorView, FlowState, FlowView, LossView, PartitionView, Risk, Snapshot, TaskView
 
@@ -118,7 +120,8 @@ def test_the_exit_code_is_that_of_the_worst_flow(flows: list[FlowView], code: in
 
 def test_json_has_every_field_of_the_snapshot() -> None:
     out = io.StringIO()
-    print_json(document(snapshot(flow(states={PartitionState.RUNNING: 1}, losses=(LOST,)))), out)
+    shown = document(snapshot(flow(states={PartitionState.RUNNING: 1}, losses=(LOST,))))
+    write_document(argparse.Namespace(), shown, out)
     reported = json.loads(out.getvalue())
     (one,) = reported["flows"]
     assert (reported["at_ms"], one["name"], one["state"], one["states"]) == (

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.executor.changes import TimeSlice
-from mm2.copy.executor.cursor import BEHIND_OFFSETS, MISSING, QUEUE_LIMIT_BYTES
+from mm2.copy.executor.cursor import BEHIND_OFFSETS, QUEUE_LIMIT_BYTES
+from mm2.copy.executor.fetched_batches import MISSING
 from mm2.copy.executor.outbox import OutboxState, OutgoingBatch
 from mm2.copy.executor.outgoing import content_error
 from mm2.copy.executor.reports import progress_of
@@ -215,7 +216,7 @@ def test_a_quarantined_batch_is_read_again_when_the_target_is_truncated_meanwhil
 
 def test_an_internal_error_stops_the_partition_and_not_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
-    monkeypatch.setattr(bench.owner, "put", lambda *_: 1 // 0)
+    monkeypatch.setattr(bench.cursor.outgoing, "put", lambda *_: 1 // 0)
     bench.fetch(batch(0, 1))
     assert progress_of(bench.cursor).state == PartitionState.FAILED
     assert "ZeroDivisionError" in progress_of(bench.cursor).reason

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from mm2.copy.executor.cursor import CopiedRange
 from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.outgoing_records import CopiedRange
 from mm2.copy.executor.preserved_starts import PartitionEnds, PreservedStart, start_at
 from mm2.copy.executor.window import SourceRange, runs
 from mm2.copy.markers import FIRST_PRODUCER_ID, SPAN, Marker, is_ours, marker_at, next_generation
@@ -25,7 +24,7 @@ from tests.unit.copy.batches import Bench, batch, holed, marker
 
 TP = TopicPartition("A.t", 0)
 #: `MM2_HISTORIES=1000000 pytest tests/unit/copy/test_preserved_offsets.py -k histories` is the long run.
-HISTORIES = int(os.environ.get("MM2_HISTORIES", "100"))
+HISTORIES = int(os.environ.get("MM2_HISTORIES", "1000"))
 
 
 class Data(NamedTuple):
@@ -83,14 +82,14 @@ class Source:
         return [offset if offset in there else None for offset in range(self.end)]
 
 
-@st.composite
-def sources(draw: st.DrawFn) -> Source:
+def random_source(chance: random.Random) -> Source:
     """Runs of records with holes before, between and after them."""
     at, batches = 0, []
-    for hole, count in draw(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size=8)):
+    for _ in range(chance.randint(0, 8)):
+        hole, count = chance.randint(0, 4), chance.randint(1, 4)
         batches.append(Data(at + hole, count))
         at += hole + count
-    return Source(batches, at + draw(st.integers(0, 3)))
+    return Source(batches, at + chance.randint(0, 3))
 
 
 @dataclass
@@ -144,8 +143,10 @@ class Writer:
             self.queue.advance()
             return True
         first, after = self.queue.next_gap
-        if first < 0:
-            return False
+        return first >= 0 and self.fill(max(first, self.queue.reached), after, most, lost=lost, applied=applied)
+
+    def fill(self, start: int, after: int, most: int, *, lost: bool, applied: bool) -> bool:
+        """The same for target offsets ``start .. after-1``, with markers."""
         if not self.queue.is_known:
             self.queue.generation = next_generation(
                 [epoch for epoch, _ in self.broker.epochs.values()], is_clean=self.queue.is_clean
@@ -155,7 +156,6 @@ class Writer:
             self.late[:] = [one for one in self.late if one[0].producer_epoch < self.queue.generation]
             self.queue.filled(len(self.broker.log))
             return True
-        start = max(first, self.queue.reached)
         markers = [marker_at(offset, self.queue.generation) for offset in range(start, min(after, start + most))]
         if lost and not applied:
             self.late.append(markers)
@@ -171,39 +171,108 @@ class Writer:
         return True
 
 
+@dataclass
+class Ids:
+    """The transactional ids of a partition: their epochs, open transactions, and markers that are not written yet."""
+
+    broker: Broker
+    epochs: list[int] = field(default_factory=lambda: [0] * 3)
+    states: list[str] = field(default_factory=lambda: [""] * 3)
+
+    def claim(self) -> list[int]:
+        """InitProducerId for each: it returns when an open transaction is aborted."""
+        for number in range(len(self.epochs)):
+            self.write(number)
+            self.epochs[number] += 1
+        return [*self.epochs]
+
+    def add(self, number: int, epoch: int) -> bool:
+        """AddPartitionsToTxn; False when it is fenced."""
+        if epoch != self.epochs[number]:
+            return False
+        if self.states[number] == "ended":  # CONCURRENT_TRANSACTIONS until the marker is written
+            self.write(number)
+        self.states[number] = "open"
+        return True
+
+    def end(self, number: int, epoch: int) -> bool:
+        """EndTxn; False when it is fenced."""
+        if epoch != self.epochs[number] or not self.states[number]:
+            return False
+        self.states[number] = "ended"
+        return True
+
+    def write(self, number: int) -> None:
+        """The coordinator writes the marker of a transaction."""
+        if self.states[number]:
+            self.states[number] = ""
+            self.broker.log.append(None)
+
+
+@dataclass
+class TransactionWriter(Writer):
+    """Fills with transactions without records."""
+
+    ids: Ids | None = None
+    claimed: list[int] = field(default_factory=list)
+
+    def fill(self, start: int, after: int, most: int, *, lost: bool, applied: bool) -> bool:
+        """As the product: claim, read the end of the log, end as many transactions, wait for the markers."""
+        ids = self.ids
+        assert ids is not None
+        if not self.claimed:
+            self.claimed = ids.claim()
+            if not lost:
+                self.queue.is_known = True
+                self.queue.filled(len(self.broker.log))
+            return not lost
+        for index, _ in enumerate(range(start, min(after, start + most))):
+            number = index % len(self.claimed)
+            assert ids.add(number, self.claimed[number])
+            if lost and not applied:
+                return False
+            assert ids.end(number, self.claimed[number])
+        if lost:
+            return False
+        for number in range(len(self.claimed)):
+            ids.write(number)
+        self.queue.filled(len(self.broker.log))
+        return True
+
+
 def outgoing(data: Data) -> OutgoingBatch:
     records = [Record(None, b"", (), 0) for _ in range(data.records)]
     one = encode_batch(records, base_offset=data.first)
     return OutgoingBatch(memoryview(one), read_header(one), lambda _base: None)
 
 
-@st.composite
-def crashes(draw: st.DrawFn) -> list[tuple[int, bool, bool]]:
-    """When writers end: after how many steps, whether their last request is applied, and whether late ones arrive first."""
-    return draw(st.lists(st.tuples(st.integers(0, 6), st.booleans(), st.booleans()), max_size=6))
+@pytest.mark.parametrize("seed", range(0, HISTORIES, 1_000))
+def test_all_histories_end_with_the_source_s_offsets(seed: int) -> None:
+    """Whatever is lost, whenever late requests of dead writers arrive, and whether markers or transactions fill the gaps."""
+    for number in range(seed, seed + 1_000):
+        chance = random.Random(number)
+        source, broker = random_source(chance), Broker()
+        if number % 4:
+            fill_with_markers(chance, source, broker)
+        else:
+            fill_with_transactions(chance, source, broker)
+        assert broker.log == source.expected(), f"seed {number}"
 
 
-@settings(max_examples=HISTORIES, deadline=None)
-@given(sources(), crashes(), st.integers(1, 5), st.randoms(use_true_random=False))
-def test_all_histories_end_with_the_source_s_offsets(
-    source: Source, ends: list[tuple[int, bool, bool]], most: int, chance: object
-) -> None:
-    """Whatever is lost, and whenever late requests of dead writers arrive."""
-    import random  # noqa: PLC0415
-
-    assert isinstance(chance, random.Random)
-    broker = Broker()
+def fill_with_markers(chance: random.Random, source: Source, broker: Broker) -> None:
+    """Copy with some writers that end before the last one does not."""
     sequences = {offset: number for number, offset in enumerate(source.records)}
     late: list[list[Marker]] = []
-    for steps, applied, arrive in ends:
+    most = chance.randint(1, 5)
+    for _ in range(chance.randint(0, 6)):
         writer = Writer(broker, source, sequences, late)
-        for _ in range(steps):
+        for _ in range(chance.randint(0, 6)):
             if late and chance.random() < 0.3:
                 broker.append(late.pop(chance.randrange(len(late))))
             if not writer.step(most, lost=False, applied=True):
                 break
-        writer.step(most, lost=True, applied=applied)
-        if arrive and late:
+        writer.step(most, lost=True, applied=chance.random() < 0.5)
+        if late and chance.random() < 0.5:
             broker.append(late.pop(0))
     writer = Writer(broker, source, sequences, late)
     while writer.step(most, lost=False, applied=True):
@@ -211,7 +280,30 @@ def test_all_histories_end_with_the_source_s_offsets(
             broker.append(late.pop(chance.randrange(len(late))))
     for markers in late:
         broker.append(markers)
-    assert broker.log == source.expected()
+
+
+def fill_with_transactions(chance: random.Random, source: Source, broker: Broker) -> None:
+    """The same. A dead writer's requests arrive late, and markers of its transactions are written late."""
+    sequences = {offset: number for number, offset in enumerate(source.records)}
+    ids, most = Ids(broker), chance.randint(1, 5)
+    dead: list[list[int]] = []
+    for is_last in [*[False] * chance.randint(0, 6), True]:
+        writer = TransactionWriter(broker, source, sequences, [], ids)
+        steps = 1_000 if is_last else chance.randint(0, 6)
+        for _ in range(steps):
+            if writer.claimed and dead and chance.random() < 0.3:
+                number = chance.randrange(3)
+                assert not ids.add(number, chance.choice(dead)[number]), "fenced"
+            if not writer.claimed and chance.random() < 0.3:
+                ids.write(chance.randrange(3))
+            if not writer.step(most, lost=False, applied=True):
+                break
+        if not is_last:
+            writer.step(most, lost=True, applied=chance.random() < 0.5)
+            if writer.claimed:
+                dead.append(writer.claimed)
+            if chance.random() < 0.5:
+                ids.write(chance.randrange(3))
 
 
 def test_markers_of_later_offsets_and_generations_are_ordered() -> None:
@@ -301,6 +393,10 @@ def test_a_long_gap_is_filled_in_steps() -> None:
     for start in range(0, 5 * FILLED_AT_ONCE, FILLED_AT_ONCE):
         queue.fill(SourceRange(start, start + FILLED_AT_ONCE))
     assert queue.next_gap == (0, FILLED_AT_ONCE)
+    assert queue.next_end == 5 * FILLED_AT_ONCE, "a predecessor may have filled more"
+    assert queue.filled(2 * FILLED_AT_ONCE + 3)
+    assert queue.next_gap == (2 * FILLED_AT_ONCE, 3 * FILLED_AT_ONCE)
+    assert queue.reached == 2 * FILLED_AT_ONCE + 3
 
 
 def test_a_stop_keeps_only_what_is_being_filled() -> None:
@@ -394,19 +490,19 @@ def test_a_record_in_the_dead_letter_topic_leaves_its_offset() -> None:
 
 def test_what_a_predecessor_has_copied_is_read_again_for_its_gaps_and_not_sent() -> None:
     bench = Preserving()
-    bench.cursor.there = CopiedRange(7, 5)
+    bench.cursor.outgoing.there = CopiedRange(7, 5)
     bench.end = 7
     bench.fetch(batch(0, 3), marker(3, 1), batch(4, 6))
     bench.settle()
     assert bench.keys() == [[b"k007", b"k008", b"k009"]]
     assert bench.cursor.window.mark == Mark(10, 10, 8)
     assert bench.gaps == {"control": 1}
-    assert bench.cursor.there is None
+    assert bench.cursor.outgoing.there is None
 
 
 def test_fewer_records_on_the_source_than_a_predecessor_has_copied_do_not_change_the_count() -> None:
     bench = Preserving()
-    bench.cursor.there = CopiedRange(7, 7)
+    bench.cursor.outgoing.there = CopiedRange(7, 7)
     bench.end = 7
     bench.fetch(holed(0, 9, [2, 8]))
     bench.settle()

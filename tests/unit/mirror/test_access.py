@@ -49,7 +49,7 @@ from tests.unit.connect.rest.toy_herder import ToyHerder
 TOKEN = "mm2_the-token"
 USERS = {str(role): f"word of {role}" for role in Role}
 PAIR = SourceAndTarget("a", "b")
-VALUES = {"connector": "c", "task": "0", "plugin": "Toy", "logger": "root", "source": "a", "target": "b"}
+VALUES = {"connector": "c", "task": "0", "plugin": "Toy", "logger": "root", "source": "a", "target": "b", "topic": "t"}
 #: What a client sends that wants to pass for a local or an authenticated one.
 FORGED = {
     "X-Forwarded-For": "127.0.0.1",
@@ -92,7 +92,7 @@ class Process:
             internal=True,
             apps={
                 "metrics": lambda _: metrics_app(Exposition(ConnectMetrics(list))),
-                "overview": lambda _: overview_app(self.observer),
+                "overview": lambda _: overview_app(self.observer, lambda _flow, _records: None),
                 "ui": lambda rest: Dashboard(pages, rest),
             },
             local=LocalAccess(TOKEN, self.binding.main[0].number),
@@ -154,7 +154,7 @@ def login(role: Role) -> dict[str, str]:
     return basic(str(role), USERS[str(role)])
 
 
-OPERATIONS = re.compile(r"/(pause|resume|stop|restart|reset)$|/admin/loggers/")
+OPERATIONS = re.compile(r"/(pause|resume|stop|restart|reset|throttle)$|/admin/loggers/")
 SIGNED = re.compile(r"/connectors/c/(tasks|fence)$")
 
 

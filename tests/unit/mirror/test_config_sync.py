@@ -1,7 +1,7 @@
 import pytest
 
 from mm2.kafka.structs import AlterOp, AlterOpType, ConfigEntry, ConfigSource
-from mm2.mirror.config_sync import ConfigSync
+from mm2.mirror.config_sync import ConfigDifference, ConfigSync
 from mm2.mirror.filters import DefaultConfigPropertyFilter
 
 TOPIC, DEFAULT = ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DEFAULT_CONFIG
@@ -78,3 +78,23 @@ def test_a_property_that_the_target_does_not_know_is_left_out() -> None:
     assert rules().changes(SOURCE, {}) == []
     assert rules().unknown(SOURCE, {}) == ["retention.bytes", "cleanup.policy"], "and named, unless it is a default"
     assert rules().unknown(SOURCE, SOURCE) == []
+
+
+def test_differences_are_listed_with_those_that_the_next_sync_ends() -> None:
+    source = described(
+        entry("retention.ms", "1"), entry("min.insync.replicas", "2"), entry("equal", "x"), entry("new", "y")
+    )
+    source |= described(entry("password", None, sensitive=True))
+    target = described(
+        entry("retention.ms", "2"), entry("min.insync.replicas", "1"), entry("equal", "x"), entry("old", "z")
+    )
+    target |= described(entry("password", "shown by nothing"))
+    wanted = [
+        ConfigDifference("min.insync.replicas", "2", "1", is_synced=False),
+        ConfigDifference("new", "y", None, is_synced=False),
+        ConfigDifference("old", None, "z", is_synced=False),
+        ConfigDifference("retention.ms", "1", "2", is_synced=True),
+    ]
+    assert rules().differences(source, target, is_enabled=True) == wanted
+    assert not any(one.is_synced for one in rules().differences(source, target, is_enabled=False))
+    assert rules().differences(source, source, is_enabled=True) == []

@@ -97,3 +97,57 @@ def test_an_error_of_a_connector_shows_the_reference(tmp_path: Path) -> None:
             plans(**given, **{f"A->B.{key}": reference})
         assert "s3cr3t" not in str(caught.value)
         assert reference in str(caught.value)
+
+
+TWO_SOURCES = {
+    "clusters": "A, B, C",
+    "C.bootstrap.servers": "127.0.0.1:3",
+    "C->B.enabled": "true",
+    "emit.heartbeats.enabled": "false",
+    "A->B.preserve.offsets": "true",
+}
+IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
+
+
+@pytest.mark.parametrize(
+    ("given", "shared"),
+    [
+        ({**IDENTITY, "A->B.topics": "orders, a.*", "C->B.topics": "o.*"}, "the topic orders on B"),
+        ({**IDENTITY, "A->B.topics": "o.*", "C->B.topics": "orders"}, "the topic orders on B"),
+        ({**IDENTITY}, "topics of the same names on B"),
+        ({**IDENTITY, "A->B.preserve.offsets.topics": "orders"}, "the topic orders on B"),
+        (
+            {
+                "C->B.transforms": "r",
+                "C->B.transforms.r.type": "org.apache.kafka.connect.transforms.RegexRouter",
+                "C->B.transforms.r.regex": "C\\.(.*)",
+                "C->B.transforms.r.replacement": "A.$1",
+                "A->B.topics": "orders",
+                "C->B.topics": "orders",
+            },
+            "the topic A.orders on B",
+        ),
+    ],
+)
+def test_two_flows_into_one_topic_with_preserved_offsets_are_refused(given: dict[str, str], shared: str) -> None:
+    with pytest.raises(ConfigException, match=f"preserve.offsets: A->B and C->B copy to {shared}"):
+        plans(**TWO_SOURCES, **given)
+    plans(**{**TWO_SOURCES, **given, "A->B.preserve.offsets": "false"})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {**IDENTITY, "A->B.topics": "orders", "C->B.topics": "payments, p.*"},
+        {
+            **IDENTITY,
+            "A->B.topics": "orders, shared",
+            "C->B.topics": "shared",
+            "A->B.preserve.offsets.topics": "orders",
+        },
+        {**IDENTITY, "C->B.enabled": "false"},
+    ],
+)
+def test_flows_into_different_topics_preserve_offsets(given: dict[str, str]) -> None:
+    assert AB in plans(**{**TWO_SOURCES, **given})

@@ -62,6 +62,7 @@ def test_preserved_offsets_need_rights_to_fill_gaps() -> None:
     assert wanted == {
         ("target", "CLUSTER_ACTION", "CLUSTER", "kafka-cluster"),
         ("target", "DELETE", "TOPIC", "A.orders A.quiet"),
+        ("target", "WRITE", "TRANSACTIONAL_ID", "mm2-gaps-*"),
     }
 
 

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 import httpx
 import pytest
 from starlette.types import ASGIApp
 
+from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.principal import Kind, Principal, Role
 from mm2.connect.rest.app import metrics_app
 from mm2.connect.rest.failures import RestFailure
 from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.ledger import Ledger
+from mm2.copy.states import PartitionState
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.records.record import Record
 from mm2.metrics.exposition import Exposition
 from mm2.observer.collector import SnapshotMetrics
 from mm2.observer.observer import Observer
 from mm2.observer.resources import flow_url, overview_app
+from mm2.observer.topic_resources import LedgerWriter
+from mm2.observer.views import FlowState, FlowView, PartitionView, Risk, Snapshot
 from tests.support.access import as_admin
 
 
@@ -80,3 +89,93 @@ def test_metrics_have_the_format_that_the_scraper_accepts(observer: Observer, ac
     assert answer.headers["content-type"].partition(";")[0] == content_type
     assert "mm2_build_info" in answer.text
     assert answer.headers["cache-control"] == "no-store"
+
+
+class _Observed:
+    """An observer whose snapshot has one topic."""
+
+    def snapshot(self) -> Snapshot:
+        views = tuple(
+            PartitionView("or.ders", number, "A.or.ders", state, lag_records=number)
+            for number, state in enumerate((PartitionState.RUNNING, PartitionState.PAUSED))
+        )
+        return Snapshot(1, "1", (FlowView("A", "B", FlowState.RUNNING, "", Risk(), partitions=views),))
+
+
+def put(write: LedgerWriter, path: str, body: object = None, role: Role = Role.OPERATOR) -> httpx.Response:
+    app = Access(Principal("ada", Kind.LOCAL), role).calling(overview_app(cast(Observer, _Observed()), write))
+
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+            return await client.put(path, json=body, timeout=30)
+
+    return asyncio.run(ask())
+
+
+TOPIC = "/overview/A/B/topics/or.ders"
+
+
+def test_topics_are_listed() -> None:
+    answer = get(overview_app(cast(Observer, _Observed())), "/overview/A/B/topics?search=ders")
+    (row,) = answer.json()["rows"]
+    assert (row["topic"], row["state"], row["partitions"], row["unhealthy"], row["lag_records"]) == (
+        "or.ders",
+        "PAUSED",
+        2,
+        1,
+        1,
+    )
+
+
+def test_a_topic_is_paused_resumed_and_limited_through_the_ledger() -> None:
+    ledger = Ledger()
+    flows: list[str] = []
+
+    def write(flow: str, records: Sequence[Record]) -> None:
+        flows.append(flow)
+        for record in records:
+            ledger.apply(record.key, record.value)
+
+    assert put(write, f"{TOPIC}/pause", {"reason": "ticket 4711"}).status_code == 202
+    (pause,) = ledger.pauses().values()
+    assert (pause.by, pause.reason) == ("ada", "ticket 4711")
+    assert put(write, f"{TOPIC}/resume").status_code == 202
+    assert ledger.pauses() == {}
+    assert put(write, f"{TOPIC}/throttle", {"bytes_per_s": 500}).status_code == 202
+    assert ledger.throttles() == {"or.ders": 500}
+    assert put(write, f"{TOPIC}/throttle", {"bytes_per_s": None}).status_code == 202
+    assert ledger.throttles() == {}
+    assert flows == ["A->B"] * 4
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/overview/A/B/topics/absent/pause", {}, 404),
+        ("/overview/A/C/topics/orders/pause", {}, 404),
+        (f"{TOPIC}/pause", {"reason": 7}, 400),
+        (f"{TOPIC}/pause", [], 400),
+        (f"{TOPIC}/throttle", {}, 400),
+        (f"{TOPIC}/throttle", {"bytes_per_s": True}, 400),
+        (f"{TOPIC}/throttle", {"bytes_per_s": -1}, 400),
+        (f"{TOPIC}/throttle", {"bytes_per_s": "20MB"}, 400),
+    ],
+)
+def test_an_impossible_change_of_a_topic_is_rejected(path: str, body: object, status: int) -> None:
+    answer = put(lambda _flow, _records: pytest.fail("nothing may be written"), path, body)
+    assert answer.status_code == status
+
+
+def test_changes_of_a_topic_need_the_role_operator_and_a_writable_ledger() -> None:
+    with pytest.raises(RestFailure) as failure:
+        put(lambda _flow, _records: pytest.fail("nothing may be written"), f"{TOPIC}/pause", {}, Role.VIEWER)
+    assert failure.value.status == 403
+
+    def fails(_flow: str, _records: Sequence[Record]) -> None:
+        raise KafkaFailure("B does not answer")
+
+    answer = put(fails, f"{TOPIC}/pause", {})
+    assert (answer.status_code, answer.json()["message"]) == (
+        503,
+        "The ledger of A->B could not be written: B does not answer",
+    )

@@ -36,6 +36,14 @@ LISTING = Listing[Line](
         (Query(text="ORDERS"), "orders orders-archive"),
         (Query(text="orders arch"), "orders-archive"),
         (Query(text="nothing"), ""),
+        (Query(text="ord*"), "orders orders-archive"),
+        (Query(text="*ers"), "orders"),
+        (Query(text="?licks"), "clicks"),
+        (Query(text="o*s RUNN*"), "orders"),
+        (Query(text="*ders*ch arch"), ""),
+        (Query(text="***a***"), "payments orders-archive"),
+        (Query(text="o[r"), ""),
+        (Query(text="*.*"), ""),
         (Query(sort="lag"), "clicks orders orders-archive payments"),
         (Query(sort="lag", descending=True), "orders-archive orders clicks payments"),
         (Query(sort="no such column"), "orders payments orders-archive clicks"),
@@ -78,3 +86,27 @@ def test_pages(number: int, first: int, count: int) -> None:
 
 def test_an_empty_list_has_one_page() -> None:
     assert page_of((), 4, 50).first == 0
+
+
+def test_a_search_with_many_wildcards_takes_no_time() -> None:
+    row = (Line("A->B", "a" * 249, 0),)
+    assert LISTING.select(row, Query(text="*a" * 99 + "b")) == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        Query(),
+        Query("A->B", "TOO_LARGE", "ord* x", "lag", descending=True, page=4),
+        Query(kind="", sort="lag"),
+    ],
+)
+@pytest.mark.parametrize(("kind", "name"), [("", "state"), ("given", "state"), ("", "reason")])
+def test_the_address_of_a_page_has_its_whole_query(query: Query, kind: str, name: str) -> None:
+    params = {key: value for key, value in query.params(kind, name).items() if value}
+    assert Query.of(params, kind, name) == query
+
+
+@pytest.mark.parametrize("page", ["0", "-1", "x", "", "٣", "9" * 30])
+def test_an_impossible_page_is_ignored(page: str) -> None:
+    assert Query.of({"page": page}).page in {0, 999_999}

@@ -37,3 +37,28 @@ def test_counts_and_rates() -> None:
     assert wording.plural(1, "record") == "1 record"
     assert wording.plural(2_000, "record") == "2,000 records"
     assert wording.moment(1_795_327_951_000) == "2026-11-22 06:12:31 UTC"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("500000", 500_000),
+        ("500k", 500_000),
+        (" 20MB ", 20_000_000),
+        ("1 g", 1_000_000_000),
+        ("0", 0),
+        ("b", None),
+        ("-1", None),
+        ("1.5k", None),
+    ],
+)
+def test_limits(text: str, value: int | None) -> None:
+    assert wording.bytes_of(text) == value
+
+
+def test_workers_have_names_instead_of_uuids() -> None:
+    one, two = (f"pod-1/A->B/{letter * 8}-1111-2222-3333-444444444444" for letter in "ab")
+    assert wording.worker_name(one, [one]) == "pod-1"
+    assert [wording.worker_name(each, [one, two]) for each in (one, two)] == ["pod-1 (aaaaaa)", "pod-1 (bbbbbb)"]
+    assert wording.worker_name(one.removeprefix("pod-1/"), [one]) == "aaaaaa"
+    assert wording.worker_name("10.0.0.1:8083", []) == "10.0.0.1:8083"

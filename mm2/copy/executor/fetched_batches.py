@@ -1,0 +1,301 @@
+"""Turns the fetched batches of a partition into outgoing ones: passed on unchanged, re-encoded, or dropped.
+
+A broker accepts a batch from a producer only if it is magic 2, without holes, with CreateTime and without control
+records (`LogValidator`). Fetched batches are handled as follows:
+
+    control batches, aborted ones under read_committed, empty ones   dropped, and counted by reason
+    holes, LogAppendTime, magic 0/1, batches begun before our offset  re-encoded with the same codec
+    tiny ones in a row                                               merged
+    all, where there are changes                                     decoded, changed, encoded with the same codec if
+                                                                     any of their records has changed
+    everything else                                                  passed on as bytes
+
+Records that a predecessor has put on the target are skipped, see `mm2.copy.executor.predecessor`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from mm2.copy.executor import history
+from mm2.copy.executor.changes import ChangeDelayed, Changer, TimeSlice
+from mm2.copy.executor.outgoing_records import CopiedRange, OutgoingRecords
+from mm2.copy.executor.predecessor import PredecessorRecords
+from mm2.copy.executor.window import SourceRange, Window
+from mm2.copy.session import EpochStart
+from mm2.copy.spec import PartitionSpec
+from mm2.copy.states import PartitionState
+from mm2.copy.tally import PASSTHROUGH, Tally
+from mm2.kafka.errors import BatchOverLimit, CorruptBatch
+from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches
+from mm2.kafka.records.merge import Merged, coalesce
+from mm2.kafka.records.record import decode_batch, rewrite
+from mm2.kafka.records.transactions import AbortedTransactions
+from mm2.kafka.structs import TopicPartition
+from mm2.kafka.wire.fetch import Fetched
+
+QUARANTINED: Final = "quarantined"
+#: Why a source log has no record at an offset: it was compacted, or the topic is not compacted and the record is missing.
+COMPACTED: Final = "compacted"
+MISSING: Final = "missing"
+
+
+class FetchingReader(Protocol):
+    """What is known of the partition (`Cursor`), and where the next records are expected."""
+
+    partition: TopicPartition
+    spec: PartitionSpec
+    offset: int
+    leader_epoch: int
+    known_epoch: int
+    epochs: tuple[EpochStart, ...]
+    suspended: bool
+    read_committed: bool
+    changes: Changer | None
+    limit: int
+    reencoding: TimeSlice | None
+    window: Window
+    predecessor: PredecessorRecords
+    outgoing: OutgoingRecords
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it has stopped."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether it is far from the end of its source."""
+
+    def corrupt(self, view: BatchView, error: CorruptBatch) -> bool:
+        """A batch is corrupt or over the limit; True when it is being written to the dead letter topic."""
+
+    def set_read_error(self, state: PartitionState, reason: str) -> None:
+        """Reading is blocked at the moment."""
+
+    def fail(self, state: PartitionState, reason: str, *, at_source: bool = False) -> None:
+        """Stop this partition."""
+
+
+@dataclass(slots=True, eq=False)
+class FetchedBatches:
+    """``delayed_until_s`` (monotonic): a record cannot be changed before."""
+
+    reader: FetchingReader
+    tally: Tally
+    delayed_until_s: float = 0.0
+    _corrupt_at: int = -1
+    _is_cut: bool = False  # the rest of what was fetched has to be fetched again, to be changed or re-encoded
+
+    def take(self, fetched: Fetched) -> None:
+        """Turn them into outgoing batches. Raises an exception for an internal error."""
+        aborted = AbortedTransactions(fetched.aborted)
+        self._is_cut = False
+        try:
+            for view in self._batches(fetched):
+                if isinstance(view, Merged):
+                    self._take_merged(view)
+                elif not self._take_checked(view, aborted):
+                    return
+        except CorruptBatch as error:
+            self._stop_at(error)
+
+    def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
+        reader = self.reader
+        if reader.predecessor.remaining or reader.changes is not None or reader.outgoing.there is not None:
+            return iter_batches(fetched.records)
+        # Merging compressed ones costs more than passing them on, unless there are too many for the connection to the target. Others
+        # are merged while they wait for it (`Outbox.merge_waiting`).
+        return coalesce(
+            fetched.records,
+            reader.offset,
+            compressed=reader.behind,
+            transactional=not (reader.read_committed and fetched.aborted),
+            limit=reader.limit,
+        )
+
+    def _stop_at(self, error: CorruptBatch) -> None:
+        reader = self.reader
+        if isinstance(error, BatchOverLimit):
+            reader.fail(PartitionState.OVER_LIMIT, f"{reader.partition}: {error}", at_source=True)
+            return
+        if self._corrupt_at != reader.offset:
+            self._corrupt_at = reader.offset  # a transmission error does not repeat; corruption on the disk does
+            return
+        reader.fail(PartitionState.CORRUPT, f"{reader.partition}: {error}", at_source=True)
+
+    def _take_checked(self, view: BatchView, aborted: AbortedTransactions) -> bool:
+        """Take a batch; False when later batches have to wait."""
+        reader = self.reader
+        before = reader.offset
+        try:
+            self._take_batch(view, aborted)
+        except CorruptBatch as error:
+            header = view.header
+            is_known = self._corrupt_at == before or isinstance(error, BatchOverLimit)
+            if reader.predecessor.is_counted and is_known:
+                reader.predecessor.compare()  # a predecessor may have read it intact, so counting is not possible
+                return False
+            if header is None or not is_known or not reader.corrupt(view, error):
+                raise
+            after = max(header.last_offset + 1, before)
+            # Not done yet: the position may pass it only after it has been written to the dead letter topic.
+            reader.window.append(SourceRange(before, after, reason=QUARANTINED))
+            reader.offset = after
+        return not (reader.suspended or reader.stopped or self._is_cut)
+
+    def _take_merged(self, merged: Merged) -> None:
+        reader = self.reader
+        if merged.first > reader.offset:
+            reader.outgoing.drop(reader.offset, merged.first, reader.window.hole_reason)
+        reader.leader_epoch = reader.known_epoch = merged.leader_epoch
+        reader.epochs = history.read(reader.epochs, merged.leader_epoch, merged.first)
+        self.tally.count("merged", merged.batches)
+        reader.outgoing.send(memoryview(merged.data), merged.header, merged.first, merged.after, is_merged=True)
+        reader.offset = merged.after
+
+    def _take_batch(self, view: BatchView, aborted: AbortedTransactions) -> None:
+        reader = self.reader
+        header, predecessor = view.header, reader.predecessor
+        if header is None:
+            self._take_legacy(view)
+            return
+        hidden = aborted.covers(view)
+        if header.last_offset < reader.offset:
+            return  # a fetch starts at the batch that contains the offset, which may have been handled
+        check_crc(header, view.data)
+        is_newer = header.leader_epoch > reader.known_epoch
+        if header.base_offset > reader.offset or is_newer:
+            predecessor.has_holes = predecessor.has_holes or (
+                predecessor.remaining > 0 and header.base_offset > reader.offset
+            )
+            if predecessor.is_counted:
+                predecessor.compare()
+                return
+        if header.base_offset > reader.offset:
+            reader.outgoing.drop(reader.offset, header.base_offset, reader.window.hole_reason)
+            reader.offset = header.base_offset
+        after = header.last_offset + 1
+        reader.leader_epoch = header.leader_epoch
+        reader.epochs = history.read(reader.epochs, header.leader_epoch, reader.offset)
+        if not predecessor.remaining:
+            reader.known_epoch = header.leader_epoch
+        if header.is_control:
+            reader.outgoing.drop(reader.offset, after, "control")
+        elif hidden and reader.read_committed:
+            reader.outgoing.drop(reader.offset, after, "aborted")
+        elif reader.changes is not None:
+            self._change(reader.changes, view, after, header.codec)
+            return
+        elif reader.outgoing.there is not None:
+            self._read_past(view, after, reader.outgoing.there)
+        elif predecessor.remaining:
+            self._skip(view, after)
+            if reader.suspended or reader.stopped:
+                return
+        elif self._is_whole(header):
+            paths = self.tally.paths
+            paths[PASSTHROUGH] = paths.get(PASSTHROUGH, 0) + 1
+            reader.outgoing.send(view.data, header, reader.offset, after)
+        else:
+            self._reencode(view, reader.offset, after)
+        reader.offset = after
+
+    def _take_legacy(self, view: BatchView) -> None:
+        reader = self.reader
+        rewritten = rewrite(view, keep=lambda offset: offset >= reader.offset, limit=reader.limit)
+        self._is_cut = reader.reencoding is not None and reader.reencoding.is_over
+        if rewritten is None:
+            return
+        after = rewritten.offsets[-1] + 1
+        if reader.changes is not None:
+            self._change(reader.changes, view, after, view.legacy_codec)
+            return
+        if reader.outgoing.there is not None:
+            self._read_past(view, after, reader.outgoing.there)
+        elif reader.predecessor.remaining:
+            self._skip(view, after)
+            if reader.suspended or reader.stopped:
+                return
+        else:
+            self.tally.count("old_format")
+            reader.outgoing.send_rewritten(rewritten, reader.offset, after)
+        reader.offset = after
+
+    def _change(self, changes: Changer, view: BatchView, after: int, codec: int) -> None:
+        """Change the records of a batch that ends before source offset ``after``, and send those that are left."""
+        reader = self.reader
+        changed = changes.change(reader.spec, view, reader.offset, after)
+        self._is_cut = changed.is_last
+        if reader.predecessor.remaining:
+            fresh = reader.predecessor.skip(view, changed.after, changed)
+            if reader.suspended or reader.stopped:
+                return
+            reader.offset = fresh
+        elif reader.outgoing.there is not None and reader.offset < min(reader.outgoing.there.end, changed.after):
+            end = min(reader.outgoing.there.end, changed.after)
+            reader.outgoing.add_copied([record.offset for record in changed.records], reader.offset, end, changed)
+            reader.offset = end
+        header = view.header
+        records = [record for record in changed.records if record.offset >= reader.offset]
+        if records and changed.is_unchanged and header is not None and self._is_whole(header):
+            self.tally.count(PASSTHROUGH)
+            reader.outgoing.send(view.data, header, reader.offset, after)
+        elif records:
+            self.tally.count("transformed")
+            reader.outgoing.send_changed(records, reader.offset, changed, codec)
+        elif reader.offset < changed.after:
+            reader.outgoing.drop_holes(reader.offset, changed.after, changed)
+        reader.offset = changed.after
+        if isinstance(changed.failure, ChangeDelayed):
+            self.delayed_until_s = time.monotonic() + changed.failure.after_s
+            # Not FAILED, which fails the task with partition.error=fail: it may succeed later.
+            reader.set_read_error(PartitionState.UNREACHABLE, str(changed.failure))
+        elif changed.failure is not None:
+            reader.fail(PartitionState.FAILED, str(changed.failure), at_source=True)
+
+    def _is_whole(self, header: BatchHeader) -> bool:
+        """Whether a batch can be passed on as it is, and nothing of it was read before."""
+        reader = self.reader
+        return header.is_plain and header.base_offset == reader.offset
+
+    def _skip(self, view: BatchView, after: int) -> None:
+        """Skip the records of a batch that a predecessor has copied, and send the others."""
+        reader = self.reader
+        fresh = reader.predecessor.skip(view, after)
+        if fresh < after and not (reader.suspended or reader.stopped):
+            reader.offset = fresh
+            self._reencode(view, fresh, after)
+
+    def _reencode(self, view: BatchView, start: int, after: int) -> None:
+        reader = self.reader
+        rewritten = rewrite(view, keep=lambda offset: offset >= start, limit=reader.limit)
+        self._is_cut = reader.reencoding is not None and reader.reencoding.is_over
+        if rewritten is None:
+            reader.outgoing.drop(reader.offset, after, reader.window.hole_reason)
+            return
+        self.tally.count(_reencode_reason(view, start))
+        reader.outgoing.send_rewritten(rewritten, reader.offset, after)
+
+    def _read_past(self, view: BatchView, after: int, there: CopiedRange) -> None:
+        """Pass over the records of a batch that are on the target, and send the others."""
+        reader = self.reader
+        offsets = [record.offset for record in decode_batch(view, reader.limit)]
+        end = min(there.end, after)
+        if reader.offset < end:
+            reader.outgoing.add_copied(offsets, reader.offset, end, None)
+            reader.offset = end
+        if reader.offset < after:
+            self._reencode(view, reader.offset, after)
+
+
+def _reencode_reason(view: BatchView, start: int) -> str:
+    """Why a batch had to be re-encoded."""
+    header = view.header
+    if header is None:
+        return "old_format"
+    if header.is_log_append_time:
+        return "log_append_time"
+    return "begun" if header.is_dense and header.base_offset < start else COMPACTED

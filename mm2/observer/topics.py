@@ -1,0 +1,137 @@
+"""The topics of a flow, summed up from the views of their partitions; and how the configs of a remote topic differ. No I/O but `config_differences`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mm2.copy.states import HEALTHY, PartitionState
+from mm2.kafka.admin import Admin
+from mm2.kafka.errors import KafkaFailure
+from mm2.mirror import plugins
+from mm2.mirror.clients import Side
+from mm2.mirror.config_sync import ConfigDifference, ConfigSync
+from mm2.observer.flow import WatchedFlow
+from mm2.observer.partitions import by_topic
+from mm2.observer.polls import FlowClients
+from mm2.observer.views import PartitionView
+
+_SYNC_KEY: Final = "sync.topic.configs.enabled"
+#: States by severity, worst first: broken ones, those that end by themselves, those that a user has requested, healthy ones.
+_LESS_SEVERE: Final = (
+    PartitionState.BLOCKED_BY_OPEN_TXN,
+    PartitionState.THROTTLED,
+    PartitionState.PAUSED,
+    PartitionState.CATCHING_UP,
+    PartitionState.RUNNING,
+)
+SEVERITY: Final[Mapping[PartitionState, int]] = {
+    state: rank
+    for rank, state in enumerate([*(one for one in PartitionState if one not in _LESS_SEVERE), *_LESS_SEVERE])
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One source topic.
+
+    ``state`` is the worst of its partitions, ``states`` are their numbers by state. Sums are None if a part is not known.
+    ``lag_seconds`` is the highest known one.
+    """
+
+    topic: str
+    remote_topic: str
+    state: PartitionState
+    partitions: int
+    unhealthy: int
+    states: Mapping[PartitionState, int] = field(default_factory=dict)
+    lag_records: int | None = None
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    records_per_s: float | None = None
+    bytes_per_s: float | None = None
+    lost_ranges: int = 0
+    foreign_records: int = 0
+
+
+def topic_views(partitions: Sequence[PartitionView]) -> tuple[TopicView, ...]:
+    """The topics of these partitions, in the same order."""
+    return tuple(topic_view(topic, views) for topic, views in by_topic(tuple(partitions)).items())
+
+
+def topic_view(topic: str, views: Sequence[PartitionView]) -> TopicView:
+    """The sum of a topic's partitions, at least one."""
+    states = Counter([one.state for one in views])
+    ages = [one.lag_seconds for one in views if one.lag_seconds is not None]
+    return TopicView(
+        topic,
+        next((one.remote_topic for one in views if one.remote_topic), ""),
+        min(states, key=SEVERITY.__getitem__),
+        len(views),
+        sum(number for state, number in states.items() if state not in HEALTHY),
+        dict(states),
+        _sum([one.lag_records for one in views]),
+        _sum([one.lag_bytes for one in views]),
+        max(ages, default=None),
+        _sum([one.records_per_s for one in views]),
+        _sum([one.bytes_per_s for one in views]),
+        sum([one.lost_ranges for one in views]),
+        sum([one.foreign_records for one in views]),
+    )
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    """The sum; None if a value is not known."""
+    return None if None in values else sum(values)
+
+
+def config_differences(props: Mapping[str, str], topic: str, remote_topic: str) -> Sequence[ConfigDifference]:
+    """How the configs of a remote topic differ from those of its source topic.
+
+    ``props`` are the source connector's, resolved. Sends one DescribeConfigs request to each cluster. Raises KafkaFailure.
+    """
+    clients = FlowClients(props)
+    found = [_configs(clients, side, name) for side, name in ((Side.SOURCE, topic), (Side.TARGET, remote_topic))]
+    rules = plugins.config_property_filter(dict(props))
+    try:
+        is_enabled = str(props.get(_SYNC_KEY, "true")).strip().lower() == "true"
+        return ConfigSync(rules).differences(*found, is_enabled=is_enabled)
+    finally:
+        rules.close()
+
+
+def _configs(clients: FlowClients, side: Side, topic: str) -> Any:
+    cluster = clients.cluster(side)
+    try:
+        found = Admin(cluster).describe_configs([topic])[topic]
+    finally:
+        cluster.close()
+    if isinstance(found, KafkaFailure):
+        raise found
+    return found
+
+
+class ConfigComparisons:
+    """The differences that pages show, kept for a while, so that the number of readers does not matter. Thread-safe."""
+
+    def __init__(self, keep_s: float = 30.0) -> None:
+        self._keep_s = keep_s
+        self._lock = threading.Lock()
+        self._found: dict[tuple[str, str], tuple[float, Sequence[ConfigDifference]]] = {}
+
+    def of(self, flow: WatchedFlow, topic: str, remote_topic: str) -> Sequence[ConfigDifference]:
+        """See `config_differences`. Raises KafkaFailure."""
+        name, now_s = (str(flow.pair), topic), time.monotonic()
+        with self._lock:
+            kept = {one: found for one, found in self._found.items() if now_s - found[0] < self._keep_s}
+            self._found = kept
+            if name in kept:
+                return kept[name][1]
+        found = config_differences(flow.props, topic, remote_topic)
+        with self._lock:
+            self._found[name] = (now_s, found)
+        return found

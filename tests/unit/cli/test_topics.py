@@ -1,0 +1,44 @@
+"""Output of `mm2 topics` for a snapshot."""
+
+from __future__ import annotations
+
+import io
+
+from mm2.cli.topics import write_topics
+from mm2.copy.states import PartitionState
+from mm2.observer.topics import topic_views
+from mm2.observer.views import FlowState, FlowView, PartitionView, Risk
+
+FLOW = FlowView("A", "B", FlowState.RUNNING, "", Risk())
+TOPICS = topic_views(
+    (
+        PartitionView(
+            "orders", 0, "A.orders", PartitionState.RUNNING, lag_records=1200, lag_seconds=1.25, bytes_per_s=99.9
+        ),
+        PartitionView("orders", 1, "A.orders", PartitionState.TOO_LARGE, lag_records=5, bytes_per_s=0.0, lost_ranges=1),
+        PartitionView("quiet", 0, "", PartitionState.RUNNING),
+    )
+)
+
+
+def lines(*, with_flow: bool = False, wide: bool = False) -> list[str]:
+    out = io.StringIO()
+    write_topics(out, [(FLOW, topic) for topic in TOPICS], with_flow=with_flow, wide=wide)
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_a_topic_is_one_line() -> None:
+    assert lines() == [
+        "TOPIC PARTITIONS UNHEALTHY LAG BYTES/S STATE REMOTE TOPIC",
+        "orders 2 1 1,205 99 TOO_LARGE A.orders",
+        "quiet 1 0 - - RUNNING -",
+    ]
+    assert lines(with_flow=True)[1] == "A->B orders 2 1 1,205 99 TOO_LARGE A.orders"
+
+
+def test_wide_lines_have_more_columns() -> None:
+    assert lines(wide=True) == [
+        "TOPIC PARTITIONS UNHEALTHY LAG SECONDS BYTES BYTES/S LOST FOREIGN STATE REMOTE TOPIC",
+        "orders 2 1 1,205 1.2 - 99 1 0 TOO_LARGE A.orders",
+        "quiet 1 0 - - - - 0 0 RUNNING -",
+    ]
