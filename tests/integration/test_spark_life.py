@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -26,7 +28,7 @@ from tests.support.waiting import wait_until
 _ENDED = "Spark's JVM ended with exit code 1 before it was running"
 
 
-@contextmanager
+@contextlib.contextmanager
 def engine_of(**props: str) -> Iterator[CopyEngine]:
     engine = CopyEngine({name.replace("__", "."): value for name, value in props.items()})
     engine.start()
@@ -50,6 +52,11 @@ def stops_within(engine: CopyEngine, seconds: float) -> None:
     assert not psutil.pid_exists(pid)
 
 
+def sleep_in_a_task(context: Any) -> None:
+    with contextlib.suppress(Exception):  # it ends with the context
+        context.parallelize([60.0], 1).map(time.sleep).collect()
+
+
 def test_spark_starts_silently_and_leaves_nothing_behind(capfd: pytest.CaptureFixture[str]) -> None:
     with engine_of() as engine:
         context = engine.spark.context(60)
@@ -60,6 +67,10 @@ def test_spark_starts_silently_and_leaves_nothing_behind(capfd: pytest.CaptureFi
         assert context.parallelize([1, 2], 1).map(str).collect() == ["1", "2"]
         temporary = Path(context._temp_dir)
         assert temporary.is_dir()
+        # A task that runs at the stop, as that which warms the workers up may.
+        threading.Thread(target=sleep_in_a_task, args=(context,), daemon=True).start()
+        wait_until(context.statusTracker().getActiveJobsIds)
+        time.sleep(1)
     assert not psutil.pid_exists(pid)
     assert not temporary.exists()
     assert "PYSPARK_GATEWAY_SECRET" not in os.environ

@@ -198,7 +198,7 @@ class Spark:
             self._changed.notify_all()
         if context is not None:
             with contextlib.suppress(Exception):  # the JVM has ended or does not respond
-                bounded(context.stop, max(0.1, deadline - time.monotonic() - _KILL_S))
+                bounded(lambda: _stop(context), max(0.1, deadline - time.monotonic() - _KILL_S))
         if jvm is not None:
             jvm.end(min(exit_s, deadline - time.monotonic()))
         if context is not None:
@@ -387,6 +387,12 @@ def _failed_tasks(spark: Any, action: Any) -> int:
     jobs = [tracker.getJobInfo(job) for job in action.jobIds()]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds()]
     return sum(stage.numFailedTasks() for stage in stages if stage is not None)
+
+
+def _stop(context: Any) -> None:
+    """Stop Spark, also while its workers are still being warmed up: that they end is no error then."""
+    context.setLogLevel("OFF")
+    context.stop()
 
 
 def _reset_pyspark(context: Any) -> None:
