@@ -6,7 +6,6 @@ Pauses and limits are records in the flow's ledger, which the copying tasks foll
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final, TypeAlias
@@ -14,13 +13,13 @@ from typing import Annotated, Any, Final, TypeAlias
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from mm2.connect.errors import BadRequest, NotFound
+from mm2.connect.errors import BadRequest, MalformedBody, NotFound
 from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.access.principal import Role
 from mm2.connect.rest.access.rules import needs
 from mm2.connect.rest.failures import JsonAnswer, RestFailure
 from mm2.connect.rest.openapi import json_body, refusals
-from mm2.connect.rest.request_values import Name, read_json
+from mm2.connect.rest.request_values import Name, parse_json, read_json
 from mm2.copy.ledger import Pause, pause_record, throttle_record
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import KafkaFailure
@@ -138,9 +137,9 @@ def _limit_of(body: bytes) -> int | None:
 
 def _object_of(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        raise BadRequest("The body is not JSON") from None
+        found = parse_json(body)
+    except MalformedBody as error:
+        raise BadRequest(str(error)) from None
     if not isinstance(found, dict):
         raise BadRequest("The body is not an object")
     return found
