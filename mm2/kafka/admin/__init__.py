@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mm2.kafka.admin.acls import AclCalls
 from mm2.kafka.admin.configs import ConfigCalls
-from mm2.kafka.admin.markers import OffsetCalls
+from mm2.kafka.admin.log_starts import LogStartCalls
 from mm2.kafka.admin.rights import RightsCalls
 from mm2.kafka.admin.share_groups import ShareGroupCalls
 from mm2.kafka.admin.topics import TopicCalls
@@ -18,5 +18,5 @@ from mm2.kafka.admin.topics import TopicCalls
 __all__ = ["Admin"]
 
 
-class Admin(TopicCalls, ConfigCalls, AclCalls, OffsetCalls, ShareGroupCalls, RightsCalls):
+class Admin(TopicCalls, ConfigCalls, AclCalls, LogStartCalls, ShareGroupCalls, RightsCalls):
     """All admin calls to one cluster. Thread-safe. Does not close the Cluster that it uses."""

@@ -13,7 +13,7 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 
 
-class OffsetCalls(PartitionCalls):
+class LogStartCalls(PartitionCalls):
     """Requests to leaders that move the log start offset."""
 
     def delete_records(
