@@ -53,6 +53,22 @@ _COLOURS: Final = {
     ),
 }  # fmt: skip
 
+_OF_PROCESS: Final = {
+    "snapshot": ("reloads", "certificates"),
+    "flow": (
+        "records",
+        "bytes",
+        "batches",
+        "latency",
+        "micro_batches",
+        "lost_micro_batches",
+        "failing_lanes",
+        "filled",
+    ),
+    "partition": ("records", "bytes"),
+}
+"""Fields of `mm2.observer.views` that only a process knows."""
+
 
 def add(verbs: Any) -> None:
     """Declare the command and its arguments."""
@@ -134,9 +150,18 @@ def exit_code(snapshot: Snapshot) -> int:
 
 
 def document(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot as JSON: the fields of `mm2.observer.views`, and the name of each flow."""
-    data = dataclasses.asdict(snapshot)
-    data["flows"] = [{"name": flow.name, **fields} for flow, fields in zip(snapshot.flows, data["flows"], strict=True)]
+    """The snapshot as JSON: the fields of `mm2.observer.views`, and the name of each flow.
+
+    What only the process that runs a flow knows is null: 0 would differ from its ``/overview``.
+    """
+    data = dataclasses.asdict(snapshot) | dict.fromkeys(_OF_PROCESS["snapshot"])
+    data["flows"] = [
+        {"name": flow.name, **fields, **dict.fromkeys(_OF_PROCESS["flow"])}
+        for flow, fields in zip(snapshot.flows, data["flows"], strict=True)
+    ]
+    for flow in data["flows"]:
+        for partition in flow["partitions"]:
+            partition.update(dict.fromkeys(_OF_PROCESS["partition"]))
     return data
 
 
