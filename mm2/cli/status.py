@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from mm2.cli.colours import coloured
 from mm2.cli.flow import (
     COLLAPSED_ABOVE,
     EXIT_NOT_WELL,
@@ -44,14 +45,6 @@ from mm2.observer.views import FlowState, FlowView, PartitionView, Snapshot
 
 _WATCH_S: Final = 2.0
 _FINE: Final = frozenset({FlowState.RUNNING, FlowState.CATCHING_UP})
-_COLOURS: Final = {
-    "green": ("RUNNING",),
-    "yellow": ("CATCHING_UP", "PAUSED", "THROTTLED", "UNKNOWN", "BLOCKED_BY_OPEN_TXN"),
-    "bold red": (
-        "DEGRADED", "STOPPED", "UNREACHABLE", "UNAUTHORIZED", "CORRUPT", "TOO_LARGE", "OVER_LIMIT", "LOST_RANGE",
-        "DELETED", "RECREATED", "INCONSISTENT", "DIVERGED", "TARGET_FULL", "REFUSED", "FAILED",
-    ),
-}  # fmt: skip
 
 _OF_PROCESS: Final = {
     "snapshot": ("reloads", "certificates"),
@@ -199,10 +192,7 @@ def _coloured(snapshot: Snapshot, options: Any) -> Text:
     out = io.StringIO()
     out.write(f"{_time(snapshot.at_ms)}\n")
     _write_flows(out, snapshot, options)
-    text = Text(visible(out.getvalue()), no_wrap=True, overflow="ellipsis")
-    for style, words in _COLOURS.items():
-        text.highlight_regex(rf"\b({'|'.join(words)})\b", style)
-    return text
+    return Text.from_ansi(coloured(visible(out.getvalue())), no_wrap=True, overflow="ellipsis")
 
 
 def _write_flows(out: TextIO, snapshot: Snapshot, options: Any) -> None:
