@@ -27,7 +27,7 @@ from mm2.observer.views import Risk
 
 EXIT_WELL: Final = 0
 EXIT_NOT_WELL: Final = 1
-EXIT_TROUBLE: Final = 2
+EXIT_ERROR: Final = 2
 EXIT_INTERRUPTED: Final = 130
 #: The environment variable with the default of the file argument.
 FILE_VARIABLE: Final = "MM2_FILE"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mm2.cli.client import client_props
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, add_config, answering, table
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_config, answering, table
 from mm2.cli.output import add_output, write_document
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
@@ -134,7 +134,7 @@ def run(options: Any) -> int:
         table(sys.stdout, ("CLUSTER", "TOPIC", "FLOW", "HOPS", "AGE", "VERDICT"), cells, left=3)
     sys.stderr.writelines(f"mm2: cluster {alias}: {error}\n" for alias, error in errors.items())
     if errors:
-        return EXIT_TROUBLE
+        return EXIT_ERROR
     well = all(row["verdict"] in ("fresh", "not in the file") for rows in answers.values() for row in rows)
     return EXIT_WELL if well else EXIT_NOT_WELL
 

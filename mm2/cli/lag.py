@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mm2.cli.flow import (
+    EXIT_ERROR,
     EXIT_NOT_WELL,
-    EXIT_TROUBLE,
     EXIT_WELL,
     CommandError,
     add_file,
@@ -129,7 +129,7 @@ def run(options: Any) -> int:
         for error in filter(None, (flow.source_error, flow.target_error)):
             sys.stderr.write(f"mm2: {flow.name}: {error}\n")
     if any(flow.target_error for flow in snapshot.flows):
-        return EXIT_TROUBLE
+        return EXIT_ERROR
     unknown = any(
         flow.source_error or flow.risk.records is None or any(one.lag_records is None for one in flow.partitions)
         for flow in snapshot.flows

@@ -39,7 +39,7 @@ from mm2.cli import (
     version,
 )
 from mm2.cli.colours import colour_states
-from mm2.cli.flow import EXIT_INTERRUPTED, EXIT_TROUBLE, CommandError
+from mm2.cli.flow import EXIT_ERROR, EXIT_INTERRUPTED, CommandError
 from mm2.cli.logs import configure_logging
 from mm2.cli.terminal import terminal_output, with_controls
 from mm2.cli.verbs import VerbParser
@@ -104,11 +104,11 @@ def _run(options: Any) -> int:
         sys.stdout.flush()
     except (CommandError, ConfigException, ConnectError, KafkaFailure) as error:
         sys.stderr.write(f"mm2: {hide_known(str(error))}{_file_of(options, str(error))}\n")
-        return EXIT_TROUBLE
+        return EXIT_ERROR
     except BrokenPipeError:
         # The reader of the pipe has closed it, as head does. The rest of the buffer cannot be flushed at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_TROUBLE
+        return EXIT_ERROR
     except KeyboardInterrupt:
         sys.stderr.write("mm2: interrupted\n")
         return EXIT_INTERRUPTED

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, add_file, number, pair_of, table
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, add_file, number, pair_of, table
 from mm2.cli.output import write_document
 from mm2.cli.terminal import visible_line
 from mm2.cli.verbs import examples
@@ -75,7 +75,7 @@ def run(options: Any) -> int:
         sys.stdout.writelines(f"! {visible_line(unread_message(options.config, *one))}\n" for one in unread)
         sys.stdout.writelines(f"- {visible_line(str(one))}\n" for one in ineffective)
     if any(one.unreachable for one in found):
-        return EXIT_TROUBLE
+        return EXIT_ERROR
     return EXIT_WELL if all(one.is_well for one in found) and not unread else EXIT_NOT_WELL
 
 

@@ -49,8 +49,9 @@ def add(verbs: Any) -> None:
 
 def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError."""
-    # SIGTERM gets the same clean end as Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGTERM gets the same clean end as Ctrl-C, and a shell ignores SIGINT for background processes.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     with ExitStack() as stack:
         try:
             folder = options.folder

@@ -20,8 +20,8 @@ from rich.text import Text
 from mm2.cli.colours import coloured
 from mm2.cli.flow import (
     COLLAPSED_ABOVE,
+    EXIT_ERROR,
     EXIT_NOT_WELL,
-    EXIT_TROUBLE,
     EXIT_WELL,
     CommandError,
     add_file,
@@ -138,7 +138,7 @@ def run(options: Any) -> int:
 def exit_code(snapshot: Snapshot) -> int:
     """The worst of all flows. A loss within the last day counts, whatever the flow's state is now."""
     if any(flow.target_error or flow.state is FlowState.UNKNOWN for flow in snapshot.flows):
-        return EXIT_TROUBLE
+        return EXIT_ERROR
     return EXIT_WELL if all(flow.state in _FINE and not flow.losses for flow in snapshot.flows) else EXIT_NOT_WELL
 
 

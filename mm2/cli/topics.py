@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from mm2.cli.flow import (
+    EXIT_ERROR,
     EXIT_NOT_WELL,
-    EXIT_TROUBLE,
     EXIT_WELL,
     CommandError,
     ConfiguredFlow,
@@ -126,7 +126,7 @@ def _exit_code(snapshot: Snapshot, topics: Sequence[TopicView]) -> int:
         for error in filter(None, (flow.source_error, flow.target_error)):
             sys.stderr.write(f"mm2: {flow.name}: {error}\n")
     if any(flow.target_error for flow in snapshot.flows):
-        return EXIT_TROUBLE
+        return EXIT_ERROR
     return EXIT_NOT_WELL if any(topic.unhealthy for topic in topics) else EXIT_WELL
 
 

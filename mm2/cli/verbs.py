@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 import configargparse
 
-from mm2.cli.flow import EXIT_TROUBLE, FILE_VARIABLE
+from mm2.cli.flow import EXIT_ERROR, FILE_VARIABLE
 
 _EXAMPLES: Final = "examples:"
 _SUFFIX: Final = ".properties"
@@ -108,7 +108,7 @@ class VerbParser(configargparse.ArgumentParser):  # type: ignore[misc]  # config
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         sys.stderr.write(f"{self.prog}: {message}\n")
-        raise SystemExit(EXIT_TROUBLE)
+        raise SystemExit(EXIT_ERROR)
 
 
 def seconds(text: str) -> float:

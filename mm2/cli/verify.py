@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number, table
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number, table
 from mm2.cli.output import write_document
 from mm2.cli.signals import StopRequest, stop_at_signals
 from mm2.cli.terminal import with_controls
@@ -35,7 +35,7 @@ from mm2.verify.verification import Progress, Verification
 _CODES: Final = {
     Verdict.EQUAL: EXIT_WELL,
     Verdict.DIFFERENT: EXIT_NOT_WELL,
-    Verdict.INCOMPLETE: EXIT_TROUBLE,
+    Verdict.INCOMPLETE: EXIT_ERROR,
 }
 _OFFSETS: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>\d+)=(?P<first>\d*)\.\.(?P<last>\d*)")
 _SIZE: Final = re.compile(r"(\d+)\s*([kKMG]?)")

@@ -8,11 +8,10 @@ import sys
 from importlib import metadata
 from typing import Any, Final
 
-from mm2 import __version__
+from mm2 import KAFKA_VERSION, __version__
 from mm2.cli.flow import EXIT_WELL
 from mm2.cli.output import add_output, write_document
 from mm2.cli.verbs import examples
-from mm2.connect.rest.worker_resources import KAFKA_VERSION
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

@@ -18,6 +18,13 @@ from typing import Final
 
 _HORIZONTAL: Final = r" \t\xa0\u1680\u180e\u2000-\u200a\u202f\u205f\u3000"
 _VERTICAL: Final = r"\n\x0b\f\r\x85\u2028\u2029"
+# Python ends a line at \n only. `.` and anchors by whether the flag s or m is set.
+_ANY: Final = {True: ".", False: r"[^\n\r\x85\u2028\u2029]"}
+_LINE_END: Final = {
+    True: r"(?=\r\n|(?<!\r)\n|[\r\x85\u2028\u2029]|\Z)",
+    False: r"(?=(?:\r\n|(?<!\r)\n|[\r\x85\u2028\u2029])?\Z)",
+}
+_LINE_START: Final = {True: r"(?:\A|(?<=[\n\x85\u2028\u2029])(?!\Z)|(?<=\r)(?!\n|\Z))", False: r"\A"}
 _PUNCTUATION: Final = r"!-/:-@\[-`{-~"
 
 # Content of a bracketed class; POSIX classes are ASCII in Java.
@@ -94,6 +101,7 @@ class _Translator:
     def __init__(self, pattern: str) -> None:
         self._text = pattern
         self._at = 0
+        self._flags: frozenset[str] = frozenset()  # those that are set at this place
 
     def _fail(self, reason: str) -> PatternError:
         return PatternError(f"{reason} at position {self._at} in the pattern {self._text!r}")
@@ -104,6 +112,7 @@ class _Translator:
     def alternatives(self, *, top: bool = False) -> str:
         """Translate up to the `)` that closes the current group, or to the end."""
         out: list[str] = []
+        before = self._flags
         flags: list[str] = []  # flags set by `(?i)` in this group: each opens a `(?i:` that extends to its end
         while self._at < len(self._text):
             char = self._peek()
@@ -116,9 +125,11 @@ class _Translator:
                 out.append(")" * len(flags) + "|" + "".join(flags))
                 self._at += 1
             elif found := _FLAGS.match(self._text, self._at):
+                outside = self._flags
                 flag = self._flag_group(found)
                 if found[3] == ":":
                     out.append(flag + self._group_rest())
+                    self._flags = outside
                 elif flag != "(?:":
                     out.append(flag)
                     flags.append(flag)
@@ -131,9 +142,18 @@ class _Translator:
             elif char == "{":
                 out.append(self._repetition())
             else:
-                out.append(char)
+                out.append(self._anchor_or_any(char))
                 self._at += 1
+        self._flags = before
         return "".join(out) + ")" * len(flags)
+
+    def _anchor_or_any(self, char: str) -> str:
+        meanings = {
+            ".": _ANY["s" in self._flags],
+            "$": _LINE_END["m" in self._flags],
+            "^": _LINE_START["m" in self._flags],
+        }
+        return meanings.get(char, char)
 
     def _repetition(self) -> str:
         """A quantifier in braces. Invalid quantifiers, which Python treats as text, and {,n} are errors in Java."""
@@ -149,7 +169,8 @@ class _Translator:
             if flag not in _PYTHON_FLAGS:
                 raise self._fail(f"flag '{flag}' is not supported")
         self._at = found.end()
-        off = "".join(flag for flag in off if flag not in on)
+        self._flags = self._flags.union(on).difference(off)
+        on = "".join(flag for flag in on if flag not in off)
         return f"(?{on}{'-' + off if off else ''}:"
 
     def _group(self) -> str:
@@ -179,7 +200,7 @@ class _Translator:
             return re.escape(self._quotation())
         simple = {
             "z": r"\Z",
-            "Z": r"(?=(?:\r\n|[\n\r\x85\u2028\u2029])?\Z)",
+            "Z": _LINE_END[False],
             "R": rf"(?:\r\n|[{_VERTICAL}])",
             "A": r"\A",
             "b": r"\b",

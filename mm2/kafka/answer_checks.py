@@ -31,8 +31,9 @@ _LARGE: Final = frozenset(
     {"Metadata", "DescribeTopicPartitions", "ListOffsets", "OffsetFetch", "JoinGroup", "SyncGroup", "DescribeGroups"}
 )
 # An integer of variable length ends with its first byte below 0x80. kafka-python reads one of any length, in time that
-# grows with the square. Text of a language without ASCII has such runs, but none that long.
-_ENDLESS_INTEGER: Final = re.compile(rb"[\x80-\xff]{4096}")
+# grows with the square. Text of a language without ASCII has such runs, but none that long. Only the start of a run is
+# tried: a search from each of its bytes would take minutes for an answer full of runs of 4095 bytes.
+_ENDLESS_INTEGER: Final = re.compile(rb"(?<![\x80-\xff])[\x80-\xff]{4096}")
 _ENDLESS_BYTES: Final = 4096
 #: For each structure with tagged fields, kafka-python copies the rest of the answer: a million of them in 32 MB took hours. Answers of
 #: brokers have a handful of such structures.

@@ -96,6 +96,7 @@ def test_elements_are_kept_while_their_contents_are_updated(shop: DashboardFlow,
     assert page.evaluate("() => [...document.querySelectorAll('.sentence')].every((part) => part.dataset.mark)")
 
 
+@pytest.mark.slow
 def test_charts_show_utc_like_the_log(shop: DashboardFlow, page: Page) -> None:
     page.goto(shop.ui)
     label = page.locator("figure svg text").filter(has_text=re.compile(r"^\d\d:\d\d$")).last
@@ -104,6 +105,7 @@ def test_charts_show_utc_like_the_log(shop: DashboardFlow, page: Page) -> None:
     assert (time.time() / 60 - hour * 60 - minute) % (24 * 60) < 40, "what it shows is at most half an hour old"
 
 
+@pytest.mark.slow
 def test_topics_are_found_with_wildcards_and_their_search_is_in_the_address(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}topics?flow={FLOW}")
     count = page.locator(".tools .count")
@@ -136,6 +138,7 @@ def test_a_topic_has_a_page_with_its_partitions_configuration_and_groups(shop: D
     expect(page.get_by_text(f"no topic absent is copied by {FLOW}")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_topic_is_limited_paused_and_resumed(shop: DashboardFlow, page: Page) -> None:
     page.goto(shop.ui + ORDERS.replace("orders", "clicks"))
     pause, resume, unlimit = (
@@ -173,6 +176,7 @@ def test_an_unknown_page_has_the_links_of_all_pages(shop: DashboardFlow, page: P
     expect(page.locator("#TOO_LARGE")).to_contain_text("docs/runbooks/Mm2RecordTooLarge.md")
 
 
+@pytest.mark.slow
 def test_partitions_are_found_filtered_and_sorted(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}partitions?flow={FLOW}")
     count = page.locator(".tools .count")
@@ -191,6 +195,7 @@ def test_partitions_are_found_filtered_and_sorted(shop: DashboardFlow, page: Pag
     expect(page.locator("tbody tr").first).to_contain_text("payments-1")
 
 
+@pytest.mark.slow
 def test_on_a_phone_rows_are_sorted_without_a_table_header(shop: DashboardFlow, page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 780})
     page.goto(f"{shop.ui}partitions?flow={FLOW}")
@@ -201,6 +206,7 @@ def test_on_a_phone_rows_are_sorted_without_a_table_header(shop: DashboardFlow, 
     expect(page.locator("tbody tr").first).to_contain_text("clicks-0")
 
 
+@pytest.mark.slow
 def test_groups_are_shown_for_both_clusters(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}groups")
     found = row(page, GROUP).filter(has_text="orders-1")
@@ -208,6 +214,7 @@ def test_groups_are_shown_for_both_clusters(shop: DashboardFlow, page: Page) -> 
     expect(found.locator("td").nth(3)).to_have_text(re.compile(r"\d+"), timeout=PATIENCE_S * 1000)
 
 
+@pytest.mark.slow
 def test_verified_offsets_are_shown_and_differences_are_red(shop: DashboardFlow, page: Page) -> None:
     place = TopicPartition("orders", 1)
     flow = page.get_by_role("region", name=FLOW, exact=True)
@@ -223,6 +230,7 @@ def test_verified_offsets_are_shown_and_differences_are_red(shop: DashboardFlow,
             expect(flow.locator(".sentence")).not_to_contain_text(expected, timeout=PATIENCE_S * 1000)
 
 
+@pytest.mark.slow
 def test_gaps_are_shown_with_their_reasons(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}gaps")
     expect(row(page, "aborted").first).to_be_visible(timeout=PATIENCE_S * 1000)
@@ -232,6 +240,7 @@ def test_gaps_are_shown_with_their_reasons(shop: DashboardFlow, page: Page) -> N
     expect(page.get_by_text("No records are lost.")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_workers_and_spark_are_shown(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}workers")
     expect(row(page, FLOW)).to_contain_text("leader · this process", timeout=PATIENCE_S * 1000)
@@ -256,6 +265,7 @@ def test_every_setting_has_its_origin_and_no_secret_is_shown(shop: DashboardFlow
     expect(row(page, "default").first).to_be_visible()
 
 
+@pytest.mark.slow
 def test_stack_traces_of_failed_tasks_are_shown(shop: DashboardFlow, page: Page) -> None:
     shop.break_a_connector()
     page.goto(f"{shop.ui}connectors")
@@ -269,6 +279,7 @@ def test_stack_traces_of_failed_tasks_are_shown(shop: DashboardFlow, page: Page)
     expect(broken).to_be_hidden(timeout=PATIENCE_S * 500)
 
 
+@pytest.mark.slow
 def test_connectors_are_paused_resumed_restarted_and_stopped(shop: DashboardFlow, page: Page) -> None:
     page.goto(f"{shop.ui}connectors")
     block = connector(page, HEARTBEAT)

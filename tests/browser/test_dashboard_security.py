@@ -148,7 +148,7 @@ def test_password_and_tls_apply_to_pages_and_websockets_and_html_is_escaped(door
             assert page.locator("main img, main script").count() == 0, view
 
 
-@pytest.mark.parametrize(("user", "may_act"), [(GUEST, False), (USER, True)])
+@pytest.mark.parametrize(("user", "may_act"), [(GUEST, False), pytest.param(USER, True, marks=pytest.mark.slow)])
 def test_a_link_logs_in_and_actions_need_the_role_operator(
     door: str, tmp_path: Path, user: str, *, may_act: bool
 ) -> None:

@@ -36,7 +36,7 @@ def mirror_maker(shared_environment: Environment) -> Iterator[MirrorMaker]:
         yield flow
 
 
-@pytest.mark.parametrize("side", ["b1-source", "b2-target"])
+@pytest.mark.parametrize("side", [pytest.param("b1-source", marks=pytest.mark.slow), "b2-target"])
 def test_b1_b2_copying_resumes_after_a_broker_is_killed_and_restarted(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment, side: str
 ) -> None:

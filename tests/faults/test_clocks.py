@@ -60,6 +60,7 @@ def test_c1_a_clock_jump_of_hours_changes_only_timestamps(
         assert all(0 <= value < HOUR_S * 1000 * 1.1 for value in line["latency_ms"]), line
 
 
+@pytest.mark.slow
 def test_c2_records_with_a_clock_skew_of_minutes_are_copied_unchanged(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment
 ) -> None:

@@ -39,6 +39,7 @@ def mirror_maker(shared_environment: Environment) -> Iterator[MirrorMaker]:
         yield flow
 
 
+@pytest.mark.slow
 def test_w2_a_transaction_counts_once_when_the_process_is_killed_before_the_commit_response(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment
 ) -> None:

@@ -55,7 +55,8 @@ def network(request: pytest.FixtureRequest, environment: Environment) -> Proxy:
 
 
 # After the outage the connection to the target waits for request.timeout.ms: half a minute.
-@pytest.mark.parametrize("network", ["source", pytest.param("target", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("network", ["source", "target"], indirect=True)
+@pytest.mark.slow
 def test_n1_copying_recovers_from_a_reported_network_outage(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, network: Proxy
 ) -> None:

@@ -56,6 +56,7 @@ def with_dead_letters(flow: Flow, spec: CopySpec) -> tuple[CopySpec, str]:
     return replace(spec, dead_letter_topic=topic), topic
 
 
+@pytest.mark.slow
 def test_r1_a_record_too_large_for_the_target_stops_its_partition_or_goes_to_the_dead_letters(flow: Flow) -> None:
     topic = flow.topic(partitions=2, target={"max__message__bytes": "100000"})
     bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)

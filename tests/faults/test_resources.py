@@ -99,6 +99,7 @@ def test_k1_a_full_target_disk_is_reported_and_copying_resumes_when_space_is_fre
             replicated.judge().assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_k2_a_worker_with_a_full_disk_continues_to_copy_and_reports_a_failed_restart(
     environment: Environment, tmp_path: Path
 ) -> None:
@@ -127,6 +128,7 @@ def test_k2_a_worker_with_a_full_disk_continues_to_copy_and_reports_a_failed_res
             replicated.judge().assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_k2_a_log_file_that_cannot_be_written_blocks_nothing(environment: Environment, tmp_path: Path) -> None:
     with (
         SmallDisk(tmp_path / "disk", 30) as disk,

@@ -195,6 +195,7 @@ def test_s1_a_topic_without_read_permission_is_reported_and_the_others_continue(
         each.judge().assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_s1_without_read_permission_on_the_target_at_least_once_is_reported_before_any_crash(
     engine: CopyEngine, environment: Environment, guarded: Guarded, unique: str
 ) -> None:

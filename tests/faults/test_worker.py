@@ -46,6 +46,7 @@ def flow(mirror_maker: MirrorMaker) -> MirrorMaker:
     return mirror_maker
 
 
+@pytest.mark.slow
 def test_w1_an_executor_killed_within_a_batch_is_replaced_without_loss_or_duplicate(
     replicated: ReplicatedTopic, flow: MirrorMaker
 ) -> None:
@@ -60,6 +61,7 @@ def test_w1_an_executor_killed_within_a_batch_is_replaced_without_loss_or_duplic
     replicated.judge().assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_w1_a_process_killed_within_a_batch_continues_without_loss_or_duplicate(
     replicated: ReplicatedTopic, flow: MirrorMaker
 ) -> None:
@@ -74,6 +76,7 @@ def test_w1_a_process_killed_within_a_batch_continues_without_loss_or_duplicate(
     replicated.judge().assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_w3_a_frozen_executor_writes_no_duplicates_after_it_resumes(
     replicated: ReplicatedTopic, flow: MirrorMaker
 ) -> None:
@@ -114,6 +117,7 @@ def test_w3_a_process_frozen_for_90_s_resumes_after_another_took_over(
     judgment.assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_w4_repeated_kills_of_executors_cause_no_pause_of_ten_seconds(
     replicated: ReplicatedTopic, flow: MirrorMaker
 ) -> None:

@@ -86,7 +86,8 @@ def found(shell: str) -> str:
     return path
 
 
-@pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_tab_completion_offers_verbs_and_flows(shell: str, folder: Path) -> None:
     with terminal(shell, folder) as there:
         # Quotes, so that the word is not found in the echoed input.

@@ -122,6 +122,7 @@ def test_two_workers_share_the_tasks_and_the_survivor_takes_all_over(
         assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
 
 
+@pytest.mark.slow
 def test_a_joining_worker_gets_its_share_while_other_tasks_keep_running(
     kafka_b: LocalKafka, unique: str, tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ def _split(task: str) -> tuple[str, int]:
     return connector, int(number)
 
 
+@pytest.mark.slow
 def test_eager_workers_share_the_tasks(kafka_b: LocalKafka, unique: str, tmp_path: Path) -> None:
     create_topic(kafka_b.bootstrap, unique)
     with workers(kafka_b, unique, tmp_path, 2, **{"connect.protocol": "eager"}) as (one, two):

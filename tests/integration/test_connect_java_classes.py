@@ -78,6 +78,7 @@ def is_beyond_python(answer: Any) -> bool:
     return any(map(is_beyond_python, parts))
 
 
+@pytest.mark.slow
 def test_every_group_is_compared(answered: Answered) -> None:
     assert answered.keys() == GROUPS.keys()
 

@@ -152,6 +152,7 @@ def mirror_maker(
 # -- copying -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_record_of_every_codec_is_identical_on_the_target(mirror_maker: MirrorMaker, unique: str) -> None:
     topic = f"life-{unique}"
     # The target accepts future timestamps only with a topic setting, which must be copied.
@@ -290,6 +291,7 @@ def javas_partition(broker: LocalKafka, scratch: str, key: bytes, count: int) ->
 # -- Spark -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sparks_rest_shows_the_streaming_query_and_the_settings_of_the_file(mirror_maker: MirrorMaker) -> None:
     process = mirror_maker.running()
     with httpx.Client(base_url=mirror_maker.ui, follow_redirects=True, timeout=30) as rest:
@@ -343,6 +345,7 @@ def test_a_source_unreachable_at_the_start_is_reported_and_copied_once_reachable
 # -- stop, kill, share -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_clean_restart_under_load_continues_at_the_next_record(
     mirror_maker: MirrorMaker, record_property: Any
 ) -> None:

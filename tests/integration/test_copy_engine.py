@@ -379,6 +379,7 @@ def test_a_stopped_job_resumes_at_its_positions(flow: Flow) -> None:
         flow.assert_equal(topic, partition)
 
 
+@pytest.mark.slow
 def test_hand_offs_cause_no_loss_or_duplicate(flow: Flow) -> None:
     topic = flow.topic(partitions=3)
     spec = flow.spec(topic, partitions=3, batch_duration_ms=300, commit_interval_ms=100)

@@ -150,6 +150,7 @@ def killed_with_unmarked_records(
         process = MirrorProcess(flow.file, flow.file.with_name(f"again-{number}.log"))
 
 
+@pytest.mark.slow
 def test_dropped_records_are_neither_missing_nor_at_risk(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

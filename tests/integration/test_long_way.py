@@ -26,6 +26,7 @@ def far(tmp_path: Path) -> Iterator[tuple[LocalKafka, Proxy]]:
         yield broker, proxy
 
 
+@pytest.mark.slow
 def test_partitions_have_separate_connections_to_a_broker_with_high_latency(
     kafka_a: LocalKafka, far: tuple[LocalKafka, Proxy], unique: str
 ) -> None:

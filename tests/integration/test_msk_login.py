@@ -111,6 +111,7 @@ def user_profile(name: str) -> str:
     return f"[{name}]\naws_access_key_id = {USER.key_id}\naws_secret_access_key = {USER.secret}\n"
 
 
+@pytest.mark.slow
 def test_credentials_from_the_environment(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", TEMPORARY.key_id)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", TEMPORARY.secret)

@@ -6,8 +6,10 @@ import contextlib
 import random
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -15,8 +17,14 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
 from mm2.copy.driver.engine import CopyEngine, CopyJob
+from mm2.copy.executor import preserved_starts
+from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.positions import offset_key
+from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts
+from mm2.copy.executor.target_progress import TargetLookUp
 from mm2.copy.spec import CopySpec
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
@@ -235,6 +243,56 @@ def test_a_remote_topic_with_other_records_is_not_written_to(flow: Flow) -> None
         wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
         assert "has another record at offset 0" in rows_of(job)[TopicPartition(topic, 0)].reason
     assert end_offset(flow.target, remote) == 10
+
+
+@pytest.fixture
+def starts(flow: Flow) -> Iterator[PreservedStarts]:
+    with contextlib.closing(Endpoints(preserving(flow, flow.name))) as endpoints:
+        yield PreservedStarts(endpoints, "A", "B", is_changed=False)
+
+
+def test_what_a_predecessor_copies_during_a_look_up_is_no_difference(
+    flow: Flow, starts: PreservedStarts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The predecessor writes what the source has got meanwhile, so the target's end may be after an older one of the source."""
+    topic = flow.topic()
+    remote = flow.remote(topic)
+    write(flow.source, topic, numbered(0, 20))
+    write(flow.target, remote, numbered(0, 20))
+
+    def ends(look_up: TargetLookUp, epochs: Any) -> Any:
+        write(flow.source, topic, numbered(20, 5))
+        write(flow.target, remote, numbered(20, 5))
+        return stable_ends(look_up, epochs)
+
+    stable_ends = TargetLookUp.stable_ends
+    monkeypatch.setattr(TargetLookUp, "stable_ends", ends)
+    assert found(starts, topic, remote) == PreservedStart(25, 25)
+
+
+def test_a_target_that_ends_after_the_source_is_refused_once_this_lasts(
+    flow: Flow, starts: PreservedStarts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = flow.topic()
+    remote = flow.remote(topic)
+    write(flow.source, topic, numbered(0, 20))
+    write(flow.target, remote, numbered(0, 21))
+    refusal = f"{remote}-0 of B ends at offset 21, after {topic}-0 of A, which ends at 20"
+    for _ in range(2):
+        failure = found(starts, topic, remote)
+        assert isinstance(failure, BrokerFailure)
+        assert failure.retriable
+        assert refusal in str(failure)
+    monkeypatch.setattr(preserved_starts, "_AHEAD_S", 0.0)
+    assert found(starts, topic, remote) == PreservedStart(refusal=refusal)
+    write(flow.source, topic, numbered(20, 1))  # the end was that of a deposed leader
+    assert found(starts, topic, remote) == PreservedStart(21, 21)
+
+
+def found(starts: PreservedStarts, topic: str, remote: str) -> PreservedStart | KafkaFailure:
+    tp = TopicPartition(topic, 0)
+    outbox = SimpleNamespace(partition=TopicPartition(remote, 0), leader_epoch=-1)
+    return starts.find({tp: cast(Cursor, SimpleNamespace(outbox=outbox))}, {tp: None})[tp]
 
 
 def test_without_ledger_and_positions_copying_continues_at_the_end_of_the_target(flow: Flow) -> None:

@@ -59,6 +59,7 @@ def release(repository: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_same_commit_gives_the_same_bytes(repository: Path, release: Path) -> None:
     second = repository.parent / "another folder"
     done = run("bin/release", second, cwd=repository, umask=0o077, TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED="7")

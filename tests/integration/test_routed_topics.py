@@ -146,6 +146,7 @@ def test_no_record_is_lost_or_twice_where_the_router_changes_after_each_kill(
 
 
 @pytest.mark.timeout(int(300 * PATIENCE))
+@pytest.mark.slow
 def test_a_router_that_names_one_topic_for_two_is_refused_with_both_names(
     kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str
 ) -> None:

@@ -17,7 +17,7 @@ from mm2.sandbox.samples import MIRROR_MAKER, sample
 from tests.support.waiting import wait_until
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_two_clusters_run_until_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     log = tmp_path / "log"
     command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "sandbox", "up", "--folder", str(tmp_path / "sandbox")]

@@ -196,6 +196,7 @@ def test_a_frozen_jvm_is_stopped_at_any_time(when: str) -> None:
     stops_within(engine, 6.0)
 
 
+@pytest.mark.slow
 def test_without_java_the_job_reports_it_and_starts_once_java_is_available(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -175,6 +175,7 @@ def test_the_ledger_shows_the_progress_of_a_running_process(
     assert (code, partitions[TOPIC, 0]["gaps"], partitions[TOPIC, 1]["gaps"]) == (0, {}, {})
 
 
+@pytest.mark.slow
 def test_a_partition_with_a_position_continues_there(env: Environment, running: MirrorProcess) -> None:
     before = {alias: ends(env.target, f"{alias}.{TOPIC}") for alias in ("time", "file")}
     assert running.stop()[0] == 0

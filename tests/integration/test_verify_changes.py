@@ -209,6 +209,7 @@ def check_seeded(row: PartitionReport) -> None:
         assert (found.kind, found.source) == (kind, source), row.to_json()
 
 
+@pytest.mark.slow
 def test_differences_from_what_the_chain_makes_of_the_source_are_reported(
     verifier: Verifier, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path
 ) -> None:

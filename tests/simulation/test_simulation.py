@@ -46,7 +46,7 @@ def test_invariants_hold_in_schedules_that_once_broke_the_protocol(seeds: int) -
     assert printed.count(f": 0 of {seeds} seeds") == len(printed.splitlines()) == len(DIRECTED) + len(TARGET)
 
 
-@pytest.mark.parametrize("rule", ["S8", "C7", "R8"])
+@pytest.mark.parametrize("rule", ["S8", "C7", pytest.param("R8", marks=pytest.mark.slow)])
 def test_rules_that_only_written_schedules_need_are_found_missing(rule: str) -> None:
     """S8, L7, C7 and R8: drawn schedules hardly ever meet the combination of faults that each of them is for."""
     printed = simulation("--mutations", "--rule", rule, "--seconds", "20")

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mm2.connect.rest.worker_resources import KAFKA_VERSION
+from mm2 import KAFKA_VERSION
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka

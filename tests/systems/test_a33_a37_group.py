@@ -236,6 +236,7 @@ def test_an_older_worker_downgrades_the_group_until_it_leaves(
         worker.rest.await_running("c", 2)
 
 
+@pytest.mark.slow
 def test_a37_without_brokers_nothing_runs_and_everything_resumes_with_them(
     own_broker: LocalKafka, group: str, folder: Path
 ) -> None:

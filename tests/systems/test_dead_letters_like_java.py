@@ -52,6 +52,7 @@ def letters_of(
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_failed_conversions_are_like_java_s(broker: LocalKafka, unique: str, folder: Path) -> None:
     create_topic(broker.bootstrap, unique)
     bad: list[str | bytes] = [b"\x00\x00", b"too long for an int"]
@@ -61,6 +62,7 @@ def test_failed_conversions_are_like_java_s(broker: LocalKafka, unique: str, fol
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_failed_transformations_are_like_java_s(broker: LocalKafka, unique: str, folder: Path) -> None:
     create_topic(broker.bootstrap, unique)
     produce(broker.bootstrap, unique, ["no struct", '{"f":7}'])

@@ -33,7 +33,13 @@ def lines(file: Path) -> list[str]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("first_kind", "second_kind"), BOTH, ids=["java-after-ours", "ours-after-java"])
+@pytest.mark.parametrize(
+    ("first_kind", "second_kind"),
+    [
+        pytest.param(*BOTH[0], id="java-after-ours", marks=pytest.mark.slow),
+        pytest.param(*BOTH[1], id="ours-after-java"),
+    ],
+)
 def test_each_implementation_reads_the_internal_topics_of_the_other(
     broker: LocalKafka,
     unique: str,

@@ -23,6 +23,7 @@ def java(folder: Path, broker: LocalKafka, source: Path, topic: str) -> JavaStan
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_a15_the_offset_file_has_java_s_format(broker: LocalKafka, unique: str, folder: Path) -> None:
     create(broker, unique)
     source = folder / "source.txt"

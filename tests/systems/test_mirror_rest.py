@@ -179,6 +179,7 @@ def test_a47_without_listeners_it_opens_no_port(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_processes_call_each_other_over_internal_rest(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, folder: Path
 ) -> None:

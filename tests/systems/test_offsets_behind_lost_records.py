@@ -99,6 +99,7 @@ def test_offsets_wait_for_the_dead_letters_of_records_that_failed_conversion(
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_a_task_that_cannot_write_dead_letters_fails_and_commits_no_later_offset(
     broker: LocalKafka, dead_letter_broker: LocalKafka, topic: str, folder: Path
 ) -> None:

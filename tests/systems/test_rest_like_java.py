@@ -57,6 +57,7 @@ def name_of(request: Ask) -> str:
 
 
 @pytest.mark.timeout(420)
+@pytest.mark.slow
 def test_every_endpoint_responds_like_java_s(
     broker: LocalKafka, worker: DistributedWorker, unique: str, folder: Path
 ) -> None:

@@ -34,6 +34,7 @@ NOT_CONNECT_S = ("not_a_server_error", "negative_data_rejection", "positive_data
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
+@pytest.mark.slow
 def test_no_response_is_500_outside_the_list(worker: DistributedWorker, mode: GenerationMode) -> None:
     ask_all(worker, mode)
 

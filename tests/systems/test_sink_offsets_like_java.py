@@ -108,6 +108,7 @@ def sink(pair: Pair, unique: str, tmp_path: Path) -> str:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_every_request_has_java_s_response_and_effect(pair: Pair, sink: str) -> None:
     path, group = f"/connectors/{sink}/offsets", f"connect-{sink}"
     found: list[dict[str, Any]] = []
@@ -130,6 +131,7 @@ def test_every_request_has_java_s_response_and_effect(pair: Pair, sink: str) -> 
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_group_with_a_member_returns_500_and_a_remedy(pair: Pair, sink: str) -> None:
     path, group = f"/connectors/{sink}/offsets", f"connect-{sink}"
     found = []
@@ -152,6 +154,7 @@ def test_a_group_with_a_member_returns_500_and_a_remedy(pair: Pair, sink: str) -
     assert [status for status, _ in found[0]] == [500, 500, 500]
 
 
+@pytest.mark.slow
 def test_a_sink_continues_at_the_altered_offsets(pair: Pair, sink: str, tmp_path: Path) -> None:
     worker, broker = pair[0]
     file = tmp_path / str(worker.port)

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mm2 import KAFKA_VERSION
 from mm2.connect.errors import RequestError
 from mm2.connect.herder.interface import Herder
 from mm2.connect.rest.access.assembly import LocalAccess, access_control
@@ -32,7 +33,6 @@ from mm2.connect.rest.forwarding import Requests
 from mm2.connect.rest.openapi import page_router
 from mm2.connect.rest.settings import RestSettings
 from mm2.connect.rest.worker_resources import (
-    KAFKA_VERSION,
     HealthRules,
     internal_router,
     loggers_router,

@@ -9,13 +9,13 @@ import asyncio
 import functools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import PlainTextResponse, Response
 
-from mm2 import __version__
+from mm2 import KAFKA_VERSION, __version__
 from mm2.config.config_infos import ConfigInfos, ConfigKeyInfo
 from mm2.connect.errors import BadRequest, NotFound
 from mm2.connect.herder.answers import HealthInfo, LoggerLevel, PluginInfo
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from mm2.metrics.exposition import Exposition
 
 log = structlog.get_logger(__name__)
-
-#: The Kafka version that this worker is compatible with; tools check it before they use newer features.
-KAFKA_VERSION: Final = "4.3.0"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ time.
 A call into the JVM may never return, because it waits on a socket without a deadline. So calls that must not hang run
 in a thread that can be abandoned, and a JVM that does not respond is killed, which ends these threads.
 
-Spark does not report that the executor of local mode has stopped: it goes on assigning every task to it, several hundred
+Spark does not report that the executor of local mode has stopped: it continues to assign every task to it, several hundred
 times a second. So an empty task is run every few seconds.
 """
 

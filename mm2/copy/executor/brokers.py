@@ -58,7 +58,15 @@ class Link:
         return BrokerAddress(self.node, self.number)
 
 
+@dataclass(slots=True, eq=False)
+class WritingLink(Link):
+    """The same for requests that write. ``scheduled``: what is due is sent in the next iteration of the loop."""
+
+    scheduled: bool = False
+
+
 L = TypeVar("L", bound=Link)
+W = TypeVar("W", bound=WritingLink)
 
 
 class Brokers(ABC, Generic[L]):
@@ -297,3 +305,35 @@ class Brokers(ABC, Generic[L]):
 
     async def _in_background(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return await self._loop.run_in_executor(self._background, lambda: call(*args, **kwargs))
+
+
+class WritingBrokers(Brokers[W]):
+    """The brokers of a cluster to which `Sink` and `MarkerSender` write. Nothing is sent while ``may_send`` is false."""
+
+    role = "target"
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        loop: asyncio.AbstractEventLoop,
+        background: Executor,
+        pool: BufferPool,
+        *,
+        connections: int = 1,
+        may_send: Callable[[], bool],
+    ) -> None:
+        super().__init__(cluster, loop, background, pool, connections=connections)
+        self._may_send = may_send
+
+    @abstractmethod
+    def _pump(self, broker: W) -> None:
+        """Send what is due, and reset ``scheduled``."""
+
+    def _may_write(self) -> bool:
+        return self._may_send()
+
+    def _schedule(self, broker: W) -> None:
+        # All that one response makes due goes into one request.
+        if not broker.scheduled:
+            broker.scheduled = True
+            self._loop.call_soon(self._pump, broker)

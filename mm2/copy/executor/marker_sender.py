@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from mm2.copy.executor.brokers import WATCH_S, Brokers, Link
+from mm2.copy.executor.brokers import WATCH_S, WritingBrokers, WritingLink
 from mm2.copy.markers import marker_at
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
@@ -50,21 +50,19 @@ class MarkerRun(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _MarkerBroker(Link):
+class _MarkerBroker(WritingLink):
     """One connection to a broker: the runs that wait, and the requests in flight with the time when they were sent."""
 
     waiting: deque[MarkerRun] = field(default_factory=deque)
     under_way: deque[tuple[list[MarkerRun], float]] = field(default_factory=deque)
-    scheduled: bool = False
 
 
-class MarkerSender(Brokers[_MarkerBroker]):
+class MarkerSender(WritingBrokers[_MarkerBroker]):
     """One connection to each leader. A run is sent once; who sends it finds out the leader.
 
-    Nothing is sent while ``may_send`` is false. All methods and callbacks run on the loop's thread.
+    All methods and callbacks run on the loop's thread.
     """
 
-    role = "target"
     largest_answer_bytes = markers.LARGEST_ANSWER_BYTES
 
     def __init__(
@@ -76,8 +74,7 @@ class MarkerSender(Brokers[_MarkerBroker]):
         *,
         may_send: Callable[[], bool],
     ) -> None:
-        super().__init__(cluster, loop, background, pool)
-        self._may_send = may_send
+        super().__init__(cluster, loop, background, pool, may_send=may_send)
         self._watch()
 
     def send(self, node: int, run: MarkerRun) -> None:
@@ -88,15 +85,6 @@ class MarkerSender(Brokers[_MarkerBroker]):
             broker = self._brokers[address] = _MarkerBroker(*address)
         broker.waiting.append(run)
         self._schedule(broker)
-
-    def _may_write(self) -> bool:
-        return self._may_send()
-
-    def _schedule(self, broker: _MarkerBroker) -> None:
-        # In the next iteration of the loop: all partitions of one Produce answer go into one request.
-        if not broker.scheduled:
-            broker.scheduled = True
-            self._loop.call_soon(self._pump, broker)
 
     def _pump(self, broker: _MarkerBroker) -> None:
         broker.scheduled = False

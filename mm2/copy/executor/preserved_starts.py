@@ -6,6 +6,7 @@ position, and the target offsets before it are filled. A remote partition with o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -13,11 +14,17 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.target_progress import TargetLookUp
 from mm2.kafka.admin import Admin
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
 
 #: Offsets before the end of a remote partition whose records are compared with the source.
 _COMPARED: Final = 1_000
+#: A deposed leader of the source, which knows an older end, is found out in less.
+_AHEAD_S: Final = 10.0
+#: When remote partitions, by source and target cluster, were first found to end after the source (monotonic, s). A worker
+#: of Spark runs many micro-batches, which may be shorter than `_AHEAD_S`.
+_AHEAD_SINCE: Final[dict[tuple[str, str, TopicPartition], float]] = {}
 
 
 class PartitionEnds(NamedTuple):
@@ -56,6 +63,7 @@ class PreservedStarts:
     """Reads both clusters to find the starts of partitions. All calls block and run on background threads."""
 
     def __init__(self, endpoints: Endpoints, source_alias: str, target_alias: str, *, is_changed: bool) -> None:
+        self._source_cluster = endpoints.source_cluster
         self._source_admin = Admin(endpoints.source_cluster)
         self._target_admin = Admin(endpoints.target_cluster)
         self._source = TargetLookUp(endpoints.source_cluster)
@@ -69,12 +77,15 @@ class PreservedStarts:
     ) -> dict[TopicPartition, PreservedStart | KafkaFailure]:
         """The start of each partition, or why it is not known yet. ``wanted``: see `start_at`."""
         targets = {tp: cursor.outbox.partition for tp, cursor in cursors.items()}
+        if suspects := {tp.topic for tp in cursors if self._key(targets[tp]) in _AHEAD_SINCE}:
+            self._source_cluster.metadata(suspects)  # the leader may have changed
         source_starts = self._source_admin.list_offsets(dict.fromkeys(cursors, EARLIEST))
-        source_ends = self._source_admin.list_offsets(dict.fromkeys(cursors, LATEST))
         target_starts = self._target_admin.list_offsets(dict.fromkeys(targets.values(), EARLIEST))
         target_ends = self._target.stable_ends(
             {targets[tp]: cursor.outbox.leader_epoch for tp, cursor in cursors.items()}
         )
+        # After those of the target: a predecessor may still copy what the source gets now.
+        source_ends = self._source_admin.list_offsets(dict.fromkeys(cursors, LATEST))
         found: dict[TopicPartition, PreservedStart | KafkaFailure] = {}
         for tp, target in targets.items():
             answers = source_starts[tp], source_ends[tp], target_starts[target], target_ends[target]
@@ -93,12 +104,19 @@ class PreservedStarts:
     ) -> PreservedStart:
         remote, source = f"{target} of {self._target_alias}", f"{tp} of {self._source_alias}"
         start = start_at(ends, wanted, remote, source)
+        if ends.target_end <= ends.source_end:
+            _AHEAD_SINCE.pop(self._key(target), None)
+        elif time.monotonic() - _AHEAD_SINCE.setdefault(self._key(target), time.monotonic()) < _AHEAD_S:
+            raise BrokerFailure.of(ErrorCode.OFFSET_NOT_AVAILABLE, start.refusal)
         if start.refusal or not start.end or self._is_changed:
             return start
         offset = self._first_difference(tp, target, ends)
         if offset is None:
             return start
         return PreservedStart(refusal=f"{remote} has another record at offset {offset} than {source}")
+
+    def _key(self, target: TopicPartition) -> tuple[str, str, TopicPartition]:
+        return self._source_alias, self._target_alias, target
 
     def _first_difference(self, tp: TopicPartition, target: TopicPartition, ends: PartitionEnds) -> int | None:
         """The first offset near the end of the target at which it has another record than the source; None: there is none.

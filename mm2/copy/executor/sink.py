@@ -32,7 +32,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from mm2.copy.executor.brokers import SLOW_RESPONSE_S, WATCH_S, BrokerAddress, Brokers, Link
+from mm2.copy.executor.brokers import SLOW_RESPONSE_S, WATCH_S, BrokerAddress, WritingBrokers, WritingLink
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, OutboxState, OutgoingBatch, subject_of
 from mm2.copy.executor.produce_outcomes import ProduceOutcomes
 from mm2.copy.executor.progress_look_ups import ProgressLookUp
@@ -63,25 +63,22 @@ class _UnderWay(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _TargetBroker(Link):
+class _TargetBroker(WritingLink):
     """One connection to a broker: its ready outboxes and its requests in flight."""
 
     ready: deque[Outbox] = field(default_factory=deque)
     under_way: deque[_UnderWay] = field(default_factory=deque)
-    scheduled: bool = False
     throttled_until_s: float = 0.0  # the broker reads nothing from the connection before (KIP-219)
 
 
-class Sink(Brokers[_TargetBroker]):
+class Sink(WritingBrokers[_TargetBroker]):
     """All outboxes of one cluster. ``acks`` is always all; ``request_timeout_s`` limits every response.
 
     ``look_up`` None: there are no copy sessions, and unanswered batches are resent. ``on_lost(outbox, failure)``
     reports that a producer cannot continue, because the target's state of it contradicts ours. With
-    ``transactional_id`` set (`in_transactions`) every transactional outbox writes in the open transaction. Nothing is
-    sent while ``may_send`` is false.
+    ``transactional_id`` set (`in_transactions`) every transactional outbox writes in the open transaction.
     """
 
-    role = "target"
     largest_answer_bytes = produce.LARGEST_ANSWER_BYTES
 
     def __init__(
@@ -97,11 +94,10 @@ class Sink(Brokers[_TargetBroker]):
         on_lost: Callable[[Outbox, KafkaFailure], None] | None = None,
         may_send: Callable[[], bool] = lambda: True,
     ) -> None:
-        super().__init__(cluster, loop, background, pool, connections=connections)
+        super().__init__(cluster, loop, background, pool, connections=connections, may_send=may_send)
         self.topic_ids = TargetTopicIds()
         self._outcomes = ProduceOutcomes(self, cluster, loop, look_up, self.topic_ids, self._refresh, on_lost)
         self._max_request_bytes = max_request_bytes
-        self._may_send = may_send
         self._remembered_for_ms = 0
         self.producer_expires_after(UNKNOWN_EXPIRATION_MS)
         self._transactional_id: str | None = None
@@ -234,20 +230,11 @@ class Sink(Brokers[_TargetBroker]):
         """The oldest timestamp of a last record at which a leader still remembers the producer."""
         return time.time() * 1000 - self._remembered_for_ms
 
-    def _may_write(self) -> bool:
-        return self._may_send()
-
     def _broker_at(self, address: tuple[int, int]) -> _TargetBroker:
         broker = self._brokers.get(address)
         if broker is None:
             broker = self._brokers[address] = _TargetBroker(*address)
         return broker
-
-    def _schedule(self, broker: _TargetBroker) -> None:
-        # In the next iteration of the loop, so that all batches of one Fetch response go into one request.
-        if not broker.scheduled:
-            broker.scheduled = True
-            self._loop.call_soon(self._pump, broker)
 
     def _pump(self, broker: _TargetBroker) -> None:
         broker.scheduled = False

@@ -163,7 +163,7 @@ class TargetLookUp:
         return found
 
     def _check_topic(self, tp: TopicPartition, topic_id: str) -> None:
-        """Raises KafkaFailure unless the leader, which told the log end, still has the topic with this id.
+        """Raises KafkaFailure unless the leader that returned the log end still has the topic with this id.
 
         ListOffsets names topics only: the topic may have been recreated after the metadata was read.
         """

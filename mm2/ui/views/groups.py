@@ -114,10 +114,10 @@ def _moved(views: Sequence[GroupView]) -> str:
     known = [view.if_moved for view in views if view.if_moved is not None]
     if not known:
         return "Their offsets on the target are not known."
-    away = [code for code in known if code is not MoveCode.CONTINUES]
-    if not away:
+    differing = [code for code in known if code is not MoveCode.CONTINUES]
+    if not differing:
         return "On the target, all would continue at the translated offset."
     return (
-        f"If their consumers moved to the target now, {plural(len(away), 'offset')} would not be the translated one: "
+        f"If their consumers moved to the target now, {plural(len(differing), 'offset')} would not be the translated one: "
         "mm2 failover commits that first."
     )

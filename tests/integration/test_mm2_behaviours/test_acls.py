@@ -337,6 +337,7 @@ def test_denying_all_producers_on_the_source_does_not_deny_the_replication(
     }
 
 
+@pytest.mark.slow
 def test_flows_from_two_sources_do_not_delete_each_others_group_acls(
     a: LocalKafka, b: LocalKafka, unique: str, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def plain(found: dict[TopicPartition, OffsetAndMetadata]) -> dict[str, list[Any]
 
 
 @pytest.mark.parametrize("who", FLOWS)
+@pytest.mark.slow
 def test_java_and_python_clients_return_the_same_results(
     env: Environment, java: dict[tuple[str, ...], Any], who: str
 ) -> None:
@@ -152,6 +153,7 @@ def test_java_and_python_clients_return_the_same_results(
 
 
 @pytest.mark.parametrize("who", FLOWS)
+@pytest.mark.slow
 def test_offsets_are_translated_like_java(env: Environment, java: dict[tuple[str, ...], Any], who: str) -> None:
     source, _ = FLOWS[who]
     for group, (first, _second) in GROUPS.items():
@@ -167,6 +169,7 @@ def test_offsets_are_translated_like_java(env: Environment, java: dict[tuple[str
 
 
 @pytest.mark.parametrize("who", FLOWS)
+@pytest.mark.slow
 def test_javas_formatters_print_all_three_topics_like_ours(
     env: Environment, java: dict[tuple[str, ...], Any], who: str
 ) -> None:
@@ -184,6 +187,7 @@ def test_javas_formatters_print_all_three_topics_like_ours(
 
 
 @pytest.mark.parametrize("who", FLOWS)
+@pytest.mark.slow
 def test_freshness_is_measured_per_flow_and_hop(env: Environment, who: str) -> None:
     source, target = FLOWS[who]
     with MirrorClient(env.props) as client:
@@ -208,6 +212,7 @@ def test_freshness_is_measured_per_flow_and_hop(env: Environment, who: str) -> N
 # -- the command line
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_the_library_returns(env: Environment, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = FLOWS["ours"]
     at = ("--cluster", target)
@@ -235,6 +240,7 @@ def test_the_command_prints_what_the_library_returns(env: Environment, capsys: p
     assert (code, error) == (1, f"There is no checkpoint of client-nobody from {source}.\n")
 
 
+@pytest.mark.slow
 def test_unanswerable_requests_exit_with_2(
     env: Environment, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -255,6 +261,7 @@ def test_unanswerable_requests_exit_with_2(
     assert asked(capsys, "client", "heartbeat-topics", client)[0] == 0
 
 
+@pytest.mark.slow
 def test_old_or_missing_heartbeats_are_not_healthy(env: Environment, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = FLOWS["ours"]
     code, out, _ = asked(capsys, "heartbeats", env.files["ours"], target, "--max-age", "3600", "--json")

@@ -95,6 +95,7 @@ def test_an_integer_that_never_ends_is_refused() -> None:
     with pytest.raises(CorruptBatch):
         check_frame(memoryview(b"\x80" * 4096))
     check_frame(memoryview((b"\xe4\xb8\xad" * 1000 + b".") * 1000))
+    check_frame(memoryview((b"\xff" * 4095 + b"\x01") * 8192))  # the search of a 32 MB answer may not take minutes
 
 
 def test_an_endless_number_of_tags_before_the_body_is_refused() -> None:
