@@ -123,6 +123,7 @@ REMOTE_TOPIC_PARTITIONS_KEY: Final = "remote.topic.partitions.max"
 
 PRESERVE_KEY: Final = "preserve.offsets"
 PRESERVE_TOPICS_KEY: Final = "preserve.offsets.topics"
+DENY_WRITES_KEY: Final = "preserve.offsets.deny.writes"
 
 OWN_CONFIG: Final = (
     ConfigDef()
@@ -200,6 +201,15 @@ OWN_CONFIG: Final = (
         distinct(),
         LOW,
         "Names and regular expressions of source topics to which preserve.offsets applies.",
+    )
+    .define(
+        DENY_WRITES_KEY,
+        Type.BOOLEAN,
+        False,
+        None,
+        LOW,
+        "With preserve.offsets: leave WRITE on the remote topics to the flow, by an ACL that denies it to each other principal that has "
+        "it. mm2 failover and promote remove these ACLs. Needs DESCRIBE and ALTER on the target cluster, and a user name.",
     )
     .define(
         "sync.group.acls.enabled",

@@ -17,6 +17,7 @@ class PartitionState(StrEnum):
 
     RUNNING = "RUNNING"
     CATCHING_UP = "CATCHING_UP"
+    PREPARING = "PREPARING"  # offsets are preserved, and those before the first record are filled before it is copied
     THROTTLED = "THROTTLED"
     BLOCKED_BY_OPEN_TXN = "BLOCKED_BY_OPEN_TXN"
     PAUSED = "PAUSED"
@@ -36,7 +37,7 @@ class PartitionState(StrEnum):
 
 
 #: States of a healthy partition.
-HEALTHY: Final = frozenset({PartitionState.RUNNING, PartitionState.CATCHING_UP})
+HEALTHY: Final = frozenset({PartitionState.RUNNING, PartitionState.CATCHING_UP, PartitionState.PREPARING})
 
 #: States that require an action. With ``partition.error=fail`` they fail the task. DELETED is not one of them: the topic leaves the
 #: assignment with the next topic refresh. A full disk and an unreachable broker are retried, as in Java's producer.

@@ -5,7 +5,7 @@ Offsets are those of the next record; None is unknown. Times are milliseconds si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -271,7 +271,8 @@ class FailoverReport:
     """The report of one command on one flow.
 
     ``source_error`` is why the source did not answer; ``last_contact_ms`` is the time of the newest data from it on the
-    target. ``done``, ``problems`` (what failed) and ``advice`` (next steps) are messages.
+    target. ``divergent``: ranges of offsets at which the clusters have other records although offsets are preserved
+    (`mm2.failover.divergence`). ``done``, ``problems`` (what failed) and ``advice`` (next steps) are messages.
     """
 
     verb: str
@@ -284,6 +285,7 @@ class FailoverReport:
     groups: Sequence[GroupEvidence] = ()
     starts: Sequence[StartEvidence] = ()
     acls: Sequence[str] = ()
+    divergent: Sequence[Mapping[str, Any]] = ()
     done: Sequence[str] = ()
     problems: Sequence[str] = ()
     advice: Sequence[str] = ()
@@ -327,6 +329,7 @@ class FailoverReport:
             "groups": [one.to_json() for one in self.groups],
             "starts": [one.to_json() for one in self.starts],
             "acls": list(self.acls),
+            "divergent": list(self.divergent),
             "done": list(self.done),
             "problems": list(self.problems),
             "advice": list(self.advice),

@@ -28,6 +28,7 @@ from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
 from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.ledger import ledger_topic, note_record
 from mm2.failover.copy_control import resume_copying
+from mm2.failover.divergence import Divergence, gone_topics
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, StartEvidence, counted, missing_records
 from mm2.failover.failover import chosen_partitions, unknown_ends_error
 from mm2.failover.groups import Choice
@@ -72,16 +73,23 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
                 f"No selected topic of {config.pair} is promoted, so there is nothing to fail back: see mm2 failover, mm2 promote."
             )
         partitions, contact_ms = partitions_of(sides, chosen), last_contact_ms(sides)
-        tail = [one for one in partitions if one.missing and not promotions[one.topic].turned]
-        done: list[str] = []
-        problems: list[str] = [] if options.keep else _tail_problems(sides, partitions, tail)
-        starts: list[StartEvidence] = []
         names = {one.topic: sides.is_same_name(one.topic) for one in partitions}
         renamed = {topic for topic, same in names.items() if not same}
         unnamed = {topic for topic, same in names.items() if same and not promotions[topic].turned}
+        open_ones = [one for one in partitions if one.topic in unnamed | renamed]
+        divergence = Divergence(sides, reverse, open_ones, renamed, gone_topics(sides, names))
+        again = divergence.copied_back
+        tail = [
+            one for one in partitions if one.missing and not promotions[one.topic].turned and one.topic not in again
+        ]
+        done: list[str] = []
+        problems: list[str] = [] if options.keep else _tail_problems(sides, partitions, tail)
+        problems += divergence.problems(keep=options.keep)
+        starts: list[StartEvidence] = []
         if unnamed:
             check_reverse_names(sides, reverse, unnamed)
-            reversal = _FlowReversal(sides, reverse, [one for one in partitions if one.topic in unnamed], promotions)
+            turned = [one for one in partitions if one.topic in unnamed]
+            reversal = _FlowReversal(sides, reverse, turned, promotions, from_beginning=again)
             starts = reversal.starts() if problems or options.dry_run else reversal.execute(done, problems)
         if already := [topic for topic, same in names.items() if same and promotions[topic].turned]:
             done.append(f"{reverse.pair} had already taken over {counted(len(already), 'topic')}, first {already[0]}")
@@ -98,6 +106,7 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             contact_ms,
             partitions,
             starts=starts,
+            divergent=[one.to_json() for one in divergence.ranges],
             done=done,
             problems=problems,
             advice=_advice(sides, reverse, tail, renamed, unnamed, partitions),
@@ -140,15 +149,21 @@ class _FlowReversal:
         reverse: FlowConfig,
         partitions: Sequence[PartitionEvidence],
         promotions: Mapping[str, Promotion],
+        *,
+        from_beginning: Collection[str] = (),
     ) -> None:
+        """``from_beginning``: topics that are copied completely, and without a position."""
         self._sides = sides
         self._reverse = reverse
         self._partitions = partitions
         self._topics = {one.topic for one in partitions}
         self._promotions = promotions
         self._offsets_topic = reverse.worker["offset.storage.topic"]
+        self._wanted = {
+            one.source: None if one.topic in from_beginning else one.target_offset or 0 for one in partitions
+        }
         for one in partitions:
-            if one.target_offset is None:
+            if one.target_offset is None and one.topic not in from_beginning:
                 raise Refused(
                     f"The end of the records from {sides.pair.source} in {one.target} is unknown, and so is the start position of {reverse.pair}: "
                     "set it with PATCH /connectors/MirrorSourceConnector/offsets."
@@ -163,10 +178,10 @@ class _FlowReversal:
         kept = self._kept()
         rows = []
         for index, one in enumerate(self._partitions):
-            wanted, found = one.target_offset or 0, _position(kept.get(one.source))
+            wanted, found = self._wanted[one.source], _position(kept.get(one.source))
             previous = found if before is None else before[index].before
             is_verified = before is not None and found == wanted
-            rows.append(StartEvidence(one.topic, one.partition, wanted, previous, is_verified))
+            rows.append(StartEvidence(one.topic, one.partition, wanted or 0, previous, is_verified))
         return rows
 
     def execute(self, done: list[str], problems: list[str]) -> list[StartEvidence]:
@@ -223,7 +238,8 @@ class _FlowReversal:
                 key = offset_key(SOURCE_NAME, self._reverse.pair.source, one.source)
                 known = kept.get(one.source)
                 log_partition = partition_for(key, count) if known is None else known.log_partition
-                record = Record(key if known is None else known.key, offset_value(one.target_offset or 0))
+                wanted = self._wanted[one.source]
+                record = Record(key if known is None else known.key, None if wanted is None else offset_value(wanted))
                 batches.setdefault(log_partition, []).append(record)
             producer = Producer(cluster)
             for log_partition, records in batches.items():
@@ -267,7 +283,7 @@ class _FlowReversal:
                     request.to_json(),
                 )
             deadline = time.monotonic() + START_TIMEOUT_S
-            wanted = {one.source: one.target_offset or 0 for one in self._partitions}
+            wanted = {tp: offset or 0 for tp, offset in self._wanted.items()}
             while True:
                 other.refresh()
                 waiting = [tp for tp, offset in wanted.items() if not self._is_copying(other, tp, offset)]

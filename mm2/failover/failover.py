@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mm2.failover.copy_control import stop_copying
+from mm2.failover.denials import allow_writes, denials_of, still_denied, to_allow
 from mm2.failover.evidence import (
     DONE,
     FailoverReport,
@@ -69,6 +70,7 @@ def failover(config: FlowConfig, options: FailoverOptions, confirm: Confirm) -> 
             return _dry_run(sides, before, options)
         groups = Groups(sides, options.choice)
         result = _execute(sides, chosen, before, groups, leave_behind=options.leave_behind)
+        result.problems += still_denied(sides, {one.topic for one in before}, options.choice)
         return _report(sides, result, groups, dry_run=False)
 
 
@@ -119,6 +121,7 @@ class _Result:
 def _preview(sides: Sides, before: list[PartitionEvidence], groups: Groups, options: FailoverOptions) -> _Result:
     """What the command would do. Raises KafkaFailure."""
     result = _Result(before, groups.found())
+    result.done += to_allow(sides, denials_of(sides, {one.topic for one in before}))
     result.done += _no_groups_message(result.groups)
     if options.wait_s is not None or options.leave_behind:
         return result
@@ -142,7 +145,12 @@ def _execute(
 ) -> _Result:
     """Promote the topics, then commit the offsets of the groups. Raises KafkaFailure if nothing was changed."""
     result = _Result(before)
-    result.done, result.problems = stop_copying(sides, {one.topic for one in before}, VERB)
+    topics = {one.topic for one in before}
+    denials = denials_of(sides, topics)
+    result.done, result.problems = stop_copying(sides, topics, VERB)
+    allowed, denied = allow_writes(sides, topics, denials)
+    result.done += allowed
+    result.problems += denied
     try:
         sides.refresh()
         # The final state, since nothing is copied any more.

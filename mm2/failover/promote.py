@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from mm2.failover.copy_control import stop_copying
+from mm2.failover.denials import allow_writes, denials_of, to_allow
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted
 from mm2.failover.failover import Confirm, chosen_partitions, refuse_to_leave_behind
 from mm2.failover.groups import Choice
@@ -17,7 +18,7 @@ from mm2.failover.sides import FlowConfig, Sides, now_ms
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
-from mm2.mirror.acl_sync import acl_filter
+from mm2.mirror.acl_sync import acl_filter, applies_to
 
 VERB: Final = "promote"
 _WRITING: Final = frozenset({AclOperation.WRITE, AclOperation.ALL})
@@ -50,7 +51,13 @@ def _promoted(sides: Sides, before: Sequence[PartitionEvidence], *, dry_run: boo
     """Promote the topics, or show what would be done. Raises KafkaFailure if nothing was changed."""
     topics = {one.topic: one.remote_topic for one in before}
     wanted, error = _write_acls(sides, topics)
-    done, problems = ([], []) if dry_run else stop_copying(sides, topics, VERB)
+    denials = denials_of(sides, topics)
+    done, problems = to_allow(sides, denials) if dry_run else [], list[str]()
+    if not dry_run:
+        done, problems = stop_copying(sides, topics, VERB)
+        allowed, denied = allow_writes(sides, topics, denials)
+        done += allowed
+        problems += denied
     shown = [_text(acl) for acl in wanted]
     if error:
         (problems if create_acls else done).append(error)
@@ -103,9 +110,10 @@ def _write_acls(sides: Sides, topics: Mapping[str, str]) -> tuple[list[AclBindin
         for acl in here
         if acl.operation in _WRITING
         for topic, remote in topics.items()
-        if _applies_to(acl, topic)
+        if applies_to(acl, topic)
     }
-    missing = [acl for acl in wanted if not _is_granted(acl, there)]
+    ours = denials_of(sides, topics)
+    missing = [acl for acl in wanted if not _is_granted(acl, [one for one in there if one not in ours])]
     return sorted(missing, key=lambda acl: (acl.permission == AclPermission.ALLOW, _text(acl))), ""
 
 
@@ -114,7 +122,7 @@ def _is_granted(wanted: AclBinding, there: Iterable[AclBinding]) -> bool:
     return any(
         (acl.permission, acl.principal, acl.host) == (wanted.permission, wanted.principal, wanted.host)
         and acl.operation in {wanted.operation, AclOperation.ALL}
-        and _applies_to(acl, wanted.resource_name)
+        and applies_to(acl, wanted.resource_name)
         for acl in there
     )
 
@@ -137,12 +145,6 @@ def _create_acls(sides: Sides, wanted: Sequence[AclBinding]) -> list[str]:
     return problems + [
         f"ACL {_text(acl)} was created, but is not visible after {_VISIBLE_S:.0f} s" for acl in unknown_ends
     ]
-
-
-def _applies_to(acl: AclBinding, topic: str) -> bool:
-    if acl.pattern_type == PatternType.PREFIXED:
-        return topic.startswith(acl.resource_name)
-    return acl.pattern_type == PatternType.LITERAL and acl.resource_name in {topic, "*"}
 
 
 def _text(acl: AclBinding) -> str:

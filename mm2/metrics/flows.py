@@ -151,6 +151,13 @@ FILLED: Final = Metric(
     "transactions without records.",
     (*_FLOW, "means"),
 )
+UNFILLED: Final = Metric(
+    "mm2_leading_gap_offsets",
+    MetricType.GAUGE,
+    "Target offsets before the first record of the source that are still to be filled before copying begins (preserve.offsets). Only "
+    "partitions that have some, whatever metrics.cardinality is.",
+    _PARTITION,
+)
 LOST: Final = Metric(
     "mm2_lost_ranges_total", MetricType.COUNTER, "Ranges of source offsets that can never be copied.", _FLOW
 )
@@ -272,6 +279,7 @@ FLOW_METRICS: Final = (
     BATCHES,
     GAPS,
     FILLED,
+    UNFILLED,
     LOST,
     FOREIGN,
     HEARTBEAT_AGE,

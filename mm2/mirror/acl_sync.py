@@ -81,6 +81,13 @@ def covering(acl: AclBinding, of: AclBinding, selection: TopicSelection) -> AclB
     return dataclasses.replace(acl, resource_name=prefix, pattern_type=PatternType.PREFIXED)
 
 
+def applies_to(acl: AclBinding, topic: str) -> bool:
+    """Whether an ACL of topics applies to this topic."""
+    if acl.pattern_type is PatternType.PREFIXED:
+        return topic.startswith(acl.resource_name)
+    return acl.pattern_type is PatternType.LITERAL and acl.resource_name in {topic, ALL_TOPICS}
+
+
 def may_hold_for(acl: AclBinding, topics: Collection[str]) -> bool:
     """Whether some of these topics may need the ACL.
 

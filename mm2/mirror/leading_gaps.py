@@ -16,11 +16,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
 import structlog
 
+from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -28,6 +30,7 @@ from mm2.kafka.filler import FILLER_RECORDS, is_filler, produce_filler
 from mm2.kafka.reader import BatchReader
 from mm2.kafka.structs import EARLIEST, LATEST, AlterOp, AlterOpType, OffsetInfo, TopicPartition
 from mm2.mirror.config_sync import ConfigSync
+from mm2.mirror.preparation import Preparation, filling, since
 from mm2.mirror.recurring_errors import RecurringErrors
 
 log = structlog.get_logger(__name__)
@@ -122,6 +125,16 @@ def planned_gaps(
     return found
 
 
+@dataclass(slots=True)
+class LeadingGap:
+    """Offsets before ``end`` that are to be filled, since ``since_ms``; ``at`` is the next one."""
+
+    target: TopicPartition
+    end: int
+    since_ms: int
+    at: int = 0
+
+
 class LeadingGaps:
     """Fills partitions one after another on a thread of its own."""
 
@@ -138,7 +151,8 @@ class LeadingGaps:
         self._recurring = recurring
         self._lock = threading.Lock()
         self._ready: set[TopicPartition] = set()
-        self._wanted: dict[TopicPartition, tuple[TopicPartition, int]] = {}
+        self._wanted: dict[TopicPartition, LeadingGap] = {}
+        self._waiting: dict[TopicPartition, Preparation] = {}  # those that are not filled themselves
         self._restored: set[str] = set()  # remote topics with their own configuration
         self._unfillable: set[TopicPartition] = set()
         self._thread: threading.Thread | None = None
@@ -161,7 +175,9 @@ class LeadingGaps:
         with self._lock:
             for tp, (state, start) in found.items():
                 if state is GapState.FILL:
-                    self._wanted.setdefault(tp, (TopicPartition(remote(tp.topic), tp.partition), start))
+                    self._wanted.setdefault(
+                        tp, LeadingGap(TopicPartition(remote(tp.topic), tp.partition), start, _now_ms())
+                    )
             filling = {tp.topic for tp, (state, _) in found.items() if state in _FILLED}
             # A partition without a leader delays no other one; it may have fillers, which the configuration keeps.
             unsure = {tp.topic for tp, (state, _) in found.items() if state is GapState.UNKNOWN}
@@ -172,6 +188,11 @@ class LeadingGaps:
             self._ready |= {
                 tp for tp, (state, _) in found.items() if state is GapState.READY and tp.topic not in filling
             }
+            self._waiting = {
+                tp: since(self._waiting.get(tp), _waiting(tp, remote(tp.topic), state))
+                for tp, (state, _) in found.items()
+                if tp not in self._ready
+            }
             if self._wanted and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(target=self._run, name="leading-gaps", daemon=True)
                 self._thread.start()
@@ -181,6 +202,15 @@ class LeadingGaps:
         """Whether a source topic has partitions that are being filled: its remote topic must keep its configuration."""
         with self._lock:
             return any(tp.topic == topic for tp in self._wanted)
+
+    def preparations(self) -> list[Preparation]:
+        """The partitions that must not be copied yet, as of the last `unready`, and how far those that are filled are now."""
+        with self._lock:
+            filled = {
+                tp: filling(tp, gap.target.topic, min(gap.at, gap.end), gap.end, gap.since_ms)
+                for tp, gap in self._wanted.items()
+            }
+            return [*({**self._waiting, **filled}.values())]
 
     # -- what is there -------------------------------------------------------------------------------------------------
 
@@ -234,10 +264,11 @@ class LeadingGaps:
             with self._lock:
                 if not self._wanted:
                     return
-                source, (target, end) = next(iter(self._wanted.items()))
+                source, gap = next(iter(self._wanted.items()))
+                target, end = gap.target, gap.end
             subject = f"filling {target}"
             try:
-                self._fill(target, end)
+                self._fill(gap)
                 self._recurring.resolve(subject)
             except KafkaFailure as failure:
                 if self._stopping.is_set():
@@ -251,11 +282,12 @@ class LeadingGaps:
             with self._lock:
                 del self._wanted[source]
 
-    def _fill(self, target: TopicPartition, end: int) -> None:
+    def _fill(self, gap: LeadingGap) -> None:
         """Fill a partition and delete the fillers. Raises KafkaFailure."""
+        target, end = gap.target, gap.end
         self._keep_for_ever(target.topic)
         self._delete(target, 0)  # refused before anything is written
-        at = began = self._log_end(target)
+        at = began = gap.at = self._log_end(target)
         since = time.monotonic()
         log.info("Filling offsets before the first record.", partition=str(target), first=at, end=end)
         batches = 0
@@ -263,7 +295,7 @@ class LeadingGaps:
             # Not always at `at`: a batch without an answer may have been appended since. Fillers are all alike.
             produce_filler(self._target.cluster, target, min(FILLER_RECORDS, end - at), _TIMEOUT_S)
             # Read, not added: after this process was frozen, another one has filled the partition, and its copying may have begun.
-            at = self._log_end(target)
+            at = gap.at = self._log_end(target)
             batches += 1
             if not batches % _DELETED_EVERY:
                 self._delete(target, at - 1)  # the last one stays, and shows what is being done
@@ -326,6 +358,22 @@ class LeadingGaps:
         answer = self._target.incremental_alter_configs({remote: operations})[remote]
         if isinstance(answer, KafkaFailure):
             raise answer
+
+
+def _waiting(source: TopicPartition, remote: str, state: GapState) -> Preparation:
+    """A partition that waits for another one of its topic, or that was filled too far."""
+    if state is GapState.OVERFILLED:
+        found = PartitionState.DIVERGED
+        reason = (
+            f"{remote}-{source.partition} was filled up to an offset after the first record: delete the remote topic"
+        )
+    else:
+        found, reason = PartitionState.PREPARING, "the remote topic is prepared for other partitions, too"
+    return Preparation(source.topic, source.partition, remote, found, reason, _now_ms())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _operation(name: str, value: str | None) -> AlterOp:

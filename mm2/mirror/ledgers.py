@@ -21,12 +21,13 @@ from mm2.mirror.discovery import vanished
 from mm2.mirror.promotions import PROMOTED_NOTE
 
 ACL_NOTE: Final = "acl"
+DENIAL_NOTE: Final = "denied-write"
 PROVENANCE_NOTE: Final = "provenance"
 
 Notes = Mapping[tuple[str, ...], Mapping[str, Any]]
 """Notes of one kind, by name."""
 
-_NOTED: Final = (ACL_NOTE, PROVENANCE_NOTE, PROMOTED_NOTE)
+_NOTED: Final = (ACL_NOTE, DENIAL_NOTE, PROVENANCE_NOTE, PROMOTED_NOTE)
 _TIMEOUT_S: Final = 15.0
 _FRESH_S: Final = 3600.0
 _LEDGER: Final = re.compile(r"mm2-ledger\..+\.internal")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from mm2.config.configdef import ConfigException
-from mm2.config.mirror_keys import OWN_CONFIG, PRESERVE_KEY, PRESERVE_TOPICS_KEY
+from mm2.config.mirror_keys import DENY_WRITES_KEY, OWN_CONFIG, PRESERVE_KEY, PRESERVE_TOPICS_KEY
 from mm2.mirror.filters import pattern_list
 from mm2.mirror.plugins import replication_policy
 from mm2.mirror.policy import ReplicationPolicy
@@ -42,9 +42,16 @@ class PreservedOffsets:
         return tuple(sorted({topic for topic in topics if topic in self}))
 
 
+def denies_writes(props: Mapping[str, str]) -> bool:
+    """Whether other principals than the flow's may not write to topics with preserved offsets. Raises ConfigException."""
+    return bool(OWN_CONFIG.keys[DENY_WRITES_KEY].parse(props.get(DENY_WRITES_KEY, "false"), shown_as=DENY_WRITES_KEY))
+
+
 def check_preserved_offsets(props: Mapping[str, str]) -> None:
     """Raises ConfigException for values that are not accepted, and for those that do not go with preserved offsets."""
     if PreservedOffsets.of(props).pattern is None:
+        if denies_writes(props):
+            raise ConfigException(DENY_WRITES_KEY, "true", f"it has no effect without {PRESERVE_KEY}=true")
         return
     reason = f"copying starts at the beginning of the source log with {PRESERVE_KEY}=true"
     if start := props.get(START_FROM_KEY, "").strip():

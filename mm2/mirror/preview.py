@@ -26,7 +26,16 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.admin.rights import Rights
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.structs import AclFilter, AclOperation, AlterOpType, NewTopic, ResourceType, TopicInfo, TopicPartition
+from mm2.kafka.structs import (
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    AlterOpType,
+    NewTopic,
+    ResourceType,
+    TopicInfo,
+    TopicPartition,
+)
 from mm2.mirror import plugins
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.checkpoint_connector import EMIT_KEY, kept_checkpoints
@@ -39,7 +48,7 @@ from mm2.mirror.leading_gaps import planned_gaps
 from mm2.mirror.ledgers import Ledgers, copied_topics
 from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
 from mm2.mirror.plans import FlowPlan
-from mm2.mirror.preserved_offsets import PreservedOffsets
+from mm2.mirror.preserved_offsets import PreservedOffsets, denies_writes
 from mm2.mirror.provenance import Provenance
 from mm2.mirror.record_changes import changes_spec, changing_keys
 from mm2.mirror.recurring_errors import RecurringErrors
@@ -50,6 +59,7 @@ from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence, writing_principals
 from mm2.mirror.topic_configs import TopicConfigs
 from mm2.mirror.topic_limits import RemoteTopicsLimits
+from mm2.mirror.write_denials import WriteDenials, flow_principals, noted_denials, refusal
 
 _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 30.0
@@ -393,6 +403,28 @@ class _Previewer:
                 )
             else:
                 self._steps.append(Step(alias, "fill offsets", str(gap.target), gap.details))
+        if denies_writes(self._props):
+            self._write_denials(preserved)
+
+    def _write_denials(self, preserved: Collection[str]) -> None:
+        """The ACLs that leave WRITE on remote topics to the flow, and why they cannot be created."""
+        alias, own = self._pair.target, flow_principals(self._clients)
+        denials = WriteDenials(
+            self._admins[Side.TARGET], self._selection, self._ledgers, _Collected(), own, lambda _: True
+        )
+        try:
+            acls, problems = denials.plan(preserved)
+        except BrokerFailure as failure:
+            if not (reason := refusal(failure, alias)):
+                raise
+            self._errors.append(f"{reason}.")
+            return
+        self._steps += [Step(alias, "create ACL", sentence(acl)) for acl in acls]
+        self._errors += [f"{topic} is not copied: {problem}" for topic, problem in problems.items()]
+        self._notes.append(
+            f"Only {', '.join(sorted(own))} and super users may write to the remote topics on {alias} until mm2 failover or promote: "
+            f"{_first_of([self._selection.remote(topic) for topic in preserved])}."
+        )
 
     @property
     def _config_sync(self) -> ConfigSync:
@@ -423,7 +455,9 @@ class _Previewer:
         groups = plugins.group_filter(self._props) if self._settings.bool(GROUP_ACLS_KEY) else None
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
         writers = writing_principals(self._clients.settings(Side.TARGET, ClientKind.PRODUCER, ""))
-        acls = TopicAcls(source_admin, target_admin, self._selection, groups, self._ledgers, collected, writers)
+        acls = TopicAcls(
+            source_admin, target_admin, self._selection, groups, self._ledgers, collected, writers, self._denied
+        )
         try:
             plan = acls.plan(sorted(topics), source.partitions.keys() - topics)
         except KafkaFailure as failure:
@@ -437,6 +471,12 @@ class _Previewer:
         ]
         self._steps += [Step(alias, "create ACL", sentence(acl)) for acl in plan.create]
         self._steps += [Step(alias, "remove ACL", sentence(acl)) for acl in plan.remove or ()]
+
+    def _denied(self) -> Collection[AclBinding]:
+        try:
+            return noted_denials(self._ledgers.own())
+        except KafkaFailure:
+            return ()  # nothing has been denied, or this is reported elsewhere
 
     # -- connectors
 

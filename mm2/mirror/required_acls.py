@@ -14,7 +14,7 @@ target   ALTER on remote topics                                                 
 target   DESCRIBE_CONFIGS, ALTER_CONFIGS on remote topics                       configs (sync.topic.configs.enabled)
 target   CLUSTER_ACTION on the cluster; DELETE, ALTER_CONFIGS on remote topics  gaps (preserve.offsets)
 target   or WRITE on transactional ids                                          the same, more slowly
-target   DESCRIBE, ALTER on the cluster                                         ACLs
+target   DESCRIBE, ALTER on the cluster                                         ACLs, preserve.offsets.deny.writes
 target   DESCRIBE, CREATE, READ, WRITE on the internal topics and the ledger    workers, offsets, output of mm2 commands
 target   READ, DESCRIBE on the workers' group                                   assignment of connectors and tasks
 target   READ, DESCRIBE on groups                                               sync.group.offsets.enabled
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mm2.config.mirror_keys import PRESERVE_KEY
+from mm2.config.mirror_keys import DENY_WRITES_KEY, PRESERVE_KEY
 from mm2.config.worker_keys import WorkerConfig
 from mm2.copy.executor.empty_transactions import ID_PREFIX
 from mm2.kafka.structs import AclOperation, ResourceType
@@ -146,6 +146,8 @@ def required_acls(
             need(Side.TARGET, ResourceType.TRANSACTIONAL_ID, gap_ids, (write,), purpose)
             fill = (AclOperation.DELETE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
             need(Side.TARGET, topic, names.remote_topics, fill, f"{PRESERVE_KEY}, where logs of the source are trimmed")
+            if _is_on(source, DENY_WRITES_KEY, "false"):
+                need(Side.TARGET, ResourceType.CLUSTER, cluster, (describe, AclOperation.ALTER), DENY_WRITES_KEY)
         if _is_on(source, "sync.topic.acls.enabled"):
             need(Side.SOURCE, ResourceType.CLUSTER, cluster, (describe,), "sync.topic.acls.enabled")
             need(Side.TARGET, ResourceType.CLUSTER, cluster, (describe, AclOperation.ALTER), "sync.topic.acls.enabled")

@@ -8,6 +8,7 @@ configs and ACLs are written only where they differ.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -15,8 +16,9 @@ import structlog
 
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, topic_throttles
-from mm2.connect.api import RetriableError, Task
+from mm2.connect.api import ConnectError, RetriableError, Task
 from mm2.copy.ledger import ledger_topic
+from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, UnsupportedVersion
 from mm2.kafka.producer import Producer
 from mm2.kafka.structs import TopicPartition
@@ -31,7 +33,8 @@ from mm2.mirror.leading_gaps import LeadingGaps
 from mm2.mirror.ledgers import Ledgers, copied_topics
 from mm2.mirror.offset_checks import Offsets, check_source_offsets
 from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
-from mm2.mirror.preserved_offsets import PreservedOffsets, check_preserved_offsets
+from mm2.mirror.preparation import Preparation, PreparationNote, since
+from mm2.mirror.preserved_offsets import PreservedOffsets, check_preserved_offsets, denies_writes
 from mm2.mirror.provenance import RENEW_S, Provenance
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
@@ -45,6 +48,7 @@ from mm2.mirror.task_assignment import Shares, TaskAssignment
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, writing_principals
 from mm2.mirror.topic_configs import TopicConfigs
 from mm2.mirror.topic_limits import LimitNote, RemoteTopicsLimits
+from mm2.mirror.write_denials import WriteDenials, flow_principals
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +62,7 @@ LEAST_BETWEEN_DEALS_S: Final = 60.0
 It is otherwise checked at each refresh of topics. A new assignment restarts all tasks.
 """
 _BETWEEN_DEALS_S: Final = 600.0
+_DENIALS_S: Final = 30.0
 
 
 class MirrorSourceConnector(MirrorConnector):
@@ -78,6 +83,8 @@ class MirrorSourceConnector(MirrorConnector):
         self._ledgers: Ledgers | None = None
         self._answering: Scheduler | None = None
         self._leading_gaps: LeadingGaps | None = None
+        self._is_refused = False
+        self._open_to_others: dict[TopicPartition, Preparation] = {}  # not copied: others may write to them
 
     def task_class(self) -> type[Task]:
         # Imported late, so that listing topics does not load Spark and the copy engine.
@@ -106,6 +113,9 @@ class MirrorSourceConnector(MirrorConnector):
         # recovers, that the opposite flow has taken over its topics.
         hold = self._reaching(self._hold_provenance, self._target_admin)
         scheduler.every(RENEW_S, "Renewing the provenance of topics", hold, delay_s=RENEW_S)
+        if denies_writes(self._props):
+            deny = self._reaching(self._hold_denials, self._target_admin)
+            scheduler.every(_DENIALS_S, "Denying writes", deny, delay_s=_DENIALS_S)
         scheduler.every(acls_s, "Syncing topic ACLs", self._sync_acls)
         scheduler.every(configs_s, "Syncing topic configs", self._sync_configs)
         weigh_s = max(refresh_s, LEAST_BETWEEN_DEALS_S) if refresh_s >= 0 else _BETWEEN_DEALS_S
@@ -116,6 +126,7 @@ class MirrorSourceConnector(MirrorConnector):
             f"answers-{self._clients.flow}", context={"flow": self._clients.flow, "connector": self._props.get("name")}
         )
         answering.every(EVERY_S, "Recording the end offsets of the source", self._record_answers)
+        answering.every(EVERY_S, "Recording what is not copied yet", self._record_preparations)
 
     def _create_parts(self, scheduler: Scheduler) -> None:
         """Create the admin clients, and what reads and changes the topics of both clusters with them."""
@@ -137,11 +148,9 @@ class MirrorSourceConnector(MirrorConnector):
         self._ledgers = Ledgers(self._clients, self._target_admin)
         ledger = self._clients.cluster(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
         self._clusters.append(ledger)
-        self._answers = AnswerNotes(
-            self._admin(Side.SOURCE, "replication-answers-admin"),
-            Producer(ledger),
-            ledger_topic(self._clients.source_alias),
-        )
+        producer, topic = Producer(ledger), ledger_topic(self._clients.source_alias)
+        self._answers = AnswerNotes(self._admin(Side.SOURCE, "replication-answers-admin"), producer, topic)
+        self._preparation_note = PreparationNote(producer, topic)
         self._limit_note = LimitNote(self._ledgers, self._recurring)
         self._provenance = Provenance(
             self._source_admin,
@@ -150,6 +159,14 @@ class MirrorSourceConnector(MirrorConnector):
             self._ledgers,
             self._recurring,
             scheduler.pause,
+        )
+        self._write_denials = WriteDenials(
+            self._target_admin,
+            self._selection,
+            self._ledgers,
+            self._recurring,
+            flow_principals(self._clients) if denies_writes(self._props) else None,
+            lambda topic: topic in self._preserved and self._selection.should_replicate(topic),
         )
         group_acls = self._settings.bool(GROUP_ACLS_KEY)
         self._topic_acls = TopicAcls(
@@ -160,6 +177,7 @@ class MirrorSourceConnector(MirrorConnector):
             self._ledgers,
             self._recurring,
             writing_principals(self._clients.settings(Side.TARGET, ClientKind.PRODUCER, "")),
+            lambda: self._write_denials.noted,
         )
         self._topic_configs = TopicConfigs(
             self._source_admin,
@@ -208,6 +226,14 @@ class MirrorSourceConnector(MirrorConnector):
             ready = self._ready
         return ready is None or self._answers.update(ready)
 
+    def _record_preparations(self) -> bool:
+        gaps = self._leading_gaps
+        filled = [] if gaps is None else gaps.preparations()
+        found = {TopicPartition(one.topic, one.partition): one for one in filled}
+        with self._lock:
+            found.update(self._open_to_others)
+        return self._preparation_note.update(found.values())
+
     def _create_syncs_topic(self) -> bool:
         topic = kept_syncs(self._props)
         return create_compacted_topic(self._syncs_admin, topic, self._clients.alias(topic.side), self._recurring)
@@ -252,11 +278,15 @@ class MirrorSourceConnector(MirrorConnector):
             for topic in sorted(allowed)
             for partition in range(min(source[topic], target.get(self._selection.remote(topic), 0)))
         )
-        unready = self._unready(ready)
-        ready = tuple(tp for tp in ready if tp not in unready)
+        unready, problems = self._unready(ready), self._deny_writes(ready)
+        opened = {tp: problems[tp.topic] for tp in ready if tp.topic in problems}
+        ready = tuple(tp for tp in ready if tp not in unready and tp not in opened)
         with self._lock:
             changed = ready != self._ready
             self._source, self._target, self._allowed, self._ready = source, target, allowed, ready
+            self._open_to_others = {
+                tp: since(self._open_to_others.get(tp), self._refused(tp, reason)) for tp, reason in opened.items()
+            }
             self._handed_over = self._provenance.handed_over
         if changed:
             log.info(
@@ -287,6 +317,28 @@ class MirrorSourceConnector(MirrorConnector):
         if self._leading_gaps is None or not preserved:
             return set()
         return self._leading_gaps.unready(preserved, self._selection.remote)
+
+    def _refused(self, tp: TopicPartition, reason: str) -> Preparation:
+        remote, since_ms = self._selection.remote(tp.topic), time.time_ns() // 1_000_000
+        return Preparation(tp.topic, tp.partition, remote, PartitionState.REFUSED, reason, since_ms)
+
+    def _deny_writes(self, partitions: Iterable[TopicPartition]) -> Mapping[str, str]:
+        """The topics with preserved offsets to which others may write although this is to be denied, and why they may."""
+        try:
+            return self._write_denials.ensure(self._preserved.among(tp.topic for tp in partitions))
+        except ConnectError as refusal:
+            if not self._is_refused:  # once; `Restarts` starts the connector again
+                self._is_refused = True
+                self.context.raise_error(refusal)
+            raise
+
+    def _hold_denials(self) -> bool:
+        """Deny writes to those who got the right since, and to topics that are copied again after a failback."""
+        with self._lock:
+            copied = None if self._ready is None else {tp.topic for tp in self._ready}
+        return (
+            copied is None or not self._deny_writes([TopicPartition(topic, 0) for topic in copied]) or self._refresh()
+        )
 
     def _hold_provenance(self) -> bool:
         return self._provenance.renew() or self._refresh()

@@ -8,7 +8,7 @@ without its ACLs deletes none on the target.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternTy
 from mm2.mirror.acl_sync import EVERYBODY, acl_filter, covering, may_hold_for, remote_acls, remote_operation
 from mm2.mirror.discovery import chunks
 from mm2.mirror.filters import GroupFilter
-from mm2.mirror.ledgers import ACL_NOTE, Ledgers, Notes
+from mm2.mirror.ledgers import ACL_NOTE, DENIAL_NOTE, Ledgers, Notes
 from mm2.mirror.promotions import promoted
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.selection import TopicSelection
@@ -63,7 +63,7 @@ class TopicAcls:
     """The ACL sync of one flow.
 
     `groups` None: ACLs of groups are not synced. `writers`: the principals that the flow's clients may have on the
-    target.
+    target. `denied`: ACLs that `WriteDenials` has created; those that are copies, too, have notes of both.
     """
 
     source_admin: Admin
@@ -73,6 +73,7 @@ class TopicAcls:
     ledgers: Ledgers
     recurring: RecurringErrors
     writers: frozenset[str] = frozenset({EVERYBODY})
+    denied: Callable[[], Collection[AclBinding]] = tuple
     # The ACLs that we have created, with their notes; None while they are not known.
     _created: dict[AclBinding, Mapping[str, Any]] | None = field(default=None, init=False)
     _logged: set[AclBinding] = field(default_factory=set, init=False)
@@ -100,7 +101,7 @@ class TopicAcls:
         removed = True
         if plan.remove is not None:
             noted = {**{acl: plan.create[acl] for acl in created}, **plan.note}
-            notes = {acl: {"of": _fields(of), "cluster": plan.cluster_id} for acl, of in noted.items()}
+            notes = {acl: {"of": fields_of(of), "cluster": plan.cluster_id} for acl, of in noted.items()}
             self._note({**notes, **dict.fromkeys(plan.leave)})
             removed = self._remove(plan.remove, plan.there)
         return removed and len(created) == len(plan.create)
@@ -115,11 +116,16 @@ class TopicAcls:
         here -= self._brought()
         wanted = remote_acls(here, self.selection, topics, self.groups, refused=refused, writers=self.writers)
         cluster_id = self.source_admin.describe_cluster().cluster_id or ""
+        is_known = self._load()
+        denied = set(self.denied())
+        copied = there - (denied - self._notes().keys())
         create = {
-            acl: of for acl, of in wanted.items() if acl not in there and covering(acl, of, self.selection) not in there
+            acl: of
+            for acl, of in wanted.items()
+            if acl not in copied and covering(acl, of, self.selection) not in there
         }
         eased = tuple(acl for acl in here if self._denies_us(acl))
-        if not self._load():
+        if not is_known:
             return AclPlan(create, {}, None, (), eased, frozenset(there), cluster_id)
         gone = {acl: of for acl, of in self._sources().items() if of not in here}
         over = [
@@ -135,8 +141,8 @@ class TopicAcls:
         others = self._of_others()
         shared = {acl for acl in others if acl in there and acl in wanted and acl not in self._notes()}
         note = {acl: wanted[acl] for acl in {acl for acl in gone if acl in wanted} | shared}
-        remove = tuple(acl for acl in over if acl not in others)
-        leave = tuple(acl for acl in over if acl in others)
+        remove = tuple(acl for acl in over if acl not in others | denied)
+        leave = tuple(acl for acl in over if acl in others | denied)
         return AclPlan(create, note, remove, leave, eased, frozenset(there), cluster_id)
 
     def _described(self, admin: Admin) -> set[AclBinding]:
@@ -150,7 +156,8 @@ class TopicAcls:
         """
         if self._names_show_flow():
             return set()
-        return _bindings(self.ledgers.notes_of_source(ACL_NOTE, self.source_admin))
+        kinds = (ACL_NOTE, DENIAL_NOTE)
+        return set().union(*(_bindings(self.ledgers.notes_of_source(kind, self.source_admin)) for kind in kinds))
 
     def _of_others(self) -> set[AclBinding]:
         """ACLs of the target that other flows have created, or want in addition to the flow that created them.
@@ -222,7 +229,7 @@ class TopicAcls:
             )
             return False
         self.recurring.resolve(subject)
-        self._created = {acl: value for name, value in notes.items() if (acl := _binding(name)) is not None}
+        self._created = {acl: value for name, value in notes.items() if (acl := acl_of(name)) is not None}
         return True
 
     def _notes(self) -> dict[AclBinding, Mapping[str, Any]]:
@@ -230,11 +237,11 @@ class TopicAcls:
 
     def _sources(self) -> dict[AclBinding, AclBinding | None]:
         """The source ACL of each ACL that we have created."""
-        return {acl: _binding(note.get("of", ())) for acl, note in self._notes().items()}
+        return {acl: acl_of(note.get("of", ())) for acl, note in self._notes().items()}
 
     def _note(self, notes: Mapping[AclBinding, Mapping[str, Any] | None]) -> None:
         """Store the notes, first in the ledger."""
-        records: list[Record] = [note_record(ACL_NOTE, _fields(acl), value) for acl, value in notes.items()]
+        records: list[Record] = [note_record(ACL_NOTE, fields_of(acl), value) for acl, value in notes.items()]
         self.ledgers.write(records)
         for acl, value in notes.items():
             if value is None:
@@ -244,7 +251,7 @@ class TopicAcls:
 
 
 def _bindings(flows: Iterable[Notes]) -> set[AclBinding]:
-    return {acl for names in flows for name in names if (acl := _binding(name)) is not None}
+    return {acl for names in flows for name in names if (acl := acl_of(name)) is not None}
 
 
 def writing_principals(settings: ClientSettings) -> frozenset[str]:
@@ -259,7 +266,8 @@ def writing_principals(settings: ClientSettings) -> frozenset[str]:
     return frozenset({EVERYBODY, *(f"User:{user}" for user in users)})
 
 
-def _fields(acl: AclBinding) -> list[str]:
+def fields_of(acl: AclBinding) -> list[str]:
+    """The name of an ACL in notes of a ledger."""
     return [
         acl.resource_type.name,
         acl.resource_name,
@@ -271,8 +279,8 @@ def _fields(acl: AclBinding) -> list[str]:
     ]
 
 
-def _binding(fields: Any) -> AclBinding | None:
-    """The inverse of `_fields`; None for an invalid value."""
+def acl_of(fields: Any) -> AclBinding | None:
+    """The inverse of `fields_of`; None for an invalid value."""
     try:
         kind, name, pattern, principal, host, operation, permission = fields
         return AclBinding(

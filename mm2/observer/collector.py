@@ -106,6 +106,9 @@ class _Flow:
                 self._write_sums(views, topic)
         else:
             self._write_sums(flow.partitions, "")
+        for view in flow.partitions:
+            if view.unfilled:
+                self._add(names.UNFILLED, view.unfilled, view.topic, str(view.partition))
         if self._cardinality is not Cardinality.FULL:
             for view in flow.partitions:
                 if view.state not in HEALTHY:

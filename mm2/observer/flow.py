@@ -18,6 +18,7 @@ from mm2.copy.tally import BOUNDS_S
 from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror.clients import Side
+from mm2.mirror.preparation import preparations
 from mm2.mirror.source_answers import SourceAnswers, source_answers
 from mm2.mirror.topic_limits import over_limit_message
 from mm2.observer.certificates import Certificates, client_certificates
@@ -160,6 +161,7 @@ class FlowObserver:
                 f"{self.flow.pair.source} does not answer: {source_error}" if source_error else "",
                 answered_ms,
                 noted,
+                {} if ledger is None else preparations(ledger),
             )
         )
         self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in partitions.views)

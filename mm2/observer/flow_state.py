@@ -17,6 +17,7 @@ from mm2.observer.views import FlowState, LossView, Risk
 
 #: States of a partition that are not an error: it makes progress, or a user has paused or throttled it.
 _ON_ITS_WAY: Final = HEALTHY | {PartitionState.THROTTLED, PartitionState.PAUSED}
+_BEHIND: Final = (PartitionState.CATCHING_UP, PartitionState.THROTTLED, PartitionState.PREPARING)
 #: How long a loss is reported. It cannot be undone, so the report must end: a daily script sees each loss, and a flow
 #: does not stay red forever. The ledger, `mm2 gaps` and the metrics keep it.
 LOSSES_REPORTED_MS: Final = 24 * 3_600_000
@@ -79,7 +80,7 @@ def state_of(inputs: FlowInputs) -> FlowState:
         or any(states[state] for state in states if state not in _ON_ITS_WAY)
     ):
         return FlowState.DEGRADED
-    behind = states.get(PartitionState.CATCHING_UP, 0) + states.get(PartitionState.THROTTLED, 0)
+    behind = sum(states.get(state, 0) for state in _BEHIND)
     return FlowState.CATCHING_UP if behind else FlowState.RUNNING
 
 

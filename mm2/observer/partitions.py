@@ -18,6 +18,7 @@ from mm2.copy.session import LedgerEntry
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.preparation import Preparation
 from mm2.observer.end_offsets import EndOffsetHistory
 from mm2.observer.flow_state import LOSSES_REPORTED_MS
 from mm2.observer.timestamps import BatchTimestamp
@@ -45,6 +46,7 @@ class PartitionInputs:
     - ``verified``: results of `mm2 verify`.
     - ``left``: records and bytes of partitions that this process no longer copies.
     - ``silent``: why the source does not answer, with the time (ms) of its last answer; "" while it answers.
+    - ``preparing``: partitions that no task copies yet (`mm2.mirror.preparation`).
     - ``noted``: end offsets from the ledger's notes (`mm2.mirror.source_answers`), while the source does not answer.
     """
 
@@ -66,6 +68,7 @@ class PartitionInputs:
     silent: str = ""
     silent_since_ms: int | None = None
     noted: Mapping[TopicPartition, int] = field(default_factory=dict)
+    preparing: Mapping[TopicPartition, Preparation] = field(default_factory=dict)
 
     @property
     def has_current_ends(self) -> bool:
@@ -148,7 +151,7 @@ class PartitionBook:
                 known.written_ms = inputs.ledger.written_ms(tp)
             view = self._view(tp, known, inputs)
             views.append(view)
-            if inputs.tasks is not None and view.task is None:
+            if inputs.tasks is not None and view.task is None and tp not in inputs.preparing:
                 continue
             total.add(view, is_current=inputs.has_current_ends and tp not in inputs.missing)
             if known.entry is not None and known.entry.lost:
@@ -184,6 +187,7 @@ class PartitionBook:
         names.update(inputs.statuses)
         if inputs.tasks is not None:
             names.update(inputs.tasks)
+        names.update(inputs.preparing)
         if len(names) != len(self._known) or not names <= self._known.keys():
             self._known = {tp: self._known.get(tp) or _PartitionMemory(moved_s=inputs.now_s) for tp in names}
             self._order = sorted(names)
@@ -234,6 +238,11 @@ class PartitionBook:
             known.view = self._made(
                 tp, known, status, position, end, lag, seconds, (state, reason, since_ms), task, verified, copied
             )
+            preparation = inputs.preparing.get(tp)
+            if preparation is not None and preparation.state is state:
+                known.view = dataclasses.replace(
+                    known.view, remote_topic=preparation.remote_topic, unfilled=preparation.unfilled
+                )
         return known.view
 
     def _made(
@@ -474,6 +483,10 @@ def _state(
     inputs: PartitionInputs,
 ) -> tuple[PartitionState, str, int | None]:
     """The state, the reason, and the time (ms) since when."""
+    preparation = inputs.preparing.get(tp)
+    is_known = entry is None or inputs.tasks is not None
+    if preparation is not None and status is None and task is None and is_known and not inputs.held:
+        return preparation.state, preparation.reason, preparation.since_ms
     if inputs.tasks is not None and task is None and not inputs.held:
         failure = inputs.missing.get(tp)
         if failure is not None:

@@ -26,6 +26,7 @@ _LESS_SEVERE: Final = (
     PartitionState.BLOCKED_BY_OPEN_TXN,
     PartitionState.THROTTLED,
     PartitionState.PAUSED,
+    PartitionState.PREPARING,
     PartitionState.CATCHING_UP,
     PartitionState.RUNNING,
 )

@@ -112,7 +112,8 @@ class PartitionView:
     if it is assigned to none: its topic is no longer selected, or there is no assignment yet. ``lag_seconds`` is the
     age of the oldest record that is not on the target. ``records`` and ``bytes`` were copied by this process.
     ``age_ms`` and ``latency_ms`` are the ages of batches when they were fetched and when the target had acknowledged
-    them. Up to ``verified_offset``, `mm2 verify` has compared source and target and found nothing unexplained.
+    them. Up to ``verified_offset``, `mm2 verify` has compared source and target and found nothing unexplained. ``unfilled``
+    offsets before the first record are still to be filled on the target (`preserve.offsets`).
     """
 
     topic: str
@@ -140,6 +141,7 @@ class PartitionView:
     bytes: int = 0
     age_ms: ValueRange | None = None
     latency_ms: ValueRange | None = None
+    unfilled: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,11 @@ MEANINGS: Final = {
     PartitionState.CATCHING_UP: Meaning(
         "A backlog is being copied.", _BY_ITSELF, "Nothing, unless the lag grows.", "Mm2LagGrowing"
     ),
+    PartitionState.PREPARING: Meaning(
+        "Offsets are preserved, and those before the first record are filled on the target before copying begins.",
+        _BY_ITSELF,
+        "Nothing. The reason shows the progress.",
+    ),
     PartitionState.THROTTLED: Meaning(
         "A limit of the flow or a quota of a broker applies.",
         _BY_ITSELF,

@@ -30,6 +30,7 @@ TONES: Final[Mapping[str, str]] = {
     **dict.fromkeys(PartitionState, "bad"),
     **dict.fromkeys(HEALTHY, "ok"),
     PartitionState.CATCHING_UP: "busy",
+    PartitionState.PREPARING: "busy",
     PartitionState.THROTTLED: "warning",
     PartitionState.BLOCKED_BY_OPEN_TXN: "warning",
     PartitionState.PAUSED: "paused",

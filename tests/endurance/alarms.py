@@ -55,7 +55,7 @@ _PATIENCE_S: Final = 600.0
 #: Gauges that are 1 for a state, and gauges with a number.
 _FLAGS: Final = {"mm2_flow_state": "state", "mm2_partition_state": "state"}
 _NUMBERS: Final = ("mm2_flow_seconds_at_risk", "mm2_flow_records_at_risk", "mm2_lost_ranges_total")
-_HEALTHY: Final = {"RUNNING", "CATCHING_UP"}
+_HEALTHY: Final = {"RUNNING", "CATCHING_UP", "PREPARING"}
 #: Fires for an hour, since a loss is permanent.
 _PERMANENT: Final = "Mm2RecordsLost"
 

@@ -249,7 +249,12 @@ class TopicPage:
         has_page = bool(MEANINGS[topic.state].runbook)
         self._why.attribute("href", meaning_page(topic.state) if has_page else None)
         self._why.show_classes("muted" if has_page else "hidden")
-        reasons = sorted({one.reason for one in views if one.reason and one.state == topic.state})
+        texts = {
+            one.note if one.state is PartitionState.PREPARING else one.reason
+            for one in views
+            if one.state is topic.state
+        }
+        reasons = sorted(filter(None, texts))
         reason = (
             f" {reasons[0]}{f', and {len(reasons) - 1} more reasons' if len(reasons) > 1 else ''}" if reasons else ""
         )

@@ -128,6 +128,7 @@ def test_our_own_keys_are_connector_keys() -> None:
         "partition.error": "isolate",
         "preserve.offsets": False,
         "preserve.offsets.topics": [".*"],
+        "preserve.offsets.deny.writes": False,
         "sync.group.acls.enabled": False,
         "dead.letter.topic": "",
         "dead.letter.topic.replication.factor": 3,

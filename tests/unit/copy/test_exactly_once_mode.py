@@ -152,7 +152,7 @@ class Scene:
         )
         nothing: Any = None
         self.events = PartitionEvents(copier._link, copier._source, nothing, copier._cursors, Tally())
-        self.events.attach(nothing, nothing, self.losses, self.commits, None)
+        self.events.attach(nothing, nothing, self.losses, self.commits, None, nothing)
         self.cursor.owner.acked = self.events.acked  # type: ignore[method-assign]
 
     def resume(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -16,7 +17,8 @@ from mm2.kafka.filler import FILLER_RECORDS
 from mm2.kafka.structs import EARLIEST, OffsetInfo, TopicPartition
 from mm2.mirror import leading_gaps
 from mm2.mirror.config_sync import ConfigSync
-from mm2.mirror.leading_gaps import LeadingGaps
+from mm2.mirror.leading_gaps import LeadingGap, LeadingGaps
+from mm2.mirror.preparation import filling
 from mm2.mirror.recurring_errors import RecurringErrors
 
 TARGET = TopicPartition("A.t", 0)
@@ -72,10 +74,10 @@ def test_a_process_that_was_frozen_writes_no_filler_behind_copied_records(monkey
         return base
 
     monkeypatch.setattr(leading_gaps, "produce_filler", produce)
-    thread = threading.Thread(target=lambda: gaps_of(log)._fill(TARGET, END), name="frozen")
+    thread = threading.Thread(target=lambda: gaps_of(log)._fill(LeadingGap(TARGET, END, 0)), name="frozen")
     thread.start()
     assert frozen.wait(30)
-    gaps_of(log)._fill(TARGET, END)
+    gaps_of(log)._fill(LeadingGap(TARGET, END, 0))
     assert (log.start, log.end) == (END, END)
     log.runs.append(("records", 1000))
     resume.set()
@@ -98,7 +100,7 @@ def test_a_stop_waits_for_a_request_no_longer_than_it_may(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(leading_gaps, "produce_filler", produce)
     gaps = gaps_of(Log())
-    gaps._wanted[TopicPartition("t", 0)] = TARGET, END
+    gaps._wanted[TopicPartition("t", 0)] = LeadingGap(TARGET, END, 0)
     gaps._thread = threading.Thread(target=gaps._run, daemon=True)
     gaps._thread.start()
     assert sent.wait(30)
@@ -107,3 +109,43 @@ def test_a_stop_waits_for_a_request_no_longer_than_it_may(monkeypatch: pytest.Mo
     assert time.monotonic() - began_s < 5
     answer.set()
     assert gaps.stop(30)
+
+
+def test_the_progress_of_filling_is_known_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, sent, answer = Log(), threading.Event(), threading.Event()
+
+    def produce(_cluster: object, _partition: TopicPartition, count: int, _timeout_s: float) -> int:
+        if log.end >= FILLER_RECORDS:
+            sent.set()
+            answer.wait(30)
+        log.runs.append(("filler", count))
+        return 0
+
+    monkeypatch.setattr(leading_gaps, "produce_filler", produce)
+    gaps, source = gaps_of(log), TopicPartition("t", 0)
+    gaps._wanted[source] = LeadingGap(TARGET, END, 1_700_000_000_000)
+    gaps._thread = threading.Thread(target=gaps._run, daemon=True)
+    gaps._thread.start()
+    assert sent.wait(30)
+    (found,) = gaps.preparations()
+    assert found == filling(source, "A.t", FILLER_RECORDS, END, 1_700_000_000_000)
+    assert found.state is PartitionState.PREPARING
+    assert "1,000,000 of 2,500,000 (40 %)" in found.reason
+    assert found.unfilled == END - FILLER_RECORDS
+    answer.set()
+    gaps._thread.join(30)
+    assert gaps.preparations() == []
+
+
+def test_other_partitions_of_a_topic_that_is_filled_wait_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    log = Log()
+    log.start = END  # of the source, since both sides are one here
+    gaps = gaps_of(log)
+    gaps.stop(0)
+    monkeypatch.setattr(gaps, "_begins_with_filler", lambda _tp, _start: False)
+    assert gaps.unready(partitions, lambda topic: f"A.{topic}") == set(partitions)
+    assert {(one.partition, one.state) for one in gaps.preparations()} == {
+        (0, PartitionState.PREPARING),
+        (1, PartitionState.PREPARING),
+    }

@@ -15,6 +15,7 @@ from mm2.copy.spec import PartitionProgress
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.preparation import filling
 from mm2.observer.flow_state import LOSSES_REPORTED_MS
 from mm2.observer.partitions import BEHIND_OFFSETS, STALLED_S, PartitionBook, PartitionInputs, Partitions
 from mm2.observer.timestamps import BatchTimestamp
@@ -369,3 +370,23 @@ def test_the_row_of_an_older_executor_has_no_spreads() -> None:
     assert PartitionProgress.from_row(row).latency_ms is None
     sent = dataclasses.replace(PartitionProgress.from_row(row), age_ms=[1, 1, 1, 1, 1])
     assert PartitionProgress.from_row(json.loads(json.dumps(sent.to_row()))) == sent
+
+
+def test_a_partition_that_is_prepared_has_its_progress_until_a_task_copies_it(env: Environment) -> None:
+    third = TopicPartition("t", 2)
+    env.ends[third] = 500_100
+    env.more["preparing"] = {third: filling(third, "A.t", 100_000, 500_000, NOW_MS)}
+    seen = env.refresh()
+    view = seen.views[2]
+    assert (view.state, view.since_ms, view.unfilled) == (PartitionState.PREPARING, NOW_MS, 400_000)
+    assert view.remote_topic == "A.t"
+    assert "100,000 of 500,000 (20 %)" in view.note
+    assert (seen.states[PartitionState.PREPARING], seen.unbegun) == (1, 1)
+    env.more["tasks"] = {T0: 0, T1: 1, third: 1}
+    view = env.refresh().views[2]
+    assert (view.state, view.unfilled) == (PartitionState.RUNNING, 0)
+
+
+def test_a_note_that_a_dead_process_has_left_hides_no_partition_that_was_copied(env: Environment) -> None:
+    env.more = {"tasks": None, "preparing": {T0: filling(T0, "A.t", 1, 5, NOW_MS)}}
+    assert env.refresh().views[0].state is PartitionState.RUNNING

@@ -1,0 +1,94 @@
+"""The note about partitions that are not copied yet."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from mm2.copy.ledger import Ledger
+from mm2.copy.states import PartitionState
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure
+from mm2.kafka.producer import Producer
+from mm2.kafka.records.record import Record
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.preparation import Preparation, PreparationNote, filling, preparations, since
+
+T0 = TopicPartition("t", 0)
+REFUSED = Preparation("t", 1, "A.t", PartitionState.REFUSED, "others may write", 1)
+
+
+class Log:
+    """A ledger topic that counts writes; ``failure`` is raised by each."""
+
+    def __init__(self) -> None:
+        self.ledger, self.writes = Ledger(), 0
+        self.failure: Exception | None = None
+
+    def send(self, _topic: str, records: list[Record], _partition: int, *, timeout_s: float) -> None:
+        assert timeout_s > 0
+        if self.failure is not None:
+            raise self.failure
+        self.writes += 1
+        for record in records:
+            self.ledger.apply(record.key, record.value)
+
+
+def note_of(log: Log) -> PreparationNote:
+    return PreparationNote(cast("Producer", log), "ledger")
+
+
+def test_the_note_has_all_partitions_and_is_written_when_something_changes() -> None:
+    log = Log()
+    note, first = note_of(log), filling(T0, "A.t", 10, 100, 1)
+    for _ in range(2):
+        assert note.update([REFUSED, first])
+    assert preparations(log.ledger) == {T0: first, TopicPartition("t", 1): REFUSED}
+    assert log.writes == 1
+    second = filling(T0, "A.t", 60, 100, 1)
+    note.update([REFUSED, second])
+    assert preparations(log.ledger)[T0] == second
+    note.update([])
+    assert (preparations(log.ledger), log.writes) == ({}, 3)
+
+
+def test_a_new_process_removes_what_its_predecessor_has_left() -> None:
+    log = Log()
+    note_of(log).update([REFUSED])
+    note_of(log).update([])
+    assert preparations(log.ledger) == {}
+
+
+def test_without_a_ledger_the_note_is_written_later() -> None:
+    log = Log()
+    log.failure = BrokerFailure.of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    note = note_of(log)
+    assert not note.update([REFUSED])
+    assert note.update([])
+    log.failure = None
+    assert note.update([REFUSED])
+    assert log.writes == 1
+
+
+def test_a_note_of_thousands_of_partitions_is_cut_but_has_those_that_are_filled() -> None:
+    log = Log()
+    many = [Preparation("t", index, "A.t", PartitionState.REFUSED, "", 1) for index in range(5000)]
+    note_of(log).update([*many, filling(TopicPartition("z", 0), "A.z", 0, 10, 1)])
+    found = preparations(log.ledger)
+    assert len(found) == 200
+    assert TopicPartition("z", 0) in found
+
+
+@pytest.mark.parametrize("value", [None, 5, [["t"]], [["t", 0, "A.t", "NO_STATE", "", 1, 0]]])
+def test_an_unreadable_note_has_none(value: Any) -> None:
+    ledger = cast("Ledger", type("Notes", (), {"notes": lambda _self, _kind: {(): {"partitions": value}}})())
+    assert preparations(ledger) == {}
+
+
+def test_the_time_of_an_unchanged_preparation_is_kept() -> None:
+    later = Preparation("t", 1, "A.t", PartitionState.REFUSED, "others may write", 9)
+    assert since(REFUSED, later) is REFUSED
+    other = Preparation("t", 1, "A.t", PartitionState.REFUSED, "another reason", 9)
+    assert since(REFUSED, other) is other
+    assert since(None, later) is later
