@@ -30,6 +30,7 @@ from mm2.connect.api import ConnectError
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.config_file import ConfigFile
 from mm2.mirror.maker import FlowFailed, MirrorMaker
+from mm2.observer.prometheus_settings import PrometheusSettings
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log.warning("%s", unread_message(options.config, key, nearest))
         for one in config.ineffective_keys(options.clusters):
             log.warning("%s", one)
-        served = Served(options.config)
+        served = Served(options.config, PrometheusSettings.of(config.rest_props()))
         served.maker = maker = MirrorMaker(
             config, options.clusters, stopping=stopping, apps=served.apps, file=options.config
         )

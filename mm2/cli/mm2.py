@@ -38,6 +38,7 @@ from mm2.cli import (
     verify,
     version,
 )
+from mm2.cli.colours import colour_states
 from mm2.cli.flow import EXIT_ERROR, EXIT_INTERRUPTED, CommandError
 from mm2.cli.logs import configure_logging
 from mm2.cli.terminal import terminal_output, with_controls
@@ -92,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argcomplete.autocomplete(command_line)  # ends the process if a shell requests completions
     with terminal_output():
         options = command_line.parse_args(arguments)
+        colour_states(sys.stdout, options)
         configure_logging("console", "error", stream=with_controls(sys.stderr))
         return _run(options)
 

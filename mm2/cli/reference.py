@@ -21,6 +21,8 @@ and `--output yaml` for the same data as a document, and some have `--output wid
 The environment variable `MM2_FILE` has the default of the properties file: `export MM2_FILE=/etc/mm2.properties`, then `mm2 status 'A->B'`.
 While it is set, the first argument of a verb is the file only if its name ends with `.properties` or a file of that name exists.
 
+On a terminal, states are coloured unless `NO_COLOR` is set.
+
 | exit code | default meaning |
 | --- | --- |
 | 0 | healthy |

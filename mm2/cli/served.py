@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
 
@@ -17,9 +18,13 @@ from mm2.mirror.maker import MirrorMaker
 from mm2.observer.flow import WatchedFlow
 from mm2.observer.history import History
 from mm2.observer.observer import Observer
+from mm2.observer.prometheus_settings import PrometheusSettings
 from mm2.observer.recorder import Recorder
 from mm2.observer.topics import ConfigComparisons
 from mm2.observer.work import SOURCE_NAME
+
+if TYPE_CHECKING:
+    from mm2.observer.long_term import LongTermHistory
 
 
 class Served:
@@ -27,8 +32,10 @@ class Served:
 
     maker: MirrorMaker
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, prometheus: PrometheusSettings | None = None) -> None:
+        """``prometheus``: where the dashboard reads values that are older than the process."""
         self._file = file
+        self._prometheus = prometheus
         self.observer = Observer(
             self._flows,
             engine=lambda: self.maker.engine,
@@ -107,8 +114,17 @@ class Served:
             lambda: Settings.of(self.maker.config, self._file),
             self.history,
             self._differences,
+            self._long_term(),
         )
         return Dashboard(data, rest)
+
+    def _long_term(self) -> LongTermHistory | None:
+        if self._prometheus is None:
+            return None
+        from mm2.observer.long_term import LongTermHistory  # noqa: PLC0415
+        from mm2.observer.prometheus import Prometheus  # noqa: PLC0415
+
+        return LongTermHistory(Prometheus(self._prometheus), self._prometheus.matchers)
 
     def _differences(self, flow: str, topic: str, remote_topic: str) -> Sequence[ConfigDifference]:
         """Raises KafkaFailure."""

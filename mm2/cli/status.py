@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from mm2.cli.colours import coloured
 from mm2.cli.flow import (
     COLLAPSED_ABOVE,
     EXIT_ERROR,
@@ -44,14 +45,22 @@ from mm2.observer.views import FlowState, FlowView, PartitionView, Snapshot
 
 _WATCH_S: Final = 2.0
 _FINE: Final = frozenset({FlowState.RUNNING, FlowState.CATCHING_UP})
-_COLOURS: Final = {
-    "green": ("RUNNING",),
-    "yellow": ("CATCHING_UP", "PREPARING", "PAUSED", "THROTTLED", "UNKNOWN", "BLOCKED_BY_OPEN_TXN"),
-    "bold red": (
-        "DEGRADED", "STOPPED", "UNREACHABLE", "UNAUTHORIZED", "CORRUPT", "TOO_LARGE", "OVER_LIMIT", "LOST_RANGE",
-        "DELETED", "RECREATED", "INCONSISTENT", "DIVERGED", "TARGET_FULL", "REFUSED", "FAILED",
+
+_OF_PROCESS: Final = {
+    "snapshot": ("reloads", "certificates"),
+    "flow": (
+        "records",
+        "bytes",
+        "batches",
+        "latency",
+        "micro_batches",
+        "lost_micro_batches",
+        "failing_lanes",
+        "filled",
     ),
-}  # fmt: skip
+    "partition": ("records", "bytes"),
+}
+"""Fields of `mm2.observer.views` that only a process knows."""
 
 
 def add(verbs: Any) -> None:
@@ -134,9 +143,18 @@ def exit_code(snapshot: Snapshot) -> int:
 
 
 def document(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot as JSON: the fields of `mm2.observer.views`, and the name of each flow."""
-    data = dataclasses.asdict(snapshot)
-    data["flows"] = [{"name": flow.name, **fields} for flow, fields in zip(snapshot.flows, data["flows"], strict=True)]
+    """The snapshot as JSON: the fields of `mm2.observer.views`, and the name of each flow.
+
+    What only the process that runs a flow knows is null: 0 would differ from its ``/overview``.
+    """
+    data = dataclasses.asdict(snapshot) | dict.fromkeys(_OF_PROCESS["snapshot"])
+    data["flows"] = [
+        {"name": flow.name, **fields, **dict.fromkeys(_OF_PROCESS["flow"])}
+        for flow, fields in zip(snapshot.flows, data["flows"], strict=True)
+    ]
+    for flow in data["flows"]:
+        for partition in flow["partitions"]:
+            partition.update(dict.fromkeys(_OF_PROCESS["partition"]))
     return data
 
 
@@ -174,10 +192,7 @@ def _coloured(snapshot: Snapshot, options: Any) -> Text:
     out = io.StringIO()
     out.write(f"{_time(snapshot.at_ms)}\n")
     _write_flows(out, snapshot, options)
-    text = Text(visible(out.getvalue()), no_wrap=True, overflow="ellipsis")
-    for style, words in _COLOURS.items():
-        text.highlight_regex(rf"\b({'|'.join(words)})\b", style)
-    return text
+    return Text.from_ansi(coloured(visible(out.getvalue())), no_wrap=True, overflow="ellipsis")
 
 
 def _write_flows(out: TextIO, snapshot: Snapshot, options: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, Final, TextIO
 
@@ -57,10 +57,14 @@ def _escape(found: re.Match[str]) -> str:
 
 
 class TerminalStream:
-    """A text stream that writes visible text only. Everything else is as in the wrapped stream."""
+    """A text stream that writes visible text only. Everything else is as in the wrapped stream.
+
+    ``paint`` adds colours to the visible text.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self.paint: Callable[[str], str] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -73,7 +77,8 @@ class TerminalStream:
     def write(self, text: str) -> int:
         """Write the text; what the stream's encoding lacks is escaped, too."""
         encoding = self._stream.encoding or "utf-8"
-        self._stream.write(visible(text).encode(encoding, "backslashreplace").decode(encoding))
+        shown = visible(text).encode(encoding, "backslashreplace").decode(encoding)
+        self._stream.write(shown if self.paint is None else self.paint(shown))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

@@ -153,7 +153,7 @@ def _mirror_sections() -> list[ReferenceTable]:
         ReferenceTable(
             "REST",
             "Without a prefix. TLS keys for the listeners have the prefix `listeners.https.` (or `admin.listeners.https.`), those for the "
-            "issuer of tokens `rest.oauthbearer.`. Without "
+            "issuer of tokens `rest.oauthbearer.`, and those for Prometheus `dashboard.prometheus.`. Without "
             "`listeners`, a MirrorMaker process listens on 127.0.0.1, port 8083, and does not start if that is in use; port 0 is any free port. Connect's workers listen on the "
             "default below.",
             MIRROR_REST_CONFIG,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import urllib.parse
 from typing import Final
 
 from mm2.config.configdef import ConfigDef, ConfigException, Importance, Type, at_least, between, distinct, one_of
 from mm2.config.validators import Check
+from mm2.config.values import Password
 from mm2.config.worker_keys import REST_CONFIG
 
 LOGIN_CONFIG_KEY: Final = "java.security.auth.login.config"
@@ -23,8 +26,9 @@ _MEMBERS: Final = (
 )
 
 OIDC_PREFIX: Final = "rest.oauthbearer."
-LISTENER_PREFIXES: Final = ("listeners.https.", "admin.listeners.https.", OIDC_PREFIX)
-"""Prefixes of the TLS keys of listeners, and of the connection to the issuer of tokens."""
+PROMETHEUS_PREFIX: Final = "dashboard.prometheus."
+LISTENER_PREFIXES: Final = ("listeners.https.", "admin.listeners.https.", OIDC_PREFIX, PROMETHEUS_PREFIX)
+"""Prefixes of the TLS keys of listeners, and of the connections to the issuer of tokens and to Prometheus."""
 
 REST_LIMITS_CONFIG: Final = (
     ConfigDef()
@@ -236,10 +240,81 @@ def _listeners_or_none() -> Check:
     return Check(ensure, "List of comma-separated URLs; empty = no REST server.")
 
 
+_ONE_MATCHER: Final = r'[a-zA-Z_][a-zA-Z0-9_]*(?:=~|!~|!=|=)"(?:[^"\\\n]|\\.)*"'
+_MATCHERS: Final = re.compile(rf"{_ONE_MATCHER}(?:,\s*{_ONE_MATCHER})*")
+
+
+def _base_url() -> Check:
+    def ensure(name: str, value: object) -> None:
+        if value is None or value == "":
+            return
+        text = str(value)
+        try:
+            parts = urllib.parse.urlsplit(text)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            raise ConfigException(name, text, "is not a URL") from None
+        if parts.scheme not in {"http", "https"}:
+            raise ConfigException(name, text, "must begin with http:// or https://")
+        if not host or "@" in parts.netloc or parts.query or parts.fragment or not text.isprintable() or " " in text:
+            raise ConfigException(name, text, "must be a URL with a host, without user, password, query and fragment")
+
+    return Check(ensure, "http or https URL")
+
+
+def _label_matchers() -> Check:
+    def ensure(name: str, value: object) -> None:
+        if value is not None and value != "" and _MATCHERS.fullmatch(str(value)) is None:
+            raise ConfigException(name, value, 'must be label matchers of PromQL, such as env="prod",job="mm2"')
+
+    return Check(ensure, "label matchers of PromQL")
+
+
+def _header_value() -> Check:
+    def ensure(name: str, value: object) -> None:
+        text = value.value if isinstance(value, Password) else ""
+        if not text.isascii() or not text.isprintable():
+            raise ConfigException(name, value, "must be one line of printable ASCII characters")
+
+    return Check(ensure, "value of a header")
+
+
+PROMETHEUS_CONFIG: Final = (
+    ConfigDef()
+    .define(
+        f"{PROMETHEUS_PREFIX}url",
+        Type.STRING,
+        None,
+        _base_url(),
+        Importance.LOW,
+        "Address of the HTTP API of a Prometheus that scrapes this process, without /api/v1: the dashboard then shows up to 90 "
+        "days. Only the process sends requests to it.",
+    )
+    .define(
+        f"{PROMETHEUS_PREFIX}authorization",
+        Type.PASSWORD,
+        None,
+        _header_value(),
+        Importance.LOW,
+        "Value of the header Authorization of these requests: Bearer and a token, or Basic and base64 of user:password. Needs https, "
+        "except on loopback.",
+    )
+    .define(
+        f"{PROMETHEUS_PREFIX}matchers",
+        Type.STRING,
+        None,
+        _label_matchers(),
+        Importance.LOW,
+        "Label matchers that are added to each query, where several deployments with the same aliases are scraped: "
+        'env="prod",job="mm2".',
+    )
+)
+"""Where the dashboard reads values that are older than its own history."""
+
 CARDINALITY_KEY: Final = "metrics.cardinality"
 
 MIRROR_REST_CONFIG: Final = (
-    ConfigDef(REST_CONFIG, REST_LIMITS_CONFIG, OIDC_CONFIG)
+    ConfigDef(REST_CONFIG, REST_LIMITS_CONFIG, OIDC_CONFIG, PROMETHEUS_CONFIG)
     .redefine("listeners", validator=_listeners_or_none())
     .define(
         CARDINALITY_KEY,

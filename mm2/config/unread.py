@@ -17,7 +17,7 @@ from typing import Final
 from mm2.config.client_keys import CLIENT_KEYS, CONSUMER_CONFIG, ROLE_CONFIGS
 from mm2.config.connector_keys import CLIENT_OVERRIDE_PREFIXES, SOURCE_CONNECTOR_CONFIG, TOPIC_CREATION_PREFIX
 from mm2.config.mirror_keys import CONNECTOR_KEYS, MIRROR_CLIENT_CONFIG, RENAMED, TOPIC_THROTTLE_PREFIX
-from mm2.config.rest_keys import OIDC_PREFIX
+from mm2.config.rest_keys import OIDC_PREFIX, PROMETHEUS_PREFIX
 from mm2.config.security_keys import TLS_CONFIG
 from mm2.config.worker_keys import (
     CONVERTER_PREFIXES,
@@ -217,7 +217,7 @@ class KeyReaders:
         if key.startswith(f"{_PROVIDERS}."):
             known = [f"{_PROVIDERS}.{name}." for name in self.providers]
             return _READ if key.startswith(tuple(known)) else _unread(_PROVIDERS)
-        for prefix in (_HTTPS_LISTENER, f"{OIDC_PREFIX}ssl."):
+        for prefix in (_HTTPS_LISTENER, f"{OIDC_PREFIX}ssl.", f"{PROMETHEUS_PREFIX}ssl."):
             if key.startswith(prefix):
                 return _tls(key, prefix.removesuffix("ssl."))
         if key in _COPIED_WORKER_KEYS or key.startswith((*STORAGE_PREFIXES, *CONVERTER_PREFIXES, _POLICY_PREFIX)):

@@ -18,7 +18,8 @@ ConnectError                    final for the connector or task that raises it; 
    │     └─ NotAssigned
    ├─ RequestTimedOut           500   names the stage in progress
    ├─ NotSupported              500
-   └─ NotReady                  503
+   ├─ NotReady                  503
+   └─ Busy                      503
 """
 
 from __future__ import annotations
@@ -125,5 +126,11 @@ class MalformedBody(RequestError):
 
 class NotReady(RequestError):
     """The worker's startup has not progressed far enough to answer."""
+
+    status = 503
+
+
+class Busy(RequestError):
+    """Too many requests of this kind are in progress."""
 
     status = 503

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.connection import Connection
@@ -14,6 +15,10 @@ from mm2.kafka.errors import DisconnectedFailure, KafkaFailure, TimeoutFailure, 
 from mm2.kafka.settings import ClientSettings, address_text
 
 Address = tuple[str, int]
+
+#: Of one cluster. A malicious broker can list other addresses in each of its answers.
+MOST_IDLE: Final = 500
+MOST_FAILING: Final = 1000
 
 
 @dataclass(slots=True)
@@ -163,10 +168,12 @@ class Pool:
 
     def _note(self, address: Address, reason: KafkaFailure) -> None:
         with self._lock:
-            backed_off = self._failing.get(address)
+            backed_off = self._failing.pop(address, None)
             failures = backed_off.failures if backed_off else 0
             until = time.monotonic() + self._backoff.delay_s(failures)
             self._failing[address] = _BackedOff(failures + 1, until, reason)
+            if len(self._failing) > MOST_FAILING:
+                del self._failing[next(iter(self._failing))]  # the one that failed least recently
 
     def _ensure_open(self) -> None:
         if self.closed:
@@ -193,7 +200,10 @@ class Pool:
         return limit_ms >= 0 and time.monotonic() - since > limit_ms / 1000
 
     def _take_old(self) -> list[Connection]:
-        """Remove connections that have been idle too long. Called with the lock held; the caller closes them."""
+        """Remove connections that have been idle too long, and the oldest one at the limit.
+
+        Called with the lock held; the caller closes them.
+        """
         old: list[Connection] = []
         for address, entries in list(self._idle.items()):
             old.extend(connection for connection, since in entries if self._is_old(since))
@@ -202,6 +212,11 @@ class Pool:
                 self._idle[address] = kept
             else:
                 del self._idle[address]
+        if sum(map(len, self._idle.values())) >= MOST_IDLE:
+            oldest = min(self._idle, key=lambda address: self._idle[address][0][1])
+            old.append(self._idle[oldest].pop(0)[0])
+            if not self._idle[oldest]:
+                del self._idle[oldest]
         return old
 
     def _discard(self, connection: Connection) -> None:

@@ -18,6 +18,14 @@ RANGES: Final[Mapping[str, tuple[int, str]]] = {
     "6h": (6 * 3_600_000, "Last 6 hours"),
     "24h": (24 * 3_600_000, "Last 24 hours"),
 }
+#: Further ranges, which need a Prometheus.
+LONG_RANGES: Final[Mapping[str, tuple[int, str]]] = {
+    "7d": (7 * 24 * 3_600_000, "Last 7 days"),
+    "30d": (30 * 24 * 3_600_000, "Last 30 days"),
+    "90d": (90 * 24 * 3_600_000, "Last 90 days"),
+}
+#: On the axis of a longer range, days are shown instead of times of day.
+_DAYS_FROM_MS: Final = 2 * 24 * 3_600_000
 #: The shortest time span of a time axis.
 _LEAST_SPAN_MS: Final = 60_000
 
@@ -25,26 +33,32 @@ Points = Sequence[tuple[int, float | None]]
 
 
 class TimeRange:
-    """The choice of a range of time; ``change`` is called after a choice."""
+    """The choice of a range of time, also of a longer one with ``is_long``; ``change`` is called after a choice."""
 
-    def __init__(self, wanted: Mapping[str, str], change: Callable[[], None]) -> None:
-        self._name = wanted.get("range", "") if wanted.get("range", "") in RANGES else ""
+    def __init__(self, wanted: Mapping[str, str], change: Callable[[], None], *, is_long: bool = False) -> None:
+        self._ranges = {**RANGES, **LONG_RANGES} if is_long else RANGES
+        self._name = wanted.get("range", "") if wanted.get("range", "") in self._ranges else ""
         self._change = change
         select = within("select", "range", aria_label="Time range")
         select.on(
             "change", lambda event: self._choose(str(event.args)), js_handler="(event) => emit(event.target.value)"
         )
         with select:
-            for name, (_, title) in RANGES.items():
+            for name, (_, title) in self._ranges.items():
                 Element("option", title, value=name, selected=name == self._name)
+        self._note = Element("span", "", "muted", role="status")
 
     @property
     def length_ms(self) -> int:
         """The length of the range."""
-        return RANGES[self._name][0]
+        return self._ranges[self._name][0]
+
+    def explain(self, note: str) -> None:
+        """Show where the values come from."""
+        self._note.show(note)
 
     def _choose(self, name: str) -> None:
-        if name in RANGES:
+        if name in self._ranges:
             self._name = name
             set_address({"range": name})
             self._change()
@@ -78,7 +92,12 @@ class TimeChart:
         is_first = not self._drawn
         self._drawn = (newest, length_ms)
         first = min(points[0][0] for points in curves if points)
-        span = {"min": max(newest - length_ms, min(first, newest - _LEAST_SPAN_MS)), "max": newest}
+        formatter = "{MM}-{dd}" if length_ms > _DAYS_FROM_MS else "{HH}:{mm}"
+        span = {
+            "min": max(newest - length_ms, min(first, newest - _LEAST_SPAN_MS)),
+            "max": newest,
+            "axisLabel": {**_axis_text(), "formatter": formatter},
+        }
         series = [{"data": [[at_ms, rounded(value)] for at_ms, value in points]} for points in curves]
         if is_first:
             self._chart.options["xAxis"].update(span)

@@ -51,7 +51,7 @@ async def open_site(source: PageData, rest: ASGIApp) -> ASGIApp:
     await feed.ensure_running()
     actions = Actions(rest)
     views: dict[str, tuple[str, Callable[[Request], View]]] = {
-        "": ("Flows", lambda request: FlowsView(source.history, feed.heartbeats, request.query_params)),
+        "": ("Flows", lambda request: FlowsView(source, feed.heartbeats, request.query_params)),
         "topics": ("Topics", lambda request: TopicsView(feed.snapshot, source.history, request.query_params)),
         "topic": (
             "Topic",

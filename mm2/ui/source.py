@@ -13,6 +13,7 @@ from mm2.config.origins import SettingsSection, UnreadKey, flow_settings, proces
 from mm2.config.properties import UnreadableFile, parse_properties, property_lines, read_text
 from mm2.mirror.config_sync import ConfigDifference
 from mm2.observer.history import History
+from mm2.observer.long_term import CurveSource, LongTermHistory
 from mm2.observer.views import Snapshot
 
 
@@ -47,7 +48,7 @@ class Settings:
 class PageData:
     """The functions that return the data. They run on separate threads and may block for a moment.
 
-    ``history`` has the values of the last day. ``differences`` compares the configs of a topic of a flow with those of its remote
+    ``history`` has the values of the last day, ``long_term`` older ones, if a Prometheus is configured. ``differences`` compares the configs of a topic of a flow with those of its remote
     topic; it raises KafkaFailure.
     """
 
@@ -55,3 +56,9 @@ class PageData:
     settings: Callable[[], Settings]
     history: History = field(default_factory=History)
     differences: Callable[[str, str, str], Sequence[ConfigDifference]] = lambda _flow, _topic, _remote: ()
+    long_term: LongTermHistory | None = None
+
+    @property
+    def curves(self) -> CurveSource:
+        """The curves of pages."""
+        return CurveSource(self.history, self.long_term)

@@ -19,10 +19,11 @@ from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
+from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from mm2.kafka.records.record import Record, encode_batch
-from mm2.kafka.wire.primitives import INT32
+from mm2.kafka.wire.primitives import INT32, INT64
 from tests.faults.wire import read_frame
 from tests.fuzz.mutation import Mutator, seal
 from tests.support import bombs
@@ -31,11 +32,14 @@ TOPIC: Final = "t"
 _ID: Final = UUID(int=1)
 _MIB: Final = 1 << 20
 _MODULES: Final = ("metadata", "consumer", "admin", "producer", "sasl")
-_FETCH: Final = 1
+_FETCH: Final = FetchRequest.API_KEY
 _HEADER: Final = struct.Struct(">hhi")
 _PLAIN: Final = 2
 #: Of Fetch answers. Each bomb costs the client as much time as dozens of other answers.
 _BOMB_SHARE: Final = 0.05
+#: Of Fetch answers: those that report a truncated log, which keeps a client from reading the records (KIP-595).
+_DIVERGING_SHARE: Final = 0.1
+_NOT_FOUND: Final = ("diverging_epoch", "current_leader", "snapshot_id")
 _NAMES: Final[dict[str, Any]] = {
     "name": TOPIC,
     "topic": TOPIC,
@@ -51,7 +55,6 @@ _NAMES: Final[dict[str, Any]] = {
     "group_state": "Empty",
     "key": "g",
     "preferred_read_replica": -1,
-    "current_leader": None,
     "error_message": None,
     "high_watermark": 1_000,
     "last_stable_offset": 1_000,
@@ -90,10 +93,10 @@ def record_sets() -> tuple[bytes, ...]:
 
 
 @lru_cache(maxsize=1024)
-def valid_answer(key: int, version: int, port: int, record_set: int) -> bytes:
+def valid_answer(key: int, version: int, port: int, record_set: int, *, diverges: bool = False) -> bytes:
     """A valid answer after the correlation id. Encoding it takes longer than all the rest; ``record_set`` is an index."""
     response = response_classes()[key]
-    content = _Content(port, record_sets()[record_set])
+    content = _Content(port, record_sets()[record_set], diverges=diverges)
     values = {field.name: content.value(field) for field in response._struct._fields}
     if key == ApiVersionsRequest.API_KEY:
         values["api_keys"] = [
@@ -105,10 +108,23 @@ def valid_answer(key: int, version: int, port: int, record_set: int) -> bytes:
     return (b"\x00" if is_flexible else b"") + body
 
 
-class HostileBroker:
-    """Listens at ``port`` from construction to `close`. ``answers`` counts what was sent, by kind."""
+def fetch_offset(frame: bytes) -> int:
+    """The offset of the first partition in a Fetch request; 0 if it lists none."""
+    (version,) = struct.unpack_from(">h", frame, 2)
+    request = FetchRequest.decode(memoryview(frame), version=version, header=True)
+    offsets = [one.fetch_offset for topic in request.topics for one in topic.partitions]
+    return max(0, offsets[0]) if offsets else 0
 
-    def __init__(self, seed: int) -> None:
+
+class HostileBroker:
+    """Listens at ``port`` from construction to `close`. ``answers`` counts what was sent, by kind.
+
+    ``honesty`` is the additional share of valid answers to everything but Fetch: the larger, the further a client gets
+    that has to succeed with several requests in a row.
+    """
+
+    def __init__(self, seed: int, honesty: float = 0.0) -> None:
+        self.honesty = honesty
         self._random = random.Random(seed)
         record_sets()  # takes a second
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -116,7 +132,7 @@ class HostileBroker:
         self.answers: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._large: dict[tuple[int, int], bytes] = {}
+        self._fetching = threading.local()
         self._kinds = (
             (self._valid, 24),
             (self._damaged, 60),
@@ -151,6 +167,7 @@ class HostileBroker:
             connection.settimeout(30)
             while (frame := read_frame(connection)) is not None:
                 key, version, correlation_id = _HEADER.unpack_from(frame)
+                self._fetching.offset = fetch_offset(frame) if key == _FETCH else 0
                 with self._lock:
                     act = self._choose(key)
                     self.answers[act.__name__.strip("_")] += 1
@@ -160,15 +177,22 @@ class HostileBroker:
     def _choose(self, key: int) -> Any:
         if key == ApiVersionsRequest.API_KEY and self._random.random() < 0.97:
             return self._valid
+        if key != _FETCH and self.honesty and self._random.random() < self.honesty:
+            return self._valid
         kinds, weights = zip(*self._kinds, strict=True)
         return self._random.choices(kinds, weights)[0]
 
     def _answer(self, key: int, version: int) -> bytes:
-        """A valid answer after the correlation id."""
+        """A valid answer after the correlation id. Records begin at the offset that was requested."""
         record_set = self._random.randrange(_PLAIN)
         if key == _FETCH and self._random.random() < _BOMB_SHARE:
             record_set = self._random.randrange(_PLAIN, len(record_sets()))
-        return valid_answer(key, version, self.port, record_set)
+        diverges = key == _FETCH and self._random.random() < _DIVERGING_SHARE
+        answer = valid_answer(key, version, self.port, record_set, diverges=diverges)
+        if key != _FETCH:
+            return answer
+        start = answer.index(record_sets()[record_set])
+        return answer[:start] + INT64.pack(self._fetching.offset) + answer[start + INT64.size :]
 
     # -- kinds of answers; False closes the connection
 
@@ -246,10 +270,13 @@ class HostileBroker:
 class _Content:
     """Plausible values for the fields of an answer."""
 
-    def __init__(self, port: int, records: bytes) -> None:
+    def __init__(self, port: int, records: bytes, *, diverges: bool) -> None:
         self._fixed = {**_NAMES, "port": port, "records": records}
+        self._absent = () if diverges else _NOT_FOUND
 
     def value(self, field: Any) -> Any:
+        if field.name in self._absent:
+            return field.default
         inner = getattr(field, "array_of", None)
         if inner is not None and getattr(inner, "_fields", None):
             return [self._struct(inner)]

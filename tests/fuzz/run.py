@@ -21,6 +21,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # started with -P, which leaves our own folder out
 
 from tests.fuzz import test_surgery
+from tests.fuzz.hostile_process import attacked_process, two_brokers
 from tests.fuzz.loop import Apart, Finding, Tally
 from tests.fuzz.targets import TARGETS, Target
 from tests.fuzz.test_hostile_source import Attack, attacked
@@ -39,6 +40,9 @@ def _arguments(argv: Sequence[str]) -> Any:
     parser.add_argument("--jobs", type=int, default=0, help="processes at a time (default: 1, with --hostile 16)")
     names = [target.name for target in TARGETS]
     parser.add_argument("--hostile", type=int, default=0, help="only a hostile broker, with so many answers")
+    parser.add_argument(
+        "--process", type=float, default=0, help="only a process with a hostile source, for so many minutes"
+    )
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="these targets, and no surgery")
     return parser.parse_args(argv)
 
@@ -119,6 +123,18 @@ def _hostile(answers: int, seed: int, jobs: int, console: Console) -> int:
     return 1 if total.findings else 0
 
 
+def _process(minutes: float, seed: int, console: Console) -> int:
+    with two_brokers() as (brokers, folder):
+        attack = attacked_process(brokers, folder, minutes, seed)
+    table = Table("what", "seen")
+    for what, seen in attack.rows():
+        table.add_row(escape(what), escape(seen))
+    console.print(table)
+    for finding in attack.findings():
+        console.print(finding, markup=False)
+    return 1 if attack.findings() else 0
+
+
 def _outcome(attack: Future[Attack]) -> Attack:
     try:
         return attack.result()
@@ -133,6 +149,8 @@ def main(argv: Sequence[str]) -> int:
     console.print(f"Seed {arguments.seed}.")
     if arguments.hostile:
         return _hostile(arguments.hostile, arguments.seed, arguments.jobs or _HOSTILE_JOBS, console)
+    if arguments.process:
+        return _process(arguments.process, arguments.seed, console)
     begun = time.monotonic()
     tallies = list(_damage(arguments, console).values())
     if len(tallies) == len(TARGETS):

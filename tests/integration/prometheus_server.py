@@ -78,8 +78,13 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, targets: Sequence[str], interval: str | None = None) -> Iterator[Prometheus]:
-    """Run Prometheus inside the `with` block. ``targets`` are scraped; ``interval`` replaces the sample's intervals."""
+def prometheus(
+    folder: Path, targets: Sequence[str], interval: str | None = None, retention: str = "1d"
+) -> Iterator[Prometheus]:
+    """Run Prometheus inside the `with` block. ``targets`` are scraped; ``interval`` replaces the sample's intervals.
+
+    Its data are in ``folder / "data"``.
+    """
     program = shutil.which("prometheus")
     assert program, "prometheus is missing; tests/tools/debian-packages prometheus installs it"
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +99,7 @@ def prometheus(folder: Path, targets: Sequence[str], interval: str | None = None
     (port,) = free_ports(1)
     command = [
         *(program, f"--config.file={file}", f"--storage.tsdb.path={folder / 'data'}", "--log.level=warn"),
-        *(f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=1d"),
+        *(f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.retention.time={retention}"),
     ]
     process = spawn(command, output=log, folder=folder)
     try:

@@ -75,6 +75,32 @@ def test_old_python_is_reported(clone: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "bin/setup: PYTHON=/bin/false is not Python 3.11 or newer.\n")
 
 
+def _names(file: Path) -> set[str]:
+    lines = (line for line in file.read_text().splitlines() if line and line[0] not in "# ")
+    return {line.partition("==")[0].strip().lower().replace("_", "-") for line in lines}
+
+
+@pytest.mark.parametrize("tests", [False, True])
+def test_a_setup_installs_the_packages_of_the_tests_only_if_they_are_wanted(
+    clone: Path, tmp_path: Path, *, tests: bool
+) -> None:
+    """There is no index here, so the list that pip was given is all that is left of it."""
+    options = ["--tests"] if tests else []
+    done = _run(clone / "bin" / "setup", *options, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
+    assert done.returncode == 1
+    assert not (clone / ".venv" / "complete").exists()
+    runtime, everything = (_names(_REPOSITORY / "conf" / name) for name in ("docker/packages.txt", "requirements.txt"))
+    listed = _names(clone / ".venv" / "requirements.txt")
+    assert listed == (everything - {"twofish", "gssapi"} if tests else runtime)
+    assert "pytest" in everything - runtime
+
+
+def test_an_unknown_option_is_refused(clone: Path) -> None:
+    done = _run(clone / "bin" / "setup", "--test")
+    assert (done.returncode, done.stderr) == (2, "usage: bin/setup [--tests] [--quiet]\n")
+    assert not (clone / ".venv").exists()
+
+
 def test_a_failed_setup_is_repeated(clone: Path, tmp_path: Path) -> None:
     (clone / "conf" / "requirements.txt").write_text(
         f"setuptools==0 --hash=sha256:{64 * '0'}\nno-such-package-of-ours==1 --hash=sha256:{64 * '0'}\n"

@@ -146,6 +146,8 @@ def test_the_figures_of_a_source_that_answers_are_exact(env: Environment, capsys
     assert asked(capsys, "pause", env.file, "A->B", "--topic", "paused")[0] == 0
     env.write("blocked", 1, TOO_LARGE)
     wait_until(lambda: env.states()["blocked"] == "TOO_LARGE", 60, detail=env.states)
+    limit = "and topic A.blocked accepts 10,000. "
+    wait_until(lambda: limit in env.asked(capsys, "status", "--topic", "blocked")[1], 60)
     out = env.asked(capsys, "status", "--topic", "blocked")[1]
     assert "The record at source offset 10 takes 20," in out
     assert "Raise max.message.bytes of topic A.blocked" in out

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -15,7 +15,7 @@ from mm2.config.config_infos import ConfigInfos
 from mm2.connect.api import (
     ConnectError,
 )
-from mm2.connect.errors import AlreadyExists, BadRequest, Forbidden, NotFound
+from mm2.connect.errors import AlreadyExists, BadRequest, Busy, Forbidden, NotFound
 from mm2.connect.herder.answers import (
     ActiveTopicsInfo,
     ConnectorInfo,
@@ -51,6 +51,9 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+#: At the same time. Each has a thread and connections of its own, and a hanging one keeps them for minutes.
+_MOST_OFFSET_READS: Final = 32
+
 
 class AbstractHerder(Herder):
     """Answers requests that need only the stores, and runs the common steps of all other requests.
@@ -71,6 +74,7 @@ class AbstractHerder(Herder):
     ) -> None:
         config = worker.config
         self._offsets = offsets
+        self._offset_reads = threading.Semaphore(_MOST_OFFSET_READS)
         self._validation = validation
         self._cluster_id = cluster_id
         self.worker = worker
@@ -384,10 +388,17 @@ class AbstractHerder(Herder):
         steps: Steps[ConnectorOffsets] = Steps(f"looking up connector {name}")
 
         def read(info: ConnectorInfo) -> None:
-            reading = run_apart(
-                lambda stages: self._offsets.read(name, info.config, stages), f"offsets-{name}", "waiting for a thread"
-            )
-            steps.after(reading, steps.end)
+            if not self._offset_reads.acquire(blocking=False):
+                steps.fail(Busy(f"{_MOST_OFFSET_READS} reads of offsets are in progress; try again later"))
+                return
+
+            def all_offsets(stages: StageTracker) -> ConnectorOffsets:
+                try:
+                    return self._offsets.read(name, info.config, stages)
+                finally:
+                    self._offset_reads.release()
+
+            steps.after(run_apart(all_offsets, f"offsets-{name}", "waiting for a thread"), steps.end)
 
         steps.after(self.connector_info(name), read)
         return steps.outcome

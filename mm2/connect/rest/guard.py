@@ -2,12 +2,16 @@
 
 The budget for bodies limits their sum. Bodies of worker-to-worker requests (KIP-507) are received before their signature
 can be verified, so they have a budget of their own: no unauthenticated client uses up that of the others.
+
+Large responses have a budget, too, until their clients have received them: a client that reads nothing, on many
+connections, would otherwise keep as many of them in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -31,6 +35,8 @@ HEADER_SENTENCE: Final = f"The header of the request is larger than {MAX_HEADER_
 _CLOSE: Final = {"Connection": "close"}
 _KEY: Final = "mm2.body"
 _SIGNED_SHARE: Final = 4
+#: Larger responses are sent in pieces, each after the client has received most of the one before it.
+_PIECE_BYTES: Final = 64 * 1024
 
 
 class Budget:
@@ -49,9 +55,19 @@ class Budget:
         """False if it is used up."""
         if self.used_bytes + size_bytes > self.max_bytes or self._by_peer[peer] + size_bytes > self.max_of_peer_bytes:
             return False
+        self._add(peer, size_bytes)
+        return True
+
+    def take_first(self, peer: str, size_bytes: int) -> bool:
+        """Like `take`, but the only one of an address may have any size."""
+        if peer in self._by_peer:
+            return self.take(peer, size_bytes)
+        self._add(peer, size_bytes)
+        return True
+
+    def _add(self, peer: str, size_bytes: int) -> None:
         self.used_bytes += size_bytes
         self._by_peer[peer] += size_bytes
-        return True
 
     def give_back(self, peer: str, size_bytes: int) -> None:
         """The bytes are no longer needed."""
@@ -74,12 +90,14 @@ class Budgets:
         # One request of the permitted size must always be possible.
         size_bytes = limits.max_body_bytes
         self.others = Budget(max(limits.max_bodies_bytes - signed_bytes, size_bytes), size_bytes)
+        #: Of responses larger than `_PIECE_BYTES`.
+        self.responses = Budget(limits.max_bodies_bytes, 1)
         #: Received in total.
         self.received_bytes = 0
 
     @property
     def used_bytes(self) -> int:
-        """Of all bodies."""
+        """Of all bodies of requests."""
         return self.signed.used_bytes + self.others.used_bytes
 
 
@@ -152,30 +170,21 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        started = False
-
-        async def watched_send(message: Message) -> None:
-            nonlocal started
-            started = True
-            if message["type"] == "http.response.start" and scope.get("state", {}).get(SENDING_KEY, bool)():
-                # Otherwise the client would send its next request on a connection that is closed after this response.
-                MutableHeaders(scope=message)["Connection"] = "close"
-            await send(message)
-
+        answer = _Answer(scope, send, self._budgets.responses)
         body: Body | None = None
         try:
             _check_header(scope)
             if scope["type"] != "http":
-                await self._app(scope, receive, watched_send)
+                await self._app(scope, receive, answer.send)
                 return
             body = Body(scope, self._limits, self._budgets)
-            await self._app({**scope, _KEY: body}, self._limited(body, receive), watched_send)
+            await self._app({**scope, _KEY: body}, self._limited(body, receive), answer.send)
         except Exception as error:  # noqa: BLE001 - the outermost handler
-            if started:
+            if answer.is_started:
                 # The application has already responded, or the rest of its response is lost.
                 log.debug("exception after the response had started", reason=repr(error))
                 return
-            await failure_answer(error)(scope, receive, watched_send)
+            await failure_answer(answer.refusal or error)(scope, receive, answer.send)
         finally:
             if body is not None:
                 body.end()
@@ -200,6 +209,61 @@ class Guard:
             return message
 
         return limited_receive
+
+
+class _Answer:
+    """Sends the response to one request. The header waits for the first part of the body, which may be over the budget."""
+
+    def __init__(self, scope: Scope, send: Send, budget: Budget) -> None:
+        self._send = send
+        self._budget = budget
+        self._peer = peer_of(scope.get("client"))
+        self._is_sending: Callable[[], bool] = scope.get("state", {}).get(SENDING_KEY, bool)
+        self._header: Message | None = None
+        self.is_started = False
+        #: Why the application's response is not sent. The application gets it as an exception, and may raise another.
+        self.refusal: RestFailure | None = None
+
+    async def send(self, message: Message) -> None:
+        """See ASGI. Raises RestFailure 503 for a body over the budget."""
+        if message["type"] == "http.response.start":
+            self._header = message
+            return
+        size_bytes = len(message.get("body", b"")) if message["type"] == "http.response.body" else 0
+        if size_bytes <= _PIECE_BYTES:
+            await self._start()
+            await self._send(message)
+            return
+        if not self._budget.take_first(self._peer, size_bytes):
+            self.refusal = RestFailure(
+                UNAVAILABLE,
+                "The clients of this address have not received their previous responses yet, which are limited to "
+                "rest.bodies.max.bytes together",
+                {**_CLOSE, "Retry-After": str(RETRY_AFTER_S)},
+            )
+            raise self.refusal
+        try:
+            await self._start()
+            await self._send_in_pieces(message)
+        finally:
+            self._budget.give_back(self._peer, size_bytes)
+
+    async def _start(self) -> None:
+        self.is_started = True
+        header, self._header = self._header, None
+        if header is None:
+            return
+        if self._is_sending():
+            # Otherwise the client would send its next request on a connection that is closed after this response.
+            MutableHeaders(scope=header)["Connection"] = "close"
+        await self._send(header)
+
+    async def _send_in_pieces(self, message: Message) -> None:
+        body = message["body"]
+        for start in range(0, len(body), _PIECE_BYTES):
+            is_last = start + _PIECE_BYTES >= len(body)
+            more = message.get("more_body", False) if is_last else True
+            await self._send({**message, "body": body[start : start + _PIECE_BYTES], "more_body": more})
 
 
 def _check_header(scope: Scope) -> None:

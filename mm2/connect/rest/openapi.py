@@ -39,7 +39,7 @@ REASONS: Final = {
     413: "The request body is too large.",
     415: "The request body is not JSON.",
     500: "The body is malformed, the herder did not respond in time, or the connector failed.",
-    503: "The worker is still starting, or receives too many request bodies.",
+    503: "The worker is still starting, or handles too many requests at the same time.",
 }
 
 
@@ -83,7 +83,7 @@ SET_LEVEL: Final[Mapping[str, Any]] = {
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The error statuses of a resource, with their common body."""
-    of_all = {400, 405, 406} | ({503} if 413 in statuses else set())
+    of_all = {400, 405, 406, 503}
     return {status: {"model": ErrorBody, "description": REASONS[status]} for status in sorted(of_all.union(statuses))}
 
 

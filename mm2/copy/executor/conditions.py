@@ -8,11 +8,38 @@ from typing import Final
 
 from mm2.copy.session import PartitionCondition
 from mm2.copy.states import PartitionState, state_of
-from mm2.kafka.errors import BatchOverLimit, CorruptBatch
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BatchOverLimit, BrokerFailure, CorruptBatch
 from mm2.kafka.structs import TopicPartition
 
 _BLOCKED_AFTER_S: Final = 1.0
 _THROTTLED_FOR_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class TooLargeRecord:
+    """A record that the target rejects because of its size: its source offset, its bytes, and the remote topic with the
+    config that sets the limit.
+    """
+
+    offset: int
+    size: int
+    topic: str
+    limit_key: str
+
+    @classmethod
+    def of(cls, failure: Exception, offset: int, size: int, topic: str) -> TooLargeRecord:
+        """``failure`` is the target's: the record exceeds the limit of batches, or the size of a log segment."""
+        is_segment = isinstance(failure, BrokerFailure) and failure.code == ErrorCode.RECORD_LIST_TOO_LARGE
+        return cls(offset, size, topic, "segment.bytes" if is_segment else "max.message.bytes")
+
+    def sentence(self, limit: int | None) -> str:
+        """What is too large, and what to do. ``limit`` is the value of the config, None if it could not be read."""
+        accepted = "" if limit is None else f", and topic {self.topic} accepts {limit:,}"
+        return (
+            f"The record at source offset {self.offset} takes {self.size:,} bytes{accepted}. "
+            f"Raise {self.limit_key} of topic {self.topic}, or set errors.tolerance=all to write it to the dead letter topic."
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +55,8 @@ class Conditions:
     write: PartitionCondition | None = None
     note: str = ""
     content_error: CorruptBatch | None = None  # of the batch that the target rejects
-    too_large_record: str = ""  # a sentence about the record whose size the target rejects
+    too_large: TooLargeRecord | None = None  # the record whose size the target rejects
+    size_limit: int | None = None  # of the remote topic when it last rejected a record, in bytes; None: not known
     _wait: PartitionCondition | None = None
     _blocked_since_s: float = 0.0
     _throttled_until_s: float = 0.0
@@ -41,8 +69,8 @@ class Conditions:
     def set_write(self, failure: Exception, partition: TopicPartition, offset: int) -> None:
         """The target rejects the partition, perhaps because of `content_error`, or of the size of a record."""
         state, reason = state_of(failure), str(failure)
-        if state is PartitionState.TOO_LARGE and self.too_large_record:
-            reason = f"{reason.rstrip('.')}. {self.too_large_record}"
+        if state is PartitionState.TOO_LARGE and self.too_large is not None:
+            reason = f"{reason.rstrip('.')}. {self.too_large.sentence(self.size_limit)}"
         error = self.content_error
         if isinstance(error, BatchOverLimit):
             if state is PartitionState.TOO_LARGE:  # it is not split without being decompressed

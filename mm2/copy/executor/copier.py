@@ -36,6 +36,7 @@ from mm2.copy.executor.positions import SEEN_AFTER_S, PendingRecords, Positions
 from mm2.copy.executor.reports import Reports, progress_of
 from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.sink import Sink
+from mm2.copy.executor.size_limits import SizeLimits
 from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.session import Lease, Start
@@ -182,7 +183,7 @@ class Copier:
         if spec.dead_letter_topic is not None:
             letters = DeadLetters(sink, spec.dead_letter_topic, spec.flow)
             self._quarantine = Quarantine(letters, source, sink, commits.then)
-        self._events.attach(new_sessions, search, losses, commits, self._quarantine)
+        self._events.attach(new_sessions, search, losses, commits, self._quarantine, SizeLimits(tasks, endpoints))
 
     async def _learn_expiration(self) -> None:
         """Find out how long the target's brokers remember producers."""

@@ -17,7 +17,7 @@ import structlog
 
 from mm2.copy.executor import history
 from mm2.copy.executor.changes import Changer, TimeSlice
-from mm2.copy.executor.conditions import Conditions, now_ms
+from mm2.copy.executor.conditions import Conditions, TooLargeRecord, now_ms
 from mm2.copy.executor.fetched_batches import COMPACTED, QUARANTINED, FetchedBatches
 from mm2.copy.executor.gap_queue import GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
@@ -98,6 +98,9 @@ class Owner(Protocol):
         """The target never accepts this record; True when it is being written to the dead letter topic, see
         `Cursor.quarantine`.
         """
+
+    def find_size_limit(self, cursor: Cursor) -> None:
+        """Set `Conditions.size_limit` for its record that is too large."""
 
     def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
         """The target rejects a batch because of its content; True when it is being written to the dead letter topic,
@@ -416,7 +419,7 @@ class Cursor:
     def refused(self, failure: Exception | None) -> None:
         """The target rejects this partition's first batch (or accepts it again: None)."""
         conditions = self.conditions
-        conditions.content_error, conditions.too_large_record = None, ""
+        conditions.content_error, conditions.too_large = None, None
         if failure is None:
             conditions.write = None
             return
@@ -433,10 +436,8 @@ class Cursor:
                 if is_malformed and error is not None and self.owner.malformed(self, entry, outgoing, error):
                     return
         if state is PartitionState.TOO_LARGE and outgoing is not None and outgoing.count == 1 and entry is not None:
-            conditions.too_large_record = (
-                f"The record at source offset {entry.first} takes {len(outgoing.data):,} bytes. Raise max.message.bytes of topic "
-                f"{self.spec.remote_topic}, or set errors.tolerance=all to write it to the dead letter topic."
-            )
+            conditions.too_large = TooLargeRecord.of(failure, entry.first, len(outgoing.data), self.spec.remote_topic)
+            self.owner.find_size_limit(self)
         conditions.set_write(failure, self.partition, self.window.position)
 
     def corrupt(self, view: BatchView, error: CorruptBatch) -> bool:

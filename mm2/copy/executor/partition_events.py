@@ -15,6 +15,7 @@ from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.sink import Sink
+from mm2.copy.executor.size_limits import SizeLimits
 from mm2.copy.executor.source import Source
 from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.executor.window import SourceRange
@@ -46,6 +47,7 @@ class PartitionEvents:
         losses: Losses,
         commits: Commits,
         quarantine: Quarantine | None,
+        size_limits: SizeLimits,
     ) -> None:
         """``quarantine`` None: there is no dead letter topic."""
         self._new_sessions = new_sessions
@@ -53,6 +55,7 @@ class PartitionEvents:
         self._losses = losses
         self._commits = commits
         self._quarantine = quarantine
+        self._size_limits = size_limits
 
     def own(self, cursor: Cursor) -> None:
         """Receive the events of this cursor's outbox."""
@@ -182,6 +185,10 @@ class PartitionEvents:
     def too_large(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
         """Write a record that the target never accepts to the dead letter topic."""
         return self._quarantine is not None and self._quarantine.too_large(cursor, entry, outgoing)
+
+    def find_size_limit(self, cursor: Cursor) -> None:
+        """Read the limit that the remote topic has for the size of records."""
+        self._size_limits.find(cursor)
 
     def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
         """Write a batch that the target rejects because of its content to the dead letter topic."""

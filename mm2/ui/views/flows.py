@@ -10,11 +10,13 @@ from nicegui import ui
 
 from mm2.copy.states import PartitionState
 from mm2.observer.history import QUANTILES, History, latency_name
+from mm2.observer.long_term import Curves
 from mm2.observer.traces import reason_of
 from mm2.observer.views import FlowState, FlowView, Snapshot
 from mm2.ui.charts import Curve, TimeChart, TimeRange
 from mm2.ui.heartbeats import BEAT_STEP_MS, Beat, FlowHeartbeats, Heartbeats, heartbeat_of
 from mm2.ui.parts import TONES, Element, rank_of, within
+from mm2.ui.source import PageData
 from mm2.ui.wording import UNKNOWN, clock, count, plural, rate, seconds, size
 
 _CURVES: Final = (Curve("50 %", 1, "solid", 2.4), Curve("95 %", 2, "dashed", 1.8), Curve("99 %", 3, "dotted", 1.8))
@@ -30,8 +32,8 @@ class FlowsView:
     If there are several, their sentences are listed above, worst first.
     """
 
-    def __init__(self, history: History, heartbeats: Heartbeats, wanted: Mapping[str, str]) -> None:
-        self._history = history
+    def __init__(self, data: PageData, heartbeats: Heartbeats, wanted: Mapping[str, str]) -> None:
+        self._history, self._curves = data.history, data.curves
         self._heartbeats = heartbeats
         self._snapshot: Snapshot | None = None
         self._blocks: dict[str, _FlowBlock] = {}
@@ -40,7 +42,7 @@ class FlowsView:
         self._index = within("ul", "index hidden", aria_label="All flows, the worst first")
         self._lines: list[_Line] = []
         with within("div", "tools"):
-            self._range = TimeRange(wanted, self._show_again)
+            self._range = TimeRange(wanted, self._show_again, is_long=self._curves.is_long)
         self._container = within("div")
 
     def show(self, snapshot: Snapshot) -> None:
@@ -54,9 +56,16 @@ class FlowsView:
                     self._blocks[flow.name] = _FlowBlock(flow)
             block = self._blocks[flow.name]
             block.show(snapshot.at_ms, flow, self._heartbeats.flow(flow.name))
-            block.show_curves(snapshot.at_ms, self._history, self._range.length_ms)
+            self._show_curves(snapshot.at_ms, flow.name, block)
         self._show_index(worst_first(snapshot.flows) if len(snapshot.flows) > 1 else ())
         self._nothing.set_visibility(not snapshot.flows)
+
+    def _show_curves(self, at_ms: int, flow: str, block: _FlowBlock) -> None:
+        length_ms = self._range.length_ms
+        curves = self._curves.of(flow, "", ("records_per_s", "lag_records", *_LATENCIES), length_ms, at_ms)
+        self._range.explain(curves.note)
+        block.show_latency(self._history)
+        block.show_curves(curves, length_ms)
 
     def _show_again(self) -> None:
         if self._snapshot is not None:
@@ -137,7 +146,7 @@ class _FlowBlock:
                 self._beats_text = Element("span", "", "muted")
                 self._strip = ui.html("", sanitize=False, tag="div").classes("strip").props("aria-hidden=true")
         self._marks: tuple[bool | None, ...] = ()
-        self._drawn: tuple[int, int] | None = None
+        self._drawn: object = None
 
     def show(self, at_ms: int, flow: FlowView, heartbeats: FlowHeartbeats) -> None:
         tone = TONES[flow.state]
@@ -158,18 +167,19 @@ class _FlowBlock:
         self._lost.show_classes("state bad" if flow.lost_ranges else "")
         self._show_beats(at_ms, flow, heartbeats)
 
-    def show_curves(self, at_ms: int, history: History, length_ms: int) -> None:
-        """Draw the curves; they change every few seconds."""
+    def show_latency(self, history: History) -> None:
+        """The newest latency."""
         low, _, high = (history.last(self._name, "", name) for name in _LATENCIES)
         self._latency.show(UNKNOWN if low is None else f"{seconds(low)} · {seconds(high)}")
-        if self._drawn != (history.at_ms, length_ms):
-            self._drawn = (history.at_ms, length_ms)
-            rates, lags, *latencies = (
-                history.points(self._name, "", name, at_ms - length_ms)
-                for name in ("records_per_s", "lag_records", *_LATENCIES)
-            )
-            self._rates.show([rates], length_ms)
-            self._lags.show([lags], length_ms)
+
+    def show_curves(self, curves: Curves, length_ms: int) -> None:
+        """Draw the curves; they change every few seconds."""
+        if self._drawn != curves.version:
+            self._drawn = curves.version
+            points = curves.points
+            self._rates.show([points["records_per_s"]], length_ms)
+            self._lags.show([points["lag_records"]], length_ms)
+            latencies = [points[name] for name in _LATENCIES]
             self._no_latency.set_visibility(not self._latencies.show(latencies, length_ms))
 
     def _show_errors(self, flow: FlowView) -> None:

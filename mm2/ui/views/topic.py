@@ -57,11 +57,11 @@ class TopicPage:
     ) -> None:
         self._actions, self._access = actions, access
         self._flow, self._topic = wanted.get("flow", ""), wanted.get("topic", "")
-        self._data = data
+        self._data, self._curves = data, data.curves
         self._snapshot = snapshot
         self._remote = ""
         self._marks: Sequence[tuple[int, str, int]] = ()
-        self._drawn: tuple[int, int] | None = None
+        self._drawn: object = None
         self._make_head()
         with within("div") as self._content:
             self._make_figures()
@@ -168,7 +168,7 @@ class TopicPage:
 
     def _make_curves(self, wanted: Mapping[str, str]) -> None:
         with within("div", "tools"):
-            self._range = TimeRange(wanted, self._show_curves)
+            self._range = TimeRange(wanted, self._show_curves, is_long=self._curves.is_long)
         with within("div", "curves"):
             with within("figure"):
                 Element("figcaption", "Records per second")
@@ -285,17 +285,15 @@ class TopicPage:
         self._unmapped.show_classes("muted" if rest else "hidden")
 
     def _show_curves(self) -> None:
-        history, length_ms = self._data.history, self._range.length_ms
-        if self._drawn == (history.at_ms, length_ms):
+        length_ms = self._range.length_ms
+        charts = {"records_per_s": self._rates, "lag_records": self._lags, "unhealthy": self._unhealthy}
+        found = self._curves.of(self._flow, self._topic, tuple(charts), length_ms, self._snapshot.at_ms)
+        self._range.explain(found.note)
+        if self._drawn == found.version:
             return
-        self._drawn = (history.at_ms, length_ms)
-        since_ms = self._snapshot.at_ms - length_ms
-        for chart, name in (
-            (self._rates, "records_per_s"),
-            (self._lags, "lag_records"),
-            (self._unhealthy, "unhealthy"),
-        ):
-            chart.show([history.points(self._flow, self._topic, name, since_ms)], length_ms)
+        self._drawn = found.version
+        for name, chart in charts.items():
+            chart.show([found.points[name]], length_ms)
 
     def _show_groups(self, found: Sequence[GroupView]) -> None:
         page = page_of(groups.worst_first([(self._flow, one) for one in found]), 0, PAGE_ROWS)

@@ -138,6 +138,17 @@ def test_json_has_every_field_of_the_snapshot() -> None:
     assert one["partitions"][0]["verified_offset"] == 1100
 
 
+def test_what_only_a_process_knows_is_null_in_json() -> None:
+    """0 records would contradict `/overview` of the process, and the figure of the demo."""
+    shown = document(snapshot(flow()))
+    (one,) = shown["flows"]
+    names = ["records", "bytes", "batches", "latency", "micro_batches", "lost_micro_batches", "failing_lanes", "filled"]
+    assert {name: one[name] for name in names} == dict.fromkeys(names)
+    assert (one["partitions"][0]["records"], one["partitions"][0]["bytes"]) == (None, None)
+    assert (shown["spark"], shown["reloads"], shown["certificates"]) == (None, None, None)
+    assert one["gaps"] == {}, "read from the ledger"
+
+
 def many(count: int) -> tuple[PartitionView, ...]:
     """Partitions of two topics; the last one of `payments` is blocked, of unknown lag."""
     half = count // 2

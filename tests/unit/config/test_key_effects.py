@@ -55,6 +55,7 @@ def test_each_key_has_one_row_for_each_place_and_a_reason_unless_it_is_honoured(
         ("ssl.provider", "Other"),
         ("B.ssl.provider", "Other"),
         ("listeners.https.ssl.provider", "Other"),
+        ("listeners.https.ssl.principal.mapping.rules", "RULE:^CN=([^,]+).*$/$1/L"),
         ("metric.reporters", "com.example.Reporter"),
         ("A->B.topic.creation.default.partitions", "9"),
         ("A->B.value.converter.converter.type", "key"),

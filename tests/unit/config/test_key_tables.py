@@ -31,7 +31,7 @@ from mm2.config.mirror_keys import (
     topic_throttles,
 )
 from mm2.config.mirrormaker import TOP_CONFIG
-from mm2.config.rest_keys import CARDINALITY_KEY, OIDC_CONFIG, REST_LIMITS_CONFIG, STRANGERS_KEY
+from mm2.config.rest_keys import CARDINALITY_KEY, OIDC_CONFIG, PROMETHEUS_CONFIG, REST_LIMITS_CONFIG, STRANGERS_KEY
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG, WorkerConfig, parse_response_headers
 
 DEFINITIONS = {
@@ -59,7 +59,13 @@ OURS = {
     *OIDC_CONFIG.names,
 }
 # Java's own MirrorMaker has these in workers' files only; its whole REST interface is ours.
-OF_WORKERS = {"admin.listeners", "rest.extension.classes", CARDINALITY_KEY, STRANGERS_KEY}
+OF_WORKERS = {
+    "admin.listeners",
+    "rest.extension.classes",
+    CARDINALITY_KEY,
+    STRANGERS_KEY,
+    *PROMETHEUS_CONFIG.names,
+}
 
 
 def kafka_rows() -> dict[str, dict[str, tuple[str, str, str]]]:

@@ -57,6 +57,8 @@ def unread(*keys: str, **props: str) -> list[tuple[str, str | None]]:
         ("B.offset.storage.replicationfactor", "B.offset.storage.replication.factor"),
         ("listeners.https.ssl.keystore.lokation", "listeners.https.ssl.keystore.location"),
         ("rest.oauthbearer.ssl.truststore.lokation", "rest.oauthbearer.ssl.truststore.location"),
+        ("dashboard.prometheus.ssl.truststore.lokation", "dashboard.prometheus.ssl.truststore.location"),
+        ("dashboard.prometheus.uri", "dashboard.prometheus.url"),
         ("rest.oauthbearer.exspected.issuer", "rest.oauthbearer.expected.issuer"),
         ("cluster", "clusters"),
         # Of older releases.
@@ -90,6 +92,7 @@ def test_unread_keys_come_with_the_nearest_known_key(key: str, nearest: str | No
         "listeners.https.ssl.client.auth",
         "rest.oauthbearer.expected.issuer",
         "rest.oauthbearer.ssl.truststore.location",
+        "dashboard.prometheus.ssl.truststore.location",
         "offset.storage.replication.factor",
         "offset.storage.segment.bytes",
         "status.storage.some.future.topic.setting",

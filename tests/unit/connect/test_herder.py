@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -12,20 +13,23 @@ import structlog
 
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError
-from mm2.connect.errors import BadRequest, NotFound, NotLeader
+from mm2.connect.errors import BadRequest, Busy, NotFound, NotLeader
 from mm2.connect.group.protocol import NO_ERROR, URL_NOT_USED, WorkerAssignment
 from mm2.connect.herder import base as base_module
 from mm2.connect.herder import config_view as view_module
 from mm2.connect.herder import fencing as fencing_module
 from mm2.connect.herder import requests as requests_module
+from mm2.connect.herder.answers import ConnectorInfo, ConnectorOffsets, ConnectorType
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.herder.interface import timed_out
 from mm2.connect.herder.internal_requests import RequestRefused
+from mm2.connect.herder.requests import StagedFuture
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, RestartRequest
 from mm2.connect.stores.config_store import PrivilegedWriteError
+from tests.support.waiting import wait_until
 
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 TASK = ConnectorTaskId("c", 0)
@@ -119,6 +123,30 @@ def test_slow_requests_do_not_block_the_herder_s_group_membership(monkeypatch: p
     assert [future.done() for future in done] == [True, False]
     assert run_requests(instance) == float("inf")
     assert all(future.done() for future in done)
+
+
+def test_reads_of_offsets_that_hang_do_not_use_up_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A viewer may read offsets, and each read has a thread of its own, also after its client has closed the connection."""
+    instance, reading = herder(), threading.Event()
+    info: StagedFuture[ConnectorInfo] = StagedFuture(lambda: instance._stages.current)
+    info.set_result(ConnectorInfo("c", {}, (), ConnectorType.SOURCE))
+
+    def hang(*_: object) -> ConnectorOffsets:
+        reading.wait(60)
+        return ConnectorOffsets(())
+
+    monkeypatch.setattr(instance, "connector_info", lambda _name: info)
+    monkeypatch.setattr(instance._offsets, "read", hang)
+    before = threading.active_count()
+    reads = [instance.connector_offsets("c") for _ in range(200)]
+    try:
+        assert threading.active_count() - before <= 32
+        with pytest.raises(Busy, match="32 reads of offsets are in progress"):
+            reads[-1].result(0)
+    finally:
+        reading.set()
+    assert reads[0].result(20) == ConnectorOffsets(())
+    wait_until(lambda: instance.connector_offsets("c").exception(20) is None)
 
 
 def test_after_a_fenced_write_the_config_topic_is_claimed_before_the_next_request() -> None:

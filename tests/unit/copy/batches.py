@@ -40,6 +40,7 @@ class Owner:
         self.searches = False  # whether gaps are searched
         self.takes_corrupt = False
         self.takes_large = False
+        self.size_limit: int | None = None
         self.stops = False
         self.tally = Tally()
 
@@ -88,6 +89,9 @@ class Owner:
     def too_large(self, _cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
         self.calls.append(("too large", entry.first, outgoing.count))
         return self.takes_large
+
+    def find_size_limit(self, cursor: Cursor) -> None:
+        cursor.conditions.size_limit = self.size_limit
 
     def malformed(self, _cursor: Cursor, entry: SourceRange, _outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
         self.calls.append(("malformed", entry.first, str(error)))

@@ -313,6 +313,7 @@ def test_a_disconnected_broker_is_unreachable() -> None:
 
 def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
     bench = Bench()
+    bench.owner.size_limit = 50
     bench.fetch(batch(0, 1))
     bench.outbox.state = OutboxState.REFUSED
     bench.cursor.refused(BrokerFailure.of(10, subject="writing to A.t-0"))
@@ -321,8 +322,8 @@ def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
     reason = progress_of(bench.cursor).reason
     assert reason.startswith("writing to A.t-0: MESSAGE_TOO_LARGE")
     assert (
-        f"The record at source offset 0 takes {len(batch(0, 1)):,} bytes. Raise max.message.bytes of topic A.t"
-        in reason
+        f"The record at source offset 0 takes {len(batch(0, 1)):,} bytes, and topic A.t accepts 50. "
+        "Raise max.message.bytes of topic A.t, or set errors.tolerance=all" in reason
     )
     assert bench.owner.calls == [("too large", 0, 1)]
     bench.fetch()
@@ -330,6 +331,23 @@ def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
     bench.outbox.state = OutboxState.OPEN
     bench.cursor.refused(None)
     assert (bench.state, bench.cursor.stuck) == (PartitionState.RUNNING, False)
+
+
+def test_an_unknown_limit_is_not_part_of_the_reason() -> None:
+    bench = Bench()
+    bench.fetch(batch(0, 1))
+    bench.outbox.state = OutboxState.REFUSED
+    bench.cursor.refused(BrokerFailure.of(10))
+    assert "bytes. Raise max.message.bytes of topic A.t" in progress_of(bench.cursor).reason
+
+
+def test_a_record_larger_than_a_segment_names_the_segments_limit() -> None:
+    bench = Bench()
+    bench.owner.size_limit = 60
+    bench.fetch(batch(0, 1))
+    bench.outbox.state = OutboxState.REFUSED
+    bench.cursor.refused(BrokerFailure.of(18))
+    assert "accepts 60. Raise segment.bytes of topic A.t" in progress_of(bench.cursor).reason
 
 
 def test_a_quarantined_record_is_not_an_error() -> None:

@@ -150,6 +150,28 @@ def _with_passwords(folder: Path) -> BasicAuthSecurityRestExtension:
     return extension
 
 
+def test_responses_that_their_clients_do_not_read_have_a_budget(start: Start) -> None:
+    rest = start({"rest.bodies.max.bytes": "24000000"})  # one address gets 18,000,000
+    rest.herder.configs["c"] = {"k": "x" * 15_000_000}  # more than the sockets can hold
+    request = b"GET /connectors/c/config HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    responses = rest.server.budgets.responses
+    with connected(rest.port, 2) as (one, two), connected(rest.port, 1, "127.0.0.3") as (three,):
+        one.sendall(request)
+        wait_until(lambda: responses.used_bytes > 15_000_000, 20)
+        two.sendall(request)
+        answer = everything(two)
+        assert answer.startswith(b"HTTP/1.1 503"), answer[:500]
+        assert b"retry-after: 1\r\n" in answer
+        assert b"rest.bodies.max.bytes" in answer
+        three.sendall(request)
+        answer = everything(three)
+        assert answer.startswith(b"HTTP/1.1 200"), "another client is served"
+        assert len(answer) > 15_000_000
+        assert len(everything(one)) > 15_000_000
+    wait_until(lambda: responses.used_bytes == 0, 20)
+    assert rest.ask("GET", "/connectors/c/config").status == 200
+
+
 def test_guesses_do_not_exclude_the_user_at_another_address(start: Start, tmp_path: Path) -> None:
     rest = start({}, _with_passwords(tmp_path))
     statuses = []

@@ -1,0 +1,41 @@
+"""Colours of states in the text that verbs print on a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Final, TextIO
+
+from mm2.cli.terminal import TerminalStream
+
+_STATES: Final = {
+    "32": ("RUNNING",),
+    "33": ("CATCHING_UP", "PREPARING", "PAUSED", "THROTTLED", "UNKNOWN", "BLOCKED_BY_OPEN_TXN"),
+    "1;31": (
+        "DEGRADED", "STOPPED", "UNREACHABLE", "UNAUTHORIZED", "CORRUPT", "TOO_LARGE", "OVER_LIMIT", "LOST_RANGE",
+        "DELETED", "RECREATED", "INCONSISTENT", "DIVERGED", "TARGET_FULL", "REFUSED", "FAILED",
+    ),
+}  # fmt: skip
+"""States by the parameters of ANSI's SGR sequence: green, yellow, bold red."""
+
+_CODES: Final = {word: code for code, words in _STATES.items() for word in words}
+_WORDS: Final = re.compile(rf"\b(?:{'|'.join(_CODES)})\b")
+
+
+def coloured(text: str) -> str:
+    """The text with its states in colour."""
+    return _WORDS.sub(lambda found: f"\x1b[{_CODES[found[0]]}m{found[0]}\x1b[0m", text)
+
+
+def colour_states(stream: TextIO, options: Any) -> None:
+    """Colour the states that a verb with these options prints, if the stream is a terminal that wants colours.
+
+    As usual, NO_COLOR (https://no-color.org) and TERM=dumb turn them off.
+    """
+    is_document = getattr(options, "json", False)
+    if isinstance(stream, TerminalStream) and not is_document and _has_colours(stream):
+        stream.paint = coloured
+
+
+def _has_colours(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

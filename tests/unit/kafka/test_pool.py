@@ -1,0 +1,47 @@
+"""The connections of a cluster whose brokers list ever new addresses."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+
+from mm2.kafka import pool as pool_module
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.pool import Pool
+from mm2.kafka.settings import ClientSettings
+from mm2.sandbox.ports import free_ports
+from tests.fuzz.hostile_broker import HostileBroker
+
+
+def new_pool() -> Pool:
+    props = {"bootstrap.servers": "127.0.0.1:1", "reconnect.backoff.ms": "0", "reconnect.backoff.max.ms": "0"}
+    return Pool(ClientSettings.from_props(props, client_id="c"), "A")
+
+
+def test_idle_connections_to_ever_new_addresses_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a file descriptor of the process, which the other clusters need, too."""
+    monkeypatch.setattr(pool_module, "MOST_IDLE", 3)
+    pool = new_pool()
+    with contextlib.ExitStack() as stack:
+        stack.callback(pool.close)
+        brokers = [stack.enter_context(contextlib.closing(HostileBroker(seed, honesty=1.0))) for seed in range(6)]
+        addresses = [("127.0.0.1", broker.port) for broker in brokers]
+        connections = []
+        for address in addresses:
+            with pool.lease(address, time.monotonic() + 60) as connection:
+                connections.append(connection)
+        assert [connection.closed for connection in connections] == [True] * 3 + [False] * 3
+        assert [pool.preference(address) for address in addresses] == [1, 1, 1, 0, 0, 0]
+
+
+def test_failures_of_ever_new_addresses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "MOST_FAILING", 3)
+    pool = new_pool()
+    addresses = [("127.0.0.1", port) for port in free_ports(6)]
+    for address in addresses:
+        with pytest.raises(KafkaFailure):
+            pool.open(address, time.monotonic() + 60)
+    assert [pool.preference(address) for address in addresses] == [1, 1, 1, 2, 2, 2]
+    pool.close()
