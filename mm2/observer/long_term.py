@@ -58,7 +58,7 @@ class _Wanted(NamedTuple):
 
 
 @dataclass
-class _Result:
+class _StoredCurves:
     """The newest points, None before the first answer, and why there are no newer ones."""
 
     points: Mapping[str, Points] | None = None
@@ -75,7 +75,7 @@ class LongTermHistory:
         self._matchers = matchers
         self._clock = clock
         self._lock = threading.Lock()
-        self._results: OrderedDict[_Wanted, _Result] = OrderedDict()
+        self._results: OrderedDict[_Wanted, _StoredCurves] = OrderedDict()
         self._reading: set[_Wanted] = set()
         self._failed = False
 
@@ -86,7 +86,7 @@ class LongTermHistory:
         """
         wanted = _Wanted(flow, topic, length_ms)
         with self._lock:
-            found = self._results.setdefault(wanted, _Result())
+            found = self._results.setdefault(wanted, _StoredCurves())
             self._results.move_to_end(wanted)
             while len(self._results) > _KEPT:
                 self._results.popitem(last=False)
@@ -111,7 +111,7 @@ class LongTermHistory:
             failure = type(error).__name__
         with self._lock:
             self._reading.discard(wanted)
-            found = self._results.setdefault(wanted, _Result())
+            found = self._results.setdefault(wanted, _StoredCurves())
             found.failure = failure
             found.version += 1
             if points is not None:

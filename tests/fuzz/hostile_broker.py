@@ -116,6 +116,12 @@ def fetch_offset(frame: bytes) -> int:
     return max(0, offsets[0]) if offsets else 0
 
 
+class _Fetching(threading.local):
+    """The Fetch request that a thread answers."""
+
+    offset = 0
+
+
 class HostileBroker:
     """Listens at ``port`` from construction to `close`. ``answers`` counts what was sent, by kind.
 
@@ -132,7 +138,7 @@ class HostileBroker:
         self.answers: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._fetching = threading.local()
+        self._fetching = _Fetching()
         self._kinds = (
             (self._valid, 24),
             (self._damaged, 60),
