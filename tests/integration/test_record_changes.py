@@ -14,13 +14,15 @@ from confluent_kafka import KafkaException
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from mm2.cli.mm2 import main
+from mm2.kafka.records.record import Record
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from tests.integration.copy_flow import Read, Traffic, batches, create, producer_of
+from tests.integration.copy_flow import Read, Traffic, batches, create
 from tests.integration.java_mirror import JavaMirrorProcess
 from tests.integration.mirror_flow import commit, committed
 from tests.integration.mirror_process import MirrorProcess, contents, ends, partitions_of, records, write_config
 from tests.integration.record_chains import CHAINS, write_random
+from tests.integration.test_copy_engine import write
 from tests.support.waiting import PATIENCE, wait_until
 
 PARTITIONS = 2
@@ -218,11 +220,8 @@ def test_batches_that_a_chain_leaves_as_they_are_count_as_passthrough(
     file = file_of(tmp_path / "flow", kafka_a, kafka_b, unique, {alias: chain})
     with file.open("a") as more:
         more.write(f"listeners = http://127.0.0.1:{port}\n")
-    for values in ([b"1", b"2", b"3"], [b"4", None, b"6"], [None, None, None]):
-        producer = producer_of(kafka_a, linger__ms="60000")  # one batch for each flush
-        for value in values:
-            producer.produce(unique, value)
-        assert producer.flush(30) == 0
+    groups = ([b"1", b"2", b"3"], [b"4", None, b"6"], [None, None, None])
+    write(kafka_a, unique, *([Record(value=value) for value in values] for values in groups))  # a batch each
     assert [header.records_count for header, _ in batches(kafka_a, unique)] == [3, 3, 3]
     process = MirrorProcess(file, tmp_path / "process.log", "T")
     try:
