@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from fastapi import FastAPI, Request, Response
-from nicegui import Client, ui
+from nicegui import Client, core, ui
 from nicegui import app as nicegui_app
 from starlette.types import ASGIApp
 
@@ -30,6 +30,7 @@ from mm2.ui.views.states import StatesView
 from mm2.ui.views.topic import TopicPage
 from mm2.ui.views.topics import TopicsView
 from mm2.ui.views.workers import WorkersView
+from mm2.ui.waiting_pages import WaitingPages
 from mm2.ui.wording import clock
 
 V = TypeVar("V")
@@ -71,9 +72,13 @@ async def open_site(source: PageData, rest: ASGIApp) -> ASGIApp:
         f"<style>{style.read_text('utf-8')}</style><script>{script.read_text('utf-8')}</script>", shared=True
     )
     titles = {name: label for name, (label, _) in views.items() if name not in _PARENTS}
+    waiting = WaitingPages()
     for path, (title, make) in views.items():
-        _page(path, title, make, feed, titles)
-    _missing_page(titles)
+        _page(path, title, make, feed, titles, waiting)
+    _missing_page(titles, waiting)
+    # The limits of WebSockets do not hold for the connections that socket.io emulates by requests ("polling").
+    nicegui_app.config.socket_io_js_transports = ["websocket"]
+    core.sio.eio.transports = ["websocket"]
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     ui.run_with(
         app,
@@ -92,11 +97,19 @@ async def open_site(source: PageData, rest: ASGIApp) -> ASGIApp:
     return app
 
 
-def _page(path: str, title: str, make: Callable[[Request], View], feed: UpdateStream, titles: dict[str, str]) -> None:
+def _page(
+    path: str,
+    title: str,
+    make: Callable[[Request], View],
+    feed: UpdateStream,
+    titles: dict[str, str],
+    waiting: WaitingPages,
+) -> None:
     current = _PARENTS.get(path, path)
 
     @ui.page(f"/{path}", title=f"{title} · {_NAME}")
     async def page(request: Request, client: Client) -> None:
+        waiting.add(client, Access.of(request.scope).principal)
         await feed.ensure_running()
         as_of, view = _frame(current, titles, lambda: make(request))
 
@@ -128,7 +141,7 @@ def _frame(current: str | None, titles: dict[str, str], content: Callable[[], V]
             return as_of, content()
 
 
-def _missing_page(titles: dict[str, str]) -> None:
+def _missing_page(titles: dict[str, str], waiting: WaitingPages) -> None:
     """Answer requests for unknown pages with one that has the links to all others."""
     default = nicegui_app.exception_handlers[404]
 
@@ -144,6 +157,7 @@ def _missing_page(titles: dict[str, str]) -> None:
             )
 
         with Client(ui.page(""), request=request) as client:
+            waiting.add(client, Access.of(request.scope).principal)
             client.title = f"Not found · {_NAME}"
             _frame(None, titles, content, "../" * path.partition(f"{PATH}/")[2].count("/"))
         return client.build_response(request, 404)

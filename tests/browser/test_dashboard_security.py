@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from nicegui import Client
 from playwright.sync_api import expect
 
 from mm2.connect.rest.binding import Binding
@@ -32,6 +33,7 @@ from mm2.observer.views import (
 )
 from mm2.ui.dashboard import Dashboard
 from mm2.ui.source import PageData, Settings
+from mm2.ui.waiting_pages import MOST_WAITING
 from tests.browser.chromium import chromium
 from tests.support.certificates import PASSWORD, issue
 from tests.support.passwords import password_settings
@@ -146,6 +148,17 @@ def test_password_and_tls_apply_to_pages_and_websockets_and_html_is_escaped(door
             ).to_be_visible()  # the text is shown unchanged, without interpretation as HTML
             assert page.evaluate("() => window.hurt") is None, view
             assert page.locator("main img, main script").count() == 0, view
+
+
+def test_pages_without_a_websocket_are_limited(door: str) -> None:
+    """A client that requests pages, or connections by polling, and never opens a WebSocket must not use up the memory."""
+    with httpx.Client(trust_env=False, verify=False, timeout=60, auth=(GUEST, WORD)) as client:  # noqa: S501 - see above
+        for number in range(2 * MOST_WAITING):
+            assert client.get(f"{door}partitions" if number % 2 else f"{door}no-such-page").status_code in {200, 404}
+        # Pages of other tests may still wait for their browsers to return.
+        assert len([one for one in Client.instances.values() if one.tab_id is None]) <= MOST_WAITING + 5
+        polling = client.get(f"{door}_nicegui_ws/socket.io/?EIO=4&transport=polling")
+        assert polling.status_code == 400, polling.text
 
 
 @pytest.mark.parametrize(("user", "may_act"), [(GUEST, False), pytest.param(USER, True, marks=pytest.mark.slow)])

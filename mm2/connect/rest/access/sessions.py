@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import secrets
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,6 +20,7 @@ from typing import Final
 from starlette.datastructures import Headers
 
 from mm2.connect.rest.access.principal import Principal, RequestPeer
+from mm2.connect.rest.access.websockets import oldest_of_greediest
 
 CODE_LIFE_S: Final = 60
 SESSION_LIFE_S: Final = 12 * 3600
@@ -112,9 +113,7 @@ class Sessions:
             life_s = min(life_s, principal.until_s - self._epoch_s())
         entries[_hash(secret)] = _Entry(principal, self._now_s() + life_s)
         while len(entries) > _MOST:
-            counts = Counter(entry.principal for entry in entries.values())
-            (greedy, _), *_ = counts.most_common(1)
-            oldest = next(key for key, entry in entries.items() if entry.principal == greedy)
+            oldest = oldest_of_greediest({key: entry.principal for key, entry in entries.items()})
             _close_connections(entries.pop(oldest))
         return secret
 

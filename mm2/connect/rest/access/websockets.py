@@ -9,12 +9,21 @@ import asyncio
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 from mm2.connect.rest.access.principal import Principal
 
 #: A quarter of the connections.
 SHARE = 4
+
+T = TypeVar("T")
+
+
+def oldest_of_greediest(held: Mapping[T, Principal]) -> T:
+    """The first of those that the client with the most of them holds; ``held`` has the oldest first."""
+    ((greedy, _),) = Counter(held.values()).most_common(1)
+    return next(one for one, principal in held.items() if principal == greedy)
 
 
 class WebSockets:
@@ -38,7 +47,6 @@ class WebSockets:
                     self._open.pop(own, None)
 
     def _close_one(self) -> None:
-        ((greedy, _),) = Counter(self._open.values()).most_common(1)
-        oldest = next(one for one, principal in self._open.items() if principal == greedy)
+        oldest = oldest_of_greediest(self._open)
         del self._open[oldest]
         oldest.reschedule(asyncio.get_running_loop().time())
