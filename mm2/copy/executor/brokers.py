@@ -74,7 +74,7 @@ class Brokers(ABC, Generic[L]):
 
     ``connections`` per broker: a broker's socket buffer limits a connection to about 200 KB in flight, so over a link
     with high latency one connection is not enough. ``failure`` is the last error of the cluster as a whole, None once
-    it responds again.
+    it responds again. Nothing is written to a connection while ``may_send`` is false.
     """
 
     role: ClassVar[str]
@@ -88,6 +88,7 @@ class Brokers(ABC, Generic[L]):
         pool: BufferPool,
         *,
         connections: int = 1,
+        may_send: Callable[[], bool] = lambda: True,
     ) -> None:
         settings = cluster.settings
         self.failure: KafkaFailure | None = None
@@ -96,6 +97,7 @@ class Brokers(ABC, Generic[L]):
         self._background = background
         self._pool = pool
         self._connections = connections
+        self._may_send = may_send
         self._brokers: dict[tuple[int, int], L] = {}
         self._topics = TopicIds()
         self._refreshing = False
@@ -124,10 +126,6 @@ class Brokers(ABC, Generic[L]):
     @abstractmethod
     def _choose_version(self, connection: Connection) -> int:
         """Version of the request on a new connection. Raises KafkaFailure when no version is supported."""
-
-    def _may_write(self) -> bool:
-        """Whether requests may be sent now."""
-        return True
 
     @abstractmethod
     def _opened(self, broker: L) -> None:
@@ -182,7 +180,7 @@ class Brokers(ABC, Generic[L]):
             on_frame=lambda frame: self._answered(broker, frame),
             on_lost=lambda error: self._lost(broker, error),
             max_frame_bytes=self.largest_answer_bytes,
-            may_write=self._may_write,
+            may_write=self._may_send,
         )
         self._opened(broker)
 
@@ -308,29 +306,13 @@ class Brokers(ABC, Generic[L]):
 
 
 class WritingBrokers(Brokers[W]):
-    """The brokers of a cluster to which `Sink` and `MarkerSender` write. Nothing is sent while ``may_send`` is false."""
+    """The brokers of a cluster to which `Sink` and `MarkerSender` write."""
 
     role = "target"
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        loop: asyncio.AbstractEventLoop,
-        background: Executor,
-        pool: BufferPool,
-        *,
-        connections: int = 1,
-        may_send: Callable[[], bool],
-    ) -> None:
-        super().__init__(cluster, loop, background, pool, connections=connections)
-        self._may_send = may_send
 
     @abstractmethod
     def _pump(self, broker: W) -> None:
         """Send what is due, and reset ``scheduled``."""
-
-    def _may_write(self) -> bool:
-        return self._may_send()
 
     def _schedule(self, broker: W) -> None:
         # All that one response makes due goes into one request.
