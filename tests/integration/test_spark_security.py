@@ -6,6 +6,9 @@ import contextlib
 import os
 import socket
 import stat
+import struct
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,6 +122,48 @@ def test_the_gateway_to_the_jvm_rejects_clients_without_its_token(engine: CopyEn
     with contextlib.closing(socket.create_connection((parameters.address, parameters.port), 10)) as connection:
         connection.sendall(b"c\nz:java.lang.System\ngetProperty\nsuser.name\ne\n")
         assert not connection.recv(1000).startswith(b"!y"), "no result without a token"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_clients_without_a_token_cannot_exhaust_the_memory_or_end_spark(engine: CopyEngine, capfd: Any) -> None:
+    """Endless lines to the gateway, and messages of 2 GB to Spark's ports, before any authentication."""
+    context = engine.spark.context(_START_S)
+    jvm = psutil.Process(engine.spark.pid)
+    ports = {one.laddr.port for one in jvm.net_connections("inet") if one.status == psutil.CONN_LISTEN}
+    assert len(ports) == 3
+    over = threading.Event()
+    sent = dict.fromkeys(ports, 0)
+
+    def flood(port: int) -> None:
+        block = struct.pack(">Q", 2**31 - 100) + bytes(b"A" * 2**20)  # for the gateway: a line without an end
+        while not over.is_set():
+            with (
+                contextlib.suppress(OSError),
+                contextlib.closing(socket.create_connection(("127.0.0.1", port), 10)) as connection,
+            ):
+                while not over.is_set():
+                    connection.sendall(block)
+                    sent[port] += len(block)
+
+    threads = [threading.Thread(target=flood, args=(port,)) for port in ports for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    most = 0
+    try:
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            assert context.parallelize([1, 2], 1).map(str).collect() == ["1", "2"]
+            most = max(most, jvm.memory_info().rss)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert min(sent.values()) > 500 * 2**20, sent
+    assert most < 900 * 2**20
+    assert engine.spark.pid == jvm.pid, "the same JVM"
+    wait_until(lambda: context.parallelize([1], 1).map(str).collect() == ["1"], 10)
+    assert len(capfd.readouterr().err.splitlines()) < 450, "at most 200 lines a minute"
 
 
 @pytest.mark.slow

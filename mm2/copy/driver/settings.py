@@ -21,9 +21,11 @@ from mm2.copy.driver.jvm import is_local
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 # A small young generation and little free heap: garbage of each job is collected early, and memory use stays constant.
+# Buffers outside of the heap would grow to twice its size, one share each for Java's channels and for Netty: Spark
+# receives the first message of a client, of up to 2 GB, before it authenticates the client.
 _JVM_OPTIONS: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Xss512k "
-    "-Xmn24m -XX:MinHeapFreeRatio=15 -XX:MaxHeapFreeRatio=30 "
+    "-Xmn24m -XX:MaxDirectMemorySize=96m -XX:MinHeapFreeRatio=15 -XX:MaxHeapFreeRatio=30 "
     f'"-Dlog4j2.configurationFile={_LOG_SETTINGS}"'
 )
 
