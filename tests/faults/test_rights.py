@@ -181,6 +181,7 @@ def test_s1_a_topic_without_read_permission_is_reported_and_the_others_continue(
                 detail=mirror_maker.tail,
             )
             assert any(replicated.topic in line["reason"] for line in mirror_maker.lines(COPYING_BLOCKED))
+            other.await_copied()  # meanwhile, what had been fetched before arrives
             stopped = replicated.arrived()
             other.await_copied()
             assert replicated.arrived() == stopped

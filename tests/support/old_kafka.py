@@ -6,9 +6,12 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Self
 
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.jars import JarSet, fetch
 from mm2.sandbox.java import java_executable
@@ -125,6 +128,20 @@ class OldKafka(LocalKafka):
         if not self.is_running:
             self._zookeeper.start()
         super().launch()
+
+    def wait_until_ready(self, timeout_s: float = 60.0) -> None:
+        """Wait until it runs and knows the controller. confluent-kafka waits minutes for one that it has not found at once."""
+        deadline = time.monotonic() + timeout_s
+        super().wait_until_ready(timeout_s)
+        with closing(
+            Cluster(ClientSettings.from_props({"bootstrap.servers": self.bootstrap}), name="ready")
+        ) as cluster:
+            while cluster.metadata([]).controller_id < 0:
+                if time.monotonic() > deadline:
+                    raise SandboxError(
+                        f"Kafka {self.name} had no controller after {timeout_s:.0f} s.\n{self.log_tail()}"
+                    )
+                time.sleep(0.05)
 
     def stop(self, patience_s: float = 10.0) -> None:
         """Stop the broker and its own ZooKeeper, if any; their data is kept."""
