@@ -151,6 +151,7 @@ class WriteDenials:
     keeps: Callable[[str], bool]
     _noted: dict[AclBinding, str] = field(default_factory=dict, init=False)
     _is_read: bool = field(default=False, init=False)
+    _is_checked: bool = field(default=False, init=False)
     # Denials that took WRITE away from the flow, with the reason.
     _harmful: dict[AclBinding, str] = field(default_factory=dict, init=False)
 
@@ -187,6 +188,9 @@ class WriteDenials:
         ledger = self._read()
         free = {topic for topic in topics if topic not in promoted(ledger)}
         there = self._there()
+        if not self._is_checked:
+            there -= self._delete_harmful(there, synced_acls(ledger))
+            self._is_checked = True
         wanted, problems = self._wanted(free, there)
         missing = {acl: topic for acl, topic in wanted.items() if acl not in there}
         problems |= {topic: self._harmful[acl] for acl, topic in missing.items() if acl in self._harmful}
@@ -248,20 +252,51 @@ class WriteDenials:
                     log.info("WRITE is denied, since offsets are preserved.", acl=sentence(acl))
         problems |= {missing[acl]: f"{sentence(acl)} is not in effect yet" for acl in self._not_visible(missing)}
         for remote in before - self._writable(remotes):
-            # The broker gives the flow another name than its user name.
             acls = [acl for acl in missing if acl.resource_name == remote]
-            names = ", ".join(sorted({acl.principal for acl in acls}))
-            us = ", ".join(sorted(self.own or ()))
-            reason = f"WRITE on {remote} for {names} cannot be denied, since the flow would lose it, too: it is not only {us}"
+            problems[remotes[remote]] = self._mark_harmful(remote, acls)
             self._delete(acls, ())
-            self._harmful.update(dict.fromkeys(acls, reason))
-            problems[remotes[remote]] = reason
         return problems
+
+    def _delete_harmful(self, there: Collection[AclBinding], synced: Collection[AclBinding]) -> set[AclBinding]:
+        """Delete denials with which a predecessor took WRITE away from the flow, and was killed before it noticed; returns those that
+        existed.
+        """
+        denials = {acl for acl in self._noted if acl in there and acl not in synced}
+        unwritable = self._unwritable({acl.resource_name for acl in denials})
+        deleted = {acl for acl in denials if acl.resource_name in unwritable}
+        if not deleted:
+            return deleted
+        self._delete(deleted, synced)
+        self._wait_until_deleted(deleted)
+        for remote in self._writable(unwritable):  # elsewhere the flow lacks the right for another reason
+            self._mark_harmful(remote, [acl for acl in deleted if acl.resource_name == remote])
+        return deleted
+
+    def _mark_harmful(self, remote: str, acls: Collection[AclBinding]) -> str:
+        """Do not create these denials again; returns the reason: the broker gives the flow another name than its user name."""
+        names = ", ".join(sorted({acl.principal for acl in acls}))
+        us = ", ".join(sorted(self.own or ()))
+        reason = (
+            f"WRITE on {remote} for {names} cannot be denied, since the flow would lose it, too: it is not only {us}"
+        )
+        self._harmful.update(dict.fromkeys(acls, reason))
+        return reason
 
     def _writable(self, remotes: Iterable[str]) -> set[str]:
         rights = self.target_admin.topic_rights(remotes)
         return {
             remote for remote, found in rights.items() if isinstance(found, frozenset) and AclOperation.WRITE in found
+        }
+
+    def _unwritable(self, remotes: Collection[str]) -> set[str]:
+        if not remotes:
+            return set()
+        rights = self.target_admin.topic_rights(remotes)
+        return {
+            remote
+            for remote, found in rights.items()
+            if (isinstance(found, frozenset) and AclOperation.WRITE not in found)
+            or (isinstance(found, BrokerFailure) and found.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         }
 
     def _not_visible(self, acls: Collection[AclBinding]) -> set[AclBinding]:
@@ -271,6 +306,11 @@ class WriteDenials:
                 break
             time.sleep(_POLL_S)
         return missing
+
+    def _wait_until_deleted(self, acls: Collection[AclBinding]) -> None:
+        deadline = time.monotonic() + _VISIBLE_S
+        while self._there() & set(acls) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
     def _over(self, ledger: Ledger, wanted: Collection[AclBinding], decided: Collection[str]) -> list[AclBinding]:
         """The denials of promoted topics, of those that the configuration does not keep, and for principals that may not write any more.

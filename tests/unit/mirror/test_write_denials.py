@@ -237,6 +237,29 @@ def test_a_denial_that_hits_the_flow_is_taken_back_and_not_repeated() -> None:
     assert noted_denials(target.ledger) == {}
 
 
+def test_a_denial_that_hit_the_flow_of_a_predecessor_is_taken_back() -> None:
+    """It was killed after it had created the ACL, and before it checked the rights of the flow."""
+    target = Target(GRANT, DENIAL)
+    target.principal = "User:app"
+    target.write([denial_note(DENIAL, "t")])
+    denials = denials_of(target)
+    for _ in range(2):
+        assert "the flow would lose it" in denials.ensure(["t"])["t"]
+    assert target.acls == {GRANT}
+    assert target.created == []
+    assert noted_denials(target.ledger) == {}
+
+
+def test_a_flow_that_may_not_write_for_another_reason_keeps_its_denials() -> None:
+    target = Target(OURS, GRANT, DENIAL, dataclasses.replace(DENIAL, principal="User:mirror"))
+    target.write([denial_note(DENIAL, "t")])
+    denials = denials_of(target)
+    for _ in range(2):
+        assert denials.ensure(["t"]) == {}
+    assert DENIAL in target.acls
+    assert noted_denials(target.ledger) == {DENIAL: "t"}
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
