@@ -151,9 +151,9 @@ def end_offset(broker: LocalKafka, topic: str, partition: int = 0) -> int:
         try:
             return int(reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1])
         except KafkaException as failure:
-            # Metadata of a new topic names a leader before that broker has become the leader, and librdkafka replaces the handle of
-            # a bootstrap server once it knows its id.
-            passing = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._DESTROY_BROKER}
+            # Metadata of a new topic names a leader before that broker has become the leader, or does not have the topic yet, and
+            # librdkafka replaces the handle of a bootstrap server once it knows its id.
+            passing = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._UNKNOWN_PARTITION, KafkaError._DESTROY_BROKER}
             if failure.args[0].code() not in passing or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
