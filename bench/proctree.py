@@ -43,6 +43,21 @@ def session_members(session: int) -> list[psutil.Process]:
     return found
 
 
+class Session:
+    """The session that a child process leads or led. Create it before the child is waited for: its id can then be given to another
+    process, and members of that one's session must not be taken for ours.
+    """
+
+    def __init__(self, leader: int) -> None:
+        self._leader = psutil.Process(leader)
+
+    def members(self) -> list[psutil.Process]:
+        """Its living processes."""
+        found = session_members(self._leader.pid)
+        # psutil compares processes by id and creation time.
+        return [] if any(one.pid == self._leader.pid and one != self._leader for one in found) else found
+
+
 def cpu_time(process: psutil.Process) -> CpuTime:
     """CPU time of a process and the children it has reaped. Raises psutil.Error when it has ended."""
     times = process.cpu_times()

@@ -1,8 +1,6 @@
 """The product as users run it: connect-mirror-maker processes on one file, restarted after each kill."""
 
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +12,7 @@ from typing import Any
 import psutil
 
 from bench.contenders import OURS, Flow, log_file
-from bench.proctree import session_members
+from bench.proctree import Session
 from mm2.sandbox.process import end
 
 _STOP_PATIENCE_S = 20.0
@@ -35,7 +33,7 @@ class Product:
         self._folder = folder
         self._starts = 0
         self._process: Popen[bytes] | None = None
-        self._sessions: list[int] = []
+        self._sessions: list[Session] = []
 
     @property
     def pid(self) -> int:
@@ -50,7 +48,7 @@ class Product:
     def start(self) -> None:
         self._starts += 1
         self._process = self._contender.launch(self._flow, self._run_folder)
-        self._sessions.append(self._process.pid)
+        self._sessions.append(Session(self._process.pid))
 
     def check(self) -> None:
         """Raise ProductFailed with the end of the log when it has ended."""
@@ -67,10 +65,11 @@ class Product:
         """SIGKILL to all of its processes or only to the main one; False when it had ended already."""
         process = self._running()
         alive = process.poll() is None
-        victims = [member.pid for member in session_members(process.pid)] if whole_tree else []
-        for pid in [process.pid, *victims] if alive else victims:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        victims = self._sessions[-1].members() if whole_tree else []
+        process.kill()
+        for victim in victims:
+            with suppress(psutil.Error):
+                victim.kill()
         process.wait()
         return alive
 
@@ -80,8 +79,8 @@ class Product:
 
     def orphans(self) -> list[psutil.Process]:
         """Running child processes of dead main processes."""
-        alive = self._process.pid if self._process is not None and self._process.poll() is None else None
-        return [member for session in self._sessions if session != alive for member in session_members(session)]
+        is_alive = self._process is not None and self._process.poll() is None
+        return [member for session in self._sessions[: -1 if is_alive else None] for member in session.members()]
 
     def wait_for_orphans(self, patience_s: float) -> bool:
         """Wait until no orphans are left; False after the timeout."""

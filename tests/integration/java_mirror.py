@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.proctree import Session
 from mm2.sandbox.process import spawn
 from tests.integration.java_source import run_source
 from tests.integration.mirror_process import MirrorProcess
@@ -29,6 +30,7 @@ class JavaMirrorProcess(MirrorProcess):
             *(["--clusters", *clusters] if clusters else []),
         ]
         self._process = spawn(command, output=log, folder=file.parent)
+        self._session = Session(self._process.pid)
 
 
 def java_says(*questions: Sequence[str]) -> list[Any]:

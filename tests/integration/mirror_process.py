@@ -22,7 +22,7 @@ import psutil
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewPartitions, OffsetSpec, ResourceType
 
-from bench.proctree import session_members
+from bench.proctree import Session
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.process import end, spawn
 from tests.integration.copy_flow import EARLIEST, Read, admin_of
@@ -56,6 +56,7 @@ class MirrorProcess:
         self._process: Popen[bytes] = start(
             [*command, *chosen], output=log, folder=file.parent, environment=environment
         )
+        self._session = Session(self._process.pid)
 
     @property
     def pid(self) -> int:
@@ -101,7 +102,7 @@ class MirrorProcess:
 
     def family(self) -> list[psutil.Process]:
         """All running processes that it has started, and itself."""
-        return session_members(self._process.pid)
+        return self._session.members()
 
     def stop(self) -> tuple[int, float]:
         """Stop it with SIGTERM; returns its exit code and the seconds it took."""
