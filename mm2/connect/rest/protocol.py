@@ -13,7 +13,7 @@ import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mm2.connect.rest.access.control import PEER_KEY
-from mm2.connect.rest.access.principal import RequestPeer
+from mm2.connect.rest.access.roles import RequestPeer
 from mm2.connect.rest.connections import Connections, HttpConnection
 from mm2.connect.rest.failures import error_answer
 from mm2.connect.rest.guard import HEADER_SENTENCE, HEADER_TOO_LARGE, SENDING_KEY

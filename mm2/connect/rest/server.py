@@ -14,11 +14,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2.allocator import return_free_memory
 from mm2.connect.rest.binding import Binding, Port
-from mm2.connect.rest.callers import CallerCheck, OwnNames
 from mm2.connect.rest.connections import Acceptor, Connections, HttpConnection
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.guard import MAX_HEADER_BYTES, Budgets, Guard
-from mm2.connect.rest.middleware import DEFAULT_METHODS, AccessLog, CrossOrigin, ResponseHeaders
+from mm2.connect.rest.middleware import DEFAULT_METHODS, AccessLog, CallerCheck, CrossOrigin, OwnNames, ResponseHeaders
 from mm2.connect.rest.paths import CanonicalPath
 from mm2.connect.rest.protocol import MAX_MESSAGE_BYTES, StallingProtocol, http_protocol, websocket_protocol
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from mm2.connect.rest.access.principal import TooManyFailures
+from mm2.connect.rest.access.roles import TooManyFailures
 
 _MOST_BUCKETS: Final = 3_000
 _MOST_BURSTS: Final = 2
@@ -33,7 +33,6 @@ PER_NAME: Final = Allowance(20, 2.5)
 #: Of one address, for all names. Less than `ALL`, also with the attempts that are verified at the same time.
 PER_ADDRESS: Final = Allowance(15, 5.0)
 ALL: Final = Allowance(50, 0.5)
-
 
 #: A name and an address; None: all of them.
 _Key = tuple[str | None, str | None]
