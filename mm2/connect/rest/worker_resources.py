@@ -27,7 +27,7 @@ from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.dispatch import CONSUMES_JSON, needs
 from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.forwarding import Requests, relayed_nothing
-from mm2.connect.rest.guard import Body
+from mm2.connect.rest.limits import Body
 from mm2.connect.rest.openapi import SET_LEVEL, STRING_MAPS, STRINGS, json_body, refusals
 from mm2.connect.rest.request_values import (
     Flag,

@@ -78,7 +78,7 @@ class RequestPeer:
 
     #: The certificate that TLS has verified, as DER; None without one.
     certificate: bytes | None = field(default=None, repr=False)
-    #: See `mm2.connect.rest.connections.peer_of`. Behind a proxy, all clients have the same. It gives no access.
+    #: See `mm2.connect.rest.limits.peer_of`. Behind a proxy, all clients have the same. It gives no access.
     address: str = ""
 
 

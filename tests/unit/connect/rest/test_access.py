@@ -33,7 +33,6 @@ from mm2.connect.rest.access.roles import (
     WrongCredentials,
 )
 from mm2.connect.rest.access.sessions import CODE_LIFE_S, SESSION_LIFE_S, Sessions, WebSockets
-from mm2.connect.rest.access.throttle import Allowance, FailureThrottle
 from mm2.connect.rest.access.vouchers import (
     SIGNATURE_HEADER,
     VOUCHER_HEADER,
@@ -41,7 +40,7 @@ from mm2.connect.rest.access.vouchers import (
     Vouchers,
     voucher_headers,
 )
-from mm2.connect.rest.basic_auth import Credentials, PasswordAuthenticator, Users
+from mm2.connect.rest.basic_auth import Allowance, Credentials, FailureThrottle, PasswordAuthenticator, Users
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.middleware import without_secrets
 from tests.support.clock import Clock
