@@ -17,7 +17,7 @@ from mm2.config.providers import references
 from mm2.connect.errors import BadRequest
 from mm2.connect.herder.answers import Created
 from mm2.connect.herder.interface import Herder
-from mm2.connect.herder.requests import StagedFuture
+from mm2.connect.herder.request_queue import StagedFuture
 from mm2.connect.plugins.registry import EVERY_CLASS
 from mm2.connect.stores.config_state import Props, TargetState
 from mm2.mirror.plugins import CLASS_KEYS, ships

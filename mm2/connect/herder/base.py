@@ -37,7 +37,7 @@ from mm2.connect.herder.lifecycle import Reloads, Starts, StatusReports
 from mm2.connect.herder.loggers import Loggers
 from mm2.connect.herder.plugin_infos import PluginInfos
 from mm2.connect.herder.reconfiguration import TaskReconfiguration
-from mm2.connect.herder.requests import RequestQueue, StagedFuture, StageTracker, Steps, WorkerStage, run_apart
+from mm2.connect.herder.request_queue import RequestQueue, StagedFuture, StageTracker, Steps, WorkerStage, run_apart
 from mm2.connect.herder.validation import ConnectorValidation, require_valid
 from mm2.connect.runtime.counters import StartCounters
 from mm2.connect.runtime.tasks import OwnershipGuard

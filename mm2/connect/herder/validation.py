@@ -28,7 +28,7 @@ from mm2.connect.api import (
 )
 from mm2.connect.errors import BadRequest
 from mm2.connect.herder.plugin_infos import refusal, with_plugins
-from mm2.connect.herder.requests import StageTracker
+from mm2.connect.herder.request_queue import StageTracker
 from mm2.connect.override_policies import (
     POLICY_KEY,
     ClientType,

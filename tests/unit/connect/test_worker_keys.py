@@ -16,7 +16,7 @@ from mm2.connect.herder.internal_requests import SessionKeys
 from mm2.connect.herder.lifecycle import Reloads
 from mm2.connect.plugins import Plugins, VersionedPluginError
 from mm2.connect.request_signing import ALGORITHM_HEADER, RequestSignature, SessionKey, signature_headers
-from mm2.connect.runtime.converter_building import build_converters
+from mm2.connect.runtime.tasks.conversion import build_converters
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.stores.offset_store import FileOffsetStore
