@@ -1,4 +1,4 @@
-"""Transformations of single records, and conditions for applying them (KIP-585; org.apache.kafka.connect.transforms)."""
+"""Transformations of single records, and predicates for applying them (KIP-585; Java's connect.transforms)."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from mm2.connect.runtime.tolerance import (
 from mm2.kafka.records.record import Record, record_of
 
 C = TypeVar("C", Converter, HeaderConverter)
-
 T = TypeVar("T")
+
 _NO_TIMESTAMP: Final = -1
 # In every record; a member's look-up in its class takes longer than that of a global name.
 _HEADER: Final = ProcessingStage.HEADER_CONVERTER

@@ -9,29 +9,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
 
 import structlog
 
 from mm2.connect.api import IllegalWorkerStateError, OffsetAndMetadata, SinkTask
 from mm2.connect.runtime.counters import SinkCounters, TaskCounters
-from mm2.connect.runtime.error_reporters import PendingReports
+from mm2.connect.runtime.error_reporters import PendingReports, WorkerErrantRecordReporter
 from mm2.connect.runtime.tasks.sink_records import Offsets, SinkBatch
 from mm2.kafka.consumer.consumer import Consumer
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 
-if TYPE_CHECKING:
-    from mm2.connect.runtime.error_reporters import WorkerErrantRecordReporter
-    from mm2.kafka.consumer.consumer import Consumer
-
 
 class WorkerSinkTaskContext:
     """A sink task's requests to the runtime (WorkerSinkTaskContext of Connect).
 
-    ``configs`` resolves the task's configuration again; ``is_paused`` returns whether the whole task is paused.
-
-    The attributes are for the runtime.
+    ``configs`` resolves the task's configuration again; ``is_paused`` returns whether the whole task is paused. The
+    attributes are for the runtime.
     """
 
     def __init__(
