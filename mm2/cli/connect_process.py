@@ -34,8 +34,7 @@ from mm2.connect.plugins import Plugins
 from mm2.connect.rest import local_processes
 from mm2.connect.rest.access.assembly import LocalAccess, check_access
 from mm2.connect.rest.app import worker_resources
-from mm2.connect.rest.binding import Binding
-from mm2.connect.rest.exposure import warn_of_exposure
+from mm2.connect.rest.binding import Binding, warn_of_exposure
 from mm2.connect.rest.extensions import close_extensions, load_extensions
 from mm2.connect.rest.forwarding import Requests, RestClient
 from mm2.connect.rest.server import RestServer

@@ -7,7 +7,7 @@ from typing import Final
 from mm2.config.configdef import AbstractConfig, ConfigDef, Importance, Type, non_empty
 from mm2.config.java_regex import compile_java
 from mm2.config.validators import regular_expression
-from mm2.connect.api.predicate import Predicate
+from mm2.connect.api.transformation import Predicate
 from mm2.connect.data.record import ConnectRecord
 from mm2.connect.transforms.base import Configured, every
 

@@ -20,10 +20,9 @@ from mm2.connect.plugins import Plugins
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.rest.access.assembly import LocalAccess, access_control
 from mm2.connect.rest.access.control import Access
-from mm2.connect.rest.access.principal import Role
-from mm2.connect.rest.access.rules import needs
+from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.app import application, herder_routers
-from mm2.connect.rest.dispatch import Dispatch
+from mm2.connect.rest.dispatch import Dispatch, needs
 from mm2.connect.rest.extensions import (
     Configurable,
     ConnectClusterState,

@@ -49,7 +49,7 @@ from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.herder.interface import Herder
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
-from mm2.connect.plugins.limits import PluginLimits
+from mm2.connect.plugins.registry import PluginLimits
 from mm2.connect.stores.config_state import RestartRequest
 from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.connect.tls import ListenerTls

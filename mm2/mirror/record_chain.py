@@ -24,17 +24,16 @@ from mm2.connect.converters import ByteArrayConverter
 from mm2.connect.data.record import NO_HEADERS, Header, Headers
 from mm2.connect.data.schema import BYTES_SCHEMA, OPTIONAL_BYTES_SCHEMA
 from mm2.connect.plugins import Plugins
-from mm2.connect.runtime.converter_building import build_converters
 from mm2.connect.runtime.counters import ErrorCounters
-from mm2.connect.runtime.errors.reporters import LogReporter, of_source_record
-from mm2.connect.runtime.errors.tolerance import (
+from mm2.connect.runtime.error_reporters import LogReporter, of_source_record
+from mm2.connect.runtime.tasks.conversion import SourceRecordConverter, build_converters
+from mm2.connect.runtime.tolerance import (
     ConversionFailed,
     ProcessingContext,
     ProcessingStage,
     RetryWithToleranceOperator,
     Tolerance,
 )
-from mm2.connect.runtime.tasks.source_converter import SourceRecordConverter
 from mm2.connect.runtime.transformation_chain import build_stages
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.transforms import RegexRouter, TimestampRouter

@@ -17,7 +17,7 @@ from mm2.config.values import Password, without_login
 from mm2.connect.errors import BadRequest, NotFound
 from mm2.connect.herder.answers import ConnectorInfo, Created, TaskInfo
 from mm2.connect.herder.interface import REQUEST_TIMEOUT_S, Herder
-from mm2.connect.herder.requests import StagedFuture, Steps
+from mm2.connect.herder.request_queue import StagedFuture, Steps
 from mm2.connect.stores.config_state import Props, TargetState
 
 T = TypeVar("T")

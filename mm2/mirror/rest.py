@@ -21,8 +21,7 @@ from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.connect.herder.interface import Herder
 from mm2.connect.rest import local_processes
 from mm2.connect.rest.access.assembly import LocalAccess, check_access
-from mm2.connect.rest.binding import Binding
-from mm2.connect.rest.exposure import warn_of_exposure
+from mm2.connect.rest.binding import Binding, warn_of_exposure
 from mm2.connect.rest.settings import RestSettings
 from mm2.mirror.flow_paths import Apps, Failing
 

@@ -17,8 +17,8 @@ from mm2.config.providers import references
 from mm2.connect.errors import BadRequest
 from mm2.connect.herder.answers import Created
 from mm2.connect.herder.interface import Herder
-from mm2.connect.herder.requests import StagedFuture
-from mm2.connect.plugins.limits import EVERY_CLASS
+from mm2.connect.herder.request_queue import StagedFuture
+from mm2.connect.plugins.registry import EVERY_CLASS
 from mm2.connect.stores.config_state import Props, TargetState
 from mm2.mirror.plugins import CLASS_KEYS, ships
 
@@ -27,7 +27,7 @@ from mm2.mirror.plugins import CLASS_KEYS, ships
 class RestRules:
     """The rules of one flow; both functions return the current state, since the file may change.
 
-    Classes of the Connect runtime are limited by :class:`~mm2.connect.plugins.limits.PluginLimits`.
+    Classes of the Connect runtime are limited by :class:`~mm2.connect.plugins.registry.PluginLimits`.
     """
 
     #: The classes that the file admits.

@@ -13,10 +13,9 @@ from starlette.types import ASGIApp
 
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.errors import BadRequest, NotFound
-from mm2.connect.rest.access.principal import Role
-from mm2.connect.rest.access.rules import needs
+from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.app import application
-from mm2.connect.rest.dispatch import Dispatch
+from mm2.connect.rest.dispatch import Dispatch, needs
 from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.openapi import refusals
 from mm2.connect.rest.request_values import Name

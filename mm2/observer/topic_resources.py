@@ -15,8 +15,8 @@ from fastapi.responses import Response
 
 from mm2.connect.errors import BadRequest, MalformedBody, NotFound
 from mm2.connect.rest.access.control import Access
-from mm2.connect.rest.access.principal import Role
-from mm2.connect.rest.access.rules import needs
+from mm2.connect.rest.access.roles import Role
+from mm2.connect.rest.dispatch import needs
 from mm2.connect.rest.failures import JsonAnswer, RestFailure
 from mm2.connect.rest.openapi import json_body, refusals
 from mm2.connect.rest.request_values import Name, parse_json, read_json

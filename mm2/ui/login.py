@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from mm2.connect.rest.access import audit
 from mm2.connect.rest.access.control import Access
-from mm2.connect.rest.access.principal import Role
+from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.access.sessions import CODE_LIFE_S, SESSION_LIFE_S, Sessions
 from mm2.connect.rest.failures import JsonAnswer, RestFailure
 from mm2.connect.rest.paths import path_of

@@ -10,8 +10,8 @@ from typing import Final
 
 from nicegui import Client
 
-from mm2.connect.rest.access.principal import Principal
-from mm2.connect.rest.access.websockets import oldest_of_greediest
+from mm2.connect.rest.access.roles import Principal
+from mm2.connect.rest.access.sessions import oldest_of_greediest
 
 #: A browser connects within a second.
 MOST_WAITING: Final = 50

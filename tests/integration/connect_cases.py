@@ -13,11 +13,10 @@ import mm2.connect.predicates
 import mm2.connect.transforms
 from mm2.config.configdef import ConfigDef, ConfigException, show
 from mm2.connect.api import ConnectError, Converter, HeaderConverter, Predicate, SinkRecord, Transformation
-from mm2.connect.data.projector import project
 from mm2.connect.data.record import ConnectRecord
 from mm2.connect.data.schema import Schema, SchemaAndValue, Type
-from mm2.connect.data.text import convert_to_string
-from mm2.connect.data.values import parse_string
+from mm2.connect.data.struct import project
+from mm2.connect.data.values import convert_to_string, parse_string
 from tests.integration.connect_samples import FORMATS, ODD_JSON, PIECES, REGEXES, REPLACEMENTS, TEXTS
 from tests.integration.connect_values import NAMES, Values, record_json, schema_json, settled, value_json
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2.connect.stores.java_maps import load_map
-from mm2.connect.stores.offset_store import FileOffsetStore
+from mm2.connect.stores.offset_store import FileOffsetStore, load_map
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import create, read
 from tests.support.waiting import wait_until

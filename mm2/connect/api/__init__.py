@@ -1,11 +1,8 @@
 """What plugin authors implement and use: Kafka Connect's plugin API (the packages of Java's connect-api).
 
-  connector       Connector, Task, ConnectorContext
-  source          SourceConnector, SourceTask and their contexts
-  sink            SinkConnector, SinkTask and their contexts
+  connector       Connector, SourceConnector, SinkConnector, their tasks, and what the runtime provides to them
   converter       Converter, HeaderConverter
-  transformation  Transformation
-  predicate       Predicate
+  transformation  Transformation, Predicate
 
 Records, schemas and values are those of `mm2.connect.data`, errors those of `mm2.connect.errors`;
 `mm2.connect.data.schema` lists the Python type of each schema type. Everything is importable from here.
@@ -16,19 +13,24 @@ that received the acknowledgement calls :meth:`SourceTask.commit_record`. (With 
 task's thread.) The herder's threads may call :meth:`Task.stop` of a source task **while** ``poll`` runs (see there).
 """
 
-from mm2.connect.api.connector import UNDEFINED_VERSION, Connector, ConnectorContext, Task
-from mm2.connect.api.converter import Converter, HeaderConverter, KafkaHeaders
-from mm2.connect.api.predicate import Predicate
-from mm2.connect.api.sink import ErrantRecordReporter, SinkConnector, SinkTask, SinkTaskContext
-from mm2.connect.api.source import (
+from mm2.connect.api.connector import (
+    UNDEFINED_VERSION,
+    Connector,
+    ConnectorContext,
+    ErrantRecordReporter,
     OffsetReader,
+    SinkConnector,
+    SinkTask,
+    SinkTaskContext,
     SourceConnector,
     SourceTask,
     SourceTaskContext,
+    Task,
     TransactionContext,
     WorkerView,
 )
-from mm2.connect.api.transformation import Transformation
+from mm2.connect.api.converter import Converter, HeaderConverter, KafkaHeaders
+from mm2.connect.api.transformation import Predicate, Transformation
 from mm2.connect.data.builder import SchemaBuilder
 from mm2.connect.data.logical import (
     DATE_SCHEMA,
@@ -39,7 +41,6 @@ from mm2.connect.data.logical import (
     TIMESTAMP_SCHEMA,
     decimal_schema,
 )
-from mm2.connect.data.projector import project
 from mm2.connect.data.record import ConnectRecord, Header, Headers, SinkRecord, SourceRecord, TimestampType
 from mm2.connect.data.schema import (
     BOOLEAN_SCHEMA,
@@ -65,7 +66,7 @@ from mm2.connect.data.schema import (
     SchemaAndValue,
     Type,
 )
-from mm2.connect.data.struct import Struct
+from mm2.connect.data.struct import Struct, project
 from mm2.connect.errors import (
     ConnectError,
     DataError,

@@ -25,7 +25,7 @@ from mm2.connect.data.builder import SchemaBuilder, infer_schema
 from mm2.connect.data.numbers import Float32, wrap
 from mm2.connect.data.schema import NULL, Schema, SchemaAndValue, Type
 from mm2.connect.data.struct import WIDTHS, Struct
-from mm2.connect.data.text import number_text
+from mm2.connect.data.values import number_text
 from mm2.connect.errors import DataError
 
 _NAMES: Final = {

@@ -30,8 +30,7 @@ from mm2.connect.data.schema import (
     Type,
 )
 from mm2.connect.data.struct import validate_value
-from mm2.connect.data.text import convert_to_string, java_text
-from mm2.connect.data.values import parse_string
+from mm2.connect.data.values import convert_to_string, java_text, parse_string
 from mm2.connect.errors import DataError
 
 log = structlog.get_logger(__name__)

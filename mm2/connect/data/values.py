@@ -1,10 +1,12 @@
-"""Values from text (Values.parseString of Java), and their conversion to other types (Values.convertTo).
+"""Values as text, values from text, and their conversion to other types (Values of Java).
 
+Text is that of headers (Values.convertToString), or as Java's toString prints a value (`java_text`).
 Text that cannot be parsed as another type is a string, unchanged: quotes and brackets stay.
 """
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import re
 from collections.abc import Mapping
@@ -30,8 +32,12 @@ from mm2.connect.data.schema import (
 )
 from mm2.connect.data.simple_date_format import SimpleDateFormat
 from mm2.connect.data.struct import WIDTHS, Struct
-from mm2.connect.data.text import DATE_FORMAT, TIME_FORMAT, TIMESTAMP_FORMAT, convert_to_string
 from mm2.connect.errors import DataError
+
+DATE_FORMAT: Final = SimpleDateFormat("yyyy-MM-dd")
+TIME_FORMAT: Final = SimpleDateFormat("HH:mm:ss.SSS'Z'")
+TIMESTAMP_FORMAT: Final = SimpleDateFormat("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
+_DATE: Final = SimpleDateFormat("EEE MMM dd HH:mm:ss zzz yyyy")
 
 _NUMBER_PATTERN: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,10})?")
 _INTEGERS: Final = ((8, INT8_SCHEMA), (16, INT16_SCHEMA), (32, INT32_SCHEMA), (64, INT64_SCHEMA))
@@ -44,6 +50,65 @@ _MOMENTS: Final = {
 }
 _TRUE: Final = SchemaAndValue(BOOLEAN_SCHEMA, True)
 _FALSE: Final = SchemaAndValue(BOOLEAN_SCHEMA, False)
+
+
+def moment_text(value: logical.Moment) -> str:
+    """A date, time or timestamp as ISO text; as in Java the number of ms alone determines the format.
+
+    Values before 2 January 1970 are formatted as a time of day, values at midnight as a date.
+    """
+    ms = logical.ms_of(value)
+    if ms < logical.MS_PER_DAY:
+        return TIME_FORMAT.format(ms)
+    return (DATE_FORMAT if ms % logical.MS_PER_DAY == 0 else TIMESTAMP_FORMAT).format(ms)
+
+
+def number_text(schema: Schema | None, value: float | Decimal) -> str:
+    """A number as Java prints it; the schema shows whether a float is of single precision."""
+    if isinstance(value, float):
+        if isinstance(value, Float32) or (schema is not None and schema.type is Type.FLOAT32):
+            return numbers.single_text(numbers.single(value))
+        return numbers.double_text(value)
+    return str(value)
+
+
+def convert_to_string(schema: Schema | None, value: Any) -> str | None:
+    """Text of any value; None stays None. Raises DataError when the value has no Connect type."""
+    if value is None or type(value) is str:
+        return value
+    return _text(schema, value, embedded=False)
+
+
+def java_text(schema: Schema | None, value: Any) -> str:
+    """Text of a value; the schema distinguishes single-precision from double-precision floats.
+
+    Raises DataError for bytes: Java prints the identity of the array object, which is of no use.
+    """
+    match value:
+        case None:
+            return "null"
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int() | float() | Decimal():
+            return number_text(schema, value)
+        case list() | tuple():
+            items = schema.value_schema if schema is not None else None
+            return "[" + ", ".join(java_text(items, item) for item in value) + "]"
+        case Mapping():
+            keys = schema.key_schema if schema is not None else None
+            values = schema.value_schema if schema is not None else None
+            return "{" + ", ".join(f"{java_text(keys, k)}={java_text(values, v)}" for k, v in value.items()) + "}"
+        case Struct():
+            fields = (f"{f.name}={java_text(f.schema, item)}" for f, item in value.items() if item is not None)
+            return "Struct{" + ",".join(fields) + "}"
+        case dt.date() | dt.time():
+            return _DATE.format(logical.ms_of(value))
+        case bytes() | bytearray() | memoryview():
+            raise DataError("Bytes cannot be converted to text: use ByteArrayConverter, or cast them to string first")
+        case _:
+            raise DataError(f"A value of {type(value).__name__} cannot be converted to text")
 
 
 def parse_string(text: str | None) -> SchemaAndValue:
@@ -136,16 +201,6 @@ class _Common:
             return
         self.schema = schema if self.schema is None else _wider(self.schema, schema)
         self._compatible = self.schema is not None
-
-
-def _wider(first: Schema, second: Schema) -> Schema | None:
-    if first.type is second.type:
-        if first.optional == second.optional:
-            return first if first.optional else second
-        return first if first == second else None
-    if first.type in _WIDER and second.type in _WIDER:
-        return first if _WIDER.index(first.type) > _WIDER.index(second.type) else second
-    return None
 
 
 class _ValuesParser:
@@ -283,35 +338,6 @@ class _ValuesParser:
         return SchemaAndValue(schema, aligned)
 
 
-def _number(token: str) -> SchemaAndValue:
-    """Raises ValueError when the text is not a number."""
-    decimal = big_decimal(token)
-    if not decimal or decimal.adjusted() < 400:
-        whole = int(decimal) if decimal.adjusted() > -400 else 0
-        if whole == decimal:
-            for bits, schema in _INTEGERS:
-                if numbers.fits(whole, bits):
-                    return SchemaAndValue(schema, whole)
-    scale = numbers.scale(decimal)
-    single, double = numbers.single(decimal), float(decimal)
-    if abs(single) != float("inf") and scale != 0:
-        return SchemaAndValue(FLOAT32_SCHEMA, Float32(single))
-    if abs(double) != float("inf") and scale != 0:
-        return SchemaAndValue(FLOAT64_SCHEMA, double)
-    return SchemaAndValue(logical.decimal_schema(scale), decimal)
-
-
-def _moment_of(token: str) -> SchemaAndValue | None:
-    """A date, time or timestamp in ISO form; its length determines which.
-
-    Raises DataError when Python's dates cannot represent it.
-    """
-    token = token.replace("\\:", ":")
-    name, form = _MOMENTS.get(len(token), ("", SimpleDateFormat("")))
-    ms = form.parse(token) if name else None
-    return None if ms is None else _MAKERS[name](ms)
-
-
 def _date(ms: int) -> SchemaAndValue:
     return SchemaAndValue(logical.DATE_SCHEMA, logical.date_from_days(ms // logical.MS_PER_DAY))
 
@@ -424,6 +450,82 @@ def convert_to(to: Schema, value: Any) -> Any:
             if isinstance(value, Struct):
                 return value
     raise _cannot(value, to)
+
+
+def _text(schema: Schema | None, value: Any, *, embedded: bool) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int() | float() | Decimal():
+            return number_text(schema, value)
+        case str():
+            return f'"{_escaped(value)}"' if embedded else value
+        case bytes() | bytearray() | memoryview():
+            encoded = base64.b64encode(value).decode("ascii")
+            return f'"{encoded}"' if embedded else encoded
+        case list() | tuple():
+            items = schema.value_schema if schema is not None else None
+            return "[" + ",".join(_text(items, item, embedded=True) for item in value) + "]"
+        case Mapping():
+            keys = schema.key_schema if schema is not None else None
+            values = schema.value_schema if schema is not None else None
+            entries = (f"{_text(keys, k, embedded=True)}:{_text(values, v, embedded=True)}" for k, v in value.items())
+            return "{" + ",".join(entries) + "}"
+        case Struct():
+            fields = (
+                f"{_text(None, field.name, embedded=True)}:{_text(field.schema, value.get(field.name), embedded=True)}"
+                for field in value.schema.fields
+            )
+            return "{" + ",".join(fields) + "}"
+        case dt.date() | dt.time():
+            return moment_text(value)
+        case _:
+            raise DataError(f"Failed to serialize unexpected value type {type(value).__name__}")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _wider(first: Schema, second: Schema) -> Schema | None:
+    if first.type is second.type:
+        if first.optional == second.optional:
+            return first if first.optional else second
+        return first if first == second else None
+    if first.type in _WIDER and second.type in _WIDER:
+        return first if _WIDER.index(first.type) > _WIDER.index(second.type) else second
+    return None
+
+
+def _number(token: str) -> SchemaAndValue:
+    """Raises ValueError when the text is not a number."""
+    decimal = big_decimal(token)
+    if not decimal or decimal.adjusted() < 400:
+        whole = int(decimal) if decimal.adjusted() > -400 else 0
+        if whole == decimal:
+            for bits, schema in _INTEGERS:
+                if numbers.fits(whole, bits):
+                    return SchemaAndValue(schema, whole)
+    scale = numbers.scale(decimal)
+    single, double = numbers.single(decimal), float(decimal)
+    if abs(single) != float("inf") and scale != 0:
+        return SchemaAndValue(FLOAT32_SCHEMA, Float32(single))
+    if abs(double) != float("inf") and scale != 0:
+        return SchemaAndValue(FLOAT64_SCHEMA, double)
+    return SchemaAndValue(logical.decimal_schema(scale), decimal)
+
+
+def _moment_of(token: str) -> SchemaAndValue | None:
+    """A date, time or timestamp in ISO form; its length determines which.
+
+    Raises DataError when Python's dates cannot represent it.
+    """
+    token = token.replace("\\:", ":")
+    name, form = _MOMENTS.get(len(token), ("", SimpleDateFormat("")))
+    ms = form.parse(token) if name else None
+    return None if ms is None else _MAKERS[name](ms)
 
 
 def _cannot(value: Any, to: Schema) -> DataError:

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from mm2.connect.api import ConnectError
-from mm2.connect.group.assignor import CooperativeAssignor
-from mm2.connect.group.leadership import GroupLeadership
+from mm2.connect.group.assignor import CooperativeAssignor, GroupLeadership
 from mm2.connect.group.lease import GroupLease, now_s
 from mm2.connect.group.protocol import (
     EAGER,

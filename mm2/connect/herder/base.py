@@ -33,12 +33,11 @@ from mm2.connect.herder.answers import (
 )
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess
 from mm2.connect.herder.interface import HEALTH_TIMEOUT_S, Herder
+from mm2.connect.herder.lifecycle import Reloads, Starts, StatusReports
 from mm2.connect.herder.loggers import Loggers
 from mm2.connect.herder.plugin_infos import PluginInfos
 from mm2.connect.herder.reconfiguration import TaskReconfiguration
-from mm2.connect.herder.requests import RequestQueue, StagedFuture, StageTracker, Steps, WorkerStage, run_apart
-from mm2.connect.herder.starts import Reloads, Starts
-from mm2.connect.herder.status_reports import StatusReports
+from mm2.connect.herder.request_queue import RequestQueue, StagedFuture, StageTracker, Steps, WorkerStage, run_apart
 from mm2.connect.herder.validation import ConnectorValidation, require_valid
 from mm2.connect.runtime.counters import StartCounters
 from mm2.connect.runtime.tasks import OwnershipGuard

@@ -14,10 +14,10 @@ from mm2.connect.herder.answers import ConnectorStateInfo
 from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.fencing import LeaderFencing
 from mm2.connect.herder.internal_requests import SessionKeys
+from mm2.connect.herder.lifecycle import Starts, restart_plan
 from mm2.connect.herder.loggers import Loggers
 from mm2.connect.herder.rebalances import AssignedWork, Rebalances
-from mm2.connect.herder.requests import StageTracker
-from mm2.connect.herder.starts import Starts, restart_plan
+from mm2.connect.herder.request_queue import StageTracker
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores.config_state import ConnectorTaskId, RestartRequest
 

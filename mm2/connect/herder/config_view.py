@@ -9,7 +9,7 @@ import structlog
 
 from mm2.config.configdef import AbstractConfig
 from mm2.connect.group.membership import GroupMember
-from mm2.connect.herder.requests import StageTracker
+from mm2.connect.herder.request_queue import StageTracker
 from mm2.connect.stores.config_state import ClusterConfigState
 from mm2.connect.stores.config_store import ConfigStore
 from mm2.kafka.errors import KafkaFailure

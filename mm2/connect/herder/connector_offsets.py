@@ -18,7 +18,7 @@ from mm2.connect.api import ConnectError, Connector, SinkConnector, SourceConnec
 from mm2.connect.errors import BadRequest, NotSupported
 from mm2.connect.herder.answers import ConnectorOffset, ConnectorOffsets, Message
 from mm2.connect.herder.interface import REQUEST_TIMEOUT_S
-from mm2.connect.herder.requests import StageTracker
+from mm2.connect.herder.request_queue import StageTracker
 from mm2.connect.runtime.exactly_once_settings import task_transactional_id
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores import internal_json

@@ -34,10 +34,10 @@ from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, require_stopped
 from mm2.connect.herder.fencing import LeaderFencing, LeaderPrivileges, TaskOwnership
 from mm2.connect.herder.internal_requests import InternalRequests, SessionKeys
+from mm2.connect.herder.lifecycle import restart_plan
 from mm2.connect.herder.loggers import require_level
 from mm2.connect.herder.rebalances import AssignedWork, Rebalances
-from mm2.connect.herder.requests import StagedFuture, StageTracker, Steps, failed, run_apart
-from mm2.connect.herder.starts import restart_plan
+from mm2.connect.herder.request_queue import StagedFuture, StageTracker, Steps, failed, run_apart
 from mm2.connect.herder.tick import HerderTick
 from mm2.connect.herder.validation import ConnectorValidation
 from mm2.connect.request_signing import RequestSignature, SessionKey

@@ -25,7 +25,7 @@ from mm2.connect.herder.answers import ConnectorInfo, ConnectorType
 from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.internal_requests import RequestRefused
 from mm2.connect.herder.reconfiguration import backoff_s
-from mm2.connect.herder.requests import StagedFuture, StageTracker, Steps
+from mm2.connect.herder.request_queue import StagedFuture, StageTracker, Steps
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import FENCING_S, Worker

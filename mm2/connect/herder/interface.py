@@ -33,7 +33,7 @@ from mm2.connect.herder.answers import (
     TaskInfo,
     TaskStateInfo,
 )
-from mm2.connect.herder.requests import StagedFuture, WorkerStage
+from mm2.connect.herder.request_queue import StagedFuture, WorkerStage
 from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.stores.config_state import ConnectorTaskId, Props, RestartRequest, TargetState
 

@@ -16,7 +16,7 @@ from mm2.config.configdef import AbstractConfig
 from mm2.connect import request_signing
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest, Forbidden, NotReady
-from mm2.connect.herder.requests import NEVER
+from mm2.connect.herder.request_queue import NEVER
 from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.stores.config_state import Props
 from mm2.connect.stores.status_store import now_ms

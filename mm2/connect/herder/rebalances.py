@@ -13,9 +13,8 @@ from mm2.connect.group.membership import GroupMember
 from mm2.connect.group.protocol import URL_NOT_USED, WorkerAssignment
 from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.fencing import LeaderPrivileges
-from mm2.connect.herder.requests import NEVER, StageTracker
-from mm2.connect.herder.starts import Starts
-from mm2.connect.herder.status_reports import StatusReports
+from mm2.connect.herder.lifecycle import Starts, StatusReports
+from mm2.connect.herder.request_queue import NEVER, StageTracker
 from mm2.connect.runtime.counters import RebalanceCounters
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import ConnectorTaskId

@@ -14,7 +14,7 @@ import structlog
 from mm2.connect.api import RetriableError
 from mm2.connect.errors import NotLeader
 from mm2.connect.herder.internal_requests import RequestRefused
-from mm2.connect.herder.requests import StagedFuture
+from mm2.connect.herder.request_queue import StagedFuture
 from mm2.connect.runtime.worker import TooManyTasks, Worker
 from mm2.connect.stores.config_state import ClusterConfigState, Props, TargetState
 

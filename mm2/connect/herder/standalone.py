@@ -14,8 +14,8 @@ from mm2.connect.errors import NotFound, NotSupported
 from mm2.connect.herder.answers import ConnectorStateInfo, Created
 from mm2.connect.herder.base import AbstractHerder
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, require_stopped
-from mm2.connect.herder.requests import NEVER, StagedFuture, Steps, failed
-from mm2.connect.herder.starts import restart_plan
+from mm2.connect.herder.lifecycle import restart_plan
+from mm2.connect.herder.request_queue import NEVER, StagedFuture, Steps, failed
 from mm2.connect.herder.validation import ConnectorValidation
 from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.worker import Worker

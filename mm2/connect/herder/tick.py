@@ -14,7 +14,7 @@ from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.fencing import LeaderPrivileges
 from mm2.connect.herder.internal_requests import SessionKeys
 from mm2.connect.herder.rebalances import Rebalances
-from mm2.connect.herder.requests import NEVER, RequestQueue, StageTracker
+from mm2.connect.herder.request_queue import NEVER, RequestQueue, StageTracker
 
 log = structlog.get_logger(__name__)
 

@@ -27,7 +27,8 @@ from mm2.connect.api import (
     Transformation,
 )
 from mm2.connect.errors import BadRequest
-from mm2.connect.herder.requests import StageTracker
+from mm2.connect.herder.plugin_infos import refusal, with_plugins
+from mm2.connect.herder.request_queue import StageTracker
 from mm2.connect.override_policies import (
     POLICY_KEY,
     ClientType,
@@ -37,7 +38,6 @@ from mm2.connect.override_policies import (
 from mm2.connect.plugins import Plugins
 from mm2.connect.plugins.loader import PluginLoader
 from mm2.connect.plugins.plugin import PluginType
-from mm2.connect.plugins.recommended import refusal, with_plugins
 from mm2.connect.runtime.exactly_once_settings import ExactlyOnceSupport, preflight
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import Props

@@ -1,11 +1,15 @@
-"""Finds the class for a name in a configuration (org.apache.kafka.connect.runtime.isolation.Plugins)."""
+"""Finds the class for a name in a configuration (org.apache.kafka.connect.runtime.isolation.Plugins), within limits.
+
+MirrorMaker's workers need few classes, and REST is no place to add more.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -18,7 +22,6 @@ from mm2.connect.api import Connector, Task
 from mm2.connect.errors import ConnectError
 from mm2.connect.plugins import loader as loaders
 from mm2.connect.plugins.builtin import FILES_HINT, built_in, file_plugins, names_of_files
-from mm2.connect.plugins.limits import PluginLimits
 from mm2.connect.plugins.loader import PluginLoader, not_loadable_twice
 from mm2.connect.plugins.plugin import LISTED, Plugin, PluginType, version_of
 from mm2.connect.plugins.process.remote import RemoteSinkTask, RemoteSourceTask, remote_class
@@ -26,12 +29,49 @@ from mm2.connect.plugins.scan import discover, names_file_archive, plugin_locati
 
 log = structlog.get_logger(__name__)
 
-C = TypeVar("C")
+#: Admits all classes.
+EVERY_CLASS = "*"
+_LIMITED_TYPES = frozenset({PluginType.SINK, PluginType.SOURCE, PluginType.TASK})
 
 CONNECTOR_KEY: Final = "connector.class"
 TASK_KEY: Final = "task.class"
 PROCESS: Final = "process"
 """Value of ``plugin.isolation`` for a process of its own."""
+
+C = TypeVar("C")
+
+
+class ClassNotAllowed(ConnectError):
+    """The registry may not load this class."""
+
+
+@dataclass(frozen=True)
+class PluginLimits:
+    """Which classes may be loaded: ``always``, those that ``key`` admits, and what ships with Kafka.
+
+    The last does not include connectors and tasks: a connector that ships with Kafka can read files, for example.
+    """
+
+    always: frozenset[str]
+    admitted: frozenset[str]
+    #: The setting that admits classes.
+    key: str
+
+    def admits(self, name: str, known: Iterable[Plugin] = ()) -> bool:
+        """Whether the class with this full name may be loaded; ``known`` are the registered plugins of that name."""
+        plugins = list(known)
+        names = {EVERY_CLASS, name, *(alias for plugin in plugins for alias in plugin.aliases)}
+        if name in self.always or not self.admitted.isdisjoint(names):
+            return True
+        return bool(plugins) and all(plug.built_in and _LIMITED_TYPES.isdisjoint(plug.types) for plug in plugins)
+
+    def require(self, name: str, known: Iterable[Plugin], key: str) -> None:
+        """Raises ClassNotAllowed that names the setting, if the class of configuration ``key`` may not be loaded."""
+        if not self.admits(name, known):
+            raise ClassNotAllowed(
+                f"Class {name} of configuration {key} is not allowed in a MirrorMaker process: add it to {self.key} in "
+                "the properties file."
+            )
 
 
 class VersionedPluginError(ConnectError):

@@ -19,7 +19,7 @@ from mm2.connect.errors import RequestError
 from mm2.connect.herder.interface import Herder
 from mm2.connect.rest.access.assembly import LocalAccess, access_control
 from mm2.connect.rest.access.control import Access
-from mm2.connect.rest.access.principal import Role
+from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.connector_resources import connectors_router
 from mm2.connect.rest.dispatch import Dispatch
 from mm2.connect.rest.extensions import (

@@ -20,9 +20,8 @@ from mm2.connect.herder.answers import (
     TaskStateInfo,
 )
 from mm2.connect.herder.interface import Herder
-from mm2.connect.rest.access.principal import Role
-from mm2.connect.rest.access.rules import needs
-from mm2.connect.rest.dispatch import CONSUMES_JSON
+from mm2.connect.rest.access.roles import Role
+from mm2.connect.rest.dispatch import CONSUMES_JSON, needs
 from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.forwarding import RemoteAnswer, Requests, relayed, relayed_nothing
 from mm2.connect.rest.openapi import CREATE_CONNECTOR, NULLABLE_STRINGS, OFFSETS, STRINGS, json_body, refusals

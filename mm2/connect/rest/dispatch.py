@@ -1,15 +1,10 @@
-"""Routes requests to resources by the rules of Jetty and Jersey instead of Starlette's.
-
-Paths are matched percent-encoded, so that a decoded blank or slash never moves a boundary; resources decode their
-parameters themselves (:data:`mm2.connect.rest.request_values.Name`). Order of the checks: the role that the route needs
-401 or 403, path 404, method 405, content type 415, accepted types 406.
-"""
+"""Routes requests to resources by the rules of Jetty and Jersey instead of Starlette's; each route declares its role."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -19,8 +14,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2.connect.rest.access.control import PREFLIGHT_KEY, Access, audited
-from mm2.connect.rest.access.principal import Role
-from mm2.connect.rest.access.rules import role_of
+from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.paths import path_of
 
@@ -28,11 +22,14 @@ from mm2.connect.rest.paths import path_of
 CONSUMES_JSON: Final = "json"
 JSON_TYPE: Final = "application/json"
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
-
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _MEDIA_TYPE: Final = re.compile(rf"\s*({_WORD})/({_WORD})\s*(?:;.*)?", re.DOTALL)
 #: For paths and methods that do not exist: others than authenticated clients do not learn which do.
 _ANY_ROLE: Final = Role.METRICS
+#: Of the function of a resource, with the role that it needs.
+_ATTRIBUTE: Final = "mm2_role"
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Dispatch:
@@ -109,6 +106,27 @@ def check_accept(headers: Headers) -> None:
     ranges = [item.partition(";")[0].strip().lower() for value in accepted for item in value.split(",")]
     if not any(item in {"*/*", "*", "application/*", JSON_TYPE} for item in ranges):
         raise RestFailure.plain(406)
+
+
+def needs(role: Role) -> Callable[[F], F]:
+    """Decorator of a resource: only clients with this role may call it."""
+
+    def declare(resource: F) -> F:
+        setattr(resource, _ATTRIBUTE, role)
+        return resource
+
+    return declare
+
+
+def role_of(route: BaseRoute) -> Role | None:
+    """The role that a route needs; None for a route of this project without a rule, which is always denied.
+
+    Routes of extensions have no rule and need ADMIN.
+    """
+    if not isinstance(route, APIRoute):
+        return Role.ADMIN
+    found: Role | None = getattr(route.endpoint, _ATTRIBUTE, None)
+    return found
 
 
 def _speaks_json(route: APIRoute) -> bool:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # the plugin registry imports the base class below and must n
     from fastapi import APIRouter, FastAPI
     from starlette.types import ASGIApp
 
-    from mm2.connect.rest.access.principal import Authenticator
+    from mm2.connect.rest.access.roles import Authenticator
 
     #: Wraps an ASGI application and sees each request before the resources. Starlette's middleware classes fit.
     Middleware = Callable[[ASGIApp], ASGIApp]

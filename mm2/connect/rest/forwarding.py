@@ -23,10 +23,10 @@ from mm2.config.configdef import ConfigException
 from mm2.connect.errors import RequestTarget, RequestTimedOut
 from mm2.connect.herder.answers import HealthInfo
 from mm2.connect.herder.interface import Herder, timed_out
-from mm2.connect.herder.requests import StagedFuture
+from mm2.connect.herder.request_queue import StagedFuture
 from mm2.connect.request_signing import ALGORITHM_HEADER, SIGNATURE_HEADER
+from mm2.connect.rest.access.authenticators import is_local_token
 from mm2.connect.rest.access.control import Access
-from mm2.connect.rest.access.local_token import is_local_token
 from mm2.connect.rest.failures import SERVER_ERROR, JsonAnswer, RestFailure
 from mm2.connect.rest.paths import path_of
 from mm2.connect.rest.request_values import java_bool

@@ -11,8 +11,8 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse, Response
 
 from mm2.connect.herder.loggers import LEVELS
-from mm2.connect.rest.access.principal import Role
-from mm2.connect.rest.access.rules import needs
+from mm2.connect.rest.access.roles import Role
+from mm2.connect.rest.dispatch import needs
 from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.request_values import INITIAL_STATES
 

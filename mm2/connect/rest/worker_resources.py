@@ -23,12 +23,11 @@ from mm2.connect.herder.interface import Herder
 from mm2.connect.herder.loggers import LEVELS
 from mm2.connect.request_signing import RequestSignature
 from mm2.connect.rest.access.control import Access
-from mm2.connect.rest.access.principal import Role
-from mm2.connect.rest.access.rules import needs
-from mm2.connect.rest.dispatch import CONSUMES_JSON
+from mm2.connect.rest.access.roles import Role
+from mm2.connect.rest.dispatch import CONSUMES_JSON, needs
 from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.forwarding import Requests, relayed_nothing
-from mm2.connect.rest.guard import Body
+from mm2.connect.rest.limits import Body
 from mm2.connect.rest.openapi import SET_LEVEL, STRING_MAPS, STRINGS, json_body, refusals
 from mm2.connect.rest.request_values import (
     Flag,

@@ -24,16 +24,14 @@ from mm2.connect.api import (
 from mm2.connect.plugins import PluginLoader, Plugins
 from mm2.connect.runtime.clients import ClientProps
 from mm2.connect.runtime.connectors import StatusListener, check_count, connector_config
-from mm2.connect.runtime.converter_building import build_converters
 from mm2.connect.runtime.counters import ErrorCounters, SinkCounters, SourceCounters, TaskCounters
-from mm2.connect.runtime.errors.reporters import (
+from mm2.connect.runtime.error_reporters import (
     DeadLetterQueue,
     DeadLetterQueueReporter,
     LogReporter,
     of_consumer_record,
     of_source_record,
 )
-from mm2.connect.runtime.errors.tolerance import RetryWithToleranceOperator, Tolerance
 from mm2.connect.runtime.exactly_once_settings import (
     Boundary,
     TransactionBoundaries,
@@ -42,9 +40,11 @@ from mm2.connect.runtime.exactly_once_settings import (
 )
 from mm2.connect.runtime.sending import RecordSender, SenderSettings
 from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
+from mm2.connect.runtime.tasks.conversion import build_converters
 from mm2.connect.runtime.tasks.exactly_once import ExactlyOnceWorkerSourceTask, WorkerTransactionContext
 from mm2.connect.runtime.tasks.sink import SinkSetup, WorkerSinkTask, topics_of
 from mm2.connect.runtime.tasks.source import OwnershipGuard, SourceSetup, WorkerSourceTask
+from mm2.connect.runtime.tolerance import RetryWithToleranceOperator, Tolerance
 from mm2.connect.runtime.topic_creation import TopicCreation, topic_creation_groups
 from mm2.connect.runtime.transformation_chain import TransformationChain, build_stages
 from mm2.connect.stores.config_state import ConnectorTaskId, Props, TargetState

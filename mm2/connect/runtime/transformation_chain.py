@@ -13,7 +13,7 @@ from mm2.config.values import split_list
 from mm2.connect.api import ConnectError, ConnectRecord, Predicate, Transformation
 from mm2.connect.plugins import Plugins
 from mm2.connect.plugins.loader import PluginLoader
-from mm2.connect.runtime.errors.tolerance import ProcessingContext, ProcessingStage, RetryWithToleranceOperator
+from mm2.connect.runtime.tolerance import ProcessingContext, ProcessingStage, RetryWithToleranceOperator
 
 log = structlog.get_logger(__name__)
 

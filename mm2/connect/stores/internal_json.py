@@ -1,24 +1,28 @@
-"""The JSON of Connect's internal topics: JsonConverter without schemas.
+"""The JSON of Connect's internal topics: JsonConverter without schemas, with maps in the order of Java's HashMap.
 
 Compact, UTF-8, characters up to U+FFFF unescaped; bytes as base64 text, because JSON has no bytes.
+
+Java Connect serializes maps in the iteration order of its HashMaps, and offsets are looked up by the *bytes* of their
+serialized key. Programs that share an offsets topic with Java must write the same order.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from mm2.connect.api import ConnectError
 from mm2.connect.converters.json import JsonConverter
-from mm2.connect.stores.java_maps import hash_map_order
 
 #: Same output as Java, including numbers and rare characters.
 _CONVERTER: Final = JsonConverter()
 _CONVERTER.configure({"schemas.enable": "false"}, is_key=False)
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+#: Buckets of a new HashMap.
+_DEFAULT_CAPACITY = 16
 
 
 def encode(value: Any) -> bytes | None:
@@ -50,6 +54,34 @@ def hash_ordered(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [hash_ordered(item) for item in value]
     return value
+
+
+def string_hash(text: str) -> int:
+    """``String.hashCode`` as an unsigned 32-bit number; counts UTF-16 code units."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value
+
+
+def hash_map_order(keys: Iterable[str]) -> list[str]:
+    """The keys in the iteration order of a HashMap into which they were inserted in the given order.
+
+    A table starts with 16 buckets and doubles when it is more than three quarters full. Within a bucket the insertion
+    order is kept. (Buckets turn into trees only beyond eight collisions, which configurations do not reach.)
+    """
+    unique = list(dict.fromkeys(keys))
+    capacity = _DEFAULT_CAPACITY
+    while len(unique) * 4 > capacity * 3:
+        capacity *= 2
+    mask = capacity - 1
+
+    def bucket(key: str) -> int:
+        hashed = string_hash(key)
+        return (hashed ^ (hashed >> 16)) & mask
+
+    return sorted(unique, key=bucket)
 
 
 def require_flat(kind: str, values: Any) -> None:

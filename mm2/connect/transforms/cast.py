@@ -19,7 +19,7 @@ from mm2.connect.data.builder import SchemaBuilder, infer_schema
 from mm2.connect.data.numbers import Float32
 from mm2.connect.data.schema import Schema, Type
 from mm2.connect.data.struct import WIDTHS, Struct
-from mm2.connect.data.text import java_text, moment_text
+from mm2.connect.data.values import java_text, moment_text
 from mm2.connect.errors import DataError
 from mm2.connect.transforms.base import (
     PartTransformation,

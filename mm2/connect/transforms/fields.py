@@ -20,6 +20,8 @@ from mm2.connect.data.schema import INT32_SCHEMA, INT64_SCHEMA, STRING_SCHEMA, S
 from mm2.connect.data.struct import Struct
 from mm2.connect.errors import DataError
 from mm2.connect.transforms.base import (
+    FIELD_SYNTAX_VERSION,
+    FieldPath,
     PartTransformation,
     RecordPart,
     remembering,
@@ -29,9 +31,9 @@ from mm2.connect.transforms.base import (
     require_struct,
     require_struct_or_none,
     split_pair,
+    with_field_syntax,
     with_replace_null,
 )
-from mm2.connect.transforms.field_path import FIELD_SYNTAX_VERSION, FieldPath, with_field_syntax
 
 FIELD: Final = "field"
 _EXTRACTION: Final = "field extraction"

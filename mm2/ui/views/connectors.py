@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.rest.access.control import Access
-from mm2.connect.rest.access.principal import Role
+from mm2.connect.rest.access.roles import Role
 from mm2.observer.traces import reason_of
 from mm2.observer.views import ConnectorView, FlowView, Snapshot
 from mm2.ui.actions import ACTIONS, PAUSE, RESTART, RESTART_TASK, RESUME, STOP, Action, Actions, Subject

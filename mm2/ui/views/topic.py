@@ -12,7 +12,7 @@ from nicegui import ui
 
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.rest.access.control import Access
-from mm2.connect.rest.access.principal import Role
+from mm2.connect.rest.access.roles import Role
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.config_sync import ConfigDifference

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2.connect.rest.access.credentials import CredentialsFile
+from mm2.connect.rest.basic_auth import CredentialsFile
 from tests.integration.asking import asked
 
 

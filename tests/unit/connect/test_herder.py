@@ -18,12 +18,12 @@ from mm2.connect.group.protocol import NO_ERROR, URL_NOT_USED, WorkerAssignment
 from mm2.connect.herder import base as base_module
 from mm2.connect.herder import config_view as view_module
 from mm2.connect.herder import fencing as fencing_module
-from mm2.connect.herder import requests as requests_module
+from mm2.connect.herder import request_queue as requests_module
 from mm2.connect.herder.answers import ConnectorInfo, ConnectorOffsets, ConnectorType
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.herder.interface import timed_out
 from mm2.connect.herder.internal_requests import RequestRefused
-from mm2.connect.herder.requests import StagedFuture
+from mm2.connect.herder.request_queue import StagedFuture
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.connect.request_signing import SessionKey

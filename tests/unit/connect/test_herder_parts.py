@@ -25,9 +25,9 @@ from mm2.connect.herder.answers import (
 from mm2.connect.herder.config_changes import PendingChanges
 from mm2.connect.herder.connector_offsets import parse_sink_offsets
 from mm2.connect.herder.internal_requests import SessionKeys
+from mm2.connect.herder.lifecycle import restart_plan
 from mm2.connect.herder.reconfiguration import TaskReconfiguration, backoff_s, changed
-from mm2.connect.herder.requests import NEVER, RequestQueue, StagedFuture, StageTracker, Steps, run_apart
-from mm2.connect.herder.starts import restart_plan
+from mm2.connect.herder.request_queue import NEVER, RequestQueue, StagedFuture, StageTracker, Steps, run_apart
 from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.worker import TooManyTasks
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, RestartRequest, TargetState

@@ -7,7 +7,7 @@ import pytest
 from mm2.connect.api import ConnectError
 from mm2.connect.converters import ByteArrayConverter
 from mm2.connect.stores import internal_json
-from mm2.connect.stores.java_maps import hash_map_order, string_hash
+from mm2.connect.stores.internal_json import hash_map_order, string_hash
 from mm2.connect.stores.offset_table import OffsetJson
 
 

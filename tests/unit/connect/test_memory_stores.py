@@ -12,8 +12,7 @@ from mm2.connect.api import ConnectError
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores.config_state import ConnectorTaskId, RestartRequest, TargetState
 from mm2.connect.stores.config_store import MemoryConfigStore
-from mm2.connect.stores.java_maps import JavaFileError, dump_map, load_map
-from mm2.connect.stores.offset_store import FileOffsetStore, MemoryOffsetStore
+from mm2.connect.stores.offset_store import FileOffsetStore, JavaFileError, MemoryOffsetStore, dump_map, load_map
 from mm2.connect.stores.status_store import MemoryStatusStore, State, Status, TopicStatus
 
 TASK = ConnectorTaskId("c", 0)

@@ -12,7 +12,7 @@ from mm2.config.configdef import ConfigDef
 from mm2.connect.api import ConnectError, HeaderConverter, Predicate, Task, Transformation
 from mm2.connect.plugins import Plugin, Plugins, PluginType
 from mm2.connect.plugins.builtin import built_in, file_plugins
-from mm2.connect.plugins.limits import PluginLimits
+from mm2.connect.plugins.registry import PluginLimits
 
 
 @pytest.mark.parametrize("plugin", [*built_in(), *file_plugins()], ids=lambda plugin: plugin.name)

@@ -6,8 +6,8 @@ import pytest
 
 from mm2.config.configdef import ConfigValue
 from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
+from mm2.connect.herder.plugin_infos import with_plugins
 from mm2.connect.plugins import Plugins
-from mm2.connect.plugins.recommended import with_plugins
 
 STRING, JSON = "org.apache.kafka.connect.storage.StringConverter", "org.apache.kafka.connect.json.JsonConverter"
 WORKER = {"key.converter": "String", "value.converter": JSON, "header.converter": "Simple"}

@@ -14,10 +14,10 @@ from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskCo
 from mm2.connect.converters import ByteArrayConverter
 from mm2.connect.runtime.connectors import WorkId
 from mm2.connect.runtime.counters import SourceCounters, TaskCounters
-from mm2.connect.runtime.errors.tolerance import RetryWithToleranceOperator, Tolerance
 from mm2.connect.runtime.sending import RecordSender, SenderSettings
 from mm2.connect.runtime.tasks.base import Converters, Equipment
 from mm2.connect.runtime.tasks.source import OwnershipGuard, SourceSetup, WorkerSourceTask
+from mm2.connect.runtime.tolerance import RetryWithToleranceOperator, Tolerance
 from mm2.connect.runtime.transformation_chain import TransformationChain
 from mm2.connect.stores.config_state import ConnectorTaskId, TargetState
 from mm2.connect.stores.internal_topic import InternalTopic

@@ -14,7 +14,7 @@ from mm2.config.configdef import AbstractConfig
 from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
 from mm2.connect.api import ConnectError, DataError, RetriableError
 from mm2.connect.runtime.counters import ErrorCounters
-from mm2.connect.runtime.errors.tolerance import (
+from mm2.connect.runtime.tolerance import (
     Failed,
     Interrupted,
     ProcessingContext,

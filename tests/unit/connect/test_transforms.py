@@ -22,7 +22,7 @@ from mm2.connect.api import (
 from mm2.connect.data import logical
 from mm2.connect.data.schema import INT8_SCHEMA, INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA
 from mm2.connect.predicates import HasHeaderKey, RecordIsTombstone, TopicNameMatches
-from mm2.connect.transforms.field_path import FieldPath
+from mm2.connect.transforms.base import FieldPath
 
 INNER = SchemaBuilder.struct().field("n", INT32_SCHEMA).build()
 OUTER = (

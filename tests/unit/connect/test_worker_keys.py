@@ -13,10 +13,10 @@ from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, DataError
 from mm2.connect.errors import BadRequest, Forbidden
 from mm2.connect.herder.internal_requests import SessionKeys
-from mm2.connect.herder.starts import Reloads
+from mm2.connect.herder.lifecycle import Reloads
 from mm2.connect.plugins import Plugins, VersionedPluginError
 from mm2.connect.request_signing import ALGORITHM_HEADER, RequestSignature, SessionKey, signature_headers
-from mm2.connect.runtime.converter_building import build_converters
+from mm2.connect.runtime.tasks.conversion import build_converters
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.stores.offset_store import FileOffsetStore

@@ -21,11 +21,10 @@ from mm2.connect.herder.interface import Herder
 from mm2.connect.metrics import ConnectMetrics
 from mm2.connect.plugins import Plugins
 from mm2.connect.rest.access.assembly import LocalAccess
-from mm2.connect.rest.access.principal import Role
-from mm2.connect.rest.access.rules import needs, role_of
+from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.app import application, metrics_app, worker_resources
 from mm2.connect.rest.binding import Binding
-from mm2.connect.rest.dispatch import Dispatch
+from mm2.connect.rest.dispatch import Dispatch, needs, role_of
 from mm2.connect.rest.extensions import load_extensions
 from mm2.connect.rest.forwarding import Requests, RestClient
 from mm2.connect.rest.server import RestServer

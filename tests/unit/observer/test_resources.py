@@ -11,7 +11,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from mm2.connect.rest.access.control import Access
-from mm2.connect.rest.access.principal import Kind, Principal, Role
+from mm2.connect.rest.access.roles import Kind, Principal, Role
 from mm2.connect.rest.app import metrics_app
 from mm2.connect.rest.failures import RestFailure
 from mm2.copy.driver.engine import CopyEngine

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mm2.connect.rest import local_processes
-from mm2.connect.rest.access.local_token import LocalToken, new_token
+from mm2.connect.rest.access.authenticators import CertificateAuthenticator, LocalToken, new_token
 from mm2.connect.rest.access.oidc_settings import OidcSettings
-from mm2.connect.rest.access.roles import RoleMap
+from mm2.connect.rest.access.roles import Authenticator, RoleMap
 
 if TYPE_CHECKING:
     from mm2.connect.rest.access.control import AccessControl, SessionKeyOf
-    from mm2.connect.rest.access.principal import Authenticator
     from mm2.connect.rest.binding import Binding
     from mm2.connect.rest.extensions import ConnectRestExtension
     from mm2.connect.rest.settings import RestSettings
@@ -54,10 +53,8 @@ def access_control(
     session_key: SessionKeyOf,
 ) -> AccessControl:
     """The access control of all listeners. Raises ConfigException."""
-    from mm2.connect.rest.access.certificates import CertificateAuthenticator  # noqa: PLC0415
     from mm2.connect.rest.access.control import AccessControl  # noqa: PLC0415
-    from mm2.connect.rest.access.sessions import Sessions  # noqa: PLC0415
-    from mm2.connect.rest.access.websockets import SHARE, WebSockets  # noqa: PLC0415
+    from mm2.connect.rest.access.sessions import SHARE, Sessions, WebSockets  # noqa: PLC0415
 
     roles, sessions = RoleMap.of(settings.props), Sessions(local.port)
     logins = [one for extension in extensions for one in extension.authenticators()]

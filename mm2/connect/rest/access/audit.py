@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from mm2.connect.rest.access.principal import Principal, Role
+from mm2.connect.rest.access.roles import Principal, Role
 
 LOGGER: Final = "mm2.audit"
 _MAX_NAME: Final = 200

@@ -17,19 +17,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.rest.access import audit
-from mm2.connect.rest.access.principal import (
+from mm2.connect.rest.access.roles import (
     ANONYMOUS,
     Authenticator,
     Principal,
     RequestPeer,
     Role,
+    RoleMap,
     TooManyFailures,
     WrongCredentials,
 )
-from mm2.connect.rest.access.roles import RoleMap
-from mm2.connect.rest.access.sessions import Sessions
+from mm2.connect.rest.access.sessions import Sessions, WebSockets
 from mm2.connect.rest.access.vouchers import Voucher, Vouchers, checked_receive, voucher_headers
-from mm2.connect.rest.access.websockets import WebSockets
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.paths import path_of, target_of
 

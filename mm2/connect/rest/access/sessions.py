@@ -1,8 +1,10 @@
-"""Sessions of browsers: a cookie, obtained by a link that can be used once.
+"""Sessions of browsers, and the share of WebSockets in the connections of a process.
 
 A browser cannot send the token of a process by itself. `mm2 ui` requests a link with it, and the browser exchanges the
-code in the link for a cookie. Sessions are kept in memory and end with the process, and with the token or certificate by
-which the link was requested.
+code in the link, which can be used once, for a cookie. Sessions are kept in memory and end with the process, and with the
+token or certificate by which the link was requested.
+
+A WebSocket is never idle for the limits of connections, so one client could hold all of them.
 """
 
 from __future__ import annotations
@@ -11,22 +13,58 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
+import sys
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from starlette.datastructures import Headers
 
-from mm2.connect.rest.access.principal import Principal, RequestPeer
-from mm2.connect.rest.access.websockets import oldest_of_greediest
+from mm2.connect.rest.access.roles import Principal, RequestPeer
 
+#: A quarter of the connections.
+SHARE = 4
 CODE_LIFE_S: Final = 60
 SESSION_LIFE_S: Final = 12 * 3600
 #: Of codes, and of sessions. The client with the most of them loses its oldest one, so no client ends those of others.
 _MOST: Final = 200
 _COOKIE: Final = "mm2-session"
+
+T = TypeVar("T")
+
+
+def oldest_of_greediest(held: Mapping[T, Principal]) -> T:
+    """The first of those that the client with the most of them holds; ``held`` has the oldest first."""
+    ((greedy, _),) = Counter(held.values()).most_common(1)
+    return next(one for one, principal in held.items() if principal == greedy)
+
+
+class WebSockets:
+    """The open WebSockets, at most ``limit``. At the limit, the client with the most of them loses its oldest one."""
+
+    def __init__(self, limit: int = sys.maxsize) -> None:
+        self._limit = limit
+        #: Oldest first.
+        self._open: dict[asyncio.Timeout, Principal] = {}
+
+    async def run(self, principal: Principal, call: Callable[[], Awaitable[object]]) -> None:
+        """Serve one WebSocket of a client until it ends, or until it is closed for another one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None) as own:
+                self._open[own] = principal
+                try:
+                    if len(self._open) > self._limit:
+                        self._close_one()
+                    await call()
+                finally:
+                    self._open.pop(own, None)
+
+    def _close_one(self) -> None:
+        oldest = oldest_of_greediest(self._open)
+        del self._open[oldest]
+        oldest.reschedule(asyncio.get_running_loop().time())
 
 
 @dataclass(frozen=True)

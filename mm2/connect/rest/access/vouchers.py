@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive
 
 from mm2.connect.request_signing import SessionKey, sign, verify
-from mm2.connect.rest.access.principal import Kind, Principal, Role, WrongCredentials
+from mm2.connect.rest.access.roles import Kind, Principal, Role, WrongCredentials
 from mm2.connect.rest.failures import RestFailure
 
 VOUCHER_HEADER: Final = "X-Mm2-Voucher"

@@ -25,7 +25,7 @@ import structlog
 from mm2.connect.api import Converter, HeaderConverter, Task
 from mm2.connect.runtime.connectors import StatusListener
 from mm2.connect.runtime.counters import TaskCounters
-from mm2.connect.runtime.errors.tolerance import RetryWithToleranceOperator
+from mm2.connect.runtime.tolerance import RetryWithToleranceOperator
 from mm2.connect.runtime.transformation_chain import TransformationChain
 from mm2.connect.stores.config_state import ConnectorTaskId, TargetState
 

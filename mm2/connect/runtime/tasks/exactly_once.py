@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 
 from mm2.connect.api import ConnectError, IllegalWorkerStateError, SourceRecord
-from mm2.connect.runtime.errors.tolerance import ProcessingContext
 from mm2.connect.runtime.exactly_once_settings import Boundary, TransactionBoundaries
 from mm2.connect.runtime.sending import Sent
 from mm2.connect.runtime.tasks.base import Equipment
 from mm2.connect.runtime.tasks.source import AbstractWorkerSourceTask, SourceSetup
 from mm2.connect.runtime.tasks.submitted import Committable, PartitionKey, Submitted, key_of
+from mm2.connect.runtime.tolerance import ProcessingContext
 from mm2.connect.stores import internal_json
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, ProducerFenced

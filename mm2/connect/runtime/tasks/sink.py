@@ -14,12 +14,11 @@ from mm2.config.connector_keys import check_sink_topics
 from mm2.config.java_regex import PatternError, compile_java
 from mm2.config.values import split_list
 from mm2.connect.api import ConnectError, RetriableError, SinkTask
-from mm2.connect.runtime.errors.reporters import PendingReports, WorkerErrantRecordReporter
-from mm2.connect.runtime.errors.tolerance import Interrupted
+from mm2.connect.runtime.error_reporters import PendingReports, WorkerErrantRecordReporter
 from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
-from mm2.connect.runtime.tasks.sink_commits import SinkCommits
-from mm2.connect.runtime.tasks.sink_context import WorkerSinkTaskContext
+from mm2.connect.runtime.tasks.sink_offsets import SinkCommits, WorkerSinkTaskContext
 from mm2.connect.runtime.tasks.sink_records import SinkBatch, SinkRecordConverter, original_of
+from mm2.connect.runtime.tolerance import Interrupted
 from mm2.connect.stores.config_state import TargetState
 from mm2.kafka.consumer.consumer import Consumer
 from mm2.kafka.consumer.membership import Topics

@@ -9,14 +9,14 @@ from typing import Any, Final, Self, TypeVar
 from mm2.connect.api import ConnectError, Headers, OffsetAndMetadata, SinkRecord, TimestampType
 from mm2.connect.data.record import NO_HEADERS, Header
 from mm2.connect.data.schema import SchemaAndValue
-from mm2.connect.runtime.errors.reporters import PendingReports
-from mm2.connect.runtime.errors.tolerance import (
+from mm2.connect.runtime.error_reporters import PendingReports
+from mm2.connect.runtime.tasks.base import Converters
+from mm2.connect.runtime.tolerance import (
     Failed,
     ProcessingContext,
     ProcessingStage,
     RetryWithToleranceOperator,
 )
-from mm2.connect.runtime.tasks.base import Converters
 from mm2.connect.runtime.transformation_chain import TransformationChain
 from mm2.kafka.consumer.records import ConsumerRecord
 from mm2.kafka.structs import TopicPartition

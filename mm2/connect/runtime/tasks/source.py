@@ -22,17 +22,17 @@ from mm2.connect.api import (
     SourceTask,
     SourceTaskContext,
 )
-from mm2.connect.runtime.errors.tolerance import (
+from mm2.connect.runtime.sending import Outgoing, RecordSender, Sent, size_of
+from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
+from mm2.connect.runtime.tasks.conversion import SourceRecordConverter
+from mm2.connect.runtime.tasks.submitted import Committable, PartitionKey, Submitted, SubmittedRecords, key_of
+from mm2.connect.runtime.tolerance import (
     ConversionFailed,
     Failed,
     Interrupted,
     ProcessingContext,
     ProcessingStage,
 )
-from mm2.connect.runtime.sending import Outgoing, RecordSender, Sent, size_of
-from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
-from mm2.connect.runtime.tasks.source_converter import SourceRecordConverter
-from mm2.connect.runtime.tasks.submitted import Committable, PartitionKey, Submitted, SubmittedRecords, key_of
 from mm2.connect.runtime.topic_creation import TopicCreation
 from mm2.connect.stores import internal_json
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore

@@ -9,8 +9,7 @@ from mm2.connect.data import logical
 from mm2.connect.data.builder import infer_schema
 from mm2.connect.data.numbers import Float32
 from mm2.connect.data.schema import FLOAT32_SCHEMA
-from mm2.connect.data.text import convert_to_string
-from mm2.connect.data.values import convert_to, parse_string
+from mm2.connect.data.values import convert_to, convert_to_string, parse_string
 
 
 @pytest.mark.parametrize(

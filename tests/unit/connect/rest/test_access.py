@@ -21,20 +21,18 @@ from mm2.config.configdef import ConfigException
 from mm2.connect.errors import NotLeader
 from mm2.connect.request_signing import SessionKey, generate_key, sign
 from mm2.connect.rest import local_processes
-from mm2.connect.rest.access.credentials import Credentials, Users
-from mm2.connect.rest.access.local_token import LocalToken, new_token
-from mm2.connect.rest.access.principal import (
+from mm2.connect.rest.access.authenticators import LocalToken, new_token
+from mm2.connect.rest.access.roles import (
     ANONYMOUS,
     Kind,
     Principal,
     RequestPeer,
     Role,
+    RoleMap,
     TooManyFailures,
     WrongCredentials,
 )
-from mm2.connect.rest.access.roles import RoleMap
-from mm2.connect.rest.access.sessions import CODE_LIFE_S, SESSION_LIFE_S, Sessions
-from mm2.connect.rest.access.throttle import Allowance, FailureThrottle
+from mm2.connect.rest.access.sessions import CODE_LIFE_S, SESSION_LIFE_S, Sessions, WebSockets
 from mm2.connect.rest.access.vouchers import (
     SIGNATURE_HEADER,
     VOUCHER_HEADER,
@@ -42,8 +40,7 @@ from mm2.connect.rest.access.vouchers import (
     Vouchers,
     voucher_headers,
 )
-from mm2.connect.rest.access.websockets import WebSockets
-from mm2.connect.rest.basic_auth import PasswordAuthenticator
+from mm2.connect.rest.basic_auth import Allowance, Credentials, FailureThrottle, PasswordAuthenticator, Users
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.middleware import without_secrets
 from tests.support.clock import Clock

@@ -13,11 +13,9 @@ from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from mm2.connect.rest.access.control import Access, AccessControl
-from mm2.connect.rest.access.credentials import Credentials, Users
-from mm2.connect.rest.access.principal import Role
-from mm2.connect.rest.access.roles import RoleMap
+from mm2.connect.rest.access.roles import Role, RoleMap
 from mm2.connect.rest.access.sessions import Sessions
-from mm2.connect.rest.basic_auth import PasswordAuthenticator
+from mm2.connect.rest.basic_auth import Credentials, PasswordAuthenticator, Users
 from mm2.connect.rest.binding import Binding, exposed
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings, is_loopback

@@ -12,9 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from mm2.config.configdef import ConfigException
-from mm2.connect.rest.access import credentials
-from mm2.connect.rest.access.credentials import Credentials, CredentialsFile, Users
+from mm2.connect.rest import basic_auth
 from mm2.connect.rest.access.password_hashes import PasswordHash
+from mm2.connect.rest.basic_auth import Credentials, CredentialsFile, Users
 from mm2.connect.rest.failures import RestFailure
 
 
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _polls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials, "_POLL_S", 0.0)
+    monkeypatch.setattr(basic_auth, "_POLL_S", 0.0)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_remembered_success_is_void_when_the_hash_has_changed(path: Path, veri
 def test_successes_are_remembered_up_to_a_limit(
     path: Path, monkeypatch: pytest.MonkeyPatch, verified: list[bytes]
 ) -> None:
-    monkeypatch.setattr(credentials, "_MAX_REMEMBERED", 2)
+    monkeypatch.setattr(basic_auth, "_MAX_REMEMBERED", 2)
     path.write_text("".join(LINE.replace("ada", name) for name in ("a", "b", "c")))
     file = CredentialsFile(path)
     for name in ("a", "b", "c"):
@@ -195,7 +195,7 @@ def test_a_missing_file_stops_the_start(path: Path) -> None:
 
 
 def test_more_logins_than_can_wait_are_rejected_until_others_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials, "_MAX_PENDING", 3)
+    monkeypatch.setattr(basic_auth, "_MAX_PENDING", 3)
 
     async def flood() -> tuple[list[object], bool]:
         stored = Credentials(Users.parse(LINE, "file"))

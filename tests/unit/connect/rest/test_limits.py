@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from mm2.connect.request_signing import signature_headers
 from mm2.connect.rest.basic_auth import BasicAuthSecurityRestExtension
-from mm2.connect.rest.connections import peer_of
+from mm2.connect.rest.limits import peer_of
 from tests.support.certificates import Issued, issue
 from tests.support.passwords import basic, password_settings
 from tests.support.slow_clients import OTHER_ADDRESS, connect, connected, everything, head, is_closed

@@ -21,13 +21,11 @@ from starlette.datastructures import Headers
 from structlog.testing import capture_logs
 
 from mm2.config.configdef import ConfigException
-from mm2.connect.rest.access import token_keys
-from mm2.connect.rest.access.oidc import OidcAuthenticator
+from mm2.connect.rest.access import oidc
+from mm2.connect.rest.access.oidc import OidcAuthenticator, TokenKeys, VerificationKey
 from mm2.connect.rest.access.oidc_settings import OidcSettings
-from mm2.connect.rest.access.principal import Kind, Principal, RequestPeer, WrongCredentials
-from mm2.connect.rest.access.token_keys import TokenKeys, VerificationKey
-from mm2.connect.rest.binding import Binding
-from mm2.connect.rest.exposure import warn_of_exposure
+from mm2.connect.rest.access.roles import Kind, Principal, RequestPeer, WrongCredentials
+from mm2.connect.rest.binding import Binding, warn_of_exposure
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.settings import RestSettings
 from mm2.kafka.assertion_settings import ALLOWED_URLS
@@ -472,7 +470,7 @@ def test_known_keys_stay_valid_for_a_limited_time_while_the_issuer_fails(issuer:
 def test_a_slow_issuer_delays_only_tokens_with_unknown_keys(
     issuer: Issuer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_keys, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(oidc, "_TIMEOUT_S", 0.2)
     token, unknown = issuer.server.token(), issuer.server.token({"kid": "unknown"})
     client.wait()
     assert client.outcome(token) == CLIENT_ID

@@ -23,7 +23,7 @@ from mm2.connect.herder.answers import (
     WorkState,
 )
 from mm2.connect.herder.interface import Herder
-from mm2.connect.herder.requests import StagedFuture, WorkerStage
+from mm2.connect.herder.request_queue import StagedFuture, WorkerStage
 from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.stores.config_state import ConnectorTaskId, Props, RestartRequest, TargetState
 

@@ -18,14 +18,14 @@ import structlog
 from mm2.config.configdef import AbstractConfig
 from mm2.connect.api import ConnectError, SinkRecord, SourceRecord
 from mm2.connect.runtime.counters import ErrorCounters
-from mm2.connect.runtime.errors.tolerance import (
+from mm2.connect.runtime.sending import RecordSender
+from mm2.connect.runtime.tolerance import (
     ProcessingContext,
     ProcessingStage,
     RetryWithToleranceOperator,
     java_name,
     stack_trace,
 )
-from mm2.connect.runtime.sending import RecordSender
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster

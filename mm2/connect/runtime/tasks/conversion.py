@@ -1,21 +1,23 @@
-"""Conversion of the records of source tasks to bytes."""
+"""Converters of a task: built from configurations, and used for the records of source tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from mm2.connect.api import ConnectError, SourceRecord
-from mm2.connect.runtime.errors.tolerance import (
+from mm2.connect.api import ConnectError, Converter, HeaderConverter, SourceRecord
+from mm2.connect.plugins import PluginLoader, Plugins
+from mm2.connect.runtime.tasks.base import Converters
+from mm2.connect.runtime.tolerance import (
     ConversionFailed,
     Failed,
     ProcessingContext,
     ProcessingStage,
     RetryWithToleranceOperator,
 )
-from mm2.connect.runtime.tasks.base import Converters
 from mm2.kafka.records.record import Record, record_of
 
+C = TypeVar("C", Converter, HeaderConverter)
 T = TypeVar("T")
 
 _NO_TIMESTAMP: Final = -1
@@ -23,6 +25,49 @@ _NO_TIMESTAMP: Final = -1
 _HEADER: Final = ProcessingStage.HEADER_CONVERTER
 _KEY: Final = ProcessingStage.KEY_CONVERTER
 _VALUE: Final = ProcessingStage.VALUE_CONVERTER
+
+
+def build_converters(
+    plugins: Plugins,
+    props: Mapping[str, str],
+    loader: PluginLoader | None,
+    worker_props: Mapping[str, str],
+    worker_class: Callable[[str], str],
+) -> Converters:
+    """The connector's converters where ``props`` name them, otherwise the worker's, each with the settings beside its name.
+
+    ``worker_class`` returns the worker's class for a key. Raises ConnectError or ConfigException.
+    """
+
+    def build(key: str, kind: type[C]) -> C:
+        own = props.get(key) is not None
+        given = props if own else worker_props
+        converter = plugins.new(
+            given.get(key) or worker_class(key),
+            kind,
+            key=key,
+            version=given.get(f"{key}.plugin.version"),
+            loader=loader if own else None,
+        )
+        prefix = f"{key}."
+        settings = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
+        with plugins.swap(plugins.loader_of(converter)):
+            if isinstance(converter, Converter) and kind is Converter:
+                converter.configure(settings, is_key=key == "key.converter")
+            elif isinstance(converter, HeaderConverter):
+                converter.configure({**settings, "converter.type": "header"})
+        return converter
+
+    key, value = build("key.converter", Converter), build("value.converter", Converter)
+    header = build("header.converter", HeaderConverter)
+    return Converters(
+        key,
+        value,
+        header,
+        plugins.name_of(type(key), Converter),
+        plugins.name_of(type(value), Converter),
+        plugins.name_of(type(header), HeaderConverter),
+    )
 
 
 class SourceRecordConverter:

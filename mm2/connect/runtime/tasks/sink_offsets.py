@@ -1,4 +1,4 @@
-"""Offsets of a sink task: those that the plugin has accepted, those that are committed, and the commit in progress.
+"""Offsets of a sink task: those that it requests, those that it has accepted, and those that are committed.
 
 Each commit has a number, and only the answer to the last one counts: an answer may arrive after the commit has timed
 out or after a rebalance.
@@ -8,17 +8,81 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 import structlog
 
-from mm2.connect.api import OffsetAndMetadata, SinkTask
+from mm2.connect.api import IllegalWorkerStateError, OffsetAndMetadata, SinkTask
 from mm2.connect.runtime.counters import SinkCounters, TaskCounters
-from mm2.connect.runtime.errors.reporters import PendingReports
-from mm2.connect.runtime.tasks.sink_context import WorkerSinkTaskContext
+from mm2.connect.runtime.error_reporters import PendingReports, WorkerErrantRecordReporter
 from mm2.connect.runtime.tasks.sink_records import Offsets, SinkBatch
 from mm2.kafka.consumer.consumer import Consumer
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
+
+
+class WorkerSinkTaskContext:
+    """A sink task's requests to the runtime (WorkerSinkTaskContext of Connect).
+
+    ``configs`` resolves the task's configuration again; ``is_paused`` returns whether the whole task is paused. The
+    attributes are for the runtime.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        configs: Callable[[], Mapping[str, str]],
+        is_paused: Callable[[], bool],
+        reporter: WorkerErrantRecordReporter | None,
+    ) -> None:
+        self._consumer = consumer
+        self._configs = configs
+        self._is_paused = is_paused
+        self._reporter = reporter
+        #: Requested offsets that have not been applied yet.
+        self.offsets: dict[TopicPartition, int] = {}
+        #: Milliseconds to wait before the next retry; None: not set.
+        self.timeout_ms: int | None = None
+        #: Partitions paused by the task, independent of the runtime.
+        self.paused: set[TopicPartition] = set()
+        self.commit_requested = False
+
+    def configs(self) -> Mapping[str, str]:
+        return self._configs()
+
+    def offset(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self.offsets.update({TopicPartition(*tp): offset for tp, offset in offsets.items()})
+
+    def timeout(self, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+
+    def assignment(self) -> AbstractSet[TopicPartition]:
+        return self._consumer.assignment()
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        self._check(partitions, "pause")
+        self.paused.update(TopicPartition(*tp) for tp in partitions)
+        if not self._is_paused():
+            self._consumer.pause(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        self._check(partitions, "resume")
+        self.paused.difference_update(TopicPartition(*tp) for tp in partitions)
+        if not self._is_paused():
+            self._consumer.resume(partitions)
+
+    def request_commit(self) -> None:
+        self.commit_requested = True
+
+    def errant_record_reporter(self) -> WorkerErrantRecordReporter | None:
+        return self._reporter
+
+    def _check(self, partitions: tuple[TopicPartition, ...], what: str) -> None:
+        foreign = sorted(str(TopicPartition(*tp)) for tp in set(partitions) - self._consumer.assignment())
+        if foreign:
+            raise IllegalWorkerStateError(
+                f"SinkTasks may not {what} partitions that are not currently assigned to them: {', '.join(foreign)}"
+            )
 
 
 class SinkCommits:

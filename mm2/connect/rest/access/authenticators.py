@@ -1,14 +1,17 @@
-"""Authentication by the token file of the process, for commands of the same user on the same machine."""
+"""Authentication that every process has: by its token file, and by the client certificate of a TLS connection."""
 
 from __future__ import annotations
 
 import hmac
 import secrets
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from mm2.connect.rest.access.principal import Kind, Principal, RequestPeer, WrongCredentials
+from cryptography import x509
 
-if TYPE_CHECKING:  # see mm2.connect.rest.access.principal
+from mm2.connect.rest.access.roles import Kind, Principal, RequestPeer, WrongCredentials
+
+if TYPE_CHECKING:  # see mm2.connect.rest.access.roles
     from starlette.datastructures import Headers
 
 #: Distinguishes these tokens from others that are sent as Bearer.
@@ -52,6 +55,30 @@ def is_local_token(authorization: str) -> bool:
     return (_bearer(authorization) or "").startswith(PREFIX)
 
 
+class CertificateAuthenticator:
+    """The principal is the subject of the certificate, which TLS has verified (``ssl.client.auth``)."""
+
+    @property
+    def challenge(self) -> str | None:
+        """None: HTTP has no challenge for certificates."""
+        return None
+
+    async def authenticate(self, headers: Headers, peer: RequestPeer) -> Principal | None:
+        """See Authenticator."""
+        return None if peer.certificate is None else _subject_of(peer.certificate)
+
+
 def _bearer(authorization: str) -> str | None:
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+@lru_cache(maxsize=256)
+def _subject_of(certificate: bytes) -> Principal | None:
+    """The subject in the form of RFC 4514, as X500Principal.getName: ``CN=ada,O=Example``.
+
+    None for a certificate with alternative names only, which identifies no client here, as in Kafka.
+    """
+    found = x509.load_der_x509_certificate(certificate)
+    subject = found.subject.rfc4514_string()
+    return Principal(subject, Kind.CERTIFICATE, until_s=found.not_valid_after_utc.timestamp()) if subject else None
