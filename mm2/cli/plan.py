@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, add_file, number, pair_of, table
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, add_file, pair_of
 from mm2.cli.output import write_document
+from mm2.cli.tables import number, table
 from mm2.cli.terminal import visible_line
 from mm2.cli.verbs import examples
 from mm2.config.mirrormaker import MirrorMakerConfig
