@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_config, number, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_config
 from mm2.cli.output import add_output, write_document
+from mm2.cli.tables import number, table
 from mm2.cli.terminal import csv_cell, with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException

@@ -7,18 +7,13 @@ import re
 from typing import Any, Final, TextIO
 
 from mm2.cli.terminal import TerminalStream
+from mm2.observer.tones import STATE_TONES, Tone
 
-_STATES: Final = {
-    "32": ("RUNNING",),
-    "33": ("CATCHING_UP", "PREPARING", "PAUSED", "THROTTLED", "UNKNOWN", "BLOCKED_BY_OPEN_TXN"),
-    "1;31": (
-        "DEGRADED", "STOPPED", "UNREACHABLE", "UNAUTHORIZED", "CORRUPT", "TOO_LARGE", "OVER_LIMIT", "LOST_RANGE",
-        "DELETED", "RECREATED", "INCONSISTENT", "DIVERGED", "TARGET_FULL", "REFUSED", "FAILED",
-    ),
-}  # fmt: skip
-"""States by the parameters of ANSI's SGR sequence: green, yellow, bold red."""
+_GREEN, _YELLOW, _BOLD_RED = "32", "33", "1;31"
+_SHOWN: Final = {Tone.OK: _GREEN, Tone.BAD: _BOLD_RED, Tone.CRITICAL: _BOLD_RED}
+"""Tones by the parameters of ANSI's SGR sequence; all others are yellow."""
 
-_CODES: Final = {word: code for code, words in _STATES.items() for word in words}
+_CODES: Final = {str(state): _SHOWN.get(tone, _YELLOW) for state, tone in STATE_TONES.items()}
 _WORDS: Final = re.compile(rf"\b(?:{'|'.join(_CODES)})\b")
 
 

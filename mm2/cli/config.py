@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, pair_of, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, pair_of
 from mm2.cli.output import write_document
+from mm2.cli.tables import table
 from mm2.cli.terminal import visible_line
 from mm2.cli.verbs import examples
 from mm2.config.mirror_keys import CONNECTOR_CLASSES

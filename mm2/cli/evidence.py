@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import (
-    COLLAPSED_ABOVE,
-    EXIT_NOT_WELL,
-    EXIT_WELL,
-    CommandError,
-    add_topics,
-    number,
-    pair_of,
-    pattern_argument,
-    table,
-)
-from mm2.cli.output import write_document
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_topics, pair_of, pattern_argument
+from mm2.cli.output import is_wide, write_document
+from mm2.cli.tables import ALL_ROWS, COLLAPSED_ABOVE, MOST_ROWS, TableRow, number, short_table, table
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
-from mm2.failover.evidence import FailoverReport, GroupEvidence, PartitionEvidence, counted, missing_records
+from mm2.copy.states import PartitionState
+from mm2.failover.evidence import (
+    DONE,
+    FailoverReport,
+    GroupEvidence,
+    Outcome,
+    PartitionEvidence,
+    counted,
+    missing_records,
+)
 from mm2.failover.failover import Confirm
 from mm2.failover.groups import Choice
 from mm2.failover.sides import FlowConfig, Refused
@@ -30,6 +30,11 @@ from mm2.failover.sides import FlowConfig, Refused
 EXIT_CODES = "Exit code: 0 done and verified; 1 done except for the listed problems; 2 nothing was changed, for the reason shown."
 
 _UNSEEN_SHOWN: Final = 5
+#: How to see all rows of a report; what the command has done is not repeated.
+_ALL: Final = f"--dry-run {ALL_ROWS}"
+#: States of partitions that copy, or stopped because of a promotion.
+_UNBLOCKED: Final = frozenset({"", PartitionState.PAUSED})
+_WORST_FIRST: Final = (Outcome.FAILED, Outcome.UNTRANSLATED, Outcome.IN_USE)
 
 
 def add_leave_behind(parser: Any) -> None:
@@ -63,7 +68,7 @@ def confirmation(options: Any) -> Confirm:
                 "--dry-run, then use --yes."
             )
         # Standard output has the report of what was done.
-        write_report(sys.stderr, preview)
+        write_report(sys.stderr, preview, wide=is_wide(options))
         sys.stderr.write(
             f"\nCluster {source} answers. {preview.verb} {preview.flow} stops copying these topics. "
             f"Write {source} to continue: "
@@ -106,12 +111,12 @@ def carried_out(verb: Callable[[], FailoverReport], options: Any) -> int:
     if options.json:
         write_document(options, report.to_json())
     else:
-        write_report(sys.stdout, report)
+        write_report(sys.stdout, report, wide=is_wide(options))
     return EXIT_WELL if report.is_well else EXIT_NOT_WELL
 
 
-def write_report(out: TextIO, report: FailoverReport) -> None:
-    """Print a report for people."""
+def write_report(out: TextIO, report: FailoverReport, *, wide: bool = False) -> None:
+    """Print a report for people. ``wide``: with one line for each partition, however many there are."""
     source, _, target = report.flow.partition("->")
     out.write(f"{report.verb} {report.flow}{', dry run: nothing is changed' if report.dry_run else ''}\n")
     if report.source_error:
@@ -125,18 +130,29 @@ def write_report(out: TextIO, report: FailoverReport) -> None:
             f"last contact with {source} on {target}: {silent}; records that {source} received since then are not known\n"
         )
     if report.partitions:
-        _write_partitions(out, report, source, target)
+        _write_partitions(out, report, source, target, wide=wide)
     if report.groups:
         out.write("\n")
         header = ("GROUP", "PARTITION", f"ON {source}", f"ON {target}", "BEFORE", "AFTER", "FOUND BY", "OUTCOME")
-        table(out, header, [_group(one) for one in report.groups], left=2)
+        groups = [TableRow(_group(one), _group_urgency(one)) for one in report.groups]
+        fine = sorted({str(one.outcome) for one in report.groups if one.outcome in DONE})
+        _write_rows(out, header, groups, "offsets of groups", " or ".join(fine), left=2, wide=wide)
     if report.starts:
         out.write("\n")
-        rows = [
-            (f"{one.topic}-{one.partition}", number(one.offset), number(one.before), "yes" if one.verified else "no")
+        starts = [
+            TableRow(
+                (
+                    f"{one.topic}-{one.partition}",
+                    number(one.offset),
+                    number(one.before),
+                    "yes" if one.verified else "no",
+                ),
+                None if one.verified else (0,),
+            )
             for one in report.starts
         ]
-        table(out, (f"{target}->{source} BEGINS WITH", "AT", "BEFORE", "READ BACK"), rows)
+        columns = (f"{target}->{source} BEGINS WITH", "AT", "BEFORE", "READ BACK")
+        _write_rows(out, columns, starts, "partitions", "read back", wide=wide)
     out.write("\n")
     for heading, sentences in (
         ("ACL", report.acls),
@@ -144,12 +160,25 @@ def write_report(out: TextIO, report: FailoverReport) -> None:
         ("NOT DONE", report.problems),
         ("next", report.advice),
     ):
-        out.writelines(f"{heading}: {sentence}\n" for sentence in sentences)
+        shown = sentences if wide else sentences[:MOST_ROWS]
+        out.writelines(f"{heading}: {sentence}\n" for sentence in shown)
+        if len(shown) < len(sentences):
+            out.write(f"{heading}: and {number(len(sentences) - len(shown))} more: {_ALL}\n")
 
 
-def _write_partitions(out: TextIO, report: FailoverReport, source: str, target: str) -> None:
+def _write_rows(
+    out: TextIO, header: tuple[str, ...], rows: Sequence[TableRow], things: str, well: str, *, left: int = 1, wide: bool
+) -> None:
+    if wide:
+        table(out, header, [row.cells for row in rows], left=left)
+    else:
+        short_table(out, header, rows, things=things, well=well, hint=_ALL, left=left)
+
+
+def _write_partitions(out: TextIO, report: FailoverReport, source: str, target: str, *, wide: bool) -> None:
     out.write("\n")
-    if len(report.partitions) > COLLAPSED_ABOVE:
+    is_collapsed = not wide and len(report.partitions) > COLLAPSED_ABOVE
+    if is_collapsed:
         _write_topics(out, report)
     else:
         _write_each(out, report, source, target)
@@ -159,34 +188,57 @@ def _write_partitions(out: TextIO, report: FailoverReport, source: str, target: 
         for one in report.partitions
         if one.uncopied and one.end is not None and one.next_offset < one.end
     ]
-    shown = ranges[:COLLAPSED_ABOVE] if len(report.partitions) > COLLAPSED_ABOVE else ranges
+    shown = ranges[:COLLAPSED_ABOVE] if is_collapsed else ranges
     out.writelines(shown)
     if len(shown) < len(ranges):
-        out.write(f"  and ranges of {counted(len(ranges) - len(shown), 'more partition')}: --topic or --json\n")
+        out.write(f"  and ranges of {counted(len(ranges) - len(shown), 'more partition')}: {_ALL}\n")
 
 
 def _write_topics(out: TextIO, report: FailoverReport) -> None:
-    """One line for each topic."""
+    """One line for each topic, as far as it needs attention."""
     topics: dict[str, list[PartitionEvidence]] = {}
     for one in report.partitions:
         topics.setdefault(one.topic, []).append(one)
     rows = [
-        (
-            topic,
-            number(len(rows)),
-            number(sum(bool(one.missing.least) for one in rows)),
-            str(missing_records(rows)),
-            number(None if any(one.others is None for one in rows) else sum(one.others or 0 for one in rows)),
-            rows[0].remote_topic,
-            ", ".join(
-                f"{state} {number(count)}"
-                for state, count in sorted(Counter(one.state for one in rows).items())
-                if state
+        TableRow(
+            (
+                topic,
+                number(len(rows)),
+                number(sum(bool(one.missing.least) for one in rows)),
+                str(missing_records(rows)),
+                number(None if any(one.others is None for one in rows) else sum(one.others or 0 for one in rows)),
+                rows[0].remote_topic,
+                ", ".join(
+                    f"{state} {number(count)}"
+                    for state, count in sorted(Counter(one.state for one in rows).items())
+                    if state
+                ),
             ),
+            _urgency(rows),
         )
         for topic, rows in topics.items()
     ]
-    table(out, ("TOPIC", "PARTITIONS", "WITH MISSING", "MISSING", "BY OTHERS", "REMOTE", ""), rows)
+    header = ("TOPIC", "PARTITIONS", "WITH MISSING", "MISSING", "BY OTHERS", "REMOTE", "")
+    # Of a source that does not answer, no number is exact.
+    well = f"with MISSING {'at least 0' if report.source_error else '0'}, and none in an error state"
+    short_table(out, header, rows, things="topics", well=well, hint=_ALL)
+
+
+def _urgency(partitions: Sequence[PartitionEvidence]) -> tuple[float, ...] | None:
+    """Topics with missing records first, the most first, then those of which something is not known or blocked.
+
+    None: no record is known to be missing, and no partition is in an error state. A promotion pauses all partitions.
+    """
+    missing = missing_records(partitions)
+    unknown = sum(one.end is None for one in partitions)
+    blocked = sum(one.state not in _UNBLOCKED for one in partitions)
+    if not (missing or unknown or blocked):
+        return None
+    return -missing.least, -(missing.most or 0), -unknown, -blocked
+
+
+def _group_urgency(one: GroupEvidence) -> tuple[float, ...] | None:
+    return None if one.outcome in DONE else (_WORST_FIRST.index(one.outcome),)
 
 
 def _write_each(out: TextIO, report: FailoverReport, source: str, target: str) -> None:

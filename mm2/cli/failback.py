@@ -31,7 +31,7 @@ def add(verbs: Any) -> None:
             ("then stop the applications and move back", "mm2 failover mm2.properties 'B->A' --wait 60"),
         ),
     )
-    add_flow(parser)
+    add_flow(parser, wide=True)
     add_choice(parser, groups=False)
     parser.add_argument(
         "--divergent",

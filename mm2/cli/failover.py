@@ -41,7 +41,7 @@ def add(verbs: Any) -> None:
             ),
         ),
     )
-    add_flow(parser)
+    add_flow(parser, wide=True)
     add_choice(parser, groups=True)
     parser.add_argument(
         "--wait",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from mm2.cli.output import add_output
-from mm2.cli.terminal import visible_cell
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
@@ -23,7 +22,6 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.filters import pattern_list
-from mm2.observer.views import Risk
 
 EXIT_WELL: Final = 0
 EXIT_NOT_WELL: Final = 1
@@ -31,8 +29,6 @@ EXIT_ERROR: Final = 2
 EXIT_INTERRUPTED: Final = 130
 #: The environment variable with the default of the file argument.
 FILE_VARIABLE: Final = "MM2_FILE"
-#: With more partitions, tables have one line for each topic.
-COLLAPSED_ABOVE: Final = 50
 
 _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 60.0
@@ -166,28 +162,3 @@ def answering(cluster: Cluster) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.close()
-
-
-def table(out: TextIO, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> None:
-    """Print columns with their minimum width. Cells are on one line, and shortened if they are very long.
-
-    The first ``left`` and the last are left-aligned, the others right-aligned.
-    """
-    shown = [tuple(map(visible_cell, row)) for row in (header, *rows)]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    for row in shown:
-        cells = [
-            cell.ljust(width) if index < left or index == len(row) - 1 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        out.write("  ".join(cells).rstrip() + "\n")
-
-
-def number(value: int | None) -> str:
-    """A number with commas; a dash if unknown."""
-    return "-" if value is None else f"{value:,}"
-
-
-def records_at_risk(risk: Risk) -> str:
-    """The records at risk; "at least" if some may not be known; a dash if none are."""
-    return number(risk.records) if risk.records is not None or risk.least is None else f"at least {number(risk.least)}"

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number, pair_of, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, pair_of
 from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout
+from mm2.cli.tables import number, table
 from mm2.cli.verbs import examples
 from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig

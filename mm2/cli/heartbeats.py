@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mm2.cli.client import client_props
-from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_config, answering, table
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_config, answering
 from mm2.cli.output import add_output, write_document
+from mm2.cli.tables import table
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR

@@ -8,19 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mm2.cli.flow import (
-    EXIT_ERROR,
-    EXIT_NOT_WELL,
-    EXIT_WELL,
-    CommandError,
-    add_file,
-    add_topics,
-    number,
-    records_at_risk,
-    table,
-)
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, add_topics
 from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout, look
+from mm2.cli.tables import number, records_at_risk, table
 from mm2.cli.verbs import examples
 from mm2.observer.views import FlowView, PartitionView
 

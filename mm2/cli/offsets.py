@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_config, answering, number, pair_of, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_config, answering, pair_of
 from mm2.cli.output import add_output, write_document
+from mm2.cli.tables import number, table
 from mm2.cli.verbs import examples
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import SOURCE_CONNECTOR

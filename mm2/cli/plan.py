@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, add_file, number, pair_of, table
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, add_file, pair_of
 from mm2.cli.output import write_document
+from mm2.cli.tables import number, table
 from mm2.cli.terminal import visible_line
 from mm2.cli.verbs import examples
-from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
 from mm2.config.provider_values import hide_known
 from mm2.config.unread import unread_message
+from mm2.failover.failover import way_back_advice
 from mm2.mirror.maker import connect_plugins, plugin_limits, plugin_props
 from mm2.mirror.plans import FlowPlan, check_flows, plan_flow
 from mm2.mirror.preview import Preview, Step, preview
@@ -59,7 +62,7 @@ def run(options: Any) -> int:
     plugins.limit(plugin_limits(config))
     plans: dict[Any, FlowPlan] = {pair: plan_flow(config, pair, plugins) for pair in pairs}
     check_flows(plans)
-    found = [preview(pair, plan) for pair, plan in plans.items()]
+    found = [_with_way_back(preview(pair, plan), config, pair) for pair, plan in plans.items()]
     unread = config.unread_keys()
     ineffective = config.ineffective_keys({pair.target for pair in pairs})
     if options.json:
@@ -77,6 +80,15 @@ def run(options: Any) -> int:
     if any(one.unreachable for one in found):
         return EXIT_ERROR
     return EXIT_WELL if all(one.is_well for one in found) and not unread else EXIT_NOT_WELL
+
+
+def _with_way_back(one: Preview, config: MirrorMakerConfig, pair: SourceAndTarget) -> Preview:
+    """With a note if the file has no flow that brings applications back after a failover."""
+    replicating = config.replicating_pairs()
+    if pair not in replicating:
+        return one
+    missing = way_back_advice(pair, is_enabled=SourceAndTarget(pair.target, pair.source) in replicating)
+    return replace(one, notes=(*one.notes, *(f"After a failover: {sentence}." for sentence in missing)))
 
 
 def _json(one: Preview) -> dict[str, Any]:

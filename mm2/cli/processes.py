@@ -7,8 +7,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from mm2.cli.flow import EXIT_WELL, table
+from mm2.cli.flow import EXIT_WELL
 from mm2.cli.output import add_output, write_document
+from mm2.cli.tables import table
 from mm2.cli.verbs import examples
 from mm2.connect.rest.local_processes import processes
 

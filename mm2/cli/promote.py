@@ -34,7 +34,7 @@ def add(verbs: Any) -> None:
             ("with WRITE permissions", "mm2 promote mm2.properties 'A->B' --topic orders --create-acls"),
         ),
     )
-    add_flow(parser)
+    add_flow(parser, wide=True)
     add_choice(parser, groups=False)
     parser.add_argument(
         "--create-acls",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import re
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
@@ -19,27 +19,24 @@ from rich.text import Text
 
 from mm2.cli.colours import coloured
 from mm2.cli.flow import (
-    COLLAPSED_ABOVE,
     EXIT_ERROR,
     EXIT_NOT_WELL,
     EXIT_WELL,
     CommandError,
     add_file,
     add_topics,
-    number,
     pair_of,
     pattern_argument,
-    records_at_risk,
-    table,
 )
 from mm2.cli.output import is_wide, write_document
+from mm2.cli.tables import ALL_ROWS, COLLAPSED_ABOVE, TableRow, number, records_at_risk, short_table, table
 from mm2.cli.terminal import visible, with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
-from mm2.copy.states import HEALTHY
+from mm2.copy.states import HEALTHY, PartitionState
 from mm2.observer.observer import observe_once
-from mm2.observer.partitions import by_topic as by_topic_of
+from mm2.observer.topics import SEVERITY, TopicView, topic_views
 from mm2.observer.traces import reason_of
 from mm2.observer.views import FlowState, FlowView, PartitionView, Snapshot
 
@@ -287,29 +284,34 @@ def _more(one: PartitionView) -> tuple[str, ...]:
 
 
 def _write_topics(out: TextIO, partitions: Sequence[PartitionView]) -> None:
-    """One line for each topic; ``--topic`` shows its partitions."""
+    """One line for each topic, as far as it needs attention; ``--topic`` shows its partitions."""
     header = ("TOPIC", "PARTITIONS", "UNHEALTHY", "LAG", "SECONDS", "BYTES/S", "STATES")
+    topics = topic_views(partitions)
     rows = [
-        (
-            topic,
-            number(len(views)),
-            number(sum(one.state not in HEALTHY for one in views)),
-            number(_sum([one.lag_records for one in views])),
-            _seconds(max((one.lag_seconds for one in views if one.lag_seconds is not None), default=None)),
-            _whole(_sum([one.bytes_per_s for one in views])),
-            ", ".join(
-                f"{state} {number(count)}" for state, count in sorted(Counter(one.state for one in views).items())
+        TableRow(
+            (
+                one.topic,
+                number(one.partitions),
+                number(one.unhealthy),
+                number(one.lag_records),
+                _seconds(one.lag_seconds),
+                _whole(one.bytes_per_s),
+                ", ".join(f"{state} {number(count)}" for state, count in sorted(one.states.items())),
             ),
+            _urgency(one),
         )
-        for topic, views in by_topic_of(tuple(partitions)).items()
+        for one in topics
     ]
-    table(out, header, rows)
-    out.write(f"{number(len(partitions))} partitions of {number(len(rows))} topics; one by one: --topic\n")
+    hint = f"--topic PATTERNS or {ALL_ROWS}"
+    short_table(out, header, rows, things="topics", well="RUNNING and with lag 0", hint=hint)
+    out.write(f"{number(len(partitions))} partitions of {number(len(topics))} topics; one by one: --topic\n")
 
 
-def _sum(values: Sequence[Any]) -> Any:
-    """The sum; None if a value is not known."""
-    return None if None in values else sum(values)
+def _urgency(topic: TopicView) -> tuple[float, ...] | None:
+    """By state, then by lag, an unknown one first; None: all partitions are running, without lag."""
+    if topic.state is PartitionState.RUNNING and topic.lag_records == 0:
+        return None
+    return SEVERITY[topic.state], -math.inf if topic.lag_records is None else -topic.lag_records
 
 
 def _write_errors(out: TextIO, flow: FlowView) -> None:

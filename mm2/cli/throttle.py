@@ -6,8 +6,9 @@ import re
 import sys
 from typing import Any, Final
 
-from mm2.cli.flow import EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number
+from mm2.cli.flow import EXIT_WELL, CommandError, ConfiguredFlow, add_flow
 from mm2.cli.output import write_document
+from mm2.cli.tables import number
 from mm2.cli.verbs import examples
 from mm2.copy.ledger import throttle_record
 from mm2.kafka.errors import KafkaFailure

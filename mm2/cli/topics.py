@@ -6,19 +6,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from mm2.cli.flow import (
-    EXIT_ERROR,
-    EXIT_NOT_WELL,
-    EXIT_WELL,
-    CommandError,
-    ConfiguredFlow,
-    add_file,
-    number,
-    table,
-)
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_file
 from mm2.cli.groups import group_table
 from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout, look, write_partitions
+from mm2.cli.tables import number, table
 from mm2.cli.verbs import examples
 from mm2.copy.states import HEALTHY
 from mm2.kafka.errors import KafkaFailure

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number, table
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow
 from mm2.cli.output import write_document
 from mm2.cli.signals import StopRequest, stop_at_signals
+from mm2.cli.tables import MOST_ROWS, TableRow, number, short_table
 from mm2.cli.terminal import with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
@@ -42,6 +43,9 @@ _SIZE: Final = re.compile(r"(\d+)\s*([kKMG]?)")
 _UNITS: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
 _SHOWN: Final = 20
 _TELL_EVERY_S: Final = 1.0
+#: How to see all partitions.
+_ALL: Final = "--json or --html FILE"
+_WORST_FIRST: Final = (Verdict.DIFFERENT, Verdict.INCOMPLETE, Verdict.EQUAL)
 
 
 def add(verbs: Any) -> None:
@@ -248,21 +252,27 @@ def _publish(options: Any, report: VerifyReport, *, brief: bool = False) -> None
 
 def _write(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
     shown = [row for row in report.partitions if not brief or row.verdict is not Verdict.EQUAL]
+    shown.sort(key=lambda row: _WORST_FIRST.index(row.verdict))
     header = ("PARTITION", "SOURCE OFFSETS", "RECORDS", "DIFFERENCES", "VERDICT")
     rows = [
-        (
-            str(row.source),
-            f"{row.first}-{row.after - 1}" if row.after > row.first else "none",
-            number(row.records),
-            number(sum(row.counts.values())),
-            str(row.verdict) + (f", {row.error}" if row.error else ""),
+        TableRow(
+            (
+                str(row.source),
+                f"{row.first}-{row.after - 1}" if row.after > row.first else "none",
+                number(row.records),
+                number(sum(row.counts.values())),
+                str(row.verdict) + (f", {row.error}" if row.error else ""),
+            ),
+            _urgency(row),
         )
         for row in shown
     ]
     if rows:
-        table(out, header, rows)
-    for row in shown:
+        short_table(out, header, rows, things="partitions", well="equal", hint=_ALL)
+    for row in shown[:MOST_ROWS]:
         _write_details(out, row)
+    if left := sum(bool(row.notes or row.counts or row.is_uncertain) for row in shown[MOST_ROWS:]):
+        out.write(f"details of {number(left)} more partitions: {_ALL}\n")
     if report.changed_by and not brief:
         out.write(f"The source's records were changed by {', '.join(report.changed_by)} before they were compared.\n")
     if report.not_repeatable and not brief:
@@ -277,8 +287,13 @@ def _write(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
     )
 
 
+def _urgency(row: PartitionReport) -> tuple[float, ...] | None:
+    """None: it is equal."""
+    return None if row.verdict is Verdict.EQUAL else (_WORST_FIRST.index(row.verdict),)
+
+
 def _write_details(out: TextIO, row: PartitionReport) -> None:
-    if row.certainty != "ledger" and row.records:
+    if row.is_uncertain:
         out.write(f"{row.source}  not in the ledger: compared by {row.certainty}, which is less certain\n")
     out.writelines(f"{row.source}  {note}\n" for note in row.notes)
     for one in row.differences[:_SHOWN]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from mm2.config.mirrormaker import SourceAndTarget
 from mm2.failover.copy_control import stop_copying
 from mm2.failover.denials import allow_writes, denials_of, still_denied, to_allow
 from mm2.failover.evidence import (
@@ -302,6 +303,20 @@ def _group_messages(rows: Sequence[GroupEvidence]) -> tuple[list[str], list[str]
     return done, problems
 
 
+def way_back_advice(pair: SourceAndTarget, *, is_enabled: bool, has_run: bool = True) -> list[str]:
+    """What is missing for the way back: the flow in the opposite direction has to be enabled, and to have run once."""
+    reverse = f"{pair.target}->{pair.source}"
+    start = f"run a process with --clusters {pair.source}"
+    if not is_enabled:
+        return [
+            (
+                f"no enabled flow copies what is written on {pair.target} to {pair.source}: for the way back set {reverse}.enabled = true "
+                f"and {start}"
+            )
+        ]
+    return [] if has_run else [f"{reverse} is enabled and has never run, which the way back requires: {start}"]
+
+
 def _advice(sides: Sides, partitions: Sequence[PartitionEvidence]) -> list[str]:
     source, target = sides.pair.source, sides.pair.target
     same = any(sides.is_same_name(one.topic) for one in partitions)
@@ -315,9 +330,8 @@ def _advice(sides: Sides, partitions: Sequence[PartitionEvidence]) -> list[str]:
         )
     if same:
         advice.append(f"start consumers and producers on {target}, with the same topics")
-    if not sides.config.has_reverse:
-        advice.append(
-            f"no enabled flow copies what is written on {target} to {source}: for the way back set {target}->{source}.enabled = true"
-        )
+    # Whether it has run is only known if the source answers, which has its ledger.
+    has_run = sides.source is None or sides.reverse_ledger is not None
+    advice += way_back_advice(sides.pair, is_enabled=sides.config.has_reverse, has_run=has_run)
     advice.append(f"when {source} is available again: mm2 failback FILE '{sides.pair}' --dry-run")
     return advice

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import ssl
 import time
@@ -12,13 +11,13 @@ from typing import Any, Final
 import httpx
 
 from mm2.config.configdef import ConfigException
+from mm2.kafka.bounded_http import NoDocument, one_line, read_document
 from mm2.kafka.tls import build_ssl_context
 from mm2.observer.prometheus_settings import PrometheusSettings
 
 _STEP_TIMEOUT_S: Final = 5.0
 #: A series of 300 points has 10 kB.
 _MAX_BYTES: Final = 256 * 1024
-_MAX_REASON: Final = 200
 _OK: Final = 200
 
 
@@ -48,7 +47,7 @@ class Prometheus:
             verify: ssl.SSLContext | bool = build_ssl_context(settings.tls) if settings.url[:6] == "https:" else True
         except ConfigException as error:
             raise PrometheusFailure(str(error)) from error
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        headers = {}
         if settings.authorization is not None:
             headers["Authorization"] = settings.authorization.value
         # Only the configured host gets the credentials, so redirects are not followed.
@@ -73,27 +72,13 @@ class Prometheus:
 
 def _answer(client: httpx.Client, url: str, params: Mapping[str, str], deadline_s: float) -> Any:
     try:
-        with client.stream("GET", url, params=params) as answer:
-            data = bytearray()
-            for chunk in answer.iter_raw():
-                data += chunk
-                if len(data) > _MAX_BYTES:
-                    raise PrometheusFailure(f"answered with more than {_MAX_BYTES} bytes")
-                if time.monotonic() > deadline_s:
-                    raise PrometheusFailure("did not answer in time")
-            status = answer.status_code
-    except httpx.TimeoutException as error:
-        raise PrometheusFailure("did not answer in time") from error
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise PrometheusFailure(f"gave no answer: {_shown(str(error) or type(error).__name__)}") from error
-    try:
-        document = json.loads(bytes(data))
-    except (ValueError, RecursionError):
-        document = None
+        status, document = read_document(client, url, max_bytes=_MAX_BYTES, deadline_s=deadline_s, params=params)
+    except NoDocument as failure:
+        raise PrometheusFailure(str(failure)) from failure
     if status != _OK:
         reason = document.get("error") if isinstance(document, dict) else None
         raise PrometheusFailure(
-            f"answered with HTTP {status}{f': {_shown(reason)}' if isinstance(reason, str) else ''}"
+            f"answered with HTTP {status}{f': {one_line(reason)}' if isinstance(reason, str) else ''}"
         )
     return document
 
@@ -113,8 +98,3 @@ def _values(document: Any) -> dict[int, float | None]:
 def _number(text: str) -> float | None:
     value = float(text)
     return value if math.isfinite(value) else None
-
-
-def _shown(text: str) -> str:
-    """One line for users."""
-    return "".join(char if char.isprintable() else " " for char in text[:_MAX_REASON])

@@ -11,44 +11,24 @@ from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
 
 from mm2.copy.segments import INTENDED
-from mm2.copy.states import HEALTHY, PartitionState
-from mm2.observer.views import FlowState
+from mm2.observer.tones import STATE_TONES, Tone
 from mm2.ui.listing import MOST_TEXT, Query, page_of
 from mm2.ui.wording import RANGE, UNKNOWN
 
 #: Rows of a table that are shown at once.
 PAGE_ROWS: Final = 50
 
-#: The tone of each state; the stylesheet gives each tone a shape.
-TONES: Final[Mapping[str, str]] = {
-    FlowState.RUNNING: "ok",
-    FlowState.CATCHING_UP: "busy",
-    FlowState.PAUSED: "paused",
-    FlowState.DEGRADED: "bad",
-    FlowState.STOPPED: "critical",
-    FlowState.UNKNOWN: "unknown",
-    **dict.fromkeys(PartitionState, "bad"),
-    **dict.fromkeys(HEALTHY, "ok"),
-    PartitionState.CATCHING_UP: "busy",
-    PartitionState.PREPARING: "busy",
-    PartitionState.THROTTLED: "warning",
-    PartitionState.BLOCKED_BY_OPEN_TXN: "warning",
-    PartitionState.PAUSED: "paused",
-    # Of connectors and tasks. Their STOPPED is requested by a user, unlike that of a flow (`connectors.py`).
-    "RESTARTING": "busy",
-    "UNASSIGNED": "warning",
-    "FAILED": "bad",
-    "DESTROYED": "unknown",
-    # Reasons of gaps
-    **dict.fromkeys(INTENDED, "ok"),
-    **dict.fromkeys(("retention", "truncated", "recreated", "quarantined", "skipped", "missing"), "bad"),
+#: The tone of each state and of each reason of gaps.
+TONES: Final[Mapping[str, Tone]] = {
+    **STATE_TONES,
+    **dict.fromkeys(INTENDED, Tone.OK),
+    **dict.fromkeys(("retention", "truncated", "recreated", "quarantined", "skipped", "missing"), Tone.BAD),
 }
 #: More columns than this need a wide window.
 _MANY_COLUMNS: Final = 6
 #: Sort direction in the labels of such columns.
 _FALLING: Final[Mapping[str, str]] = {"number": "largest first", "word": "worst first"}
-#: Worst first.
-_TONES_WORST_FIRST: Final = ("critical", "bad", "unknown", "warning", "paused", "busy", "ok")
+_WORST_FIRST: Final = tuple(Tone)
 
 
 class Element(TextElement):
@@ -76,7 +56,7 @@ class Element(TextElement):
     def show_state(self, state: str, also: str = "", tone: str = "") -> None:
         """Show a state in its tone, unless another tone is given."""
         self.show(state or UNKNOWN)
-        self.show_classes(f"{also} state {tone or TONES.get(state, 'unknown')}".strip())
+        self.show_classes(f"{also} state {tone or TONES.get(state, Tone.UNKNOWN)}".strip())
 
     def attribute(self, name: str, value: str | bool | None) -> None:
         """Set an attribute; None and False remove it."""
@@ -90,7 +70,7 @@ class Element(TextElement):
 
 def rank_of(state: str) -> int:
     """The severity of a state: the worst states have the lowest numbers."""
-    return _TONES_WORST_FIRST.index(TONES.get(state, "unknown"))
+    return _WORST_FIRST.index(TONES.get(state, Tone.UNKNOWN))
 
 
 def within(tag: str, classes: str = "", **attributes: str | bool) -> Element:
@@ -230,7 +210,7 @@ class _TableCell:
             self._text.attribute("href", cell.href or None)
         if cell.state:
             self._text.show(cell.text or UNKNOWN)
-            self._part.show_classes(f"{self._kind} state {TONES.get(cell.text, 'unknown')}".strip())
+            self._part.show_classes(f"{self._kind} state {TONES.get(cell.text, Tone.UNKNOWN)}".strip())
         else:
             self._text.show(cell.text)
             is_empty = not cell.text and not cell.drawing

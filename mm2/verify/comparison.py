@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from mm2.copy.executor.changes import DroppedRange
@@ -221,6 +222,23 @@ class _Extra(NamedTuple):
     dropped: str
 
 
+@dataclass(slots=True)
+class _Unmatched:
+    """What is unmatched since the last pair, which ends before these offsets.
+
+    ``sources`` and ``targets`` records were read. ``missing``, ``extra`` and ``differences`` are the lengths of these lists
+    at the last pair.
+    """
+
+    source: int
+    target: int
+    sources: int = 0
+    targets: int = 0
+    missing: int = 0
+    extra: int = 0
+    differences: int = 0
+
+
 class Comparison:
     """The comparison of one range; ``change`` is what the flow makes of the source's records, None: nothing.
 
@@ -245,6 +263,7 @@ class Comparison:
         self._shift = 0  # of target offsets from those in the ledger
         self._first_pair: tuple[int, int] | None = None
         self._last_pair: tuple[int, int] | None = None
+        self._unmatched = _Unmatched(piece.first, piece.target_first)
         self._missing: list[Item] = []
         self._extra: list[_Extra] = []
         self._differences: list[tuple[Difference, int | None]] = []
@@ -253,7 +272,7 @@ class Comparison:
         """Compare. False if some records on the target may be duplicates: `resolve` must then be called."""
         while True:
             mine, theirs = self._source.head(), self._target.head()
-            if mine is None and theirs is None:
+            if (mine is None and theirs is None) or (theirs is None and self._is_in_next_pass(self._source.first())):
                 break
             is_equal = mine is not None and theirs is not None and self._pass(mine, theirs)
             if is_equal or self._explain_head():
@@ -263,6 +282,10 @@ class Comparison:
                 self.findings.first_mismatch = self._next_source() if offset is None else offset
                 return True
             self._compare_in_detail()
+        piece = self._span.piece
+        self._explain_holes(
+            piece.after if piece.joint < 0 else max(piece.joint, self._unmatched.source), piece.target_after
+        )
         self._match_leftovers()
         self._extra = [one for one in self._extra if not self._is_uncertain(None, one.item.offset, 1)]
         if not self._extra:
@@ -357,12 +380,17 @@ class Comparison:
 
     def _passed(self, source: int, target: int, count: int, *, with_timestamps: bool = True) -> None:
         """Count equal records, and check their target offset if the ledger has one."""
-        self.findings.records += count
+        joint = self._span.piece.joint
+        repeated = max(0, source + count - max(source, joint)) if joint >= 0 else 0
+        self.findings.records += count - repeated
+        self.findings.explain(Explained.REPEATED, repeated)
+        self._explain_holes(source, target)
         self._source.forget_dropped(source)
         if not with_timestamps:
             self.findings.explain(Explained.TARGET_TIMESTAMPS, count)
         self._first_pair = self._first_pair or (source, target)
         self._last_pair = (source + count - 1, target + count - 1)
+        self._start_unmatched(source + count, target + count)
         expected = self._route.target_of(source)
         if expected is None:
             return
@@ -370,6 +398,60 @@ class Comparison:
         if self._shift:
             detail = f"{self._shift:+,} from the target offset in the ledger"
             self._add(Difference(DifferenceKind.DISPLACED, source, target, count, detail), source)
+
+    def _is_in_next_pass(self, source: int | None) -> bool:
+        """Whether the ledger contains this source offset, and this pass is before the ledger."""
+        piece = self._span.piece
+        return piece.is_before_ledger and source is not None and source >= piece.joint
+
+    def _start_unmatched(self, source: int, target: int) -> None:
+        if not self._span.by_content:
+            return
+        lists = len(self._missing), len(self._extra), len(self._differences)
+        self._unmatched = _Unmatched(source, target, 0, 0, *lists)
+
+    def _explain_holes(self, source: int, target: int) -> None:
+        """Explain unmatched records before the pair of these offsets if the log cleaner may have removed the other ones.
+
+        This is for records that the ledger does not contain. Where the other ones were is not known, but at least as many
+        offsets have to be missing on the other side, between the same two pairs.
+        """
+        since, span = self._unmatched, self._span
+        if not span.by_content or not (since.sources or since.targets):
+            return
+        if span.source_compacted:
+            holes = source - since.source - since.sources
+            kept = [one for one in self._extra[since.extra :] if self._route.source_of(one.item.offset) is not None]
+            left = self._explain_ranges(
+                DifferenceKind.EXTRA,
+                len(self._extra) - since.extra - len(kept),
+                holes,
+                Explained.PERHAPS_SOURCE_COMPACTED,
+            )
+            if not left:
+                self._extra[since.extra :] = kept
+        if span.target_compacted:
+            holes = target - since.target - since.targets
+            lost = [item for item in self._missing[since.missing :] if self._route.target_of(item.offset) is not None]
+            left = self._explain_ranges(
+                DifferenceKind.MISSING,
+                len(self._missing) - since.missing - len(lost),
+                holes,
+                Explained.PERHAPS_TARGET_COMPACTED,
+            )
+            if not left:
+                self._missing[since.missing :] = lost
+
+    def _explain_ranges(self, kind: DifferenceKind, waiting: int, holes: int, reason: Explained) -> bool:
+        """Explain ``waiting`` records and those of a kind that are differences already; returns whether they are too many."""
+        since = self._unmatched.differences
+        ranges = self._differences[since:]
+        count = waiting + sum(one.records for one, _ in ranges if one.kind is kind)
+        if count > holes:
+            return True
+        self.findings.explain(reason, count)
+        self._differences[since:] = [row for row in ranges if row[0].kind is not kind]
+        return False
 
     # -- explained records -------------------------------------------------------------------------------------------
 
@@ -384,13 +466,16 @@ class Comparison:
                 if gap is not None:
                     # Offsets that were left out once but copied in this pass must be on the target.
                     until = min(gap.after, self._route.next_source(offset) or gap.after)
-                    self._source.skip(bisect_left(mine.load(), until, mine.at) - mine.at)
+                    count = bisect_left(mine.load(), until, mine.at) - mine.at
+                    self._source.skip(count)
+                    self._unmatched.sources += count
                     return True
             elif other is None or other > expected + self._shift:
                 reason = self._why_not_on_target(expected + self._shift)
                 if reason is not None:
                     self.findings.explain(reason)
                     self._source.skip(1)
+                    self._unmatched.sources += 1
                     return True
         if other is not None:
             origin = self._route.source_of(other - self._shift)
@@ -399,6 +484,7 @@ class Comparison:
                 if reason is not None:
                     self.findings.explain(reason)
                     self._target.skip(1)
+                    self._unmatched.targets += 1
                     return True
         return False
 
@@ -441,8 +527,10 @@ class Comparison:
         elif found.pairs:
             until, end = found.pairs[-1][0] + 1, found.pairs[-1][1] + 1
         else:
-            # No records in common; on the side that ends first, matches may follow later on the other side.
-            until = 0 if source_ends and sources and not target_ends else len(shown)
+            # No records in common; on the side that ends first, matches may follow later on the other side. So they may if
+            # that side is compacted, and the other has many records that were removed there.
+            compacted = self._span.by_content and self._span.source_compacted and bool(targets)
+            until = 0 if sources and not target_ends and (source_ends or compacted) else len(shown)
             end = 0 if target_ends and targets and not source_ends else len(theirs)
         self._take_window(shown, theirs, found, until, end)
         self._source.skip(len(sources) if until == len(shown) else visible[until])
@@ -458,6 +546,8 @@ class Comparison:
             left = [sources[index] for index in range(before, here) if index not in moved]
             left_target = [targets[index] for index in range(before_target, there) if index not in moved_target]
             self._take_gap(left, left_target, seen)
+            self._unmatched.sources += here - before
+            self._unmatched.targets += there - before_target
             if here < until or there < end:
                 self._passed(
                     sources[here].offset, targets[there].offset, 1, with_timestamps=targets[there].timestamp is not None
@@ -470,6 +560,8 @@ class Comparison:
         """Classify unmatched records between two pairs."""
         left: list[Item] = []
         for item in sources:
+            if self._is_in_next_pass(item.offset):
+                break
             expected = self._route.target_of(item.offset)
             offset = None if expected is None else expected + self._shift
             reason = None if offset is None or offset in seen[1] else self._why_not_on_target(offset)
@@ -500,6 +592,7 @@ class Comparison:
             self._match_leftovers()
             if len(self._extra) > _MAX_UNMATCHED:
                 self._report_extra({})
+            self._unmatched.missing, self._unmatched.extra = 0, min(self._unmatched.extra, len(self._extra))
 
     def _why_dropped(self, target: int) -> str:
         origin = self._route.source_of(target - self._shift)
@@ -548,6 +641,9 @@ class Comparison:
     def _report_extra(self, originals: Originals) -> None:
         for item, near, dropped in self._extra:
             original = originals.get(item.content)
+            if self._is_in_next_pass(original):
+                self.findings.explain(Explained.REPEATED)
+                continue
             kind = DifferenceKind.EXTRA if original is None else DifferenceKind.DOUBLED
             detail = f"the flow drops the record that the ledger has there ({dropped})" if dropped else ""
             self._add(Difference(kind, original, item.offset, 1, detail), near)
@@ -561,17 +657,20 @@ class Comparison:
         side, route = (0, self._route.target_of) if offset == source else (1, self._route.source_of)
         if route(offset) is not None:
             return False
-        if self._first_pair is None or self._last_pair is None:
+        piece = self._span.piece
+        joint = (piece.joint, piece.target_after) if piece.is_before_ledger else None
+        first_pair, last_pair = self._first_pair or joint, self._last_pair or joint
+        if first_pair is None or last_pair is None:
             # No record in common is a difference, unless one side is empty.
             if self._target.records if side == 0 else self._source.records:
                 return False
             self.findings.explain(Explained.PENDING if side == 0 else Explained.SOURCE_DELETED, records)
             return True
         began = self._span.open_start and (side == 0 or self._source.feed.log_start > 0)
-        if began and offset < self._first_pair[side]:
+        if began and offset < first_pair[side]:
             self.findings.explain(Explained.BEFORE if side == 0 else Explained.SOURCE_DELETED, records)
             return True
-        if self._span.open_end and offset > self._last_pair[side]:
+        if self._span.open_end and offset > last_pair[side]:
             self.findings.explain(Explained.PENDING, records)
             return True
         return False

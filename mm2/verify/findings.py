@@ -28,6 +28,10 @@ class Explained(StrEnum):
 
     SOURCE_COMPACTED = "compacted on the source since"
     TARGET_COMPACTED = "compacted on the target"
+    # Records that the ledger does not contain: where they were is not known, only that as many offsets are missing.
+    PERHAPS_SOURCE_COMPACTED = "perhaps compacted on the source"
+    PERHAPS_TARGET_COMPACTED = "perhaps compacted on the target"
+    REPEATED = "copied again after another program had stopped"
     SOURCE_DELETED = "deleted on the source since"
     TARGET_DELETED = "deleted on the target"
     SOURCE_TRUNCATED = "of a source log that was cut off"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mm2.copy.segments import Gap, Segment, SegmentChunk
@@ -67,13 +67,23 @@ class Route:
 
 @dataclass(frozen=True)
 class Pass:
-    """Source offsets ``first``..``after - 1`` against target offsets ``target_first``..``target_after - 1``."""
+    """Source offsets ``first``..``after - 1`` against target offsets ``target_first``..``target_after - 1``.
+
+    ``joint``: if this is the pass before the ledger's first segment, the source offset of that segment, else -1. The target
+    may also have records from there on: those that another program has copied after its last committed position.
+    """
 
     first: int
     after: int
     target_first: int
     target_after: int
     route: Route
+    joint: int = -1
+
+    @property
+    def is_before_ledger(self) -> bool:
+        """Whether the ledger has no segment of it, because another program has copied it or the segments were dropped."""
+        return self.joint >= 0
 
 
 @dataclass
@@ -137,6 +147,8 @@ def plan_passes(chunks: Sequence[SegmentChunk], bounds: Bounds) -> Plan:
         lowest = first
     after, trailing = _after(segments, bounds)
     groups = _ascending_groups(segments)
+    if leading and segments and not bounds.is_incremental:
+        plan.passes += _before_ledger(segments[0], first, bounds)
     for index, group in enumerate(groups):
         kept = [part for segment in group if (part := _part_to_compare(segment, lowest, after, plan, bounds)).records]
         if not kept:
@@ -146,7 +158,7 @@ def plan_passes(chunks: Sequence[SegmentChunk], bounds: Bounds) -> Plan:
         next_target = groups[index + 1][0].target if index + 1 < len(groups) else bounds.target_end if trailing else 0
         until, target_until = _pass_end(group, kept, after, next_target, bounds.position if is_last else None)
         # If the start of its segment was deleted, the exact beginning of the pass is unknown.
-        is_first = leading and index == 0 and kept[0].source == group[0].source
+        is_first = bounds.is_incremental and index == 0 and kept[0].source == group[0].source
         plan.passes.append(
             Pass(
                 min(first, kept[0].source) if is_first else kept[0].source,
@@ -160,6 +172,17 @@ def plan_passes(chunks: Sequence[SegmentChunk], bounds: Bounds) -> Plan:
     if not segments and (first < after or ((bounds.whole or bounds.is_incremental) and begin < bounds.target_end)):
         plan.passes.append(Pass(first, max(first, after), begin, max(begin, bounds.target_end), Route()))
     return plan
+
+
+def _before_ledger(opening: Segment, first: int, bounds: Bounds) -> list[Pass]:
+    """The pass before the first segment of the ledger; none if there is nothing, or its end was deleted."""
+    if first > opening.source or bounds.target_start > opening.target:
+        return []
+    if first == opening.source and bounds.target_start == opening.target:
+        return []
+    # Another program may have copied as many records after its last committed position.
+    after = min(bounds.position, opening.source + opening.target - bounds.target_start)
+    return [Pass(first, max(opening.source, after), bounds.target_start, opening.target, Route(), joint=opening.source)]
 
 
 def _ascending_groups(segments: Iterable[Segment]) -> list[list[Segment]]:
@@ -246,10 +269,13 @@ def split(one: Pass, offsets: int) -> list[Pass]:
             at = segment.source
         target = segment.target + at - segment.source
         if target > target_first:
-            pieces.append(Pass(first, at, target_first, target, one.route.part(first, at)))
+            route = one.route.part(first, at)
+            pieces.append(
+                replace(one, first=first, after=at, target_first=target_first, target_after=target, route=route)
+            )
             first, target_first = at, target
         at += offsets
-    pieces.append(Pass(first, one.after, target_first, one.target_after, one.route.part(first, one.after)))
+    pieces.append(replace(one, first=first, target_first=target_first, route=one.route.part(first, one.after)))
     return pieces
 
 
@@ -262,6 +288,7 @@ def join(pieces: Sequence[Pass]) -> Pass:
         pieces[0].target_first,
         pieces[-1].target_after,
         Route(_merge_adjacent(segments)),
+        pieces[0].joint,
     )
 
 

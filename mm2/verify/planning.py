@@ -9,7 +9,7 @@ from typing import Final
 
 from mm2.copy.executor.changes import FILTERED, SKIPPED
 from mm2.copy.ledger import Ledger, Verified
-from mm2.copy.segments import Gap, Segment
+from mm2.copy.segments import Gap, Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Rules
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -281,6 +281,8 @@ def _by_ledger(
     for reason, offsets in found.explained.items():
         plan.explained[reason] = plan.explained.get(reason, 0) + offsets
     plan.notes += _pass_notes(plan, found, entry)
+    if not bounds.is_incremental:
+        plan.notes += _notes_before_ledger(found, chunks)
     visible = [gap for gap in gaps if gap.reason not in INVISIBLE and gap.after > gap.first]
     plan.spans += _spans(base, bounds, found, visible, (source[0], plan.after))
 
@@ -312,9 +314,23 @@ def _pass_notes(plan: PartitionPlan, found: Plan, entry: LedgerEntry) -> list[st
         notes.append(
             f"the flow was reset to an offset below {plan.before.checked}; the records copied since then are compared"
         )
-    elif len(found.passes) > 1:
-        notes.append(f"copied in {len(found.passes)} passes; each of them is compared")
+    elif (passes := sum(not one.is_before_ledger for one in found.passes)) > 1:
+        notes.append(f"copied in {passes} passes; each of them is compared")
     return [*notes, *filter(None, (_other_changes(plan, entry), entry.note))]
+
+
+def _notes_before_ledger(found: Plan, chunks: Sequence[SegmentChunk]) -> list[str]:
+    """A note if the target has records before the ledger's first segment."""
+    one = found.passes[0] if found.passes else None
+    if one is None or one.route.segments or one.target_first == one.target_after:
+        return []
+    which = f"before source offset {one.joint} (target offset {one.target_after}) " if one.is_before_ledger else ""
+    why = (
+        "the ledger does not contain them any more"
+        if chunks and chunks[0].number
+        else "another program has written them, such as Java's MirrorMaker"
+    )
+    return [f"records {which}were compared by content, which is less certain: {why}"]
 
 
 def _other_changes(plan: PartitionPlan, entry: LedgerEntry) -> str:
@@ -332,25 +348,32 @@ def _other_changes(plan: PartitionPlan, entry: LedgerEntry) -> str:
 def _spans(base: Span, bounds: Bounds, found: Plan, gaps: Sequence[Gap], whole: tuple[int, int]) -> list[Span]:
     """A span for each pass. ``gaps`` are visible on the source, ``whole`` is the range to search for originals."""
     spans = []
-    for index, one in enumerate(found.passes):
+    for one in found.passes:
         excluded = [
-            gap
-            for gap in [*gaps, *copied_in_other_passes(one, found)]
-            if gap.first < one.after and gap.after > one.first
+            gap for gap in [*gaps, *_not_expected(one, found)] if gap.first < one.after and gap.after > one.first
         ]
+        if one.is_before_ledger:
+            excluded = [gap._replace(after=min(gap.after, one.joint)) for gap in excluded if gap.first < one.joint]
         known = one.route.segments
-        is_open = index == 0 and bool(known) and (one.first < known[0].source or one.target_first < known[0].target)
         spans.append(
             replace(
                 base,
                 piece=one,
                 excluded=tuple(merge_gaps(excluded)),
-                open_start=not bounds.is_incremental and (is_open or not known),
+                open_start=not bounds.is_incremental and not known,
                 in_detail=not known,
+                by_content=not bounds.is_incremental and not known,
                 whole=(whole[0], max(whole[1], one.after)),
             )
         )
     return spans
+
+
+def _not_expected(one: Pass, found: Plan) -> list[Gap]:
+    """What other passes have copied; another program has copied the records before the ledger as well."""
+    if one.is_before_ledger and one.target_first < one.target_after:
+        return []
+    return copied_in_other_passes(one, found)
 
 
 def _by_content(
@@ -383,6 +406,7 @@ def _by_content(
             open_start=not begin,
             open_end=not end,
             in_detail=True,
+            by_content=True,
             whole=source,
         )
     )

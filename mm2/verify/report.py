@@ -89,6 +89,11 @@ class PartitionReport:
         """The source partition."""
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether records were compared although the ledger does not contain the partition."""
+        return self.certainty is not Certainty.LEDGER and self.records > 0
+
     def verified(self, at_ms: int) -> Verified | None:
         """The result to store in the ledger, including the one ``before`` if this has continued from there.
 

@@ -22,6 +22,7 @@ class Span:
     - ``source_compacted``, ``target_compacted``: the topic is compacted, so single records may have been removed.
     - ``open_start``, ``open_end``: the start or end of the copy is uncertain, so a record on one side only at that end
       is no difference.
+    - ``by_content``: the ledger does not contain it, so records are only matched by content.
     - ``in_detail``: report how the sides differ, not only where the first difference is.
     - ``whole``: the partition's source range, in which originals of duplicated records are searched.
     - ``named``: as in `mm2.copy.spec.PartitionSpec`.
@@ -37,6 +38,7 @@ class Span:
     open_start: bool = False
     open_end: bool = False
     in_detail: bool = False
+    by_content: bool = False
     whole: tuple[int, int] = (0, 0)
     named: str = ""
 
@@ -60,28 +62,42 @@ class Span:
         one = self.piece
         return [
             [self.topic, self.partition, self.remote_topic, self.named],
-            [one.first, one.after, one.target_first, one.target_after, [list(row) for row in one.route.segments]],
+            [
+                one.first,
+                one.after,
+                one.target_first,
+                one.target_after,
+                [list(row) for row in one.route.segments],
+                one.joint,
+            ],
             [list(gap) for gap in self.excluded],
-            [self.source_compacted, self.target_compacted, self.open_start, self.open_end, self.in_detail],
+            [
+                self.source_compacted,
+                self.target_compacted,
+                self.open_start,
+                self.open_end,
+                self.in_detail,
+                self.by_content,
+            ],
             list(self.whole),
         ]
 
     @classmethod
     def from_json(cls, row: Sequence[Any]) -> Self:
         """The inverse of `to_json`."""
-        (topic, partition, remote_topic, named), (first, after, low, high, rows), excluded, flags, whole = row
+        (topic, partition, remote_topic, named), (first, after, low, high, rows, joint), excluded, flags, whole = row
         route = Route(tuple(Segment(*segment) for segment in rows))
         gaps = tuple(Gap(*gap) for gap in excluded)
         span = cls(
             topic,
             partition,
             remote_topic,
-            Pass(first, after, low, high, route),
+            Pass(first, after, low, high, route, joint),
             gaps,
             whole=(whole[0], whole[1]),
             named=named,
         )
-        names = ("source_compacted", "target_compacted", "open_start", "open_end", "in_detail")
+        names = ("source_compacted", "target_compacted", "open_start", "open_end", "in_detail", "by_content")
         return replace(span, **dict(zip(names, flags, strict=True)))
 
 

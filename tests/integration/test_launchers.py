@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -73,6 +74,23 @@ def test_old_java_is_reported(clone: Path, tmp_path: Path) -> None:
 def test_old_python_is_reported(clone: Path) -> None:
     done = _run(clone / "bin" / "setup", PYTHON="/bin/false")
     assert (done.returncode, done.stderr) == (1, "bin/setup: PYTHON=/bin/false is not Python 3.11 or newer.\n")
+
+
+@pytest.mark.parametrize("program", ["setup", "mm2"])
+def test_the_environment_of_another_checkout_is_not_changed(clone: Path, tmp_path: Path, program: str) -> None:
+    other = tmp_path / "other" / ".venv"
+    (other / "bin").mkdir(parents=True)
+    (other / "bin" / "python").symlink_to(sys.executable)
+    (other / "complete").write_text("runtime of another checkout")
+    (clone / ".venv").symlink_to(other)
+    done = _run(clone / "bin" / program, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"bin/setup: .venv is a symbolic link to {other}, whose environment belongs to another checkout and would be changed: "
+        "delete the link, then run bin/setup again.\n"
+    )
+    assert (clone / ".venv").is_symlink()
+    assert {str(file.relative_to(other)) for file in other.rglob("*")} == {"bin", "bin/python", "complete"}
 
 
 def _names(file: Path) -> set[str]:

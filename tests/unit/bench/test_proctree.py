@@ -33,7 +33,7 @@ def test_another_process_with_the_same_id_is_no_member(tmp_path: Path, monkeypat
     try:
         session = Session(process.pid)
         recycled = psutil.Process(process.pid)
-        recycled._ident = (process.pid, 1.0)  # another creation time
+        recycled._ident = (process.pid, 1.0)  # type: ignore[attr-defined]  # another creation time
         monkeypatch.setattr(proctree, "session_members", lambda _: [recycled])
         assert session.members() == []
     finally:

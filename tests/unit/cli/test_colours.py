@@ -11,6 +11,7 @@ from mm2.cli.colours import colour_states, coloured
 from mm2.cli.terminal import TerminalStream
 from mm2.copy.states import PartitionState
 from mm2.observer.views import FlowState
+from mm2.ui.parts import TONES
 
 
 class Terminal(io.StringIO):
@@ -34,6 +35,29 @@ def written(stream: io.StringIO, text: str, **options: bool) -> str:
 @pytest.mark.parametrize("state", [*PartitionState, *FlowState])
 def test_every_state_has_a_colour(state: str) -> None:
     assert coloured(f"orders-0  {state}\n").startswith("orders-0  \x1b[")
+
+
+@pytest.mark.parametrize(
+    ("state", "tone", "code"),
+    [
+        ("RUNNING", "ok", "32"),
+        ("PREPARING", "busy", "33"),
+        ("BLOCKED_BY_OPEN_TXN", "warning", "33"),
+        ("PAUSED", "paused", "33"),
+        ("UNKNOWN", "unknown", "33"),
+        ("RESTARTING", "busy", "33"),
+        ("TOO_LARGE", "bad", "1;31"),
+        ("STOPPED", "critical", "1;31"),
+    ],
+)
+def test_terminals_and_pages_show_a_state_in_the_same_tone(state: str, tone: str, code: str) -> None:
+    """The tone is a class of the stylesheet."""
+    assert coloured(state) == f"\x1b[{code}m{state}\x1b[0m"
+    assert f"state {TONES[state]}" == f"state {tone}"
+
+
+def test_reasons_of_gaps_are_not_coloured_as_states() -> None:
+    assert coloured("missing, quarantined") == "missing, quarantined"
 
 
 def test_colours_do_not_change_the_text() -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from mm2.cli.flow import COLLAPSED_ABOVE, CommandError
+from mm2.cli.flow import CommandError
 from mm2.cli.output import write_document
 from mm2.cli.status import document, exit_code, selected, write_flows
+from mm2.cli.tables import COLLAPSED_ABOVE, MOST_ROWS
 from mm2.copy.states import PartitionState
 from mm2.observer.views import ConnectorView, FlowState, FlowView, LossView, PartitionView, Risk, Snapshot, TaskView
 
@@ -161,12 +162,58 @@ def test_many_partitions_are_one_line_for_each_topic() -> None:
     printed = lines(flow(partitions=many(COLLAPSED_ABOVE + 1)))
     table = printed.index("TOPIC PARTITIONS UNHEALTHY LAG SECONDS BYTES/S STATES")
     assert printed[table + 1 : table + 5] == [
-        "orders 26 0 325 0.0 65,018 RUNNING 26",
         "payments 25 1 - 0.0 - RUNNING 24, TOO_LARGE 1",
+        "orders 26 0 325 0.0 65,018 RUNNING 26",
         "51 partitions of 2 topics; one by one: --topic",
         "A->B payments-24 TOO_LARGE since 2023-11-14 22:13:20 UTC: A record is too large.",
     ]
     assert any(line.startswith("PARTITION POSITION") for line in lines(flow(partitions=many(COLLAPSED_ABOVE))))
+
+
+def topics_of(*changed: PartitionView) -> FlowView:
+    """500 topics with one partition each; those of ``changed`` replace them."""
+    given = {one.topic: one for one in changed}
+    names = [f"t{number:03}" for number in range(500)]
+    rows = [given.get(name) or dataclasses.replace(HEALTHY, topic=name) for name in names]
+    return flow(partitions=tuple(rows), risk=Risk(1.0, 700, 0))
+
+
+def test_of_many_topics_those_that_need_attention_come_first() -> None:
+    """Blocked, paused, of unknown lag, and with lag; the sums count all topics, also those that are not shown."""
+    changed = [
+        dataclasses.replace(HEALTHY, topic="t100", lag_records=7),
+        dataclasses.replace(HEALTHY, topic="t200", lag_records=700),
+        dataclasses.replace(HEALTHY, topic="t300", lag_records=None),
+        dataclasses.replace(HEALTHY, topic="t400", state=PartitionState.PAUSED),
+        dataclasses.replace(TOO_LARGE, topic="t499"),
+    ]
+    printed = lines(topics_of(*changed))
+    assert "A->B 500 2 700 1.0 0 - 0 0 -" in printed
+    table = printed.index("TOPIC PARTITIONS UNHEALTHY LAG SECONDS BYTES/S STATES")
+    shown = [line.split()[0] for line in printed[table + 1 :] if line.startswith("t")]
+    assert shown[:6] == ["t499", "t400", "t300", "t200", "t100", "t000"]
+    assert len(shown) == MOST_ROWS
+    assert printed[table + 1 + MOST_ROWS : table + 3 + MOST_ROWS] == [
+        "… and 450 more topics, all RUNNING and with lag 0: --topic PATTERNS or --output wide",
+        "500 partitions of 500 topics; one by one: --topic",
+    ]
+
+
+def test_how_many_of_the_topics_that_are_left_out_are_well_is_shown() -> None:
+    lagging = [dataclasses.replace(HEALTHY, topic=f"t{number:03}", lag_records=1) for number in range(480)]
+    assert any(
+        "… and 450 more topics, 20 of them RUNNING and with lag 0:" in line for line in lines(topics_of(*lagging))
+    )
+    everything = [dataclasses.replace(HEALTHY, topic=f"t{number:03}", lag_records=1) for number in range(500)]
+    assert any(
+        "… and 450 more topics, none of them RUNNING and with lag 0:" in line for line in lines(topics_of(*everything))
+    )
+
+
+def test_wide_output_has_all_partitions() -> None:
+    out = io.StringIO()
+    write_flows(out, [topics_of()], partitions=True, by_topic=False, wide=True)
+    assert sum(line.startswith("t") for line in out.getvalue().splitlines()) == 500
 
 
 def test_of_many_unhealthy_partitions_some_are_listed() -> None:

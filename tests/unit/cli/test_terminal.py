@@ -13,8 +13,8 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mm2.cli.flow import table
 from mm2.cli.logs import configure_logging
+from mm2.cli.tables import table
 from mm2.cli.terminal import TerminalStream, csv_cell, terminal_output, visible, visible_cell, visible_line
 
 HOSTILE = "\x1b]0;owned\x07\x9b2J\x1b[31m\u202egnp\u200b\x7f\r\x08\u2066x\ufeff\ud800\U000e0041"

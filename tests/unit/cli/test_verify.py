@@ -13,6 +13,7 @@ import pytest
 
 from mm2.cli.flow import CommandError
 from mm2.cli.mm2 import main
+from mm2.cli.tables import MOST_ROWS
 from mm2.cli.verify import _write, asked_for, bytes_of
 from mm2.copy.ledger import Verified
 from mm2.kafka.structs import TopicPartition
@@ -116,6 +117,22 @@ def test_text_and_json_report_the_same() -> None:
             "missing 2; explained: control 2. 2.0 MB read in 1.0 s."
         ),
     ]
+
+
+def test_of_many_partitions_those_that_differ_come_first() -> None:
+    (equal,), (different,) = report_of().partitions, report_of(Difference(DifferenceKind.MISSING, 3, None)).partitions
+    rows = [replace(equal, topic=f"t{number:03}") for number in range(500)]
+    rows[300] = replace(different, topic="t300")
+    rows[400] = replace(equal, topic="t400", verdict=Verdict.INCOMPLETE, error="no answer")
+    report = replace(report_of(), partitions=tuple(rows))
+    out = StringIO()
+    _write(out, report, brief=False)
+    lines = out.getvalue().splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["t300-0", "t400-0", "t000-0"]
+    assert lines[1 + MOST_ROWS] == "… and 450 more partitions, all equal: --json or --html FILE"
+    assert lines[-2] == "details of 450 more partitions: --json or --html FILE"
+    assert "5,000 records of 500 partitions are on both sides, they differ in missing 1" in lines[-1]
+    assert len(report.to_json()["partitions"]) == 500
 
 
 def test_a_page_escapes_texts_of_clusters_and_needs_no_other_files() -> None:

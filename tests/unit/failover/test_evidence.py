@@ -8,7 +8,7 @@ import io
 import pytest
 
 from mm2.cli.evidence import write_report
-from mm2.cli.flow import COLLAPSED_ABOVE
+from mm2.cli.tables import COLLAPSED_ABOVE, MOST_ROWS
 from mm2.failover.evidence import (
     FailoverReport,
     FoundBy,
@@ -17,6 +17,7 @@ from mm2.failover.evidence import (
     PartitionEvidence,
     RecordCount,
     SourceTail,
+    StartEvidence,
 )
 
 P0 = PartitionEvidence("t", 0, "A.t", 90, 80, 100, None, 85)
@@ -147,4 +148,66 @@ def test_many_partitions_are_one_line_for_each_topic() -> None:
         "58 partitions, on A only: 550 records",
     ]
     assert sum("offsets 90-99" in line for line in lines) == COLLAPSED_ABOVE
-    assert "and ranges of 5 more partitions: --topic or --json" in lines
+    assert "and ranges of 5 more partitions: --dry-run --output wide" in lines
+
+
+def printed(report: FailoverReport, *, wide: bool = False) -> list[str]:
+    out = io.StringIO()
+    write_report(out, report, wide=wide)
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def copied_topics(count: int) -> list[PartitionEvidence]:
+    """Topics of one partition each, with all records on the target, and stopped by a promotion."""
+    return [
+        dataclasses.replace(P0, topic=f"t{number:03}", remote_topic=f"A.t{number:03}", end=90, state="PAUSED")
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("error", "well"), [("", "0"), ("connection refused", "at least 0")])
+def test_of_many_topics_those_with_missing_records_come_first(error: str, well: str) -> None:
+    end_ms = 5_000 if error else None
+    rows = [dataclasses.replace(one, end_ms=end_ms) for one in copied_topics(500)]
+    rows[300] = dataclasses.replace(rows[300], end=95)
+    rows[400] = dataclasses.replace(rows[400], end=100)
+    rows[450] = dataclasses.replace(rows[450], state="TOO_LARGE")
+    rows[499] = dataclasses.replace(rows[499], end=None, end_ms=None)
+    lines = printed(dataclasses.replace(REPORT, source_error=error, partitions=rows))
+    table = lines.index("TOPIC PARTITIONS WITH MISSING MISSING BY OTHERS REMOTE")
+    assert [line.split()[0] for line in lines[table + 1 : table + 6]] == ["t400", "t300", "t499", "t450", "t000"]
+    assert lines[table + 1 + MOST_ROWS] == (
+        f"… and 450 more topics, all with MISSING {well}, and none in an error state: --dry-run --output wide"
+    )
+    assert lines[table + 2 + MOST_ROWS].startswith("500 partitions, on A only: at least 15 records")
+
+
+def test_of_many_offsets_of_groups_those_that_were_not_committed_come_first() -> None:
+    group = GroupEvidence("g", "t", 0, "A.t", 70, "source", 60, FoundBy.EXACT, 50, 60, Outcome.WRITTEN)
+    rows = [dataclasses.replace(group, partition=number) for number in range(200)]
+    rows[150] = dataclasses.replace(rows[150], outcome=Outcome.IN_USE)
+    rows[160] = dataclasses.replace(rows[160], outcome=Outcome.FAILED)
+    rows[170] = dataclasses.replace(rows[170], outcome=Outcome.ALREADY_COMMITTED)
+    problems = [f"failure {number}" for number in range(60)]
+    report = dataclasses.replace(REPORT, groups=rows, problems=problems)
+    lines = printed(report)
+    shown = [line.split()[1] for line in lines if line.startswith("g A.t-")]
+    assert (shown[:3], len(shown)) == (["A.t-160", "A.t-150", "A.t-0"], MOST_ROWS)
+    assert "… and 150 more offsets of groups, all there already or written: --dry-run --output wide" in lines
+    assert lines[-2:] == ["NOT DONE: failure 49", "NOT DONE: and 10 more: --dry-run --output wide"]
+    complete = printed(report, wide=True)
+    assert (sum(line.startswith("g A.t-") for line in complete), complete[-1]) == (200, "NOT DONE: failure 59")
+
+
+def test_of_many_start_offsets_those_that_were_not_read_back_come_first() -> None:
+    starts = [StartEvidence(f"t{number:03}", 0, 90, None, number != 80) for number in range(100)]
+    lines = printed(dataclasses.replace(REPORT, starts=starts))
+    table = lines.index("B->A BEGINS WITH AT BEFORE READ BACK")
+    assert lines[table + 1] == "t080-0 90 - no"
+    assert lines[table + 1 + MOST_ROWS] == "… and 50 more partitions, all read back: --dry-run --output wide"
+
+
+def test_wide_output_and_json_have_all_partitions() -> None:
+    report = dataclasses.replace(REPORT, source_error="", partitions=copied_topics(500))
+    assert sum(line.startswith("t") for line in printed(report, wide=True)) == 500
+    assert len(report.to_json()["partitions"]) == 500

@@ -515,3 +515,95 @@ def test_many_differing_batches_below_the_limit_are_not_held_at_once() -> None:
     one = span(50, 50, [Segment(0, 0, 50)])
     with pytest.raises(BatchOverLimit, match="differ, and comparing them takes more than 4 times 30000 bytes"):
         Comparison(one, BatchesFeed([*mine]), BatchesFeed([*theirs]), limit=30_000).run()
+
+
+# -- records that the ledger does not contain ---------------------------------------------------------------------------
+
+
+def before_ledger(after: int, target: int, joint: int, **changes: object) -> Span:
+    """The pass before the ledger's first segment, at source offset ``joint`` and target offset ``target``."""
+    piece = Pass(0, after, 0, target, Route(), joint=joint)
+    return replace(span(after, target, []), piece=piece, open_start=True, by_content=True, **changes)  # type: ignore[arg-type]
+
+
+def test_records_that_another_program_copied_after_its_last_position_are_explained() -> None:
+    """Given 250 records that Java copied, 50 of them after its last commit; the ledger begins at the 200th."""
+    source = offsets([record(number) for number in range(300)])
+    findings = compare(before_ledger(300, 250, 200), ListFeed(source), ListFeed(source[:250]))
+    assert findings.is_equal
+    assert (findings.records, findings.explained) == (200, {Explained.REPEATED: 50})
+
+
+def test_records_that_another_program_copied_twice_are_doubled() -> None:
+    rows = [record(number) for number in range(200)]
+    target = offsets([*rows[:150], *rows[100:200]])
+    findings = compare(before_ledger(300, 250, 200), ListFeed(offsets(rows)), ListFeed(target))
+    assert reported(findings) == {(DifferenceKind.DOUBLED, number): 1 for number in range(100, 150)}
+
+
+def test_missing_and_foreign_records_before_the_ledger_are_differences() -> None:
+    rows = [record(number) for number in range(200)]
+    foreign = Record(b"foreign", b"?", (), 1)
+    target = offsets([*rows[:50], *rows[53:120], foreign, *rows[120:]])
+    findings = compare(before_ledger(200, 198, 200), ListFeed(offsets(rows)), ListFeed(target))
+    assert findings.counts == {DifferenceKind.MISSING: 3, DifferenceKind.EXTRA: 1}
+    assert findings.explained == {}
+
+
+def test_records_from_before_the_copy_began_are_not_differences() -> None:
+    source = offsets([record(number) for number in range(200)])
+    findings = compare(before_ledger(200, 0, 200), ListFeed(source), ListFeed([]))
+    assert (findings.is_equal, findings.explained) == (True, {Explained.BEFORE: 200})
+    late = compare(before_ledger(200, 80, 200), ListFeed(source), ListFeed(offsets([one for _, one in source[120:]])))
+    assert (late.is_equal, late.records, late.explained) == (True, 80, {Explained.BEFORE: 120})
+
+
+@given(st.integers(1, 80), st.data())
+def test_records_removed_by_compaction_are_perhaps_explained_without_a_ledger(count: int, data: st.DataObject) -> None:
+    """Holes on the source, made before or after copying, are as many offsets as the target may have more records."""
+    rows = [record(number) for number in range(count)]
+    before = data.draw(st.sets(st.sampled_from(range(count))))
+    since = data.draw(st.sets(st.sampled_from(range(count)))) - before
+    copied = [number for number in range(count) if number not in before]
+    source = [(number, rows[number]) for number in copied if number not in since]
+    target = offsets([rows[number] for number in copied])
+    one = before_ledger(count, len(target), count)
+    findings = compare(replace(one, source_compacted=True), ListFeed(source), ListFeed(target))
+    assert (findings.is_equal, findings.records) == (True, len(source))
+    assert findings.explained == ({Explained.PERHAPS_SOURCE_COMPACTED: len(since)} if since else {})
+    kept = compare(one, ListFeed(source), ListFeed(target))
+    assert kept.counts.get(DifferenceKind.EXTRA, 0) == len(since), "in a topic without compaction they are differences"
+
+
+def test_records_removed_on_the_target_are_perhaps_explained_without_a_ledger() -> None:
+    rows = offsets([record(number) for number in range(100)])
+    target = [row for row in rows if row[0] not in range(30, 60)]
+    one = before_ledger(100, 100, 100)
+    findings = compare(replace(one, target_compacted=True), ListFeed(rows), ListFeed(target))
+    assert (findings.is_equal, findings.explained) == (True, {Explained.PERHAPS_TARGET_COMPACTED: 30})
+    assert compare(one, ListFeed(rows), ListFeed(target)).counts == {DifferenceKind.MISSING: 30}
+
+
+def test_more_extra_records_than_missing_offsets_are_differences() -> None:
+    rows = [record(number) for number in range(100)]
+    source = [(number, rows[number]) for number in range(100) if number not in range(40, 45)]
+    foreign = [Record(b"foreign", b"%d" % number, (), number) for number in range(6)]
+    target = offsets([*rows[:40], *foreign, *rows[45:]])
+    findings = compare(before_ledger(100, 101, 100, source_compacted=True), ListFeed(source), ListFeed(target))
+    assert findings.counts == {DifferenceKind.EXTRA: 6}
+
+
+def test_many_records_removed_by_compaction_are_perhaps_explained() -> None:
+    """More than are kept to be matched later."""
+    rows = [record(number) for number in range(3_000)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(comparison, "_MAX_UNMATCHED", 100)
+        patched.setattr(comparison, "_WINDOW", 16)
+        patched.setattr(comparison, "_LARGEST_WINDOW", 64)
+        findings = compare(
+            before_ledger(3_000, 3_000, 3_000, source_compacted=True),
+            ListFeed(offsets(rows)[2_500:]),
+            ListFeed(offsets(rows)),
+        )
+    assert findings.is_equal
+    assert (findings.records, findings.explained) == (500, {Explained.PERHAPS_SOURCE_COMPACTED: 2_500})

@@ -81,7 +81,7 @@ def spans_of(plan: Plan, chunks: list[SegmentChunk], size: int | None = None) ->
     gaps = [gap for chunk in chunks for gap in chunk.gaps if gap.reason not in INVISIBLE]
     spans = []
     for one in plan.passes:
-        excluded = tuple(sorted([*gaps, *copied_in_other_passes(one, plan)]))
+        excluded = tuple(sorted([*gaps, *([] if one.is_before_ledger else copied_in_other_passes(one, plan))]))
         pieces = [one] if size is None else split(one, size)
         assert join(pieces) == join([one])
         spans += [
@@ -155,6 +155,25 @@ def test_records_deleted_on_either_side_are_explained() -> None:
     assert plan.explained == {Explained.SOURCE_DELETED: 30, Explained.TARGET_DELETED: 20}
     deleted = plan_passes(chunks, Bounds(0, 100, 100, 100, 0, 100))
     assert (deleted.passes, deleted.explained) == ([], {Explained.SOURCE_DELETED: 100})
+
+
+def test_records_before_the_first_segment_are_a_pass_of_their_own() -> None:
+    """Java's MirrorMaker copied 250 records and committed its position after 200 of them; this flow continued there."""
+    chunks = [SegmentChunk(0, [Segment(200, 250, 20)])]
+    before, since = plan_passes(chunks, Bounds(0, 220, 0, 220, 0, 270)).passes
+    assert before == Pass(0, 220, 0, 250, Route(), joint=200)
+    assert since == Pass(200, 220, 250, 270, Route((Segment(200, 250, 20),)))
+    assert not since.is_before_ledger
+    late = plan_passes(chunks, Bounds(0, 220, 0, 220, 250, 270)).passes
+    assert late[0] == Pass(0, 200, 250, 250, Route(), joint=200), "the target has no records from before"
+    assert plan_passes(chunks, Bounds(0, 220, 210, 220, 0, 270)).passes[0].first == 210, "its end was deleted"
+
+
+def test_a_range_before_the_first_segment_is_compared() -> None:
+    """It was skipped, and reported as equal."""
+    chunks = [SegmentChunk(0, [Segment(200, 200, 20)])]
+    bounds = Bounds(10, 100, 0, 220, 0, 220, whole=False)
+    assert plan_passes(chunks, bounds).passes == [Pass(0, 220, 0, 200, Route(), joint=200)]
 
 
 def test_records_truncated_on_the_source_are_explained() -> None:

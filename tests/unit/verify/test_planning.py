@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mm2.copy.ledger import Ledger, Verified, chunk_record, entry_record
 from mm2.copy.segments import Gap, Segment, SegmentChunk
@@ -63,6 +64,32 @@ def test_ranges_end_at_the_position_of_the_flow_and_not_at_the_log_end_offsets()
     assert (ranges(part), part.explained) == ([(10, 60, 10, 58)], {"control": 2})
     late = planned(ledger_of(ENTRY, CHUNK), side("t", "s", 0, 500), side("A.t", "r", 0, 300), first=90, after=200)
     assert (ranges(late), late.explained) == ([(90, 100, 88, 98)], {"not copied yet": 100})
+
+
+def test_what_another_program_has_copied_is_compared_by_content_with_a_note() -> None:
+    """Java's MirrorMaker copied the first 50 records, and 5 of the next ones after its last commit."""
+    entry = LedgerEntry("t", 0, "A.t", Mark(100, 105, 50), 100, "s", "r")
+    chunk = SegmentChunk(0, [Segment(50, 55, 50)])
+    sides = side("t", "s", 0, 100), side("A.t", "r", 0, 105, compacted=True)
+    plan = planned(ledger_of(entry, chunk), *sides)
+    assert (plan.certainty, ranges(plan)) == (Certainty.LEDGER, [(0, 100, 0, 55), (50, 100, 55, 105)])
+    before, since = plan.spans
+    assert (before.by_content, before.open_start, before.excluded, since.by_content, since.open_start) == (
+        True,
+        True,
+        (),
+        False,
+        False,
+    )
+    begin = "records before source offset 50 (target offset 55) were compared by content, which is less certain: "
+    assert plan.notes == [f"{begin}another program has written them, such as Java's MirrorMaker"]
+    dropped = planned(ledger_of(replace(entry, chunk=3), SegmentChunk(3, chunk.segments)), *sides)
+    assert dropped.notes == [f"{begin}the ledger does not contain them any more"]
+    idle = planned(ledger_of(replace(entry, mark=Mark(50, 55, 0))), side("t", "s", 0, 50), side("A.t", "r", 0, 55))
+    assert [span.by_content for span in idle.spans] == [True]
+    assert idle.notes == [
+        "records were compared by content, which is less certain: another program has written them, such as Java's MirrorMaker"
+    ]
 
 
 def test_records_of_an_open_transaction_are_not_compared() -> None:

@@ -18,7 +18,6 @@ The settings are in their own module, because the libraries that this one needs 
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 import threading
 import time
@@ -39,6 +38,7 @@ from mm2.connect.rest.access.authenticators import bearer_of
 from mm2.connect.rest.access.oidc_settings import OidcSettings, discovery_url, url_failure
 from mm2.connect.rest.access.roles import Kind, Principal, RequestPeer, WrongCredentials
 from mm2.connect.rest.failures import RestFailure
+from mm2.kafka.bounded_http import NoDocument, read_document
 from mm2.kafka.sasl_settings import shown_url
 from mm2.kafka.tls import build_ssl_context
 
@@ -298,23 +298,11 @@ def _document(client: httpx.Client, url: str, deadline_s: float) -> dict[str, An
     if reason := url_failure(url):
         raise KeysUnavailable(f"{_shown(url)} is not called: it {reason}")
     try:
-        # Not compressed, so that the limit applies to what is stored.
-        with client.stream("GET", url, headers={"Accept": "application/json", "Accept-Encoding": "identity"}) as answer:
-            if answer.status_code != _OK:
-                raise KeysUnavailable(f"{_shown(url)} answered with HTTP {answer.status_code}")
-            data = bytearray()
-            for chunk in answer.iter_raw():
-                data += chunk
-                if len(data) > _MAX_DOCUMENT_BYTES:
-                    raise KeysUnavailable(f"{_shown(url)} answered with more than {_MAX_DOCUMENT_BYTES} bytes")
-                if time.monotonic() > deadline_s:
-                    raise KeysUnavailable(f"{_shown(url)} did not answer within {_TIMEOUT_S:.0f} s")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise KeysUnavailable(f"{_shown(url)} gave no answer: {error or type(error).__name__}") from error
-    try:
-        document = json.loads(bytes(data))
-    except (ValueError, RecursionError):
-        document = None
+        status, document = read_document(client, url, max_bytes=_MAX_DOCUMENT_BYTES, deadline_s=deadline_s)
+    except NoDocument as failure:
+        raise KeysUnavailable(f"{_shown(url)} {failure}") from failure
+    if status != _OK:
+        raise KeysUnavailable(f"{_shown(url)} answered with HTTP {status}")
     if not isinstance(document, dict):
         raise KeysUnavailable(f"{_shown(url)} did not answer with a JSON object")
     return document
