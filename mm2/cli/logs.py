@@ -13,12 +13,13 @@ from structlog.typing import EventDict, Processor
 
 from mm2.cli.terminal import visible
 from mm2.config.provider_values import hide_known
+from mm2.config.withheld_logs import WITHHELD, is_withheld
 
 FORMATS: Final = ("auto", "console", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
 
-#: Libraries of which only warnings and errors are logged.
-_QUIET: Final = ("kafka", "py4j", "pyspark", "httpx", "httpcore", "asyncio", "uvicorn")
+#: Libraries of which only warnings and errors are logged, unless another level is set through REST.
+_QUIET: Final = ("pyspark", "asyncio")
 
 
 _NUMBERS: Final = {
@@ -137,6 +138,8 @@ def configure_logging(log_format: str = "auto", level: str = "info", *, stream: 
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(out)
+    # Also for loggers that are created later.
+    handler.addFilter(lambda record: record.levelno >= logging.WARNING or not is_withheld(record.name))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
@@ -146,6 +149,6 @@ def configure_logging(log_format: str = "auto", level: str = "info", *, stream: 
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
-    for name in _QUIET:
+    for name in (*_QUIET, *WITHHELD):
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
     logging.captureWarnings(capture=True)

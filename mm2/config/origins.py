@@ -44,7 +44,7 @@ _SPARK: Final = "spark."
 _SPARK_SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 _SIDES: Final = ("source", "target")
 # Exactly one reference: text beside it may be part of the secret.
-_ONE_REFERENCE: Final = re.compile(r"\$\{[^}]*:[^}]*\}")
+_ONE_REFERENCE: Final = re.compile(r"\$\{[^}:]*:[^}]*\}")
 
 
 class Level(StrEnum):

@@ -13,10 +13,10 @@ import os
 import re
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from mm2.config.properties import parse_properties
 from mm2.config.provider_values import ProviderValues, ResolvedSetting, remember
@@ -31,8 +31,6 @@ __all__ = [
     "ProviderError",
 ]
 
-# ${provider:path:key} or ${provider:key}; no part contains a closing brace, the key may contain colons.
-_REFERENCE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 _PROVIDERS_KEY: Final = "config.providers"
 #: Of a file with values; the largest Secret of Kubernetes.
 _MOST_BYTES: Final = 1024 * 1024
@@ -246,9 +244,34 @@ def new_provider(class_name: str, key: str) -> ConfigProvider:
     return found()
 
 
+class _Reference(NamedTuple):
+    """``${provider:path:key}`` or ``${provider:key}`` at ``start:end`` of a text."""
+
+    start: int
+    end: int
+    provider: str
+    path: str
+    key: str
+
+
 def references(text: str) -> list[tuple[str, str, str]]:
     """The (provider, path, key) of each reference in ``text``."""
-    return [(found[1], found[2] or "", found[3]) for found in _REFERENCE.finditer(text)]
+    return [(found.provider, found.path, found.key) for found in _references(text)]
+
+
+def _references(text: str) -> Iterator[_Reference]:
+    """As Kafka's ConfigTransformer finds them: no part contains a closing brace, the key may contain colons.
+
+    Not by a regular expression, which needs cubic time for a text of REST that contains many colons and no brace.
+    """
+    at = 0
+    while (brace := text.find("}", at)) >= 0:
+        start = text.find("${", at, brace)
+        provider, colon, rest = text[start + 2 : brace].partition(":")
+        if start >= 0 and colon:
+            path, has_path, key = rest.partition(":")
+            yield _Reference(start, brace + 1, provider, *((path, key) if has_path else ("", rest)))
+        at = brace + 1
 
 
 @dataclass(frozen=True)
@@ -302,17 +325,17 @@ class ConfigTransformer:
                     wanted.setdefault((provider, path), {})[key] = None
         known = {place: self._read(*place, tuple(keys)) for place, keys in wanted.items()}
 
-        def replace(found: re.Match[str]) -> str:
-            values = known.get((found[1], found[2] or ""))
-            return found[0] if values is None else values.data[found[3]]
-
         settings = {}
         for name, value in props.items():
-            parts = tuple(
-                (replace(found), found[0]) for found in _REFERENCE.finditer(value) if found[1] in self.providers
-            )
+            texts, parts, at = [], [], 0
+            for found in _references(value):
+                if found.provider in self.providers:
+                    secret = known[found.provider, found.path].data[found.key]
+                    parts.append((secret, value[found.start : found.end]))
+                    texts += [value[at : found.start], secret]
+                    at = found.end
             if parts:
-                settings[name] = ResolvedSetting(value, _REFERENCE.sub(replace, value), parts)
+                settings[name] = ResolvedSetting(value, "".join([*texts, value[at:]]), tuple(parts))
         provided = ProviderValues(settings)
         remember(provided)
         ttls: dict[str, int] = {}

@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from mm2.config.withheld_logs import is_withheld
 from mm2.connect.errors import NotFound
 from mm2.connect.herder.answers import LoggerLevel
 
@@ -59,7 +60,8 @@ class Loggers:
     def set_level(self, namespace: str, level: str) -> list[str]:
         """Set the level of a logger and of all loggers whose names begin with its name; returns them, sorted.
 
-        The logger is created when it does not exist; "root" means all. Raises NotFound for an unknown level.
+        The logger is created when it does not exist; "root" means all. Loggers of libraries that log
+        secrets (`mm2.config.withheld_logs`) get WARN instead of a finer level. Raises NotFound for an unknown level.
         """
         number = require_level(level)
         log.info("log level changes", namespace=namespace, level=level.upper())
@@ -71,10 +73,11 @@ class Loggers:
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
             for logger in affected:
-                if logger.getEffectiveLevel() != number or logger.level == logging.NOTSET:
-                    if logger.getEffectiveLevel() != number:
+                wanted = max(number, logging.WARNING) if is_withheld(logger.name) else number
+                if logger.getEffectiveLevel() != wanted or logger.level == logging.NOTSET:
+                    if logger.getEffectiveLevel() != wanted:
                         self._modified_ms[logger.name] = now_ms
-                    logger.setLevel(number)
+                    logger.setLevel(wanted)
         return sorted(logger.name for logger in affected)
 
 

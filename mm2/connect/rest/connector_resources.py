@@ -42,6 +42,7 @@ from mm2.connect.stores.config_state import ConnectorTaskId, RestartRequest
 log = structlog.get_logger(__name__)
 
 _NAME = "name"
+_LOGGED = 200  # characters of a text from a request
 Expand = Annotated[list[str] | None, Query(json_schema_extra={"items": {"enum": ["status", "info"]}})]
 
 
@@ -90,17 +91,16 @@ def _add_reading(router: APIRouter, herder: Herder, requests: Requests) -> None:
 
 def _expanded(herder: Herder, names: list[str], expansions: list[str]) -> dict[str, dict[str, Any]]:
     answer: dict[str, dict[str, Any]] = {}
+    known = set(expansions) & {"status", "info"}  # a URL can contain each of them hundreds of times
+    if unknown := sorted(set(expansions) - known):
+        log.info("unknown expansions ignored", expand=", ".join(unknown)[:_LOGGED])
     for name in names:
         details: dict[str, Any] = {}
         try:
-            for expansion in expansions:
-                match expansion:
-                    case "status":
-                        details["status"] = herder.connector_status(name).to_json()
-                    case "info":
-                        details["info"] = herder.known_connector_info(name).to_json()
-                    case _:
-                        log.info("unknown expansion ignored", expand=expansion)
+            if "status" in known:
+                details["status"] = herder.connector_status(name).to_json()
+            if "info" in known:
+                details["info"] = herder.known_connector_info(name).to_json()
         except NotFound:
             continue  # deleted meanwhile, or no status yet
         answer[name] = details

@@ -221,7 +221,11 @@ class FileOffsetStore(MemoryOffsetStore):
         self._path = path
 
     def start(self) -> None:
-        """Raises ConnectError when the file exists but cannot be read or parsed."""
+        """Raises ConnectError when the file exists but cannot be read or parsed, or is a link of another user."""
+        if self._path.is_symlink() and self._path.lstat().st_uid not in {0, os.geteuid()}:
+            raise ConnectError(
+                f"The file {self._path} ({_KEY}) is a link of another user: remove it, or set another file"
+            )
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -242,12 +246,15 @@ class FileOffsetStore(MemoryOffsetStore):
         try:
             target = self._path.resolve()  # a symbolic link is kept: its target is replaced
             new = target.with_name(f".{target.name}.new")
-            with new.open("wb") as file:
+            new.unlink(missing_ok=True)
+            # In a folder of several users, such as /tmp, it may have been created by another one, or be a link.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with os.fdopen(os.open(new, flags, 0o666), "wb") as file:
+                if target.exists():
+                    os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
                 file.write(dump_map(values))
                 file.flush()
                 os.fsync(file.fileno())
-            if target.exists():
-                new.chmod(stat.S_IMODE(target.stat().st_mode))
             new.replace(target)
             _sync_folder(target.parent)
         except OSError as error:

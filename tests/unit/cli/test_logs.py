@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from mm2.cli.logs import configure_logging
+from mm2.config.withheld_logs import WITHHELD
 from mm2.connect.herder.loggers import Loggers
 
 
@@ -33,6 +34,29 @@ def events(out: io.StringIO) -> list[str]:
     out.seek(0)
     out.truncate()
     return found
+
+
+def test_libraries_that_log_secrets_log_warnings_only_at_any_level(out: io.StringIO) -> None:
+    """At DEBUG, uvicorn and websockets log cookies and tokens, py4j the secret of its gateway; a logger may be created later."""
+    loggers = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
+    before = {logger: logger.level for logger in (logging.root, *loggers)}
+    try:
+        for namespace in ("root", "py4j"):
+            Loggers().set_level(namespace, "DEBUG")
+        names = [*WITHHELD, "websockets.created.later", "uvicorn.error"]
+        events(out)
+        for name in names:
+            logging.getLogger(name).debug("< Cookie: secret")
+            logging.getLogger(name).info("Command to send: secret")
+            logging.getLogger(name).warning(name)
+        assert events(out) == names
+        found = Loggers().level("py4j")
+        assert found is not None
+        assert found.level == "WARN"
+        assert logging.getLogger("some").isEnabledFor(logging.DEBUG)
+    finally:
+        for logger, level in before.items():
+            logger.setLevel(level)
 
 
 def test_a_level_set_through_rest_applies_to_log_lines(out: io.StringIO) -> None:

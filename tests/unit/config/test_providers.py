@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,6 +32,18 @@ def secrets(tmp_path: Path) -> Path:
     (folder / "token").write_text("t0ken\n")
     (tmp_path / "outside").write_text("out")
     return folder
+
+
+@given(st.text(alphabet="${}:a", max_size=30))
+def test_references_are_those_of_kafka(text: str) -> None:
+    """Kafka's ConfigTransformer uses this expression, which takes minutes for 16 kB of colons."""
+    kafka = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
+    assert references(text) == [(found[1], found[3] or "", found[4]) for found in kafka.finditer(text)]
+
+
+def test_a_long_text_takes_no_time() -> None:
+    for text in ("${" + ":" * 1_000_000, "${:" * 300_000, "${" * 500_000 + "}"):
+        assert references(text) == []
 
 
 def test_references_are_found_with_and_without_path() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,30 @@ def test_an_interrupted_write_keeps_the_old_file(tmp_path: Path, monkeypatch: py
     assert again.offsets("c", [{"p": 1}], 1) == [{"o": 1}]
     again.write("c", [({"p": 1}, {"o": 3})], 1)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_of_another_user_in_a_shared_folder_are_not_written(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    path = tmp_path / "connect.offsets"
+    (tmp_path / ".connect.offsets.new").symlink_to(victim)
+    store = FileOffsetStore(path)
+    store.start()
+    store.write("c", [({"p": 1}, {"o": 1})], 1)
+    assert victim.read_text() == "mine"
+    assert not path.is_symlink()
+    assert load_map(path.read_bytes()) == {b'["c",{"p":1}]': b'{"o":1}'}
+
+
+def test_a_link_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / "connect.offsets"
+    link.symlink_to(tmp_path / "elsewhere")
+    if os.geteuid() == 0:
+        os.lchown(link, 12_345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: link.lstat().st_uid + 1)
+    with pytest.raises(ConnectError, match="is a link of another user"):
+        FileOffsetStore(link).start()
 
 
 def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from mm2.connect.errors import BadRequest, Forbidden, NotLeader, NotReady, RebalanceNeeded
 from mm2.connect.request_signing import SessionKey, signature_headers
@@ -87,6 +88,9 @@ def test_expand_adds_the_requested_parts(rest: Running) -> None:
     assert both["c"]["status"]["connector"] == {"state": "RUNNING", "worker_id": "h:1", "version": "1"}
     assert rest.ask("GET", "/connectors?expand=bogus").json == {"c": {}}
     assert rest.ask("GET", "/connectors?expand").json == {"c": {}}
+    with capture_logs() as logs:
+        assert rest.ask("GET", "/connectors?" + "&".join(["expand=a", "expand=b"] * 200)).json == {"c": {}}
+    assert [line["expand"] for line in logs if line["event"] == "unknown expansions ignored"] == ["a, b"]
 
 
 def test_the_name_in_the_configuration_must_match_the_path(rest: Running) -> None:
