@@ -11,6 +11,7 @@ of earlier segments.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -241,9 +242,24 @@ class Trail:
         )
         return UnwrittenChunks(tuple(changed), tuple(forgotten))
 
-    def source_of(self, target: int) -> int | None:
-        """The source offset of the record at a target offset, if it is in a kept segment."""
-        return source_of(self._chunks, target)
+    def last_source(self, end: int) -> int | None:
+        """The last source offset that a target log with this end has of the source's present log; -1: none. None if no kept segment
+        contains the record before ``end``.
+
+        Newer segments take precedence: a target offset is used again only after a truncation of the target. From a cut on, the
+        source has other records than those of the segments before it.
+        """
+        cut: float = math.inf
+        for chunk in reversed(self._chunks):
+            cuts = list(chunk.cuts)
+            for index in range(len(chunk.segments) - 1, -1, -1):
+                while cuts and cuts[-1].segments > index:
+                    cut = min(cut, cuts.pop().source)
+                segment = chunk.segments[index]
+                if segment.target < end <= segment.target_end:
+                    return int(min(segment.source + end - 1 - segment.target, cut - 1))
+            cut = min([cut, *(one.source for one in cuts)])
+        return None
 
     def _room(self) -> SegmentChunk:
         newest = self._chunks[-1]
@@ -258,15 +274,3 @@ class Trail:
                 self._forgotten.append(newest.number - CHUNKS_KEPT)
             self._chunks.append(newest)
         return newest
-
-
-def source_of(chunks: Sequence[SegmentChunk] | deque[SegmentChunk], target: int) -> int | None:
-    """The source offset of the record at a target offset; None when no kept segment contains it.
-
-    Newer segments take precedence: the same target offset is used again only after a truncation of the target.
-    """
-    for chunk in reversed(chunks):
-        for segment in reversed(chunk.segments):
-            if segment.target <= target < segment.target_end:
-                return segment.source + target - segment.target
-    return None

@@ -174,10 +174,11 @@ class Groups:
         row = GroupEvidence(group, tp.topic, tp.partition, self._translator.topic_on_target(tp.topic), offset, SOURCE)
         if isinstance(found, Translated):
             row = replace(row, remote_topic=found.topic, translated=found.offset, found=FoundBy.CONSERVATIVE)
-            if found.is_exact:
-                return replace(row, found=FoundBy.EXACT)
+            # The target may also have lost its end since the ledger was written.
             if rejection := self._rejection(row.target, found.offset):
                 row = replace(row, translated=None, found=FoundBy.NOTHING, reason=rejection.message)
+            elif found.is_exact:
+                return replace(row, found=FoundBy.EXACT)
         elif found.was_undone:
             return replace(row, reason=found.reason.message)
         elif (end := self._start_of_empty_copy(tp, offset)) is not None:
@@ -193,7 +194,7 @@ class Groups:
         return replace(row, translated=known.downstream_offset, found=FoundBy.CHECKPOINT, reason="")
 
     def _rejection(self, remote: TopicPartition, offset: int) -> OffsetReason | None:
-        """Why an offset that is not from the ledger must not be used; None if it can be used."""
+        """Why an offset must not be used; None if it can be used."""
         end = self._ends.get(remote)
         return None if end is None else of_another_copy(remote, offset, end)
 

@@ -122,7 +122,9 @@ class Translator:
         by_syncs = self._by_syncs(partition, offset, None if known is None else known[0])
         if isinstance(by_syncs, int):
             if found is None:
-                return Translated(remote, by_syncs, is_exact=False)
+                # The group has read none of the records that the ledger knows. The syncs may be those of an earlier remote topic.
+                first = None if known is None else known[1].first_known
+                return Translated(remote, by_syncs if first is None else min(by_syncs, first.target), is_exact=False)
             # Both are safe, so the later one is better, but not past the next record that the ledger knows.
             later = max(found.offset, by_syncs)
             return Translated(remote, later if found.at_most is None else min(later, found.at_most), is_exact=False)

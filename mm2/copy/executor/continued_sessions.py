@@ -314,7 +314,7 @@ class ContinuedSessions:
     def _copy_again(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         """The target lost acknowledged records of a copy session that cannot continue: copy from its end there."""
         lost, end = entry.mark.records - progress.records, progress.end
-        last = cursor.window.trail.source_of(end - 1) if end > 0 else None
+        last = cursor.window.trail.last_source(end)
         if last is None or cursor.window.foreign:
             cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
             return

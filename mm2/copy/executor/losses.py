@@ -146,7 +146,7 @@ class Losses:
         lost = cursor.outbox.acked - records if cursor.outbox.acked else cursor.window.records - records
         session = self._sessions.current.get(cursor.partition)
         # The session's records end at the target's end, unless other producers write there; then the source offset is unknown.
-        source = cursor.window.trail.source_of(end - 1) if end > 0 else None
+        source = cursor.window.trail.last_source(end)
         self._log.error(
             "target lost acknowledged records, resending them",
             partition=str(cursor.spec.target),

@@ -178,9 +178,22 @@ def test_runs_are_joined_and_jumps_begin_a_segment() -> None:
     assert trail.newest.segments == [Segment(100, 50, 15), Segment(117, 65, 3)]
     assert trail.newest.gaps == [Gap(115, 117, "control")]
     assert trail.gaps == {"control": 2}
-    assert trail.source_of(64) == 114
-    assert trail.source_of(65) == 117
-    assert trail.source_of(68) is None
+    assert [trail.last_source(end) for end in (0, 50, 51, 65, 66, 68, 69)] == [None, None, 100, 114, 117, 119, None]
+
+
+def test_a_target_that_ends_before_a_cut_of_the_source_lacks_what_replaced_the_records_there() -> None:
+    trail = Trail()
+    trail.copied(0, 0, 150)
+    trail.cut(120)
+    trail.copied(120, 150, 50)
+    assert [trail.last_source(end) for end in (100, 120, 121, 150, 151, 200)] == [99, 119, 119, 119, 120, 169]
+    trail.cut(0)  # the topic was recreated
+    trail.copied(0, 200, 10)
+    assert [trail.last_source(end) for end in (100, 200, 201)] == [-1, -1, 0]
+    for number in range(CHUNK_SIZE):
+        trail.copied(10 + 2 * number, 210 + number, 1)
+    assert len(trail.take_changed().changed) == 2, "in the next chunk"
+    assert [trail.last_source(end) for end in (100, 200, 201, 211)] == [-1, -1, 0, 10]
 
 
 def test_only_chunks_that_changed_are_written_and_a_growing_segment_is_no_change() -> None:

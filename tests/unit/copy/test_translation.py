@@ -218,8 +218,8 @@ class Model:
 
     def cut_target(self, end: int) -> None:
         """Acknowledged records are lost; the copier goes back to where that was."""
-        source = self.trail.source_of(end - 1) if 0 < end < len(self.target) else None
-        if source is not None and source < self.position and not isinstance(self.source[source], str):
+        source = self.trail.last_source(end) if end < len(self.target) else None
+        if source is not None and source < self.position and not (source >= 0 and isinstance(self.source[source], str)):
             del self.target[end:]
             self.trail.target_cut(end)
             self.position = source + 1

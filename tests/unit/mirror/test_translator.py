@@ -107,6 +107,16 @@ def test_offsets_before_the_ledger_are_translated_by_syncs_or_have_a_reason() ->
     assert why is OffsetReasonCode.TOO_OLD
 
 
+def test_syncs_of_an_earlier_remote_topic_do_not_lead_past_the_first_record_of_the_ledger() -> None:
+    """The remote topic was recreated, another program wrote five records to it, and the position was set to 1000."""
+    syncs = ((900, 900), (960, 960), (999, 999), (1000, 5), (1500, 505))
+    known = translator(ledger([Segment(1000, 5, 2000)], Mark(3000, 2005, 2000)), *syncs)
+    for offset in (900, 960, 990, 999):
+        found = known.translate(P0, offset, {}, {})
+        assert not isinstance(found, Translated) or found.offset <= 5, offset
+    assert known.translate(P0, 1000, {}, {}) == Translated("A.t", 5, is_exact=True)
+
+
 def test_offset_syncs_of_the_remote_topic_with_the_old_name_are_not_used() -> None:
     """Given 1,000 records in a topic, and then 100 in another one, which had 50: an offset sync does not name its topic."""
     segments = [Segment(1000, 50, 20), Segment(1080, 130, 20)]
