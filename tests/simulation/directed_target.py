@@ -763,6 +763,35 @@ def _seldom_old_and_slow(profile: Profile) -> None:
     profile.produce_every_s = 0.7
 
 
+def target_shortened_behind_a_cut(scenario: Scenario) -> None:
+    """An unclean election cuts the source off, and later another one the target, before the records that replaced those of the source."""
+    world, excuses = scenario.world, scenario.oracle.excuses
+    source, target = scenario.source.partitions[TOPIC, 0], scenario.target.partitions[DATA]
+    excuses.source_cut.add(0)
+    excuses.target_cut.add(0)
+    excuses.stops[0] = {"LOST_RANGE", "INCONSISTENT", "note"}
+    world.run(5.0)
+    behind = next(node for node in (1, 2, 3) if node != source.state.leader)
+    _slow(scenario.source, (TOPIC, 0), (behind,))
+    world.run(8.8)
+    behind_target = next(node for node in (1, 2, 3) if node != target.state.leader)
+    _slow(scenario.target, DATA, (behind_target,))
+    world.run(9.2)
+    scenario.source.brokers[behind].slow_fetch_s.pop((TOPIC, 0))
+    scenario.source.decide(source, behind, (behind,), new_epoch=True)  # before it has fetched
+    world.run(16.5)
+    target.lost = True
+    scenario.target.decide(target, behind_target, (behind_target,), new_epoch=True)
+    _well(scenario.target, DATA)
+    world.run(world.now + 12.0)
+    scenario.finish()
+    leader = scenario.target.leader_replica(DATA)
+    assert leader is not None
+    there = {_serial(record.value) for batch in leader.log for record in batch.records}
+    if missing := [offset for offset, serial in scenario.oracle.expected(0) if serial not in there]:
+        raise Violation("lost", f"source offsets {missing[0]}..{missing[-1]} are not on the target: {_state(scenario)}")
+
+
 LATE_OLD_BATCH = Schedule(late_old_batch, _old_and_in_sync)
 REVIVED_SESSION = Schedule(revived_session, _in_sync)
 POLICY_CHANGES = Schedule(policy_changes, _never_committed)
@@ -786,6 +815,7 @@ TARGET: tuple[Schedule, ...] = (
     LATE_ELSEWHERE,
     Schedule(rules_changed_beside_a_deposed_leader, _seldom_and_few),
     Schedule(stale_ledger_leader, _short_batches),
+    Schedule(target_shortened_behind_a_cut, _alarm),
     Schedule(stale_seen, _seldom_short),
     Schedule(late_position_before_seen, _short_commits),
     Schedule(reset_while_the_task_ends, _short_commits),
