@@ -24,7 +24,7 @@ from tests.support.waiting import PATIENCE, wait_until
 SEED = 4
 _LEASE_S = 5.0
 _UNRESPONSIVE_S = 2 * _LEASE_S
-_GAP_S = 10.0 * PATIENCE
+_GAP_S = 15.0 * PATIENCE
 # Shorter than the default of 10 s, so that the group detects a failure sooner; the minimum that a broker allows.
 GROUP = {"B.session.timeout.ms": "6000", "B.heartbeat.interval.ms": "1500"}
 
