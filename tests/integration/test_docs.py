@@ -57,7 +57,7 @@ CHANGING = re.compile(
 #: Commands that do not end, stop the flow that later commands need, or need features that this flow does not have. Only their
 #: syntax is checked here; other tests run them.
 NOT_BESIDE = re.compile(
-    r"--watch|--keep|--open|--pid|--continuous|--cluster C|worker\.properties|jq|completion|\bmm2 sandbox up"
+    r"--watch|--keep|--open|--pid|--continuous|--cluster C|worker\.properties|jq|completion|\bmm2 sandbox up|hash-password|mm2\.example"
     r"|\bmm2 offsets adopt|\bmm2 (stop|failover|promote)\b(?!.*--dry-run)|\bmm2 failback\b|bin/demo|'B->A'"
 )
 #: Topics of the examples.
