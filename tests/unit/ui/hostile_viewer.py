@@ -168,7 +168,11 @@ async def attack() -> dict[str, Any]:
     found["attachments"] = len(core.sio._binary_packet)
     await socket.close()
 
-    # The script of a page connects in this way.
+    # A page that has lost its connection, and one that connects for the first time.
+    socket = WebSocket(viewer)
+    await socket.open()
+    found["reconnected"] = await socket.ask("handshake", ids(first))
+    await socket.close()
     socket = WebSocket(viewer, f"&{query}")
     found["connected"] = (await socket.open())[:3], Client.instances[second].has_socket_connection
     await socket.close()

@@ -31,6 +31,7 @@ def test_a_websocket_opens_one_page_with_ids_of_a_limited_length(found: Any) -> 
     assert found["second page"] == [False]
     assert not found["second page by another event"]
     assert found["long id"] == found["no id"] == found["no number"] == [False]
+    assert found["reconnected"] == [True]
     assert found["connected"] == ["40{", True]
     assert found["refused"] == "44"
     assert found["tabs kept for"] == 0
