@@ -6,6 +6,7 @@ one of pages, and no client writes to the log or uses up the memory.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import urllib.parse
@@ -22,8 +23,27 @@ log = structlog.get_logger(__name__)
 #: Characters of an id. The script sends UUIDs.
 _MOST_ID: Final = 64
 _MOST_DIGITS: Final = 18
+#: Packets. A page gets a few each second, and a client that does not respond is disconnected after 24 s.
+MOST_UNSENT: Final = 500
 _NAMESPACE: Final = "/"
 _INVALID: Final = (AttributeError, KeyError, TypeError, ValueError)
+
+
+class SendQueue(asyncio.Queue[Any]):
+    """What a client has not received yet. The connection of one that reads nothing ends when it is full."""
+
+    def __init__(self, server: Any) -> None:
+        """``server`` is that of Engine.IO."""
+        super().__init__()
+        self._server = server
+
+    async def put(self, item: Any) -> None:
+        """See asyncio. None ends the task that sends."""
+        if item is None or self.qsize() < MOST_UNSENT:
+            await super().put(item)
+            return
+        for socket in [one for one in self._server.sockets.values() if one.queue is self]:
+            await socket.close(wait=False, abort=True)
 
 
 class TextPacket(Packet):  # type: ignore[misc]
@@ -60,6 +80,7 @@ def restrict(server: AsyncServer) -> None:
     async def ignored(*_: Any) -> None: ...
 
     server.packet_class = TextPacket
+    server.eio.create_queue = functools.partial(SendQueue, server.eio)
     server.on("connect", _checked("connect", connected))
     server.on("handshake", _checked("handshake", opened))
     server.on("log", ignored)

@@ -89,12 +89,18 @@ class WebSocket:
     def __init__(self, viewer: Viewer, query: str = "") -> None:
         self._in: asyncio.Queue[Message] = asyncio.Queue()
         self._out: asyncio.Queue[Message] = asyncio.Queue()
+        self.is_reading = asyncio.Event()
+        self.is_reading.set()
         scope = scope_of("websocket", "/ui/_nicegui_ws/socket.io/", f"EIO=4&transport=websocket{query}".encode())
         self._in.put_nowait({"type": "websocket.connect"})
         self.task = asyncio.create_task(self._run(viewer.app, {**scope, "subprotocols": []}))
 
     async def _run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
-        await app(scope, self._in.get, self._out.put)
+        async def send(message: Message) -> None:
+            await self.is_reading.wait()
+            await self._out.put(message)
+
+        await app(scope, self._in.get, send)
 
     async def open(self) -> str:
         """Connect; the answer of socket.io."""
@@ -179,6 +185,21 @@ async def attack() -> dict[str, Any]:
     socket = WebSocket(viewer, f"&{query.replace(ID, 'x' * 65)}")
     found["refused"] = (await socket.open())[:2]
     await socket.close()
+
+    # Requests whose answers are never read.
+    for name, text in (("unread answers", '421["handshake"]'), ("unread packets", "5")):
+        known = set(core.sio.eio.sockets)
+        socket = WebSocket(viewer)
+        await socket.open()
+        (connection,) = (core.sio.eio.sockets[one] for one in core.sio.eio.sockets.keys() - known)
+        socket.is_reading.clear()
+        for _ in range(20):
+            for _ in range(100):
+                socket.say(text)
+            await asyncio.sleep(0.02)
+        found[name] = connection.queue.qsize(), connection.closed
+        socket.is_reading.set()
+        await socket.close()
 
     # Pages that were connected once.
     for _ in range(60):

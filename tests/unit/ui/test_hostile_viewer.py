@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mm2.ui.sockets import MOST_UNSENT
 from mm2.ui.waiting_pages import MOST_WAITING
 
 
@@ -48,3 +49,11 @@ def test_a_viewer_writes_nothing_to_the_log(found: Any) -> None:
 def test_attachments_of_messages_are_not_awaited(found: Any) -> None:
     assert found["attachments"] == 0
     assert found["answers after attachments"] == [False]
+
+
+@pytest.mark.parametrize("what", ["unread answers", "unread packets"])
+def test_a_client_that_reads_nothing_is_disconnected(found: Any, what: str) -> None:
+    """All that it had not read was kept, and it could request more."""
+    unsent, is_closed = found[what]
+    assert unsent <= MOST_UNSENT + 1, "and the end"
+    assert is_closed
