@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,7 +80,8 @@ class TimeChart:
         """``label`` describes the chart for screen readers."""
         self._drawn: tuple[object, ...] = ()
         self._chart = ui.echart(_options(curves, unit, least_step), renderer="svg")
-        self._chart.props(f"role=img aria-label={json.dumps(label)}")
+        self._chart.props["role"] = "img"
+        self._chart.props["aria-label"] = label
 
     def show(self, curves: Sequence[Points], length_ms: int) -> bool:
         """Show the points of each curve over a range of time; returns whether there are any values."""

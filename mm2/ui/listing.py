@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 #: Characters of a search.
 MOST_TEXT: Final = 200
 _MOST_PAGES: Final = 1_000_000
+_MOST_DIGITS: Final = len(str(_MOST_PAGES))
 _ALL: Final = "all"
 _DESCENDING: Final = "descending"
 _WILDCARDS: Final = frozenset("*?")
@@ -35,13 +36,14 @@ class Query:
     def of(cls, params: Mapping[str, str], kind: str = "", name: str = "state") -> Query:
         """The query in the address of a page; ``kind`` is the default of its filter, ``name`` the filter's name there."""
         page, wanted = params.get("page", ""), params.get(name, kind)
+        number = min(int(page), _MOST_PAGES) if page.isascii() and page.isdigit() and len(page) <= _MOST_DIGITS else 0
         return cls(
             params.get("flow", ""),
             "" if wanted == _ALL else wanted,
             params.get("search", "")[:MOST_TEXT],
             params.get("sort", ""),
             params.get("order", "") == _DESCENDING,
-            min(int(page), _MOST_PAGES) - 1 if page.isascii() and page.isdigit() and int(page) else 0,
+            max(number - 1, 0),
         )
 
     def params(self, kind: str = "", name: str = "state") -> dict[str, str]:

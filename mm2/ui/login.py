@@ -41,7 +41,7 @@ async def answered_by_login(scope: Scope, receive: Receive, send: Send) -> bool:
         access.require(Role.VIEWER, scope)
     if scope["method"] != _METHODS[path]:
         raise RestFailure.plain(405, {"Allow": _METHODS[path]})
-    if path == CODE_PATH and access.has_ended is not None:
+    if path == CODE_PATH and access.is_session:
         raise RestFailure(403, "A session cannot start another one, which would last longer: send other credentials.")
     sessions = None if access.control is None else access.control.sessions
     if sessions is None:

@@ -17,6 +17,7 @@ from mm2.ui.actions import Actions
 from mm2.ui.dashboard import PATH
 from mm2.ui.feed import UpdateStream
 from mm2.ui.parts import Element, within
+from mm2.ui.sockets import restrict
 from mm2.ui.source import PageData
 from mm2.ui.views import View
 from mm2.ui.views.configuration import ConfigurationView
@@ -75,10 +76,13 @@ async def open_site(source: PageData, rest: ASGIApp) -> ASGIApp:
     waiting = WaitingPages()
     for path, (title, make) in views.items():
         _page(path, title, make, feed, titles, waiting)
-    _missing_page(titles, waiting)
+    _error_pages(titles, waiting)
     # The limits of WebSockets do not hold for the connections that socket.io emulates by requests ("polling").
     nicegui_app.config.socket_io_js_transports = ["websocket"]
     core.sio.eio.transports = ["websocket"]
+    restrict(core.sio)
+    # The dashboard keeps nothing there. NiceGUI would keep an entry for each id that a client sends for 30 days.
+    nicegui_app.storage.max_tab_storage_age = 0.0
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     ui.run_with(
         app,
@@ -109,7 +113,7 @@ def _page(
 
     @ui.page(f"/{path}", title=f"{title} · {_NAME}")
     async def page(request: Request, client: Client) -> None:
-        waiting.add(client, Access.of(request.scope).principal)
+        waiting.add(client)
         await feed.ensure_running()
         as_of, view = _frame(current, titles, lambda: make(request))
 
@@ -141,14 +145,13 @@ def _frame(current: str | None, titles: dict[str, str], content: Callable[[], V]
             return as_of, content()
 
 
-def _missing_page(titles: dict[str, str], waiting: WaitingPages) -> None:
-    """Answer requests for unknown pages with one that has the links to all others."""
-    default = nicegui_app.exception_handlers[404]
+def _error_pages(titles: dict[str, str], waiting: WaitingPages) -> None:
+    """Answer requests for unknown pages with one that has the links to all others, and other errors without a page."""
 
-    async def answer(request: Request, exception: Exception) -> Response:
+    async def answer(request: Request, _exception: Exception) -> Response:
         path = request.url.path
         if request.method != "GET" or "/_nicegui" in path:
-            return await default(request, exception)  # type: ignore[misc,no-any-return]
+            return Response(status_code=404)
 
         def content() -> None:
             Element("h1", "There is no such page")
@@ -157,9 +160,14 @@ def _missing_page(titles: dict[str, str], waiting: WaitingPages) -> None:
             )
 
         with Client(ui.page(""), request=request) as client:
-            waiting.add(client, Access.of(request.scope).principal)
+            waiting.add(client)
             client.title = f"Not found · {_NAME}"
             _frame(None, titles, content, "../" * path.partition(f"{PATH}/")[2].count("/"))
         return client.build_response(request, 404)
 
+    async def failed(_request: Request, _exception: Exception) -> Response:
+        return Response("The page could not be shown. The log of the process has the reason.", 500)
+
+    # NiceGUI's own handlers keep a page for each error, and log the whole URL.
     nicegui_app.exception_handlers[404] = answer
+    nicegui_app.exception_handlers[Exception] = failed

@@ -1,16 +1,17 @@
-"""Pages between their request and their WebSocket.
+"""Pages without a WebSocket: those that are not connected yet, and those that have lost their connection.
 
-The server keeps the elements of a page from its request on, and deletes a page without a WebSocket after a minute only.
-So a client that requests pages and never connects would use any amount of memory.
+The server keeps the elements of a page from its request on, and deletes a page without a WebSocket after a while only.
+So a client that requests pages, and does not connect or disconnects at once, would use any amount of memory.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from nicegui import Client
 
-from mm2.connect.rest.access.roles import Principal
+from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.access.sessions import oldest_of_greediest
 
 #: A browser connects within a second.
@@ -22,14 +23,26 @@ class WaitingPages:
 
     def __init__(self, limit: int = MOST_WAITING) -> None:
         self._limit = limit
-        #: Oldest first.
-        self._waiting: dict[Client, Principal] = {}
 
-    def add(self, page: Client, principal: Principal) -> None:
-        """A page was requested by this client. A browser that has lost its page requests it again."""
-        for one in [one for one in self._waiting if one.has_socket_connection]:
-            del self._waiting[one]
-        self._waiting[page] = principal
-        page.on_delete(lambda: self._waiting.pop(page, None))
-        if len(self._waiting) > self._limit:
-            oldest_of_greediest(self._waiting).delete()
+    def add(self, page: Client) -> None:
+        """A page was requested. A browser that has lost its page requests it again."""
+        page.on_disconnect(self._on_disconnect)
+        self._delete_excess()
+
+    def _on_disconnect(self) -> None:
+        # Afterwards, since NiceGUI continues with the page that was disconnected.
+        asyncio.get_running_loop().call_soon(self._delete_excess)
+
+    def _delete_excess(self) -> None:
+        """Also of pages that NiceGUI has made itself, to show an error."""
+        waiting = {
+            page: Access.of(page.request.scope).principal
+            for page in Client.instances.values()  # oldest first
+            if not page.has_socket_connection
+        }
+        while len(waiting) > self._limit:
+            page = oldest_of_greediest(waiting)
+            del waiting[page]
+            for task in page._delete_tasks.values():  # noqa: SLF001 - they would delete the page again
+                task.cancel()
+            page.delete()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import ipaddress
 import socket
 import threading
@@ -19,6 +18,11 @@ from mm2.copy.driver.identity import DriverIdentity
 
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _MAX_HANDSHAKE_BYTES: Final = 4096
+#: Far more than the executors that start at the same time. Beyond it the oldest connection is closed: an executor
+#: authenticates at once.
+_MAX_UNAUTHENTICATED: Final = 256
+#: Without a pause, accept() would fail again and again while the process has no file descriptor left.
+_ACCEPT_PAUSE_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 #: A task that was cancelled while Spark started it may still connect. It is logged differently from an unknown client.
 _FORGOTTEN_KEPT: Final = 1024
@@ -74,6 +78,9 @@ class ChannelServer:
         self.fingerprint = "" if identity is None else identity.fingerprint
         self._batches: dict[str, ExpectedTasks] = {}
         self._forgotten: deque[str] = deque(maxlen=_FORGOTTEN_KEPT)
+        self._identity = identity
+        #: The connections, oldest first, whose clients have not authenticated. Used on the server's thread only.
+        self._unauthenticated: dict[_Peer, asyncio.Task[None]] = {}
         self._peers: set[_Peer] = set()
         self._lock = threading.Lock()
         self._log = structlog.get_logger(__name__)
@@ -82,14 +89,8 @@ class ChannelServer:
         self._address = self._socket.getsockname()[:2]
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._on_loop_error)
-        listening = self._loop.create_server(
-            lambda: _Peer(self),
-            sock=self._socket,
-            backlog=512,
-            ssl=None if identity is None else identity.context,
-            ssl_handshake_timeout=None if identity is None else _HANDSHAKE_TIMEOUT_S,
-        )
-        self._listener = self._loop.create_task(listening)
+        self._socket.setblocking(False)
+        self._listener = self._loop.create_task(self._accept())
         self._thread = threading.Thread(target=self._run, name="copy-channel", daemon=True)
         self._thread.start()
 
@@ -134,17 +135,62 @@ class ChannelServer:
         """A connection was opened."""
         self._peers.add(peer)
 
+    def authenticated(self, peer: _Peer) -> None:
+        """The client of a connection has proved that it is an executor."""
+        self._unauthenticated.pop(peer, None)
+
     def left(self, peer: _Peer) -> None:
         """A connection was closed."""
+        self._unauthenticated.pop(peer, None)
         self._peers.discard(peer)
+
+    async def _accept(self) -> None:
+        """Accept connections. Unlike a server of asyncio, it counts those that have not completed their TLS handshake."""
+        while True:
+            try:
+                sock, _ = await self._loop.sock_accept(self._socket)
+            except OSError as error:
+                self._log.warning("could not accept the connection of an executor", error=str(error))
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            if len(self._unauthenticated) >= _MAX_UNAUTHENTICATED:
+                self._abort_oldest()
+            peer = _Peer(self)
+            self._unauthenticated[peer] = self._loop.create_task(self._open(peer, sock))
+            await asyncio.sleep(0)  # let open connections continue during a burst
+
+    async def _open(self, peer: _Peer, sock: socket.socket) -> None:
+        is_open = False
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: peer,
+                sock,
+                ssl=None if self._identity is None else self._identity.context,
+                ssl_handshake_timeout=None if self._identity is None else _HANDSHAKE_TIMEOUT_S,
+            )
+            is_open = True
+        except OSError as error:
+            self._log.debug("a connection to the progress channel ended in its handshake", error=str(error))
+        finally:
+            if not is_open:
+                self._unauthenticated.pop(peer, None)
+                sock.close()
+
+    def _abort_oldest(self) -> None:
+        peer = next(iter(self._unauthenticated))
+        self._unauthenticated.pop(peer).cancel()
+        if peer in self._peers:
+            peer.close()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
         finally:
-            with contextlib.suppress(OSError):
-                self._loop.run_until_complete(self._listener).close()
+            opening = [self._listener, *self._unauthenticated.values()]
+            for task in opening:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*opening, return_exceptions=True))
             self._socket.close()
             for peer in list(self._peers):
                 peer.close()
@@ -152,12 +198,7 @@ class ChannelServer:
             self._loop.close()
 
     def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            # asyncio retries a second later.
-            self._log.warning("could not accept the connection of an executor", error=str(error))
-        else:
-            self._log.warning("progress channel error", error=str(error or context.get("message")))
+        self._log.warning("progress channel error", error=str(context.get("exception") or context.get("message")))
 
 
 class _Peer(asyncio.Protocol):
@@ -240,6 +281,7 @@ class _Peer(asyncio.Protocol):
         else:
             self._batch = batch
             self._timeout.cancel()
+            self._server.authenticated(self)
             mac = channel.proof(batch.secret, "driver", message.get("nonce"))
             self._transport.write(channel.encode({"mac": mac, "spec": batch.spec.to_json()}))
 

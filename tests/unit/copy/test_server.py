@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import threading
@@ -17,6 +18,7 @@ from mm2.copy.driver.identity import DriverIdentity
 from mm2.copy.driver.server import ChannelServer
 from mm2.copy.spec import CopySpec, PartitionSpec
 from mm2.kafka.settings import ClientSettings
+from tests.support.waiting import wait_until
 
 SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
 SPEC = CopySpec("A->B", "C", 0, "A", "B", SETTINGS, SETTINGS, (PartitionSpec("t", 0, "A.t"),), "offsets")
@@ -161,6 +163,38 @@ def test_running_out_of_file_descriptors_does_not_stop_the_listener(monkeypatch:
         assert Executor(server).challenge
     finally:
         server.close()
+
+
+def test_silent_connections_replace_each_other_and_not_executors(
+    monkeypatch: pytest.MonkeyPatch, server: ChannelServer
+) -> None:
+    """Each held a file descriptor of the process for ten seconds, in any number, also before a TLS handshake."""
+    monkeypatch.setattr("mm2.copy.driver.server._MAX_UNAUTHENTICATED", 5)
+    batch = batch_of(server)
+    executor = Executor(server)
+    executor.hello(batch)
+    executor.hear()
+    silent = [socket.create_connection(server.address, 5) for _ in range(12)]
+    for one in silent[:7]:
+        one.settimeout(5)
+        with contextlib.suppress(ConnectionResetError):
+            while one.recv(4096):
+                pass
+    wait_until(lambda: len(server._unauthenticated) == 5)
+    assert all(_is_open(one) for one in silent[7:])
+    executor.say({"type": "ready"})
+    assert executor.hear() == {"type": "go"}
+    assert Executor(server).challenge
+
+
+def _is_open(sock: socket.socket) -> bool:
+    sock.setblocking(False)
+    try:
+        return sock.recv(1, socket.MSG_PEEK) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
 
 
 def test_lines_are_reassembled_from_any_fragments(server: ChannelServer) -> None:

@@ -6,7 +6,10 @@ found route needs, so that the authorized route is always the one that is called
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -52,8 +55,10 @@ class Access:
     principal: Principal = ANONYMOUS
     role: Role = Role.NONE
     control: AccessControl | None = field(default=None, repr=False, compare=False)
-    #: Whether the session has ended since; None: the client has none.
+    #: Whether the session, token or certificate of the client has ended since; None: it does not end.
     has_ended: Callable[[], bool] | None = field(default=None, repr=False, compare=False)
+    #: Whether the client was authenticated by the session of a browser.
+    is_session: bool = field(default=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, scope: Scope) -> Access:
@@ -130,6 +135,7 @@ class AccessControl:
         *,
         own_url: str = "",
         websockets: WebSockets | None = None,
+        epoch_s: Callable[[], float] = time.time,
     ) -> None:
         """``own_url``: see Vouchers. ``websockets``: without a limit by default."""
         self._authenticators = tuple(authenticators)
@@ -138,6 +144,7 @@ class AccessControl:
         self.session_key = session_key
         self._vouchers = Vouchers(own_url)
         self._websockets = websockets or WebSockets()
+        self._epoch_s = epoch_s
         challenges = [one.challenge for one in authenticators if one.challenge is not None]
         #: Of responses with status 401.
         self.challenge_headers = {"WWW-Authenticate": ", ".join(challenges)} if challenges else None
@@ -174,11 +181,14 @@ class AccessControl:
         return authenticated
 
     async def _in_session(self, access: Access, headers: Headers, call: Callable[[], Awaitable[object]]) -> None:
-        """Run what would stay open after the end of the client's session, if it has one."""
-        if access.has_ended is None:
-            await call()
-        else:
+        """Run what would stay open after the end of the client's session, token or certificate."""
+        if access.is_session:
             await self.sessions.while_open(headers, call)
+            return
+        until_s = access.principal.until_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if until_s is None else until_s - self._epoch_s()):
+                await call()
 
     async def _access(self, scope: Scope, headers: Headers) -> tuple[Access, Voucher | None]:
         voucher = self._vouchers.voucher_of(
@@ -192,9 +202,21 @@ class AccessControl:
             principal = await authenticator.authenticate(headers, peer)
             if principal is not None:
                 is_session = authenticator is self.sessions
-                has_ended = (lambda: self.sessions.remaining_s(headers) <= 0) if is_session else None
-                return Access(principal, self._roles.role_of(principal), self, has_ended), None
+                has_ended = self._end_of(principal, headers if is_session else None)
+                if has_ended is not None and has_ended():
+                    self._log_failure(scope, _UNAUTHORIZED, principal.name, "the credentials have expired")
+                    # A client that has renewed its certificate uses it on its next connection.
+                    headers_of_answer = {**(self.challenge_headers or {}), "Connection": "close"}
+                    raise RestFailure(_UNAUTHORIZED, "The credentials have expired.", headers_of_answer)
+                return Access(principal, self._roles.role_of(principal), self, has_ended, is_session), None
         return Access(ANONYMOUS, self._roles.role_of(ANONYMOUS), self), None
+
+    def _end_of(self, principal: Principal, session: Headers | None) -> Callable[[], bool] | None:
+        """See Access.has_ended. ``session``: the headers with the cookie of a session, which ends earlier if it does."""
+        if session is not None:
+            return lambda: self.sessions.remaining_s(session) <= 0
+        until_s = principal.until_s
+        return None if until_s is None else lambda: until_s <= self._epoch_s()
 
     @staticmethod
     def _log_failure(scope: Scope, status: int, name: str, reason: str) -> None:

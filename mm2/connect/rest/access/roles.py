@@ -65,7 +65,8 @@ class Principal:
     name: str
     kind: Kind
     groups: frozenset[str] = frozenset()
-    #: When its token or certificate expires, in seconds since the epoch; None: never. A session does not last longer.
+    #: When its token or certificate expires, in seconds since the epoch; None: never. No session or WebSocket
+    #: of the client lasts longer.
     until_s: float | None = field(default=None, compare=False)
 
 
