@@ -92,6 +92,7 @@ class ContinuedSessions:
         base = -1
         if progress is not None and skip:
             base = progress.offset_of(mark.records, skip)
+        skip_end = progress.target_end if progress is not None and skip else -1
 
         def begin() -> None:
             if not self._sessions.is_current(cursor.partition, session):
@@ -101,7 +102,7 @@ class ContinuedSessions:
             if progress is not None:
                 outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
                 if skip:
-                    outbox.end_offset = progress.target_end
+                    outbox.end_offset = skip_end
             outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
             self._sink.end_pause(outbox)
 
@@ -110,7 +111,7 @@ class ContinuedSessions:
             if progress.end > mark.source:
                 cursor.outgoing.there = CopiedRange(progress.end, progress.records)
         else:
-            cursor.begin(mark, skip=skip, skip_base=base, is_clean=progress is None)
+            cursor.begin(mark, skip=skip, skip_base=base, skip_end=skip_end, is_clean=progress is None)
         if skip:
             self._log.info("skipping records that a predecessor copied", partition=str(cursor.partition), records=skip)
         if progress is None:
@@ -305,7 +306,7 @@ class ContinuedSessions:
         mark, skip = entry.mark, progress.records - entry.mark.records
         self._sessions.current[cursor.partition] = entry.session
         cursor.outbox.last_error = None
-        cursor.begin(mark, skip=skip, skip_base=progress.offset_of(mark.records, skip))
+        cursor.begin(mark, skip=skip, skip_base=progress.offset_of(mark.records, skip), skip_end=progress.target_end)
         self._log.info(
             "skipping records that were copied before transactions", partition=str(cursor.partition), records=skip
         )

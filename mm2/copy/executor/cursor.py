@@ -341,9 +341,11 @@ class Cursor:
         self.conditions.stop = condition
         self.owner.stopped(self)
 
-    def begin(self, mark: Mark, *, skip: int = 0, skip_base: int = -1, is_clean: bool = False) -> None:
+    def begin(
+        self, mark: Mark, *, skip: int = 0, skip_base: int = -1, skip_end: int = -1, is_clean: bool = False
+    ) -> None:
         """Continue at a mark; ``skip`` records after it are on the target, from ``skip_base`` on if they are
-        contiguous. ``is_clean``: no request of a predecessor is unanswered.
+        contiguous. They end at ``skip_end`` (-1: unknown). ``is_clean``: no request of a predecessor is unanswered.
 
         If nothing has been copied yet, all current records of the source are a backlog.
         """
@@ -354,7 +356,7 @@ class Cursor:
         self.outgoing.there = None
         if self.gaps is not None:
             self.gaps.begin(is_clean=is_clean)
-        self.predecessor.begin(skip, skip_base)
+        self.predecessor.begin(skip, skip_base, skip_end)
         self.suspended = False
 
     def lead_in(self, first: int) -> None:

@@ -125,9 +125,9 @@ class TargetSearch:
             cursor.window.records += cursor.predecessor.remaining - len(cursor.predecessor.fingerprints)
             cursor.predecessor.remaining = len(cursor.predecessor.fingerprints)
             cursor.window.target = -1
-        if not cursor.predecessor.fingerprints:
-            cursor.predecessor.fingerprints = None
         cursor.predecessor.target_base = -1
+        if not cursor.predecessor.fingerprints:
+            cursor.predecessor.conclude()
         cursor.outbox.last_error = None
         if cursor.predecessor.finishing and not cursor.predecessor.remaining:
             self._new_sessions.open_next(cursor)

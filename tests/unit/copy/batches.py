@@ -123,7 +123,8 @@ class Bench:
         records = begin.pop("records", 0)
         self.cursor.known_epoch = begin.pop("known_epoch", 0)
         mark = Mark(offset, begin.pop("target", -1), records)
-        self.cursor.begin(mark, skip=begin.pop("skip", 0), skip_base=begin.pop("skip_base", -1))
+        skip, base, end = begin.pop("skip", 0), begin.pop("skip_base", -1), begin.pop("skip_end", -1)
+        self.cursor.begin(mark, skip=skip, skip_base=base, skip_end=end)
         self.outbox.begin(PRODUCER, records + self.cursor.predecessor.remaining, known=True)
 
     @property

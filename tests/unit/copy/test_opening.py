@@ -922,7 +922,7 @@ def test_compared_records_also_end_a_session_under_other_rules() -> None:
     scene.cursor.predecessor.target_base, scene.cursor.suspended = -1, False
     scene.bench.fetch(batch(51, 9))
     assert scene.bench.owner.calls == [("uncertain", 50, 4), ("finished", 54)]
-    assert (scene.cursor.window.mark, scene.bench.outgoing_batches) == (Mark(54, -1, 54), [])
+    assert (scene.cursor.window.mark, scene.bench.outgoing_batches) == (Mark(54, 154, 54), [])
 
 
 CHANGED, OTHERWISE = (str(Rules(read_committed=False, changes=digest)) for digest in ("0a", "0b"))
