@@ -268,6 +268,9 @@ class TargetLookUp:
         end: OffsetInfo,
     ) -> TargetProgress:
         known, behind = question.records, question.behind
+        if end.offset < question.floor:
+            # Truncated before the session.
+            return TargetProgress(0, end.offset, end.leader_epoch)
         if end.offset < behind:
             # Truncated before acknowledged records. Assume that only this session writes there.
             left = known - (behind - end.offset)

@@ -285,6 +285,32 @@ def test_a_target_with_fewer_records_than_acknowledged_is_reported() -> None:
     assert (scene.cursor.window.mark, scene.cursor.suspended) == (Mark(50, 150, 50), True)
 
 
+def test_a_target_that_ends_before_the_session_has_lost_acknowledged_records() -> None:
+    """They are those before the session, of which nothing had been copied yet."""
+    scene = Scene(read_committed=True)
+    scene.standings = [TargetProgress(0, 95)]
+    old = dataclasses.replace(SESSION, rules=UNCOMMITTED)
+    play(scene, lambda: scene.begin(Start(0, 0, ENTRY.replace(session=old, mark=Mark(0, 100, 0)))))
+    assert (scene.truncated, scene.cursor.suspended) == ([(0, 95)], True)
+
+
+def test_a_session_before_the_current_one_begins_at_the_end_that_the_look_up_has_found() -> None:
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
+    cursor, sessions = scene.cursor, scene.sessions
+
+    def open_before() -> None:
+        scene.new_sessions.open_before(cursor, Mark(45, 95, 0), 4)
+        assert (cursor.window.mark, cursor.suspended, scene.outbox.paused) == (Mark(45, 95, 0), True, True)
+        assert sessions.current == {TP: SESSION}, "a successor finds the same"
+
+    play(scene, open_before)
+    assert sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(45, 95, 0), UNCOMMITTED)}
+    assert (cursor.suspended, scene.outbox.paused, scene.outbox.floor) == (False, True, 95)
+    scene.written()
+    assert (scene.outbox.paused, scene.outbox.verified_epoch, scene.outbox.end_offset) == (False, 4, 95)
+
+
 def test_a_permanently_rejected_lookup_means_at_least_once_from_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.continued_sessions.LOOK_UP_REFUSED_S", 0.02)
     scene = Scene()

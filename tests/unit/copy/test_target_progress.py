@@ -160,6 +160,8 @@ def test_a_log_that_ends_before_what_was_acknowledged_was_cut_off() -> None:
     assert target.ask(100, 250) == TargetProgress(90, 240, 3)
     target.ends_at(0)
     assert target.ask(100, 250) == TargetProgress(0, 0, 3)
+    target.ends_at(95)
+    assert target.ask(4, -1, 100) == TargetProgress(0, 95, 3), "before the session"
 
 
 def test_a_producer_forgotten_by_the_leader_is_searched_in_the_log() -> None:
