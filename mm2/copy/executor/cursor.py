@@ -48,6 +48,10 @@ class Owner(Protocol):
 
     tally: Tally
 
+    @property
+    def reads_committed(self) -> bool:
+        """Whether the source is read up to the last stable offset only, also because of another partition."""
+
     def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
         """Send a batch."""
 
@@ -489,7 +493,7 @@ class Cursor:
         """Its state, and unless it is healthy the reason, the offset and since when."""
         # Checked here and not in `take`: a fetch session's response leaves out unchanged partitions.
         condition = self.current_condition() or self.conditions.waiting(
-            self.offset, self.high_watermark, self.last_stable if self.read_committed else None
+            self.offset, self.high_watermark, self.last_stable if self.owner.reads_committed else None
         )
         if condition is not None:
             return condition

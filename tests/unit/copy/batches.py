@@ -42,6 +42,7 @@ class Owner:
         self.takes_large = False
         self.size_limit: int | None = None
         self.stops = False
+        self.reads_committed = False  # whether the source is read up to the last stable offset
         self.tally = Tally()
 
     def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
@@ -118,6 +119,7 @@ class Bench:
 
     def __init__(self, offset: int = 0, *, read_committed: bool = False, **begin: int) -> None:
         self.owner = Owner()
+        self.owner.reads_committed = read_committed
         self.outbox = Outbox(SPEC.target, PRODUCER)
         self.cursor = Cursor(SPEC, self.outbox, self.owner, read_committed, None)
         records = begin.pop("records", 0)

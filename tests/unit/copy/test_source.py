@@ -81,6 +81,7 @@ class Line:
         self.max_bytes: list[int] = []
         self.waits_ms: list[int] = []
         self.racks: list[str] = []
+        self.committed: list[bool] = []
         self.answers: list[list[Fetched]] = []
         self.connection = SimpleNamespace(next_correlation_id=lambda: 1, client_id="c", session_is_over=False)
         session = SimpleNamespace(request=self._request, response=lambda *_: self.answers.pop(0), throttle_ms=0)
@@ -97,6 +98,7 @@ class Line:
         self.max_bytes.append(more["max_bytes"])
         self.waits_ms.append(more["max_wait_ms"])
         self.racks.append(more["rack"])
+        self.committed.append(more["read_committed"])
         return b""
 
     def ask(self) -> None:
@@ -519,6 +521,23 @@ def test_an_abandoned_partition_is_not_fetched() -> None:
         scene.source.remove(one.partition)
         line.answer(fetched(one.partition, 5), fetched(two.partition, 6))
         assert (one.taken, two.taken, [*line.asked[-1]]) == ([], [6], [two.partition])
+
+    play(scenario)
+
+
+def test_the_isolation_that_one_partition_needs_applies_to_all() -> None:
+    async def scenario(scene: Scene) -> None:
+        partition, other = (TopicPartition("t", index) for index in (0, 1))
+        source, feed = scene.source, Feed(partition)
+        line = scene.line(feed)
+        line.ask()
+        source.isolate(other, committed=True)
+        found = [source.reads_committed]
+        line.answer(fetched(partition))
+        source.isolate(other, committed=False)
+        found.append(source.reads_committed)
+        line.answer(fetched(partition))
+        assert (line.committed, found) == ([False, True, False], [True, False])
 
     play(scenario)
 
