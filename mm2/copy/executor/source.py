@@ -429,6 +429,8 @@ class Source(Brokers[SourceBroker]):
             info = metadata.topics.get(tp.topic)
             if info is not None and tp.topic not in accepted:
                 complete = False
+                if fetch_state.address is None:
+                    fetch_state.receiver.failed(self._unaccepted(info, self._subject(tp)))
                 continue
             partition = None if info is None else info.partitions.get(tp.partition)
             if info is None or partition is None or partition.leader < 0:

@@ -46,6 +46,7 @@ from mm2.copy.session import (
 from mm2.copy.spec import Assignment, ChangesSpec, CopySpec, TransactionsSpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
 from mm2.kafka.records.batch import TRANSACTIONAL
 from mm2.kafka.settings import ClientSettings
@@ -55,6 +56,7 @@ from tests.unit.copy.batches import SPEC, TP, Bench, batch, record
 SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
 COPY = CopySpec("A->B", "C", 0, "A", "B", SETTINGS, SETTINGS, (SPEC,), "offsets", ledger_topic="ledger")
 SESSION = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
+INCONSISTENT_ID = BrokerFailure.of(ErrorCode.INCONSISTENT_TOPIC_ID)
 UNCOMMITTED, COMMITTED = (str(Rules(read_committed=committed)) for committed in (False, True))
 ENTRY = LedgerEntry(
     "t", 0, "A.t", Mark(50, 150, 50), 40, "src", "dst", 3, SESSION, {"control": 2}, (Lost(1, 2, "retention", 5),), 4, 9
@@ -82,6 +84,7 @@ class Scene:
         self.prints: list[int] = []
         self.isolated: list[bool] = []
         self.asked_ids: list[tuple[str, str, list[str]]] = []
+        self.reported: list[str] = []  # reasons of the state meanwhile
         self.certain = ""  # the remote topic's id in the end
         self.topic_ids = {"A.t": "dst"}
         source, target = Cluster(SETTINGS, name="A"), Cluster(SETTINGS, name="B")
@@ -119,8 +122,12 @@ class Scene:
         assert partition in self.new_sessions._cursors
         self.isolated.append(committed)
 
-    async def settle_id(self, name: str, known: str, retired: Iterable[str]) -> str:
+    async def settle_id(
+        self, name: str, known: str, retired: Iterable[str], report: Callable[[KafkaFailure], None]
+    ) -> str:
         self.asked_ids.append((name, known, sorted(retired)))
+        report(INCONSISTENT_ID)
+        self.reported.append(self.cursor.current_state().reason)
         self.topic_ids[name] = self.certain or self.topic_ids[name]
         return self.topic_ids[name]
 
@@ -367,6 +374,7 @@ def test_one_stale_answer_about_the_remote_topic_stops_nothing() -> None:
     entry = ENTRY.replace(retired=("before",))
     play(scene, lambda: scene.begin(Start(50, 50, entry, clean=True)))
     assert scene.asked_ids == [("A.t", "dst", ["before"])]
+    assert (scene.reported, scene.cursor.current_state().reason) == ([str(INCONSISTENT_ID)], "")
     assert (scene.cursor.window.mark, scene.cursor.stopped, scene.cursor.retired) == (
         Mark(50, 150, 50),
         False,
