@@ -387,7 +387,19 @@ class TargetLookUp:
     def count_own(
         self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[ProducerIdentity]
     ) -> int:
-        """The number of records of these producers at target offsets ``first .. end-1``. Raises KafkaFailure."""
+        """The number of records of these producers at target offsets ``first .. end-1``, without those that retention or
+        DeleteRecords has removed. Raises KafkaFailure.
+        """
+        try:
+            return self._count_own(partition, first, end, producers)
+        except BrokerFailure as error:
+            if error.code != ErrorCode.OFFSET_OUT_OF_RANGE or (start := self._start_of(partition)) <= first:
+                raise
+        return self._count_own(partition, start, end, producers) if start < end else 0
+
+    def _count_own(
+        self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[ProducerIdentity]
+    ) -> int:
         return sum(
             min(header.last_offset + 1, end) - max(header.base_offset, first)
             for header in self._headers(partition, producers, first, end)

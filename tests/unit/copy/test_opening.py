@@ -452,6 +452,37 @@ def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
     assert scene.cursor.conditions.stop is not None
 
 
+@pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
+def test_a_gap_is_searched_again_unless_the_right_is_missing(code: ErrorCode) -> None:
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
+    answers = [code, 7]
+
+    def count_own(*_: Any) -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, ErrorCode):
+            raise BrokerFailure.of(answer)
+        return answer
+
+    scene.look_up.count_own = count_own
+    play(scene, lambda: search(scene))
+    is_found = code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (scene.cursor.stopped, scene.cursor.window.is_searching, answers) == (
+        is_found,
+        is_found,
+        [] if is_found else [7],
+    )
+
+
+def test_a_gap_that_stays_out_of_range_does_not_hold_the_position_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.target_search.LOOK_UP_REFUSED_S", 0.02)
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
+    scene.look_up.count_own = lambda *_: _fail_with(BrokerFailure.of(ErrorCode.OFFSET_OUT_OF_RANGE))
+    play(scene, lambda: search(scene))
+    assert (scene.cursor.stopped, scene.cursor.window.is_searching, scene.outbox.last_error) == (False, False, None)
+
+
 # -- a remote topic that has another name now ------------------------------------------------------------------------------
 
 ELSEWHERE = ENTRY.replace(remote_topic="old", target_id="gone", target_epoch=2)

@@ -22,6 +22,7 @@ from mm2.copy.executor.target_progress import (
 )
 from mm2.copy.session import SEQUENCES, EndedSession, Mark
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.reader import Batch
 from mm2.kafka.records.batch import LOG_APPEND_TIME
@@ -473,3 +474,25 @@ def test_own_records_are_counted_by_producer() -> None:
     ]
     assert target.look_up.count_own(T, 250, 259, {OURS}) == 2
     assert target.look_up.count_own(T, 250, 259, {OURS, BEFORE}) == 5
+
+
+def test_own_records_that_retention_has_removed_do_not_count() -> None:
+    """The start of the range was removed after the search began."""
+    target = Target()
+    batches = target._batches
+
+    def from_start(ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[tuple[TopicPartition, Batch]]:
+        if ranges[T][0] < target.log_start:
+            raise BrokerFailure.of(ErrorCode.OFFSET_OUT_OF_RANGE)
+        yield from batches(ranges)
+
+    look_up: Any = target.look_up
+    look_up._batches = from_start
+    target.tails = [(T, batch(252, 3, producer=(7, 2, 102))), (T, batch(255, 1, producer=(9, 0, 0)))]
+    target.log_start = 253
+    assert target.look_up.count_own(T, 250, 259, {OURS}) == 2
+    target.log_start = 259
+    assert target.look_up.count_own(T, 250, 259, {OURS}) == 0
+    target.failure, target.log_start = BrokerFailure.of(ErrorCode.OFFSET_OUT_OF_RANGE), 0
+    with pytest.raises(BrokerFailure):
+        target.look_up.count_own(T, 250, 259, {OURS})
