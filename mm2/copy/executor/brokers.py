@@ -21,7 +21,8 @@ from mm2.copy.executor.topic_ids import IdCheck, TopicIds
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import Metadata, TopicInfo
 from mm2.kafka.wire.channel import BufferPool, Channel
 
@@ -286,20 +287,31 @@ class Brokers(ABC, Generic[L]):
         return accepted
 
     async def _is_confirmed(self, info: TopicInfo) -> bool:
-        """Whether the leader of a partition itself returns this id for the topic."""
-        leader = next((partition.leader for partition in info.partitions.values() if partition.leader >= 0), -1)
-        if leader < 0:
-            return False
-        try:
-            answer: Metadata = await self._in_background(self._cluster.metadata_of, leader, [info.name])
-        except KafkaFailure as error:
-            self._log.info("topic id not confirmed", topic=info.name, error=str(error))
-            return False
-        found = answer.topics.get(info.name)
-        if found is None or found.topic_id != info.topic_id:
+        """Whether the leader of a partition itself returns this id for the topic: the first one that responds."""
+        for leader in dict.fromkeys(partition.leader for partition in info.partitions.values()):
+            if leader < 0:
+                continue
+            try:
+                answer: Metadata = await self._in_background(
+                    self._cluster.metadata_of, leader, [info.name], timeout_s=_ONE_OF_MANY_S
+                )
+            except KafkaFailure as error:
+                self._log.info("topic id not confirmed", topic=info.name, node=leader, error=str(error))
+                continue
+            found = answer.topics.get(info.name)
+            if found is not None and found.topic_id == info.topic_id:
+                return True
             self._topics.drop(info.name)
             return False
-        return True
+        return False
+
+    def _unaccepted(self, info: TopicInfo, subject: str) -> BrokerFailure:
+        """Why metadata of a topic are not accepted."""
+        known = self._topics.current.get(info.name, "")
+        message = (
+            f"metadata name topic id {info.topic_id}, but id {known} is known from the ledger or from earlier metadata"
+        )
+        return BrokerFailure.of(ErrorCode.INCONSISTENT_TOPIC_ID, message, subject=subject)
 
     async def _in_background(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return await self._loop.run_in_executor(self._background, lambda: call(*args, **kwargs))

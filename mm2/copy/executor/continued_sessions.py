@@ -92,6 +92,7 @@ class ContinuedSessions:
         base = -1
         if progress is not None and skip:
             base = progress.offset_of(mark.records, skip)
+        skip_end = progress.target_end if progress is not None and skip else -1
 
         def begin() -> None:
             if not self._sessions.is_current(cursor.partition, session):
@@ -101,7 +102,7 @@ class ContinuedSessions:
             if progress is not None:
                 outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
                 if skip:
-                    outbox.end_offset = progress.target_end
+                    outbox.end_offset = skip_end
             outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
             self._sink.end_pause(outbox)
 
@@ -110,7 +111,7 @@ class ContinuedSessions:
             if progress.end > mark.source:
                 cursor.outgoing.there = CopiedRange(progress.end, progress.records)
         else:
-            cursor.begin(mark, skip=skip, skip_base=base, is_clean=progress is None)
+            cursor.begin(mark, skip=skip, skip_base=base, skip_end=skip_end, is_clean=progress is None)
         if skip:
             self._log.info("skipping records that a predecessor copied", partition=str(cursor.partition), records=skip)
         if progress is None:
@@ -174,7 +175,7 @@ class ContinuedSessions:
             return
         if self._sessions.is_to_end(entry):
             self._sessions.end(cursor.partition, entry, progress.end, progress.leader_epoch)
-        if self._sessions.is_to_end(entry) and progress.records == entry.mark.records:
+        if self._sessions.is_to_end(entry) and progress.records == entry.mark.records and not _is_lost(entry, progress):
             positions[cursor.partition] = entry.mark.source
         elif progress.records > entry.mark.records and (why := self._why_not_counted(entry)):
             self._sessions.forget_ended(cursor.partition)
@@ -268,7 +269,7 @@ class ContinuedSessions:
 
     def _continue_after_look_up(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         self._use_rules_of(cursor, entry)
-        is_lost = progress.records < entry.mark.records
+        is_lost = _is_lost(entry, progress)
         if is_lost and (not self._spec.with_sessions or self._why_not_counted(entry)):
             self._copy_again(cursor, entry, progress)
             return
@@ -305,7 +306,7 @@ class ContinuedSessions:
         mark, skip = entry.mark, progress.records - entry.mark.records
         self._sessions.current[cursor.partition] = entry.session
         cursor.outbox.last_error = None
-        cursor.begin(mark, skip=skip, skip_base=progress.offset_of(mark.records, skip))
+        cursor.begin(mark, skip=skip, skip_base=progress.offset_of(mark.records, skip), skip_end=progress.target_end)
         self._log.info(
             "skipping records that were copied before transactions", partition=str(cursor.partition), records=skip
         )
@@ -313,7 +314,9 @@ class ContinuedSessions:
 
     def _copy_again(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         """The target lost acknowledged records of a copy session that cannot continue: copy from its end there."""
-        lost, end = entry.mark.records - progress.records, progress.end
+        lost, end, position = entry.mark.records - progress.records, progress.end, entry.mark.source
+        if entry.session is not None and (before := entry.session.start.target - end) > 0:
+            lost, position = lost + before, entry.session.start.source
         last = cursor.window.trail.last_source(end)
         if last is None or cursor.window.foreign:
             cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
@@ -325,7 +328,7 @@ class ContinuedSessions:
             end=end,
         )
         cursor.window.trail.target_cut(end)
-        self._new_sessions.open({cursor.partition: last + 1})
+        self._new_sessions.open({cursor.partition: min(last + 1, position)})
 
     # -- look-ups -------------------------------------------------------------------------------------------------------
 
@@ -363,6 +366,12 @@ class ContinuedSessions:
             for cursor in self._cursors.values():
                 if cursor.outbox.partition.topic == target.topic:
                     cursor.conditions.note = note
+
+
+def _is_lost(entry: LedgerEntry, progress: TargetProgress) -> bool:
+    """Whether the target has lost acknowledged records: of the session, or before it."""
+    start = -1 if entry.session is None else entry.session.start.target
+    return progress.records < entry.mark.records or progress.end < start
 
 
 def _is_settled(found: dict[TopicPartition, tuple[int, float]], tp: TopicPartition, progress: TargetProgress) -> bool:

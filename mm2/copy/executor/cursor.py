@@ -48,6 +48,10 @@ class Owner(Protocol):
 
     tally: Tally
 
+    @property
+    def reads_committed(self) -> bool:
+        """Whether the source is read up to the last stable offset only, also because of another partition."""
+
     def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
         """Send a batch."""
 
@@ -341,9 +345,11 @@ class Cursor:
         self.conditions.stop = condition
         self.owner.stopped(self)
 
-    def begin(self, mark: Mark, *, skip: int = 0, skip_base: int = -1, is_clean: bool = False) -> None:
+    def begin(
+        self, mark: Mark, *, skip: int = 0, skip_base: int = -1, skip_end: int = -1, is_clean: bool = False
+    ) -> None:
         """Continue at a mark; ``skip`` records after it are on the target, from ``skip_base`` on if they are
-        contiguous. ``is_clean``: no request of a predecessor is unanswered.
+        contiguous. They end at ``skip_end`` (-1: unknown). ``is_clean``: no request of a predecessor is unanswered.
 
         If nothing has been copied yet, all current records of the source are a backlog.
         """
@@ -354,7 +360,7 @@ class Cursor:
         self.outgoing.there = None
         if self.gaps is not None:
             self.gaps.begin(is_clean=is_clean)
-        self.predecessor.begin(skip, skip_base)
+        self.predecessor.begin(skip, skip_base, skip_end)
         self.suspended = False
 
     def lead_in(self, first: int) -> None:
@@ -487,7 +493,7 @@ class Cursor:
         """Its state, and unless it is healthy the reason, the offset and since when."""
         # Checked here and not in `take`: a fetch session's response leaves out unchanged partitions.
         condition = self.current_condition() or self.conditions.waiting(
-            self.offset, self.high_watermark, self.last_stable if self.read_committed else None
+            self.offset, self.high_watermark, self.last_stable if self.owner.reads_committed else None
         )
         if condition is not None:
             return condition

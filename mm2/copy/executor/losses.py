@@ -139,12 +139,17 @@ class Losses:
             cursor.when_idle(lambda: self._continue_at(cursor, offset, topic_id, epoch))
 
     def target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
-        """The target lost acknowledged records of the session and has ``records`` left: resend the rest."""
+        """The target lost acknowledged records and has ``records`` of the session left: resend the rest, in another session
+        where those before this one are lost, too.
+        """
         if cursor.gaps is not None:
             self.preserved_truncated(cursor, end)
             return
         lost = cursor.outbox.acked - records if cursor.outbox.acked else cursor.window.records - records
         session = self._sessions.current.get(cursor.partition)
+        # Offsets before the start of the session that the target has lost as well.
+        before = 0 if session is None else max(0, session.start.target - end)
+        lost += before
         # The session's records end at the target's end, unless other producers write there; then the source offset is unknown.
         source = cursor.window.trail.last_source(end)
         self._log.error(
@@ -160,6 +165,11 @@ class Losses:
         cursor.outbox.queue.clear()
         # The truncated log may have lost its producer state.
         verified_epoch = cursor.outbox.verified_epoch
+        if before:
+            # The records before the session are sent again, too. In this session they would not fit into its count.
+            mark = Mark(min(source + 1, session.start.source), end, 0)
+            self._new_sessions.open_before(cursor, mark, -1 if verified_epoch is None else verified_epoch)
+            return
         cursor.outbox.begin(session.producer, records, known=False)
         cursor.outbox.verified_epoch = verified_epoch
         cursor.outbox.end_offset = end

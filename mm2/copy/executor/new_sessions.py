@@ -81,6 +81,19 @@ class NewSessions:
         self._sessions.current.pop(cursor.partition, None)
         self.open({cursor.partition: mark.source})
 
+    def open_before(self, cursor: Cursor, mark: Mark, leader_epoch: int) -> None:
+        """Open a new session at a mark before the start of the current one: the target ends there, in this leader epoch
+        (-1: unknown).
+
+        The ledger names the old session until the new one is written, so a crash changes nothing.
+        """
+        self._sessions.forget_ended(cursor.partition)
+        if not cursor.is_elsewhere:
+            self._sessions.ending[cursor.partition] = Ending((), mark.target, leader_epoch)
+        cursor.begin(mark)
+        cursor.suspended = cursor.outbox.paused = True
+        self.open({cursor.partition: mark.source})
+
     def continue_without(self, cursor: Cursor, mark: Mark, failure: KafkaFailure) -> None:
         """Copy at least once from a mark on: the remote topic has a message format of before 0.11, which has no producer
         ids (KIP-98), so the target rejects all idempotent batches. Nothing is in flight.
@@ -273,7 +286,7 @@ class NewSessions:
 
     def _open_one(self, cursor: Cursor, mark: Mark, identity: ProducerIdentity) -> None:
         ending = self._sessions.ending.pop(cursor.partition, Ending())
-        if ending.sessions:
+        if ending.end >= 0:
             # Where the look-up of the sessions before ended: what they have after it has appeared since (rule R3). The end offset may
             # come from a deposed leader, or from one that has brought back their records.
             mark = mark._replace(target=ending.end)

@@ -33,6 +33,7 @@ from mm2.copy.segments import Trail
 from mm2.copy.session import LedgerEntry, Start
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import LASTS_UNTIL_RESET, PartitionState
+from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 
 
@@ -131,7 +132,14 @@ class Opening:
         # Partitions of one topic may have been written before and after it was recreated.
         retired = {topic_id for entry in known for topic_id in entry.retired}
         newest = next((entry.target_id for entry in known if entry.target_id not in retired), known[0].target_id)
-        if await self._sink.settle_id(topic, newest, retired):
+        outboxes = [self._cursors[tp].outbox for tp in starts]
+
+        def set_error(failure: KafkaFailure | None) -> None:
+            for outbox in outboxes:
+                outbox.last_error = failure
+
+        if await self._sink.settle_id(topic, newest, retired, set_error):
+            set_error(None)
             self._begin(starts, confirmed=True)
 
     def _remember(self, cursor: Cursor, entry: LedgerEntry, start: Start) -> None:

@@ -67,6 +67,11 @@ class PartitionEvents:
         outbox.on_inconsistent = functools.partial(cursor.fail, PartitionState.INCONSISTENT)
         outbox.on_uncertain = functools.partial(setattr, cursor.conditions, "note")
 
+    @property
+    def reads_committed(self) -> bool:
+        """Whether the source is read up to the last stable offset only, also because of another partition."""
+        return self._source.reads_committed
+
     # -- copying
 
     def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:

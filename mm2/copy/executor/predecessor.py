@@ -46,7 +46,7 @@ class ReplacedRecords(Protocol):
 @dataclass(slots=True, eq=False)
 class PredecessorRecords:
     """``remaining`` records are still to be skipped. Those on the target begin at ``target_base`` if they are
-    contiguous, otherwise it is -1.
+    contiguous, otherwise it is -1. They end at ``target_end`` (-1: unknown).
 
     ``fingerprints`` of them are set while they are compared by content. ``on_uncertain`` asks for them, ``on_finished``
     reports the last record of a session that is to end, ``on_replaced`` and ``on_deleted(first, after)`` what is no
@@ -60,15 +60,17 @@ class PredecessorRecords:
     on_deleted: Callable[[int, int], None]
     remaining: int = 0
     target_base: int = -1
+    target_end: int = -1
     fingerprints: deque[int] | None = None
     with_time: bool = True  # the fingerprints contain timestamps
     finishing: bool = False  # the session ends with its last record: it has other rules, or transactions follow
     has_holes: bool = False  # the source has holes where the records were
     _deleted: list[SourceRange] = field(default_factory=list)  # by retention; it is not known yet how much was copied
 
-    def begin(self, count: int, target_base: int) -> None:
+    def begin(self, count: int, target_base: int, target_end: int) -> None:
         """Skip so many records."""
         self.remaining, self.target_base, self.fingerprints = count, target_base, None
+        self.target_end = target_end
         self.has_holes = False
         self._deleted.clear()
 
@@ -133,6 +135,15 @@ class PredecessorRecords:
         self.remaining, self.target_base, self.fingerprints = 0, -1, None
         self._deleted.clear()
         window.drop_done()
+        self._restore_target()
+
+    def _restore_target(self) -> None:
+        """Once all are skipped, the target offset is the one after the last that the look-up has found."""
+        if self.remaining:
+            return
+        if self.reader.window.target < 0:
+            self.reader.window.target = self.target_end
+        self.target_end = -1
 
     def _skip_matching(self, view: BatchView, after: int, changed: ChangedBatch | None) -> int:
         """Find each record among the target's records, in order, until one is new."""
@@ -224,6 +235,7 @@ class PredecessorRecords:
 
     def _finish(self, after: int) -> None:
         """A session that is to end ends before this offset."""
+        self._restore_target()
         if self.finishing and not self.remaining:
             self.reader.offset = after
             self.reader.suspended = True

@@ -15,7 +15,7 @@ _ENDED_KEPT: Final = 8
 
 class Ending(NamedTuple):
     """Sessions that a new one replaces because the rules have changed, oldest first. ``end`` is the log end of the target
-    up to which they were counted, in this leader epoch.
+    up to which they were counted, in this leader epoch. There are none where the target has lost more than the session.
     """
 
     sessions: tuple[EndedSession, ...] = ()

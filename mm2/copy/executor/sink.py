@@ -382,7 +382,10 @@ class Sink(WritingBrokers[_TargetBroker]):
         for outbox in self._outboxes.values():
             info = metadata.topics.get(outbox.partition.topic)
             if info is not None and outbox.partition.topic not in accepted:
-                continue  # stale or unconfirmed: keep the leader
+                # Stale or unconfirmed: keep the leader.
+                if outbox.address is None and not outbox.idle:
+                    outbox.last_error = self._unaccepted(info, subject_of(outbox, self._cluster.name))
+                continue
             if info is None:
                 if outbox.partition.topic in metadata.errors:
                     self._move(outbox, None)
@@ -398,10 +401,12 @@ class Sink(WritingBrokers[_TargetBroker]):
                 self._leaderless.discard(outbox.partition)
                 self.wake(outbox)
 
-    async def settle_id(self, name: str, known: str, retired: Iterable[str]) -> str:
+    async def settle_id(
+        self, name: str, known: str, retired: Iterable[str], report: Callable[[KafkaFailure], None]
+    ) -> str:
         """The id of a topic, given the ledger's id and the retired ones, once more than one response confirms it.
 
-        Returns "" when the sink is closed.
+        Returns "" when the sink is closed. ``report`` gets the reason for the wait.
         """
         self._topics.expect(name, known, retired, time.monotonic())
         while not self._closed:
@@ -411,8 +416,14 @@ class Sink(WritingBrokers[_TargetBroker]):
                     topic_id: str = metadata.topics[name].topic_id
                     self.topic_ids.replace(name, topic_id)
                     return topic_id
+                subject = f"topic {name} of cluster {self._cluster.name}"
+                if (info := metadata.topics.get(name)) is not None:
+                    report(self._unaccepted(info, subject))
+                elif (failure := metadata.errors.get(name)) is not None:
+                    report(failure)
             except KafkaFailure as error:
                 self._log.info("no metadata of the target", error=str(error))
+                report(error)
             await asyncio.sleep(_SETTLE_RETRY_S)
         return ""
 

@@ -159,6 +159,11 @@ class Source(Brokers[SourceBroker]):
             self._resuming = True
             self._loop.call_soon(self._resume_now)
 
+    @property
+    def reads_committed(self) -> bool:
+        """Whether all partitions are read up to the last stable offset only."""
+        return self._read_committed or bool(self._committed)
+
     def isolate(self, partition: TopicPartition, *, committed: bool) -> None:
         """Whether a partition has to be read with READ_COMMITTED although the source is not.
 
@@ -239,7 +244,7 @@ class Source(Brokers[SourceBroker]):
             max_wait_ms=0 if broker.comparing else broker.wait_ms,
             min_bytes=self._limits.min_bytes,
             max_bytes=1 if broker.comparing else selection.max_bytes,
-            read_committed=self._read_committed or bool(self._committed),
+            read_committed=self.reads_committed,
             touched=selection.touched,
             rack=rack,
         )
@@ -424,6 +429,8 @@ class Source(Brokers[SourceBroker]):
             info = metadata.topics.get(tp.topic)
             if info is not None and tp.topic not in accepted:
                 complete = False
+                if fetch_state.address is None:
+                    fetch_state.receiver.failed(self._unaccepted(info, self._subject(tp)))
                 continue
             partition = None if info is None else info.partitions.get(tp.partition)
             if info is None or partition is None or partition.leader < 0:

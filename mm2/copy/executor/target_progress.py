@@ -268,6 +268,9 @@ class TargetLookUp:
         end: OffsetInfo,
     ) -> TargetProgress:
         known, behind = question.records, question.behind
+        if end.offset < question.floor:
+            # Truncated before the session.
+            return TargetProgress(0, end.offset, end.leader_epoch)
         if end.offset < behind:
             # Truncated before acknowledged records. Assume that only this session writes there.
             left = known - (behind - end.offset)
@@ -286,9 +289,11 @@ class TargetLookUp:
             return TargetProgress(known, end.offset, end.leader_epoch)
         start = self._start_of(tp)
         is_cut = start > first
-        found = self._read(
-            tp, question.producer, max(first, start), end.offset, known if behind >= 0 else 0, is_cut=is_cut
-        )
+        if is_cut and behind < 0:
+            found = _nearest(self._read(tp, question.producer, start, end.offset, None), known)
+        else:
+            count = known if behind >= 0 else 0
+            found = self._read(tp, question.producer, max(first, start), end.offset, count, is_cut=is_cut)
         if is_cut and not found:
             if state is not None and state.producer_epoch == question.producer.producer_epoch:
                 return TargetProgress(count_after(state.last_sequence, known), end.offset, end.leader_epoch)
@@ -311,15 +316,25 @@ class TargetLookUp:
             raise InconsistentTarget(message)
 
     def _read(
-        self, tp: TopicPartition, producer: ProducerIdentity, first: int, end: int, count: int, *, is_cut: bool
+        self,
+        tp: TopicPartition,
+        producer: ProducerIdentity,
+        first: int,
+        end: int,
+        count: int | None,
+        *,
+        is_cut: bool = False,
     ) -> list[FoundBatch]:
         """The session's batches at target offsets ``first .. end-1``. The first one must have record number
         ``count``, or a later one where retention or DeleteRecords has removed the start of the log (``is_cut``).
+        None: any number; it is known modulo 2^31.
         """
         found: list[FoundBatch] = []
         for header in self._headers(tp, {producer}, first, end):
             before = max(0, first - header.base_offset)  # known records of the batch
-            at = count_after(header.base_sequence + before - 1, count)
+            at = header.base_sequence + before
+            at = at if count is None else count_after(at - 1, count)
+            count = at if count is None else count
             if at != count and not (is_cut and not found and at > count):
                 self._check_gap(tp, header, at, count)
             found.append(FoundBatch(at, header.base_offset + before, header.last_offset_delta + 1 - before))
@@ -372,7 +387,19 @@ class TargetLookUp:
     def count_own(
         self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[ProducerIdentity]
     ) -> int:
-        """The number of records of these producers at target offsets ``first .. end-1``. Raises KafkaFailure."""
+        """The number of records of these producers at target offsets ``first .. end-1``, without those that retention or
+        DeleteRecords has removed. Raises KafkaFailure.
+        """
+        try:
+            return self._count_own(partition, first, end, producers)
+        except BrokerFailure as error:
+            if error.code != ErrorCode.OFFSET_OUT_OF_RANGE or (start := self._start_of(partition)) <= first:
+                raise
+        return self._count_own(partition, start, end, producers) if start < end else 0
+
+    def _count_own(
+        self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[ProducerIdentity]
+    ) -> int:
         return sum(
             min(header.last_offset + 1, end) - max(header.base_offset, first)
             for header in self._headers(partition, producers, first, end)
@@ -472,6 +499,15 @@ class TargetLookUp:
                         raise TimeoutFailure(message)
             finally:
                 reader.close()
+
+
+def _nearest(found: list[FoundBatch], known: int) -> list[FoundBatch]:
+    """The same batches, whose numbers are known modulo 2^31 only, with the last one nearest to ``known`` records."""
+    if not found:
+        return found
+    end = found[-1].at + found[-1].records
+    shift = max(0, count_after(end - 1, known) - end)
+    return [batch._replace(at=batch.at + shift) for batch in found]
 
 
 def _leader_epoch(metadata: Metadata, tp: TopicPartition) -> int:

@@ -125,9 +125,9 @@ class TargetSearch:
             cursor.window.records += cursor.predecessor.remaining - len(cursor.predecessor.fingerprints)
             cursor.predecessor.remaining = len(cursor.predecessor.fingerprints)
             cursor.window.target = -1
-        if not cursor.predecessor.fingerprints:
-            cursor.predecessor.fingerprints = None
         cursor.predecessor.target_base = -1
+        if not cursor.predecessor.fingerprints:
+            cursor.predecessor.conclude()
         cursor.outbox.last_error = None
         if cursor.predecessor.finishing and not cursor.predecessor.remaining:
             self._new_sessions.open_next(cursor)
@@ -150,6 +150,7 @@ class TargetSearch:
     async def _search_gap(self, cursor: Cursor, first: int, end: int, own: int, session: Session) -> None:
         target = cursor.spec.target
         failure: KafkaFailure | None = None
+        refused_s: float | None = None
         producers = {session.producer, *(ended.producer for ended in session.after)}
         while True:
             try:
@@ -157,7 +158,10 @@ class TargetSearch:
                 break
             except KafkaFailure as error:
                 self._log.info("gap on the target could not be searched", partition=str(target), error=str(error))
-                if error.is_final:
+                # The start of the log may have moved again, or a deposed leader may have responded.
+                may_be_stale = isinstance(error, BrokerFailure) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+                refused_s = (refused_s or time.monotonic()) if error.is_final else None
+                if refused_s and not (may_be_stale and time.monotonic() - refused_s < LOOK_UP_REFUSED_S):
                     found = own  # no READ right: `ContinuedSessions.check_rights` has reported it
                     break
                 if self._link.stop.is_set():

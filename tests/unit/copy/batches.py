@@ -42,6 +42,7 @@ class Owner:
         self.takes_large = False
         self.size_limit: int | None = None
         self.stops = False
+        self.reads_committed = False  # whether the source is read up to the last stable offset
         self.tally = Tally()
 
     def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
@@ -118,12 +119,14 @@ class Bench:
 
     def __init__(self, offset: int = 0, *, read_committed: bool = False, **begin: int) -> None:
         self.owner = Owner()
+        self.owner.reads_committed = read_committed
         self.outbox = Outbox(SPEC.target, PRODUCER)
         self.cursor = Cursor(SPEC, self.outbox, self.owner, read_committed, None)
         records = begin.pop("records", 0)
         self.cursor.known_epoch = begin.pop("known_epoch", 0)
         mark = Mark(offset, begin.pop("target", -1), records)
-        self.cursor.begin(mark, skip=begin.pop("skip", 0), skip_base=begin.pop("skip_base", -1))
+        skip, base, end = begin.pop("skip", 0), begin.pop("skip_base", -1), begin.pop("skip_end", -1)
+        self.cursor.begin(mark, skip=skip, skip_base=base, skip_end=end)
         self.outbox.begin(PRODUCER, records + self.cursor.predecessor.remaining, known=True)
 
     @property

@@ -304,7 +304,8 @@ def test_read_batches_are_still_sent_after_an_error_of_the_source_only(at_source
 def test_a_micro_batch_that_ends_before_it_is_ready_reports_its_partitions() -> None:
     own = Copier(ASSIGNMENT, 0)
     bench = Bench()
-    bench.cursor.owner = PartitionEvents(own._link, cast(Any, None), cast(Any, None), own._cursors, Tally())
+    source: Any = SimpleNamespace(reads_committed=True)
+    bench.cursor.owner = PartitionEvents(own._link, source, cast(Any, None), own._cursors, Tally())
     assert progress_of(bench.cursor).state == PartitionState.RUNNING
 
 

@@ -378,6 +378,18 @@ def test_only_a_reader_of_what_is_committed_is_blocked() -> None:
     assert not bench.cursor.conditions._blocked_since_s
 
 
+def test_a_partition_that_needs_no_committed_records_is_blocked_by_the_isolation_of_the_requests() -> None:
+    """Its predecessor's session, which is read past, is under read_uncommitted, or another partition needs read_committed."""
+    bench = Bench(900)
+    bench.owner.reads_committed = True
+    bench.fetch(end=1000, stable=900)
+    assert bench.state == PartitionState.RUNNING
+    bench.cursor.conditions._blocked_since_s -= 2
+    assert bench.state == PartitionState.BLOCKED_BY_OPEN_TXN
+    bench.owner.reads_committed = False
+    assert bench.state == PartitionState.RUNNING
+
+
 @pytest.mark.parametrize("by", ["limited by copy.throttle.bytes.per.sec", "limited by a quota of cluster A"])
 def test_a_limit_or_a_quota_is_reported_while_it_blocks_reading(by: str) -> None:
     bench = Bench(90)

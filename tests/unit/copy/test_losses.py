@@ -557,6 +557,19 @@ def test_records_lost_by_the_target_are_sent_again_with_the_same_sequences() -> 
     assert (scene.cursor.suspended, outbox.paused, scene.cursor.offset) == (False, False, 15)
 
 
+@pytest.mark.parametrize(("first", "position"), [(10, 5), (3, 3)], ids=["in order", "after a reset"])
+def test_where_the_target_lost_more_than_the_session_another_one_sends_it_again(first: int, position: int) -> None:
+    """Within the session, the records before it would be more than the target has offsets for."""
+    scene = Scene(records=0)
+    scene.current[TP] = Session(ProducerIdentity(1, 0), Mark(first, 100, 0))
+    scene.cursor.window.trail.copied(0, 90, 10)
+    scene.bench.outbox.verified_epoch = 4
+    opened: list[tuple[Cursor, Mark, int]] = []
+    scene.losses._new_sessions = cast("Any", SimpleNamespace(open_before=lambda *call: opened.append(call)))
+    scene.losses.target_truncated(scene.cursor, 0, 95)
+    assert (opened, stopped(scene), scene.committed) == ([(scene.cursor, Mark(position, 95, 0), 4)], None, [])
+
+
 def test_a_pending_move_is_discarded_when_the_partition_starts_elsewhere() -> None:
     """The source is cut at 18 with 12..19 in flight, and then the target turns out to have lost its end, too."""
     scene = Scene()

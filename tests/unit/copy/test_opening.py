@@ -46,6 +46,7 @@ from mm2.copy.session import (
 from mm2.copy.spec import Assignment, ChangesSpec, CopySpec, TransactionsSpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
 from mm2.kafka.records.batch import TRANSACTIONAL
 from mm2.kafka.settings import ClientSettings
@@ -55,6 +56,7 @@ from tests.unit.copy.batches import SPEC, TP, Bench, batch, record
 SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
 COPY = CopySpec("A->B", "C", 0, "A", "B", SETTINGS, SETTINGS, (SPEC,), "offsets", ledger_topic="ledger")
 SESSION = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
+INCONSISTENT_ID = BrokerFailure.of(ErrorCode.INCONSISTENT_TOPIC_ID)
 UNCOMMITTED, COMMITTED = (str(Rules(read_committed=committed)) for committed in (False, True))
 ENTRY = LedgerEntry(
     "t", 0, "A.t", Mark(50, 150, 50), 40, "src", "dst", 3, SESSION, {"control": 2}, (Lost(1, 2, "retention", 5),), 4, 9
@@ -82,6 +84,7 @@ class Scene:
         self.prints: list[int] = []
         self.isolated: list[bool] = []
         self.asked_ids: list[tuple[str, str, list[str]]] = []
+        self.reported: list[str] = []  # reasons of the state meanwhile
         self.certain = ""  # the remote topic's id in the end
         self.topic_ids = {"A.t": "dst"}
         source, target = Cluster(SETTINGS, name="A"), Cluster(SETTINGS, name="B")
@@ -119,8 +122,12 @@ class Scene:
         assert partition in self.new_sessions._cursors
         self.isolated.append(committed)
 
-    async def settle_id(self, name: str, known: str, retired: Iterable[str]) -> str:
+    async def settle_id(
+        self, name: str, known: str, retired: Iterable[str], report: Callable[[KafkaFailure], None]
+    ) -> str:
         self.asked_ids.append((name, known, sorted(retired)))
+        report(INCONSISTENT_ID)
+        self.reported.append(self.cursor.current_state().reason)
         self.topic_ids[name] = self.certain or self.topic_ids[name]
         return self.topic_ids[name]
 
@@ -285,6 +292,32 @@ def test_a_target_with_fewer_records_than_acknowledged_is_reported() -> None:
     assert (scene.cursor.window.mark, scene.cursor.suspended) == (Mark(50, 150, 50), True)
 
 
+def test_a_target_that_ends_before_the_session_has_lost_acknowledged_records() -> None:
+    """They are those before the session, of which nothing had been copied yet."""
+    scene = Scene(read_committed=True)
+    scene.standings = [TargetProgress(0, 95)]
+    old = dataclasses.replace(SESSION, rules=UNCOMMITTED)
+    play(scene, lambda: scene.begin(Start(0, 0, ENTRY.replace(session=old, mark=Mark(0, 100, 0)))))
+    assert (scene.truncated, scene.cursor.suspended) == ([(0, 95)], True)
+
+
+def test_a_session_before_the_current_one_begins_at_the_end_that_the_look_up_has_found() -> None:
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
+    cursor, sessions = scene.cursor, scene.sessions
+
+    def open_before() -> None:
+        scene.new_sessions.open_before(cursor, Mark(45, 95, 0), 4)
+        assert (cursor.window.mark, cursor.suspended, scene.outbox.paused) == (Mark(45, 95, 0), True, True)
+        assert sessions.current == {TP: SESSION}, "a successor finds the same"
+
+    play(scene, open_before)
+    assert sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(45, 95, 0), UNCOMMITTED)}
+    assert (cursor.suspended, scene.outbox.paused, scene.outbox.floor) == (False, True, 95)
+    scene.written()
+    assert (scene.outbox.paused, scene.outbox.verified_epoch, scene.outbox.end_offset) == (False, 4, 95)
+
+
 def test_a_permanently_rejected_lookup_means_at_least_once_from_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.continued_sessions.LOOK_UP_REFUSED_S", 0.02)
     scene = Scene()
@@ -341,6 +374,7 @@ def test_one_stale_answer_about_the_remote_topic_stops_nothing() -> None:
     entry = ENTRY.replace(retired=("before",))
     play(scene, lambda: scene.begin(Start(50, 50, entry, clean=True)))
     assert scene.asked_ids == [("A.t", "dst", ["before"])]
+    assert (scene.reported, scene.cursor.current_state().reason) == ([str(INCONSISTENT_ID)], "")
     assert (scene.cursor.window.mark, scene.cursor.stopped, scene.cursor.retired) == (
         Mark(50, 150, 50),
         False,
@@ -416,6 +450,37 @@ def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
     scene.look_up.count_own = count_own
     play(scene, lambda: search(scene))
     assert scene.cursor.conditions.stop is not None
+
+
+@pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
+def test_a_gap_is_searched_again_unless_the_right_is_missing(code: ErrorCode) -> None:
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
+    answers = [code, 7]
+
+    def count_own(*_: Any) -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, ErrorCode):
+            raise BrokerFailure.of(answer)
+        return answer
+
+    scene.look_up.count_own = count_own
+    play(scene, lambda: search(scene))
+    is_found = code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (scene.cursor.stopped, scene.cursor.window.is_searching, answers) == (
+        is_found,
+        is_found,
+        [] if is_found else [7],
+    )
+
+
+def test_a_gap_that_stays_out_of_range_does_not_hold_the_position_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.target_search.LOOK_UP_REFUSED_S", 0.02)
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
+    scene.look_up.count_own = lambda *_: _fail_with(BrokerFailure.of(ErrorCode.OFFSET_OUT_OF_RANGE))
+    play(scene, lambda: search(scene))
+    assert (scene.cursor.stopped, scene.cursor.window.is_searching, scene.outbox.last_error) == (False, False, None)
 
 
 # -- a remote topic that has another name now ------------------------------------------------------------------------------
@@ -922,7 +987,7 @@ def test_compared_records_also_end_a_session_under_other_rules() -> None:
     scene.cursor.predecessor.target_base, scene.cursor.suspended = -1, False
     scene.bench.fetch(batch(51, 9))
     assert scene.bench.owner.calls == [("uncertain", 50, 4), ("finished", 54)]
-    assert (scene.cursor.window.mark, scene.bench.outgoing_batches) == (Mark(54, -1, 54), [])
+    assert (scene.cursor.window.mark, scene.bench.outgoing_batches) == (Mark(54, 154, 54), [])
 
 
 CHANGED, OTHERWISE = (str(Rules(read_committed=False, changes=digest)) for digest in ("0a", "0b"))

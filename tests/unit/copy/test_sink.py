@@ -435,6 +435,20 @@ def test_loss_of_acknowledged_records_on_the_target_is_passed_to_the_owner() -> 
     play(scenario)
 
 
+def test_a_target_that_ends_before_the_session_is_passed_to_the_owner() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        box.floor = 8
+        scene.put(box, "a", 5)
+        await turn()
+        scene.standing = TargetProgress(0, 7)
+        line.fail(GONE)
+        await turn()
+        assert (scene.truncated, scene.acked, box.paused) == ([(0, 7)], [], True)
+
+    play(scenario)
+
+
 def test_a_fenced_executor_has_lost_the_partition() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)

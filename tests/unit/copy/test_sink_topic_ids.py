@@ -9,8 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mm2.copy.executor.brokers import BrokerAddress
+from mm2.copy.executor.outbox import outgoing_of
 from mm2.copy.executor.sink import Sink
+from mm2.copy.states import PartitionState, state_of
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
+from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes
 from mm2.kafka.wire.channel import BufferPool
@@ -27,6 +32,7 @@ class Scene:
         self.cluster = Cluster(SETTINGS, name="B")
         self.background = ThreadPoolExecutor(1)
         self.recreated = 0
+        self.reports: list[KafkaFailure] = []
         self.sink = Sink(self.cluster, asyncio.get_running_loop(), self.background, BufferPool())
         self.outbox = self.sink.outbox(TP, idempotent=True)
         self.outbox.on_recreated = self._on_recreated
@@ -101,9 +107,10 @@ def test_topic_ids_of_the_ledger_are_compared_with_the_cluster() -> None:
     async def scenario(scene: Scene) -> None:
         scene.say(OLD)
         await scene.look()
-        asked = asyncio.create_task(scene.sink.settle_id("t", NEW, [OLD]))
+        asked = asyncio.create_task(scene.sink.settle_id("t", NEW, [OLD], scene.reports.append))
         await asyncio.sleep(0.1)
         assert not asked.done()
+        assert f"INCONSISTENT_TOPIC_ID, metadata name topic id {OLD}, but id {NEW} is known" in str(scene.reports[0])
         scene.say(NEW)
         assert await asked == NEW
         assert (scene.sink.topic_ids.get("t"), scene.sink.topic_ids.data["t"]) == (NEW, topic_id_bytes(NEW))
@@ -114,11 +121,48 @@ def test_topic_ids_of_the_ledger_are_compared_with_the_cluster() -> None:
     play(scenario)
 
 
+def test_the_reason_for_a_wait_for_metadata_is_reported() -> None:
+    async def scenario(scene: Scene) -> None:
+        refused = DisconnectedFailure("no broker")
+        deleted = BrokerFailure.of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        answers: list[Metadata | KafkaFailure] = [refused, Metadata("id", 1, {}, {}, {"t": deleted})]
+
+        def metadata(*_args: object, **_kwargs: object) -> Metadata:
+            answer = answers.pop(0)
+            if not answers:
+                scene.say(NEW)
+            if isinstance(answer, KafkaFailure):
+                raise answer
+            return answer
+
+        scene.cluster.metadata = metadata  # type: ignore[method-assign]
+        assert await scene.sink.settle_id("t", NEW, [], scene.reports.append) == NEW
+        assert scene.reports == [refused, deleted]
+
+    play(scenario)
+
+
+def test_batches_without_a_leader_have_a_reason_while_an_id_is_not_accepted() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.sink._topics.expect("t", NEW, [OLD], 0.0)
+        scene.say(OLD)
+        await scene.look()
+        errors = [scene.outbox.last_error]
+        scene.outbox.queue.append(outgoing_of([Record(b"k", b"v")], lambda: None))
+        await scene.look()
+        errors.append(scene.outbox.last_error)
+        assert [state_of(error) if error else None for error in errors] == [None, PartitionState.UNREACHABLE]
+        assert isinstance(errors[1], BrokerFailure)
+        assert errors[1].code == ErrorCode.INCONSISTENT_TOPIC_ID
+
+    play(scenario)
+
+
 def test_an_id_that_the_ledger_does_not_know_is_confirmed_first() -> None:
     async def scenario(scene: Scene) -> None:
         scene.say(NEW)
         await scene.look()
-        assert await scene.sink.settle_id("t", OLD, []) == NEW
+        assert await scene.sink.settle_id("t", OLD, [], scene.reports.append) == NEW
         assert scene.sink.topic_ids.get("t") == NEW
 
     play(scenario)
@@ -127,7 +171,7 @@ def test_an_id_that_the_ledger_does_not_know_is_confirmed_first() -> None:
 def test_a_closed_sink_compares_no_topic_ids() -> None:
     async def scenario(scene: Scene) -> None:
         scene.say(OLD)
-        asked = asyncio.create_task(scene.sink.settle_id("t", NEW, [OLD]))
+        asked = asyncio.create_task(scene.sink.settle_id("t", NEW, [OLD], scene.reports.append))
         await asyncio.sleep(0.05)
         scene.sink.close()
         assert await asked == ""

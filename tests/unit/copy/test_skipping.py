@@ -83,6 +83,24 @@ def test_the_target_offset_may_be_unknown() -> None:
     assert (bench.cursor.window.mark, bench.cursor.window.foreign) == (Mark(3, 41, 3), 0)
 
 
+@pytest.mark.parametrize("by_content", [False, True])
+def test_after_the_last_skipped_record_the_target_offset_is_that_of_the_look_up(by_content: bool) -> None:
+    """Otherwise a successor would have to read the target from the start of the session."""
+    bench = Bench(0, target=10, skip=2, skip_end=15)
+    bench.fetch(batch(0, 1))
+    assert bench.cursor.window.mark == Mark(1, -1, 1)
+    if by_content:
+        bench.cursor.compare()
+        answered(bench, [1])
+    bench.fetch(batch(1, 2))
+    assert bench.cursor.window.mark == Mark(2, 15, 2)
+    bench.ack(15)
+    assert (bench.cursor.window.mark, bench.cursor.window.foreign) == (Mark(3, 16, 3), 0)
+    bench.cursor.window.target = -1
+    bench.cursor.move(0)
+    assert bench.cursor.window.target == -1, "the look-up does not apply any more"
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["batch", "control", "aborted"]), st.integers(1, 6)), min_size=1, max_size=10),

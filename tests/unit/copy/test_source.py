@@ -18,6 +18,7 @@ from mm2.copy.executor.fetch_states import PartitionFetchState, SourceBroker
 from mm2.copy.executor.source import Source
 from mm2.copy.executor.throttle import Throttle
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.settings import ClientSettings
@@ -81,6 +82,7 @@ class Line:
         self.max_bytes: list[int] = []
         self.waits_ms: list[int] = []
         self.racks: list[str] = []
+        self.committed: list[bool] = []
         self.answers: list[list[Fetched]] = []
         self.connection = SimpleNamespace(next_correlation_id=lambda: 1, client_id="c", session_is_over=False)
         session = SimpleNamespace(request=self._request, response=lambda *_: self.answers.pop(0), throttle_ms=0)
@@ -97,6 +99,7 @@ class Line:
         self.max_bytes.append(more["max_bytes"])
         self.waits_ms.append(more["max_wait_ms"])
         self.racks.append(more["rack"])
+        self.committed.append(more["read_committed"])
         return b""
 
     def ask(self) -> None:
@@ -292,13 +295,17 @@ def test_metadata_that_name_a_replaced_topic_change_nothing(prepared: bool) -> N
         scene.source.add([receiver])
         await asyncio.sleep(0.5)
         assert (receiver.renewals, scene.source._intakes[receiver.partition].address) == ([], None)
+        assert {failure.code for failure in receiver.failures} == {ErrorCode.INCONSISTENT_TOPIC_ID}
+        assert f"metadata name topic id {OLD}, but id {NEW} is known" in str(receiver.failures[0])
         scene.say(2, NEW)
         await wait_until_async(lambda: scene.source._intakes[receiver.partition].address == BrokerAddress(2, 0))
+        receiver.failures.clear()
         scene.say(1, OLD)
         scene.source.refresh_soon()
         await asyncio.sleep(0.5)
         assert scene.source._intakes[receiver.partition].address == BrokerAddress(2, 0)
         assert (receiver.renewals, receiver.offset, receiver.topic_id) == ([], 40, NEW)
+        assert receiver.failures == [], "it is read"
         assert scene.source._topic_ids["t"] == topic_id_bytes(NEW)
 
     play(scenario)
@@ -317,6 +324,27 @@ def test_an_unknown_id_that_the_leader_does_not_confirm_is_not_accepted() -> Non
         assert receiver.renewals == []
         scene.of_leader = None
         await wait_until_async(lambda: receiver.renewals == [NEW])
+
+    play(scenario)
+
+
+@pytest.mark.usefixtures("_confirmed_soon")
+def test_the_leader_of_another_partition_confirms_an_id_when_the_first_one_does_not_respond() -> None:
+    async def scenario(scene: Scene) -> None:
+        receiver = Feed(TopicPartition("t", 1))
+        receiver.topic_id = OLD
+        partitions = {index: PartitionInfo(index + 1, 1, (), ()) for index in (0, 1)}
+        found = Metadata("id", 1, {}, {"t": TopicInfo("t", NEW, False, partitions)})
+
+        def answer_of(node: int) -> Metadata:
+            if node == 1:
+                raise DisconnectedFailure("no broker")
+            return found
+
+        scene.cluster.metadata = lambda *_args, **_kwargs: found  # type: ignore[method-assign]
+        scene.cluster.metadata_of = lambda node, *_args, **_kwargs: answer_of(node)  # type: ignore[method-assign]
+        scene.source.add([receiver])
+        await wait_until_async(lambda: receiver.topic_id == NEW)
 
     play(scenario)
 
@@ -519,6 +547,23 @@ def test_an_abandoned_partition_is_not_fetched() -> None:
         scene.source.remove(one.partition)
         line.answer(fetched(one.partition, 5), fetched(two.partition, 6))
         assert (one.taken, two.taken, [*line.asked[-1]]) == ([], [6], [two.partition])
+
+    play(scenario)
+
+
+def test_the_isolation_that_one_partition_needs_applies_to_all() -> None:
+    async def scenario(scene: Scene) -> None:
+        partition, other = (TopicPartition("t", index) for index in (0, 1))
+        source, feed = scene.source, Feed(partition)
+        line = scene.line(feed)
+        line.ask()
+        source.isolate(other, committed=True)
+        found = [source.reads_committed]
+        line.answer(fetched(partition))
+        source.isolate(other, committed=False)
+        found.append(source.reads_committed)
+        line.answer(fetched(partition))
+        assert (line.committed, found) == ([False, True, False], [True, False])
 
     play(scenario)
 

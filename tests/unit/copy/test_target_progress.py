@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from mm2.copy.executor.target_progress import (
 )
 from mm2.copy.session import SEQUENCES, EndedSession, Mark
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.reader import Batch
 from mm2.kafka.records.batch import LOG_APPEND_TIME
@@ -159,6 +161,8 @@ def test_a_log_that_ends_before_what_was_acknowledged_was_cut_off() -> None:
     assert target.ask(100, 250) == TargetProgress(90, 240, 3)
     target.ends_at(0)
     assert target.ask(100, 250) == TargetProgress(0, 0, 3)
+    target.ends_at(95)
+    assert target.ask(4, -1, 100) == TargetProgress(0, 95, 3), "before the session"
 
 
 def test_a_producer_forgotten_by_the_leader_is_searched_in_the_log() -> None:
@@ -252,6 +256,45 @@ def test_a_target_that_deletes_or_compacts_may_have_gaps() -> None:
     assert target.ask(100, 250).records == 106
     target.policy, target.log_start = "delete", 253
     assert target.ask(100, 250).records == 106
+
+
+@pytest.mark.parametrize("known", [1_000_000, (1 << 30) + 5000, 3_000_000_000])
+def test_records_left_by_retention_are_counted_from_what_is_known(known: int) -> None:
+    """The target offset after the known records is unknown, so the log is read from its start."""
+    target = Target()
+    target.log_start = known - 1000
+    target.ends_at(known + 500)
+    for first in (known - 1000, known - 500, known):
+        target.tails.append((T, batch(first, 500, producer=(7, 2, first % SEQUENCES))))
+    found = target.ask(known, -1, 0)
+    assert (found.records, found.target_end) == (known + 500, known + 500)
+    assert found.batches[0] == FoundBatch(known - 1000, known - 1000, 500)
+
+
+def _long_batch(first: int, count: int) -> bytearray:
+    """A batch whose header names so many records. Its records are not read."""
+    data = batch(first, 1, producer=(7, 2, first % SEQUENCES))
+    struct.pack_into(">i", data, 23, count - 1)
+    return data
+
+
+def test_of_a_long_session_more_than_the_sequences_may_be_left() -> None:
+    known = 2 * SEQUENCES
+    target = Target()
+    target.log_start = 100
+    target.ends_at(known + 2)
+    step = SEQUENCES // 4
+    for first in range(100, known, step):
+        target.tails.append((T, _long_batch(first, min(step, known + 2 - first))))
+    assert target.ask(known, -1, 0).records == known + 2
+
+
+def test_records_are_not_counted_below_zero() -> None:
+    target = Target()
+    target.log_start = 60
+    target.ends_at(1_500_000_010)
+    target.tails = [(T, batch(1_500_000_000, 10, producer=(7, 2, 1_500_000_000)))]
+    assert target.ask(0, -1, 0).records == 1_500_000_010
 
 
 def test_more_records_than_offsets_are_a_contradiction() -> None:
@@ -431,3 +474,25 @@ def test_own_records_are_counted_by_producer() -> None:
     ]
     assert target.look_up.count_own(T, 250, 259, {OURS}) == 2
     assert target.look_up.count_own(T, 250, 259, {OURS, BEFORE}) == 5
+
+
+def test_own_records_that_retention_has_removed_do_not_count() -> None:
+    """The start of the range was removed after the search began."""
+    target = Target()
+    batches = target._batches
+
+    def from_start(ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[tuple[TopicPartition, Batch]]:
+        if ranges[T][0] < target.log_start:
+            raise BrokerFailure.of(ErrorCode.OFFSET_OUT_OF_RANGE)
+        yield from batches(ranges)
+
+    look_up: Any = target.look_up
+    look_up._batches = from_start
+    target.tails = [(T, batch(252, 3, producer=(7, 2, 102))), (T, batch(255, 1, producer=(9, 0, 0)))]
+    target.log_start = 253
+    assert target.look_up.count_own(T, 250, 259, {OURS}) == 2
+    target.log_start = 259
+    assert target.look_up.count_own(T, 250, 259, {OURS}) == 0
+    target.failure, target.log_start = BrokerFailure.of(ErrorCode.OFFSET_OUT_OF_RANGE), 0
+    with pytest.raises(BrokerFailure):
+        target.look_up.count_own(T, 250, 259, {OURS})
