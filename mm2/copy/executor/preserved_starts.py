@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.endpoints import Endpoints
-from mm2.copy.executor.target_progress import TargetLookUp
+from mm2.copy.executor.target_progress import RecordsAt, TargetLookUp
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -20,6 +20,8 @@ from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
 
 #: Offsets before the end of a remote partition whose records are compared with the source.
 _COMPARED: Final = 1_000
+#: Offsets whose records are compared at a time, which limits the memory.
+_AT_ONCE: Final = 20_000
 #: A deposed leader of the source, which knows an older end, is found out in less.
 _AHEAD_S: Final = 10.0
 #: When remote partitions, by source and target cluster, were first found to end after the source (monotonic, s). A worker
@@ -99,18 +101,46 @@ class PreservedStarts:
                 found[tp] = error
         return found
 
+    def why_not_continued(self, cursor: Cursor, first: int, end: int) -> str:
+        """Why a session cannot continue at the target's ``end``, although a predecessor has put what is there from ``first``
+        on; "": it can. An election on the source may have lost what the predecessor read. Raises KafkaFailure.
+
+        The end of the source is read after that of the target, for the reason in `find`.
+        """
+        tp, target = cursor.partition, cursor.outbox.partition
+        if self._key(target) in _AHEAD_SINCE:
+            self._source_cluster.metadata([tp.topic])
+        source_start, target_start = (
+            _offset(self._source_admin, tp, EARLIEST),
+            _offset(self._target_admin, target, EARLIEST),
+        )
+        ends = PartitionEnds(source_start, _offset(self._source_admin, tp, LATEST), target_start, end)
+        start = start_at(ends, None, *self._names(tp, target))
+        return self._compared(tp, target, ends, start, first).refusal
+
+    def copied(self, cursor: Cursor, first: int, end: int) -> RecordsAt:
+        """What a predecessor has put at these offsets of the target. Raises KafkaFailure."""
+        target = cursor.outbox.partition
+        return self._target.records_at(target, max(first, _offset(self._target_admin, target, EARLIEST)), end)
+
     def _start(
         self, tp: TopicPartition, target: TopicPartition, ends: PartitionEnds, wanted: int | None
     ) -> PreservedStart:
-        remote, source = f"{target} of {self._target_alias}", f"{tp} of {self._source_alias}"
-        start = start_at(ends, wanted, remote, source)
+        start = start_at(ends, wanted, *self._names(tp, target))
+        return self._compared(tp, target, ends, start, ends.target_end - _COMPARED)
+
+    def _compared(
+        self, tp: TopicPartition, target: TopicPartition, ends: PartitionEnds, start: PreservedStart, first: int
+    ) -> PreservedStart:
+        """The start, or why there is none: the target ends after the source, or has other records from ``first`` on."""
+        remote, source = self._names(tp, target)
         if ends.target_end <= ends.source_end:
             _AHEAD_SINCE.pop(self._key(target), None)
         elif time.monotonic() - _AHEAD_SINCE.setdefault(self._key(target), time.monotonic()) < _AHEAD_S:
             raise BrokerFailure.of(ErrorCode.OFFSET_NOT_AVAILABLE, start.refusal)
         if start.refusal or not start.end or self._is_changed:
             return start
-        offset = self._first_difference(tp, target, ends)
+        offset = self._first_difference(tp, target, ends, first)
         if offset is None:
             return start
         return PreservedStart(refusal=f"{remote} has another record at offset {offset} than {source}")
@@ -118,21 +148,26 @@ class PreservedStarts:
     def _key(self, target: TopicPartition) -> tuple[str, str, TopicPartition]:
         return self._source_alias, self._target_alias, target
 
-    def _first_difference(self, tp: TopicPartition, target: TopicPartition, ends: PartitionEnds) -> int | None:
-        """The first offset near the end of the target at which it has another record than the source; None: there is none.
+    def _names(self, tp: TopicPartition, target: TopicPartition) -> tuple[str, str]:
+        return f"{target} of {self._target_alias}", f"{tp} of {self._source_alias}"
+
+    def _first_difference(
+        self, tp: TopicPartition, target: TopicPartition, ends: PartitionEnds, first: int
+    ) -> int | None:
+        """The first offset from ``first`` on at which the target has another record than the source; None: there is none.
 
         Compaction and retention may have removed records on either side.
         """
-        first = max(ends.source_start, ends.target_start, ends.target_end - _COMPARED)
-        if first >= ends.target_end:
-            return None
-        on_target = self._target.records_at(target, first, ends.target_end)
-        on_source = self._source.records_at(tp, first, ends.target_end)
-        with_time = on_target.with_time and on_source.with_time
-        for offset, (timestamp, content) in sorted(on_target.values.items()):
-            other = on_source.values.get(offset)
-            if other is None:
-                continue
-            if other[1] != content or (with_time and other[0] != timestamp):
+        for start in range(max(ends.source_start, ends.target_start, first), ends.target_end, _AT_ONCE):
+            after = min(ends.target_end, start + _AT_ONCE)
+            offset = self._target.records_at(target, start, after).differs(self._source.records_at(tp, start, after))
+            if offset is not None:
                 return offset
         return None
+
+
+def _offset(admin: Admin, partition: TopicPartition, when: int) -> int:
+    answer = admin.list_offsets({partition: when})[partition]
+    if isinstance(answer, KafkaFailure):
+        raise answer
+    return answer.offset

@@ -6,21 +6,25 @@ import os
 import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
 
+from mm2.copy.executor.changes import Changer
 from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.outgoing_records import CopiedRange
 from mm2.copy.executor.preserved_starts import PartitionEnds, PreservedStart, start_at
+from mm2.copy.executor.target_progress import records_at
 from mm2.copy.executor.window import SourceRange, runs
 from mm2.copy.markers import FIRST_PRODUCER_ID, SPAN, Marker, is_ours, marker_at, next_generation
 from mm2.copy.session import Mark
+from mm2.copy.states import PartitionState
 from mm2.kafka.records.batch import read_header
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
-from tests.unit.copy.batches import Bench, batch, holed, marker
+from tests.unit.copy.batches import Bench, batch, holed, marker, of_epoch, record
 
 TP = TopicPartition("A.t", 0)
 #: `MM2_HISTORIES=1000000 pytest tests/unit/copy/test_preserved_offsets.py -k histories` is the long run.
@@ -498,6 +502,31 @@ def test_what_a_predecessor_has_copied_is_read_again_for_its_gaps_and_not_sent()
     assert bench.cursor.window.mark == Mark(10, 10, 8)
     assert bench.gaps == {"control": 1}
     assert bench.cursor.outgoing.there is None
+
+
+@pytest.mark.parametrize(
+    ("epochs", "other", "is_stopped"), [((5, 6), b"new", True), ((5, 6), b"v", False), ((5, 5), b"new", False)]
+)
+def test_changed_records_of_a_new_leader_are_compared_with_what_a_predecessor_has_copied(
+    epochs: tuple[int, int], other: bytes, *, is_stopped: bool
+) -> None:
+    bench = Preserving()
+    changes = SimpleNamespace(apply=lambda _part, record: record, close=lambda: None)
+    bench.cursor.changes = Changer(cast(Any, changes), lambda call: call())
+    there = [record(offset)._replace(value=other if offset >= 3 else b"v") for offset in range(7)]
+    bench.cursor.outgoing.there = CopiedRange(7, 7, records_at(there), 5)
+    bench.end = 7
+    bench.fetch(of_epoch(batch(0, 3), epochs[0]), of_epoch(batch(3, 7), epochs[1]))
+    bench.settle()
+    condition = bench.cursor.conditions.stop
+    if not is_stopped:
+        assert condition is None
+        assert bench.keys() == [[b"k007", b"k008", b"k009"]]
+        return
+    assert condition is not None
+    assert condition.state == PartitionState.DIVERGED
+    assert "A.t-0 has another record at offset 3 than t-0" in condition.reason
+    assert (bench.keys(), bench.cursor.window.position) == ([], 3)
 
 
 def test_fewer_records_on_the_source_than_a_predecessor_has_copied_do_not_change_the_count() -> None:
