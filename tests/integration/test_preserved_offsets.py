@@ -21,7 +21,7 @@ from mm2.copy.executor import preserved_starts
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.positions import offset_key
-from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts
+from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts, Wanted
 from mm2.copy.executor.target_progress import TargetLookUp
 from mm2.copy.spec import CopySpec
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -292,7 +292,7 @@ def test_a_target_that_ends_after_the_source_is_refused_once_this_lasts(
 def found(starts: PreservedStarts, topic: str, remote: str) -> PreservedStart | KafkaFailure:
     tp = TopicPartition(topic, 0)
     outbox = SimpleNamespace(partition=TopicPartition(remote, 0), leader_epoch=-1)
-    return starts.find({tp: cast(Cursor, SimpleNamespace(outbox=outbox))}, {tp: None})[tp]
+    return starts.find({tp: cast(Cursor, SimpleNamespace(outbox=outbox))}, {tp: Wanted()})[tp]
 
 
 def test_without_ledger_and_positions_copying_continues_at_the_end_of_the_target(flow: Flow) -> None:

@@ -13,7 +13,7 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.discovery import new_producer
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts
+from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts, Wanted
 from mm2.copy.executor.session_table import Ending, SessionTable
 from mm2.copy.executor.target_progress import LOOK_UP_REFUSED_S
 from mm2.copy.session import Mark, Session
@@ -174,7 +174,8 @@ class NewSessions:
             cursors = {tp: self._cursors[tp] for tp in waiting}
             try:
                 identity = await self._call(new_producer, self._target_cluster)
-                starts = await self._call(self._preserved.find, cursors, waiting)
+                wanted = {tp: self._wanted(tp, position) for tp, position in waiting.items()}
+                starts = await self._call(self._preserved.find, cursors, wanted)
             except KafkaFailure as error:
                 starts = dict.fromkeys(cursors, error)
             for tp, start in starts.items():
@@ -186,10 +187,15 @@ class NewSessions:
                 if start.refusal:
                     cursor.fail(PartitionState.DIVERGED, refused(start.refusal))
                     continue
+                self._sessions.new.discard(tp)
+                self._sessions.set_by_user.discard(tp)  # later positions are those of the target
                 self._open_one(cursor, Mark(start.end, start.end, 0), identity)
                 cursor.lead_in(start.first)
             if waiting:
                 await self._link.pause(_RETRY_S)
+
+    def _wanted(self, tp: TopicPartition, position: int) -> Wanted:
+        return Wanted(position, is_set=tp in self._sessions.set_by_user, is_new=tp in self._sessions.new)
 
     def _leave_former_topic(self, cursor: Cursor, position: int) -> None:
         """Use the current remote topic from this position on, if the replication policy or a router has given it another name.

@@ -46,19 +46,32 @@ class PreservedStart(NamedTuple):
     refusal: str = ""
 
 
-def start_at(ends: PartitionEnds, wanted: int | None, remote: str, source: str) -> PreservedStart:
-    """The start of a partition. ``wanted`` is a configured position, which counts while the target has nothing.
+class Wanted(NamedTuple):
+    """A position, which counts while the target has nothing; None: the start of the source log.
 
-    ``remote`` and ``source`` name the partitions for the reason of a refusal.
+    ``is_set``: a user has set it. It also counts if it is after the end of the target: records before it, which the source
+    may have lost, are not to be copied. ``is_new``: nothing has been copied, so the target may have markers and deleted
+    fillers only.
     """
+
+    position: int | None = None
+    is_set: bool = False
+    is_new: bool = False
+
+
+def start_at(ends: PartitionEnds, wanted: Wanted, remote: str, source: str) -> PreservedStart:
+    """The start of a partition. ``remote`` and ``source`` name the partitions for the reason of a refusal."""
     if ends.target_end > ends.source_end:
         return PreservedStart(
             refusal=f"{remote} ends at offset {ends.target_end}, after {source}, which ends at {ends.source_end}"
         )
-    if ends.target_end:
-        return PreservedStart(ends.target_end, ends.target_end)
-    first = ends.source_start if wanted is None else max(wanted, ends.source_start)
-    return PreservedStart(0, min(first, ends.source_end))
+    first = ends.source_start if wanted.position is None else wanted.position
+    has_nothing = wanted.is_new and ends.target_start == ends.target_end
+    if not ends.target_end or has_nothing:
+        first = max(first, ends.source_start)
+    elif not wanted.is_set:
+        first = 0
+    return PreservedStart(ends.target_end, max(ends.target_end, min(first, ends.source_end)))
 
 
 class PreservedStarts:
@@ -75,9 +88,9 @@ class PreservedStarts:
         self._is_changed = is_changed  # transformations: the records on the target may differ
 
     def find(
-        self, cursors: Mapping[TopicPartition, Cursor], wanted: Mapping[TopicPartition, int | None]
+        self, cursors: Mapping[TopicPartition, Cursor], wanted: Mapping[TopicPartition, Wanted]
     ) -> dict[TopicPartition, PreservedStart | KafkaFailure]:
-        """The start of each partition, or why it is not known yet. ``wanted``: see `start_at`."""
+        """The start of each partition, or why it is not known yet."""
         targets = {tp: cursor.outbox.partition for tp, cursor in cursors.items()}
         if suspects := {tp.topic for tp in cursors if self._key(targets[tp]) in _AHEAD_SINCE}:
             self._source_cluster.metadata(suspects)  # the leader may have changed
@@ -115,7 +128,7 @@ class PreservedStarts:
             _offset(self._target_admin, target, EARLIEST),
         )
         ends = PartitionEnds(source_start, _offset(self._source_admin, tp, LATEST), target_start, end)
-        start = start_at(ends, None, *self._names(tp, target))
+        start = start_at(ends, Wanted(), *self._names(tp, target))
         return self._compared(tp, target, ends, start, first).refusal
 
     def copied(self, cursor: Cursor, first: int, end: int) -> RecordsAt:
@@ -123,9 +136,7 @@ class PreservedStarts:
         target = cursor.outbox.partition
         return self._target.records_at(target, max(first, _offset(self._target_admin, target, EARLIEST)), end)
 
-    def _start(
-        self, tp: TopicPartition, target: TopicPartition, ends: PartitionEnds, wanted: int | None
-    ) -> PreservedStart:
+    def _start(self, tp: TopicPartition, target: TopicPartition, ends: PartitionEnds, wanted: Wanted) -> PreservedStart:
         start = start_at(ends, wanted, *self._names(tp, target))
         return self._compared(tp, target, ends, start, ends.target_end - _COMPARED)
 

@@ -310,6 +310,31 @@ def test_with_preserved_offsets_changed_records_are_compared_when_they_are_read_
     assert scene.cursor.outgoing.there == CopiedRange(55, 55, records_at(there), PRESERVED.known_epoch)
 
 
+@pytest.mark.parametrize(
+    ("start", "ends", "first"),
+    [
+        (Start(62, 62, PRESERVED.replace(session=None), moved=True), (3, 55), 62),
+        (Start(50, 50, PRESERVED.replace(session=None), moved=True), (3, 55), 55),
+        (Start(None), (55, 55), 60),
+        (Start(None), (3, 55), 55),
+    ],
+    ids=["reset", "reset-back", "new", "new-with-records"],
+)
+def test_with_preserved_offsets_a_reset_and_a_trimmed_source_begin_after_the_end_of_the_target(
+    start: Start, ends: tuple[int, int], first: int
+) -> None:
+    scene = preserving()
+    scene.offsets[EARLIEST] = [60]
+    starts: Any = scene.new_sessions._preserved
+    starts._source_admin = scene
+    starts._target_admin = SimpleNamespace(list_offsets=lambda asked: dict.fromkeys(asked, OffsetInfo(ends[0], -1, -1)))
+    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(ends[1], -1, -1)))
+    starts._first_difference = lambda *_: None
+    play(scene, lambda: scene.begin(start))
+    assert (scene.cursor.window.mark, scene.cursor.offset) == (Mark(55, 55, 0), first)
+    assert not scene.sessions.new | scene.sessions.set_by_user
+
+
 def test_with_preserved_offsets_a_target_that_cannot_be_read_is_not_taken_to_be_equal() -> None:
     """A predecessor's batch in flight may have been appended behind a record of another program."""
     scene = preserving()

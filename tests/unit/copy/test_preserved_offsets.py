@@ -15,7 +15,7 @@ from mm2.copy.executor.changes import Changer
 from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.outgoing_records import CopiedRange
-from mm2.copy.executor.preserved_starts import PartitionEnds, PreservedStart, start_at
+from mm2.copy.executor.preserved_starts import PartitionEnds, PreservedStart, Wanted, start_at
 from mm2.copy.executor.target_progress import records_at
 from mm2.copy.executor.window import SourceRange, runs
 from mm2.copy.markers import FIRST_PRODUCER_ID, SPAN, Marker, is_ours, marker_at, next_generation
@@ -339,16 +339,46 @@ def test_a_writer_after_a_crash_has_a_new_generation(epochs: list[int], clean: b
         (PartitionEnds(7, 10, 0, 0), 99, PreservedStart(0, 10)),
         (PartitionEnds(7, 10, 2, 5), 9, PreservedStart(5, 5)),
         (PartitionEnds(7, 10, 10, 10), None, PreservedStart(10, 10)),
+        (PartitionEnds(7, 10, 5, 5), None, PreservedStart(5, 5)),
     ],
 )
 def test_copying_starts_at_the_end_of_the_target(
     ends: PartitionEnds, wanted: int | None, expected: PreservedStart
 ) -> None:
-    assert start_at(ends, wanted, "A.t-0 of B", "t-0 of A") == expected
+    assert start_at(ends, Wanted(wanted), "A.t-0 of B", "t-0 of A") == expected
+
+
+@pytest.mark.parametrize(
+    ("ends", "wanted", "expected"),
+    [
+        (PartitionEnds(120, 200, 0, 100), 120, PreservedStart(100, 120)),
+        (PartitionEnds(120, 200, 0, 100), 90, PreservedStart(100, 100)),
+        (PartitionEnds(120, 200, 0, 100), 999, PreservedStart(100, 200)),
+    ],
+)
+def test_a_position_that_a_user_sets_after_the_end_of_the_target_counts(
+    ends: PartitionEnds, wanted: int, expected: PreservedStart
+) -> None:
+    """Otherwise a lost range could not be acknowledged."""
+    assert start_at(ends, Wanted(wanted, is_set=True), "A.t-0 of B", "t-0 of A") == expected
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        (PartitionEnds(120, 200, 100, 100), PreservedStart(100, 120)),
+        (PartitionEnds(120, 200, 0, 100), PreservedStart(100, 100)),
+    ],
+)
+def test_a_source_that_was_trimmed_before_anything_was_copied_has_lost_nothing(
+    ends: PartitionEnds, expected: PreservedStart
+) -> None:
+    """The offsets before were filled, and the fillers deleted. If there are records, they were copied."""
+    assert start_at(ends, Wanted(120, is_new=True), "A.t-0 of B", "t-0 of A") == expected
 
 
 def test_a_target_that_ends_after_the_source_is_refused() -> None:
-    found = start_at(PartitionEnds(0, 10, 0, 11), None, "A.t-0 of B", "t-0 of A")
+    found = start_at(PartitionEnds(0, 10, 0, 11), Wanted(), "A.t-0 of B", "t-0 of A")
     assert found.refusal == "A.t-0 of B ends at offset 11, after t-0 of A, which ends at 10"
 
 
