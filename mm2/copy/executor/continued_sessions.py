@@ -109,7 +109,9 @@ class ContinuedSessions:
             outbox.end_offset = mark.target
             if progress is not None:
                 outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
-                if skip:
+                if there is not None:
+                    outbox.end_offset = there.end
+                elif skip:
                     outbox.end_offset = progress.target_end
             outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
             self._sink.end_pause(outbox)

@@ -83,7 +83,7 @@ class GapFills:
             self._continue(cursor, _queue(cursor).version)
 
         cursor.gaps = GapQueue(cursor.outbox, cursor.owner.put, request, cursor.window.done)
-        cursor.window.is_preserved = True
+        cursor.window.is_preserved = cursor.outbox.is_preserved = True
 
     def _continue(self, cursor: Cursor, version: int) -> None:
         """Take the next step for the gaps of a cursor, unless it has started elsewhere meanwhile.

@@ -110,6 +110,7 @@ class GapQueue:
         if after < self.next_gap[1]:
             return False
         self.is_filling = False
+        self.outbox.end_offset = after
         while self.waiting:
             gap = self.waiting[0]
             if not isinstance(gap, SourceRange) or gap.next_offset > after:

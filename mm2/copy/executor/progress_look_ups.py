@@ -159,7 +159,8 @@ class ProgressLookUps:
         outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
         if outbox.verified_epoch not in {None, outbox.leader_epoch}:
             self._refresh(0.0)
-        if there < outbox.acked:
+        # Markers behind the last record may be lost alone.
+        if there < outbox.acked or (outbox.is_preserved and progress.end < outbox.end_offset):
             if outbox.on_truncated is not None:
                 outbox.on_truncated(there, progress.end)
             return

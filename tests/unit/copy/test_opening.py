@@ -268,14 +268,16 @@ PRESERVED = dataclasses.replace(ENTRY, mark=Mark(50, 50, 50), is_preserved=True)
 def test_with_preserved_offsets_what_a_predecessor_copied_is_compared_with_the_source(other: int | None) -> None:
     """An unclean election may have replaced it after the crash: 52..54 are other records then, and have to be copied."""
     scene = preserving()
-    scene.standings = [TargetProgress(55, 55, 4, (FoundBatch(50, 50, 5),))]
+    scene.standings = [TargetProgress(55, 56, 4, (FoundBatch(50, 50, 5),))]
     there = [record(offset) for offset in range(50, 55)]
     is_other = [other is not None and offset >= other for offset in range(50, 55)]
     replaced = [one._replace(key=b"new") if new else one for one, new in zip(there, is_other, strict=True)]
     compared(scene, replaced, there)
     play(scene, lambda: scene.begin(Start(50, 40, PRESERVED)))
     if other is None:
-        assert scene.cursor.outgoing.there == CopiedRange(55, 55, None, PRESERVED.known_epoch)
+        assert scene.cursor.outgoing.there == CopiedRange(56, 55, None, PRESERVED.known_epoch)
+        scene.written()
+        assert scene.outbox.end_offset == 56, "also the marker behind the last record"
         return
     condition = scene.cursor.conditions.stop
     assert condition is not None

@@ -406,6 +406,7 @@ def test_batches_wait_for_the_gaps_before_them() -> None:
     queue.filled(8)
     assert (sent, done) == ([0], []), "one of the two gaps is left"
     queue.filled(9)
+    assert outbox.end_offset == 9, "it is looked up whether the target still has the markers"
     assert (sent, done) == ([0, 9], [(5, 7), (7, 9)])
     assert requests == [1]
 

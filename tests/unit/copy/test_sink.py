@@ -435,6 +435,23 @@ def test_loss_of_acknowledged_records_on_the_target_is_passed_to_the_owner() -> 
     play(scenario)
 
 
+@pytest.mark.parametrize("is_preserved", [True, False])
+def test_with_preserved_offsets_the_loss_of_markers_is_passed_to_the_owner(*, is_preserved: bool) -> None:
+    """Elsewhere what is behind the last record is not of this session."""
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        box.is_preserved, box.end_offset = is_preserved, 110
+        scene.put(box, "a", 5)
+        await turn()
+        scene.standing = TargetProgress(0, 105)
+        line.fail(GONE)
+        await turn()
+        assert scene.truncated == ([(0, 105)] if is_preserved else [])
+
+    play(scenario)
+
+
 def test_a_fenced_executor_has_lost_the_partition() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
