@@ -194,6 +194,8 @@ class GapFills:
         queue = _queue(cursor)
         queue.is_known = queue.is_clean = False
         code = failure.code if isinstance(failure, BrokerFailure) else 0
+        # Nothing of an answered request appears later, and there are only 32,768 generations.
+        queue.is_fenced = queue.is_fenced and isinstance(failure, BrokerFailure) and code not in _FENCED
         if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             self._has_no_right = True
             self._again(cursor, 0.0)
@@ -293,8 +295,8 @@ class GapFills:
             self._losses.preserved_truncated(cursor, end.offset)
         elif await self._is_filled(cursor, max(first, queue.reached), end.offset):
             known = [*_epochs(states), max(0, queue.generation)]  # none of its markers may have been appended yet
-            queue.generation = next_generation(known, is_clean=queue.is_clean)
-            queue.is_known = True
+            queue.generation = next_generation(known, is_clean=queue.is_fenced)
+            queue.is_known = queue.is_fenced = True
             if not _is_refused(cursor):
                 cursor.outbox.last_error = None
             self._filled(cursor, end.offset)

@@ -15,8 +15,10 @@ from mm2.copy.executor.gap_queue import GapQueue
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.marker_sender import MarkerRun
 from mm2.copy.executor.window import SourceRange
+from mm2.copy.markers import marker_at
 from mm2.copy.spec import Assignment
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.structs import OffsetInfo, ProducerState, TopicPartition
 from tests.unit.copy.batches import Bench, batch
 
@@ -208,3 +210,30 @@ def test_a_record_of_another_program_behind_markers_stops_the_partition() -> Non
     scene.target.records = {12}
     scene.play(lambda: scene.gap(10, 12))
     assert scene.diverged == [12]
+
+
+@pytest.mark.parametrize(
+    ("failure", "generation"),
+    [
+        (BrokerFailure.of(ErrorCode.NOT_ENOUGH_REPLICAS), 0),
+        (BrokerFailure.of(ErrorCode.REQUEST_TIMED_OUT), 0),
+        (BrokerFailure.of(ErrorCode.INVALID_PRODUCER_EPOCH), 50),
+        (DisconnectedFailure("disconnected"), 50),
+    ],
+)
+def test_only_unanswered_and_fenced_requests_use_up_generations(failure: KafkaFailure, generation: int) -> None:
+    """There are 32,768. With four attempts a second, they were used up in 2.3 hours, and the last one fences nothing."""
+    scene = Scene()
+    scene.target.answers = [failure] * 50
+    scene.play(lambda: scene.gap(10, 12))
+    assert (scene.diverged, scene.target.end) == ([], 12)
+    assert scene.target.runs[-1].generation == generation
+
+
+def test_after_a_crash_the_generation_grows_once() -> None:
+    scene = Scene(is_clean=False)
+    late = marker_at(9, 3)
+    scene.target.states = {late.producer_id: ProducerState(late.producer_id, late.producer_epoch, -1, -1, 0, -1)}
+    scene.target.answers = [BrokerFailure.of(ErrorCode.NOT_ENOUGH_REPLICAS)] * 3
+    scene.play(lambda: scene.gap(10, 12))
+    assert [run.generation for run in scene.target.runs] == [4, 4, 4, 4]

@@ -153,9 +153,9 @@ class Writer:
         """The same for target offsets ``start .. after-1``, with markers."""
         if not self.queue.is_known:
             self.queue.generation = next_generation(
-                [epoch for epoch, _ in self.broker.epochs.values()], is_clean=self.queue.is_clean
+                [epoch for epoch, _ in self.broker.epochs.values()], is_clean=self.queue.is_fenced
             )
-            self.queue.is_known = True
+            self.queue.is_known = self.queue.is_fenced = True
             # Two dead writers of which no marker was appended have the same generation, see `mm2.copy.markers`.
             self.late[:] = [one for one in self.late if one[0].producer_epoch < self.queue.generation]
             self.queue.filled(len(self.broker.log))
@@ -171,7 +171,7 @@ class Writer:
         if accepted:
             self.queue.filled(len(self.broker.log))
         else:
-            self.queue.is_clean = False
+            self.queue.is_clean = self.queue.is_fenced = False
         return True
 
 
