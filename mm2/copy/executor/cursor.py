@@ -252,8 +252,11 @@ class Cursor:
     @property
     def has_ended(self) -> bool:
         """Whether it has stopped, and nothing that was read is still to be copied."""
-        is_copied = self.outbox.idle and not self.window.is_searching
-        return self.stopped and (not self.conditions.is_stopped_at_source or is_copied or self.outbox.refused)
+        error = self.outbox.last_error
+        is_waiting = self.gaps is not None and bool(self.gaps.waiting)
+        is_copied = self.outbox.idle and not self.window.is_searching and not is_waiting
+        is_refused = self.outbox.refused or (is_waiting and error is not None and error.is_final)
+        return self.stopped and (not self.conditions.is_stopped_at_source or is_copied or is_refused)
 
     # -- the source's side -------------------------------------------------------------------------------------------
 

@@ -356,7 +356,7 @@ def _queue(cursor: Cursor) -> GapQueue:
 def _is_due(cursor: Cursor, version: int) -> bool:
     """Whether its gaps still have to be filled, and it has not started elsewhere meanwhile."""
     queue = _queue(cursor)
-    return queue.version == version and queue.is_filling and not cursor.stopped
+    return queue.version == version and queue.is_filling and not cursor.outbox.stopped
 
 
 def _is_refused(cursor: Cursor) -> bool:

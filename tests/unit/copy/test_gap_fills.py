@@ -16,7 +16,9 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.marker_sender import MarkerRun
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.markers import marker_at
+from mm2.copy.session import Mark
 from mm2.copy.spec import Assignment
+from mm2.copy.states import PartitionState
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.structs import OffsetInfo, ProducerState, TopicPartition
@@ -89,6 +91,7 @@ class Scene:
         self.link = DriverLink(Assignment("b", "localhost", 1, "00"), 0, 8)
         self.diverged: list[int] = []
         self.truncated: list[int] = []
+        self.on_retry: Callable[[], object] = lambda: None
         self._is_clean, self._has_right = is_clean, has_right
 
     @property
@@ -150,6 +153,7 @@ class Scene:
         return stop
 
     def _call_later(self, _delay_s: float, call: Callable[..., object], *args: object) -> None:
+        self.on_retry()
         self.later.append(lambda: call(*args))
 
     def _taken(self) -> list[Callable[[], object]]:
@@ -237,3 +241,35 @@ def test_after_a_crash_the_generation_grows_once() -> None:
     scene.target.answers = [BrokerFailure.of(ErrorCode.NOT_ENOUGH_REPLICAS)] * 3
     scene.play(lambda: scene.gap(10, 12))
     assert [run.generation for run in scene.target.runs] == [4, 4, 4, 4]
+
+
+def test_what_was_read_behind_a_gap_is_copied_after_a_stop_at_the_source() -> None:
+    scene = Scene()
+
+    def stop() -> None:
+        scene.outbox.address = None  # so the gap is not filled yet
+        scene.gap(10, 12)
+        scene.cursor.offset = 12
+        scene.bench.fetch(batch(12, 3))
+        scene.cursor.fail(PartitionState.CORRUPT, "corrupt", at_source=True)
+        assert not scene.cursor.has_ended
+        scene.outbox.address = (1, 0)
+
+    scene.play(stop)
+    scene.bench.ack(12)
+    assert (scene.bench.offsets(), scene.cursor.window.mark) == ([12, 13, 14], Mark(15, 15, 3))
+    assert scene.cursor.has_ended
+
+
+def test_a_stop_at_the_source_does_not_wait_for_a_gap_that_is_refused() -> None:
+    scene = Scene()
+    scene.target.answers = [BrokerFailure.of(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)]
+
+    def stop() -> None:
+        scene.gap(10, 12)
+        scene.cursor.fail(PartitionState.CORRUPT, "corrupt", at_source=True)
+
+    ended: list[bool] = []
+    scene.on_retry = lambda: ended.append(scene.cursor.has_ended)
+    scene.play(stop)
+    assert ended[-1:] == [True]
