@@ -24,9 +24,10 @@ _COMPARED: Final = 1_000
 _AT_ONCE: Final = 20_000
 #: A deposed leader of the source, which knows an older end, is found out in less.
 _AHEAD_S: Final = 10.0
-#: When remote partitions, by source and target cluster, were first found to end after the source (monotonic, s). A worker
-#: of Spark runs many micro-batches, which may be shorter than `_AHEAD_S`.
-_AHEAD_SINCE: Final[dict[tuple[str, str, TopicPartition], float]] = {}
+_FORGOTTEN_S: Final = 300.0
+#: When remote partitions, by source and target cluster, were first and last found to end after the source (monotonic, s). A
+#: worker of Spark runs many micro-batches, which may be shorter than `_AHEAD_S`.
+_AHEAD_SINCE: Final[dict[tuple[str, str, TopicPartition], tuple[float, float]]] = {}
 
 
 class PartitionEnds(NamedTuple):
@@ -147,7 +148,7 @@ class PreservedStarts:
         remote, source = self._names(tp, target)
         if ends.target_end <= ends.source_end:
             _AHEAD_SINCE.pop(self._key(target), None)
-        elif time.monotonic() - _AHEAD_SINCE.setdefault(self._key(target), time.monotonic()) < _AHEAD_S:
+        elif _ahead_s(self._key(target), time.monotonic()) < _AHEAD_S:
             raise BrokerFailure.of(ErrorCode.OFFSET_NOT_AVAILABLE, start.refusal)
         if start.refusal or not start.end or self._is_changed:
             return start
@@ -175,6 +176,17 @@ class PreservedStarts:
             if offset is not None:
                 return offset
         return None
+
+
+def _ahead_s(key: tuple[str, str, TopicPartition], now_s: float) -> float:
+    """For how long a remote partition has been found to end after the source. After a time in which no look-up was made, it
+    may have been right meanwhile.
+    """
+    first_s, last_s = _AHEAD_SINCE.get(key, (now_s, now_s))
+    if now_s - last_s > _FORGOTTEN_S:
+        first_s = now_s
+    _AHEAD_SINCE[key] = first_s, now_s
+    return now_s - first_s
 
 
 def _offset(admin: Admin, partition: TopicPartition, when: int) -> int:

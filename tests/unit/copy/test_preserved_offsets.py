@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
+from mm2.copy.executor import preserved_starts
 from mm2.copy.executor.changes import Changer
 from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
@@ -380,6 +381,15 @@ def test_a_source_that_was_trimmed_before_anything_was_copied_has_lost_nothing(
 def test_a_target_that_ends_after_the_source_is_refused() -> None:
     found = start_at(PartitionEnds(0, 10, 0, 11), Wanted(), "A.t-0 of B", "t-0 of A")
     assert found.refusal == "A.t-0 of B ends at offset 11, after t-0 of A, which ends at 10"
+
+
+def test_only_look_ups_one_after_another_show_that_a_target_ends_after_the_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hours later, one stale response must not stop the partition."""
+    monkeypatch.setattr(preserved_starts, "_AHEAD_SINCE", {})
+    found = [preserved_starts._ahead_s(("A", "B", TP), now_s) for now_s in (100, 104, 110, 7_000, 7_009)]
+    assert found == [0, 4, 10, 0, 9]
 
 
 def test_batches_wait_for_the_gaps_before_them() -> None:
