@@ -110,7 +110,7 @@ class ContinuedSessions:
             if progress is not None:
                 outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
                 if there is not None:
-                    outbox.end_offset = there.end
+                    outbox.end_offset = cursor.end_on_target(there.end)
                 elif skip:
                     outbox.end_offset = progress.target_end
             outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
@@ -208,6 +208,7 @@ class ContinuedSessions:
             if is_lost:
                 cursor.window.trail.target_cut(end)
             self._sessions.forget_ended(cursor.partition)
+            self._sessions.unsettled.add(cursor.partition)
             positions[cursor.partition] = end
             return True
         try:

@@ -366,6 +366,10 @@ class Cursor:
             self.outgoing.lead_in(self.offset, first)
             self.offset = max(self.offset, first)
 
+    def end_on_target(self, end: int) -> int:
+        """Where the target ends, if it ended at this offset before gaps were filled: they do not wait for the ledger."""
+        return end if self.gaps is None else max(end, self.gaps.reached)
+
     def move(self, offset: int) -> None:
         """Continue at an offset from which the source has other records; not while anything is in flight."""
         self.window.on_empty = None

@@ -168,10 +168,17 @@ class Losses:
         self._commit(cursor, lambda: self._release(cursor))
 
     def preserved_truncated(self, cursor: Cursor, end: int) -> None:
-        """The target lost what was acknowledged, and ends at this offset: where offsets are preserved, copying continues
-        there.
+        """The target lost what was acknowledged, or has got late records of a predecessor, and ends at this offset: where offsets
+        are preserved, copying continues there.
         """
-        self._log.error("target lost acknowledged records, resending them", partition=str(cursor.spec.target), end=end)
+        if end > cursor.outbox.end_offset >= 0:
+            self._log.info(
+                "late records of a predecessor are on the target", partition=str(cursor.spec.target), end=end
+            )
+        else:
+            self._log.error(
+                "target lost acknowledged records, resending them", partition=str(cursor.spec.target), end=end
+            )
         cursor.suspended = True
         if cursor.gaps is not None:
             cursor.gaps.begin(is_clean=False)  # nothing more is filled from here

@@ -307,10 +307,10 @@ class NewSessions:
             if not self._sessions.is_current(cursor.partition, session):
                 return  # another session has been opened meanwhile
             cursor.outbox.begin(identity, 0, known=False)
-            # The sessions before it are looked up again before its first batch (rule R3).
-            cursor.outbox.is_unverified = bool(ending.sessions)
+            # The sessions before it are looked up again before its first batch (rule R3), or the end of the target is.
+            cursor.outbox.is_unverified = bool(ending.sessions) or cursor.partition in self._sessions.unsettled
             cursor.outbox.verified_epoch = ending.leader_epoch if ending.leader_epoch >= 0 else None
-            cursor.outbox.end_offset = mark.target
+            cursor.outbox.end_offset = cursor.end_on_target(mark.target)
             self._sink.end_pause(cursor.outbox)
 
         self._commit(cursor, known)

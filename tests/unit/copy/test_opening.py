@@ -337,6 +337,24 @@ def test_with_preserved_offsets_a_reset_and_a_trimmed_source_begin_after_the_end
     assert not scene.sessions.new | scene.sessions.set_by_user
 
 
+@pytest.mark.parametrize(("is_clean", "is_unverified"), [(True, False), (False, True)])
+def test_with_preserved_offsets_other_rules_after_a_crash_begin_with_a_look_up(
+    *, is_clean: bool, is_unverified: bool
+) -> None:
+    """A late batch of the predecessor would shift the first one of the new session."""
+    scene = preserving()
+    scene.standings = [TargetProgress(55, 55, 4)]
+    starts: Any = scene.new_sessions._preserved
+    starts._source_admin = starts._target_admin = scene
+    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(55, -1, -1)))
+    starts._first_difference = lambda *_: None
+    entry = PRESERVED.replace(session=dataclasses.replace(SESSION, rules=COMMITTED))
+    play(scene, lambda: scene.begin(Start(50, 50, entry, clean=is_clean)))
+    scene.written()
+    assert (scene.cursor.window.mark, scene.outbox.is_unverified) == (Mark(55, 55, 0), is_unverified)
+    assert scene.outbox.end_offset == 55
+
+
 def test_with_preserved_offsets_a_target_that_cannot_be_read_is_not_taken_to_be_equal() -> None:
     """A predecessor's batch in flight may have been appended behind a record of another program."""
     scene = preserving()
