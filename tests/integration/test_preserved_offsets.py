@@ -289,6 +289,23 @@ def test_a_target_that_ends_after_the_source_is_refused_once_this_lasts(
     assert found(starts, topic, remote) == PreservedStart(21, 21)
 
 
+def test_what_a_predecessor_has_copied_is_compared_with_the_source(
+    flow: Flow, starts: PreservedStarts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In several steps, which limit the memory."""
+    monkeypatch.setattr(preserved_starts, "_AT_ONCE", 7)
+    topic = flow.topic()
+    remote = flow.remote(topic)
+    rows = numbered(0, 20)
+    write(flow.source, topic, rows)
+    write(flow.target, remote, [*rows[:16], Record(b"other", b"x", (), rows[16].timestamp), *rows[17:]])
+    outbox = SimpleNamespace(partition=TopicPartition(remote, 0), leader_epoch=-1)
+    cursor = cast(Cursor, SimpleNamespace(partition=TopicPartition(topic, 0), outbox=outbox))
+    why = f"{remote}-0 of B has another record at offset 16 than {topic}-0 of A"
+    assert [starts.why_not_continued(cursor, *at) for at in ((0, 16), (5, 20), (17, 20))] == ["", why, ""]
+    assert [*starts.copied(cursor, 14, 20).values] == [*range(14, 20)]
+
+
 def found(starts: PreservedStarts, topic: str, remote: str) -> PreservedStart | KafkaFailure:
     tp = TopicPartition(topic, 0)
     outbox = SimpleNamespace(partition=TopicPartition(remote, 0), leader_epoch=-1)
