@@ -216,10 +216,18 @@ def _target_offset(
     unmarked = progress.records - entry.mark.records
     if unmarked < 0:
         return _TargetOffset(progress.end, 0, f"the target has lost {-unmarked} records that it had acknowledged")
-    if not unmarked or marked is None:
+    has_markers = entry.is_preserved and marked is not None and progress.end > marked
+    if marked is None or not (unmarked or has_markers):
         return _TargetOffset(marked, max(0, unmarked))
     # A process was killed after it had copied records, and before it stored its position in the ledger.
     offset = look_up.end_of(entry.target, marked, progress.end, entry.session.producer)
+    if has_markers:
+        # Markers, too, are of this flow, between its records and behind them.
+        own = {entry.session.producer, *(ended.producer for ended in entry.ended_sessions)}
+        foreign = look_up.foreign_offset(entry.target, marked, progress.end, own)
+        offset = max(offset, progress.end if foreign < 0 else foreign)
+    if not unmarked:
+        return _TargetOffset(offset)
     return _TargetOffset(offset, unmarked, f"{unmarked} records on the target are after the ledger's position")
 
 

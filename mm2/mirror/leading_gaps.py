@@ -268,7 +268,7 @@ class LeadingGaps:
                 target, end = gap.target, gap.end
             subject = f"filling {target}"
             try:
-                self._fill(gap)
+                self._fill(source, gap)
                 self._recurring.resolve(subject)
             except KafkaFailure as failure:
                 if self._stopping.is_set():
@@ -282,18 +282,21 @@ class LeadingGaps:
             with self._lock:
                 del self._wanted[source]
 
-    def _fill(self, gap: LeadingGap) -> None:
-        """Fill a partition and delete the fillers. Raises KafkaFailure."""
-        target, end = gap.target, gap.end
+    def _fill(self, source: TopicPartition, gap: LeadingGap) -> None:
+        """Fill a partition and delete the fillers. Raises KafkaFailure.
+
+        The source may be trimmed meanwhile, which extends the gap; what is left then is short enough for the copier.
+        """
+        target = gap.target
         self._keep_for_ever(target.topic)
         self._delete(target, 0)  # refused before anything is written
         at = began = gap.at = self._log_end(target)
         since = time.monotonic()
-        log.info("Filling offsets before the first record.", partition=str(target), first=at, end=end)
+        log.info("Filling offsets before the first record.", partition=str(target), first=at, end=gap.end)
         batches = 0
-        while at < end and not self._stopping.is_set():
+        while self._is_unfilled(source, gap) and not self._stopping.is_set():
             # Not always at `at`: a batch without an answer may have been appended since. Fillers are all alike.
-            produce_filler(self._target.cluster, target, min(FILLER_RECORDS, end - at), _TIMEOUT_S)
+            produce_filler(self._target.cluster, target, min(FILLER_RECORDS, gap.end - at), _TIMEOUT_S)
             # Read, not added: after this process was frozen, another one has filled the partition, and its copying may have begun.
             at = gap.at = self._log_end(target)
             batches += 1
@@ -301,9 +304,19 @@ class LeadingGaps:
                 self._delete(target, at - 1)  # the last one stays, and shows what is being done
         if self._stopping.is_set():
             return
-        self._delete(target, end)
+        self._delete(target, gap.end)
         seconds = time.monotonic() - since
         log.info("Filled offsets.", partition=str(target), offsets=at - began, seconds=round(seconds, 1))
+
+    def _is_unfilled(self, source: TopicPartition, gap: LeadingGap) -> bool:
+        """Whether offsets are left, also after the start of the source log has moved on."""
+        if gap.at == gap.end:  # beyond its end, another process has begun to copy
+            start = self._source.list_offsets({source: EARLIEST})[source]
+            if isinstance(start, KafkaFailure):
+                raise start
+            if start.offset - gap.end >= LEAST_FILLED:
+                gap.end = start.offset
+        return gap.at < gap.end
 
     def _log_end(self, target: TopicPartition) -> int:
         answer = self._target.list_offsets({target: LATEST}, log_end=True)[target]

@@ -21,7 +21,7 @@ from mm2.copy.executor import preserved_starts
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.positions import offset_key
-from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts
+from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts, Wanted
 from mm2.copy.executor.target_progress import TargetLookUp
 from mm2.copy.spec import CopySpec
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -289,10 +289,27 @@ def test_a_target_that_ends_after_the_source_is_refused_once_this_lasts(
     assert found(starts, topic, remote) == PreservedStart(21, 21)
 
 
+def test_what_a_predecessor_has_copied_is_compared_with_the_source(
+    flow: Flow, starts: PreservedStarts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In several steps, which limit the memory."""
+    monkeypatch.setattr(preserved_starts, "_AT_ONCE", 7)
+    topic = flow.topic()
+    remote = flow.remote(topic)
+    rows = numbered(0, 20)
+    write(flow.source, topic, rows)
+    write(flow.target, remote, [*rows[:16], Record(b"other", b"x", (), rows[16].timestamp), *rows[17:]])
+    outbox = SimpleNamespace(partition=TopicPartition(remote, 0), leader_epoch=-1)
+    cursor = cast(Cursor, SimpleNamespace(partition=TopicPartition(topic, 0), outbox=outbox))
+    why = f"{remote}-0 of B has another record at offset 16 than {topic}-0 of A"
+    assert [starts.why_not_continued(cursor, *at) for at in ((0, 16), (5, 20), (17, 20))] == ["", why, ""]
+    assert [*starts.copied(cursor, 14, 20).values] == [*range(14, 20)]
+
+
 def found(starts: PreservedStarts, topic: str, remote: str) -> PreservedStart | KafkaFailure:
     tp = TopicPartition(topic, 0)
     outbox = SimpleNamespace(partition=TopicPartition(remote, 0), leader_epoch=-1)
-    return starts.find({tp: cast(Cursor, SimpleNamespace(outbox=outbox))}, {tp: None})[tp]
+    return starts.find({tp: cast(Cursor, SimpleNamespace(outbox=outbox))}, {tp: Wanted()})[tp]
 
 
 def test_without_ledger_and_positions_copying_continues_at_the_end_of_the_target(flow: Flow) -> None:

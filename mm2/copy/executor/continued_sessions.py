@@ -15,14 +15,16 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses, truncated
-from mm2.copy.executor.new_sessions import NewSessions
+from mm2.copy.executor.new_sessions import NewSessions, refused
 from mm2.copy.executor.outgoing_records import CopiedRange
+from mm2.copy.executor.preserved_starts import PreservedStarts
 from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.target_progress import (
     GONE,
     LOOK_UP_REFUSED_S,
     InconsistentTarget,
     ProgressQuestion,
+    RecordsAt,
     RevivedSession,
     TargetLookUp,
     TargetProgress,
@@ -62,6 +64,9 @@ class ContinuedSessions:
         self._sink = endpoints.sink
         self._target_admin = Admin(endpoints.target_cluster)
         self._look_up = TargetLookUp(endpoints.target_cluster)
+        self._preserved = PreservedStarts(
+            endpoints, spec.source_alias, spec.target_alias, is_changed=spec.changes is not None
+        )
         self._call = endpoints.call
         self._cursors = cursors
         self._sessions = sessions
@@ -71,10 +76,14 @@ class ContinuedSessions:
         self._log = structlog.get_logger(__name__)
 
     def continue_session(
-        self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress | None = None, *, is_preserved: bool = False
+        self,
+        cursor: Cursor,
+        entry: LedgerEntry,
+        progress: TargetProgress | None = None,
+        there: CopiedRange | None = None,
     ) -> None:
-        """Continue a session at its mark; records that ``progress`` found after it are skipped. ``is_preserved``: everything
-        up to the end of the target is there.
+        """Continue a session at its mark; records that ``progress`` found after it are skipped. ``there``: everything up to
+        its end is on the target, because offsets are preserved.
 
         Without ``progress`` it was handed off cleanly. Otherwise nothing is sent before the ledger has an entry of
         this lease holder (rule C7): a late entry of the previous holder could otherwise start another session.
@@ -101,15 +110,17 @@ class ContinuedSessions:
             outbox.end_offset = mark.target
             if progress is not None:
                 outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
-                if skip:
+                if there is not None:
+                    outbox.end_offset = cursor.end_on_target(there.end)
+                elif skip:
                     outbox.end_offset = skip_end
             outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
             self._sink.end_pause(outbox)
 
-        if is_preserved and progress is not None:
+        if there is not None:
             cursor.begin(mark)
-            if progress.end > mark.source:
-                cursor.outgoing.there = CopiedRange(progress.end, progress.records)
+            if there.end > mark.source:
+                cursor.outgoing.there = there
         else:
             cursor.begin(mark, skip=skip, skip_base=base, skip_end=skip_end, is_clean=progress is None)
         if skip:
@@ -188,8 +199,9 @@ class ContinuedSessions:
     ) -> bool:
         """Continue a session whose records have the source's offsets: all before the end of the target is there.
 
-        A new one opens where the target has lost records, or under other rules. False if the target could not be read: it may
-        have a record of another program in the place of one of the source, and later acknowledgements would not show that.
+        A new one opens where the target has lost records, or under other rules. False if the clusters could not be read: the
+        target may have a record of another program in the place of one of the source, and later acknowledgements would not
+        show that. Nor would they show that an election on the source has replaced what was copied after the mark.
         """
         session, mark, end = entry.session, entry.mark, progress.end
         is_lost = progress.records < mark.records or end < mark.target
@@ -197,18 +209,28 @@ class ContinuedSessions:
             if is_lost:
                 cursor.window.trail.target_cut(end)
             self._sessions.forget_ended(cursor.partition)
+            self._sessions.unsettled.add(cursor.partition)
             positions[cursor.partition] = end
             return True
         try:
             own = {session.producer, *(ended.producer for ended in session.after)}
             offset = await self._call(self._look_up.foreign_offset, entry.target, mark.target, end, own)
+            why = ""
+            content: RecordsAt | None = None
+            if offset < 0 and mark.target < end:
+                why = await self._call(self._preserved.why_not_continued, cursor, mark.target, end)
+                if not why and self._spec.changes is not None and not self._why_not_counted(entry):
+                    content = await self._call(self._preserved.copied, cursor, mark.target, end)
         except KafkaFailure as error:
             cursor.outbox.last_error = error
             return False
         if offset >= 0:
             self._losses.target_diverged(cursor, offset)
+        elif why:
+            cursor.fail(PartitionState.DIVERGED, refused(why))
         else:
-            self.continue_session(cursor, entry, progress, is_preserved=True)
+            there = CopiedRange(end, progress.records, content, entry.known_epoch)
+            self.continue_session(cursor, entry, progress, there)
         return True
 
     def _copy_at_least_once(

@@ -256,8 +256,11 @@ class Cursor:
     @property
     def has_ended(self) -> bool:
         """Whether it has stopped, and nothing that was read is still to be copied."""
-        is_copied = self.outbox.idle and not self.window.is_searching
-        return self.stopped and (not self.conditions.is_stopped_at_source or is_copied or self.outbox.refused)
+        error = self.outbox.last_error
+        is_waiting = self.gaps is not None and bool(self.gaps.waiting)
+        is_copied = self.outbox.idle and not self.window.is_searching and not is_waiting
+        is_refused = self.outbox.refused or (is_waiting and error is not None and error.is_final)
+        return self.stopped and (not self.conditions.is_stopped_at_source or is_copied or is_refused)
 
     # -- the source's side -------------------------------------------------------------------------------------------
 
@@ -368,6 +371,10 @@ class Cursor:
         if self.gaps is not None:
             self.outgoing.lead_in(self.offset, first)
             self.offset = max(self.offset, first)
+
+    def end_on_target(self, end: int) -> int:
+        """Where the target ends, if it ended at this offset before gaps were filled: they do not wait for the ledger."""
+        return end if self.gaps is None else max(end, self.gaps.reached)
 
     def move(self, offset: int) -> None:
         """Continue at an offset from which the source has other records; not while anything is in flight."""

@@ -59,6 +59,7 @@ class EmptyTransactions:
         self._stopping = threading.Event()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gaps")
         self._claimed: dict[TopicPartition, list[_Claimed]] = {}
+        self._used: dict[TopicPartition, int] = {}  # ids with transactions since they were claimed
 
     def close(self) -> None:
         """End retries. A transaction that is open is aborted by the successor."""
@@ -68,11 +69,21 @@ class EmptyTransactions:
     async def claim(self, partition: TopicPartition) -> KafkaFailure | None:
         """Fence predecessors: from then on no marker of theirs appears in this partition."""
         self._claimed.pop(partition, None)
-        claimed, failure = await self._all(
-            [functools.partial(self._claim_one, partition, number) for number in range(IDS)]
-        )
+        claimed, failure = await self._claim(partition, range(IDS))
         if failure is None:
-            self._claimed[partition] = claimed
+            self._claimed[partition], self._used[partition] = claimed, 0
+        return failure
+
+    async def settle(self, partition: TopicPartition) -> KafkaFailure | None:
+        """Wait until no marker of the transactions of `fill` appears any more.
+
+        The coordinator answers `InitProducerId` when all brokers have answered for the markers. It may have sent one of them
+        twice, and the second one takes up an offset, too.
+        """
+        claimed = self._claimed.pop(partition)
+        used, failure = await self._claim(partition, range(self._used[partition]))
+        if failure is None:
+            self._claimed[partition], self._used[partition] = [*used, *claimed[len(used) :]], 0
         return failure
 
     def is_claimed(self, partition: TopicPartition) -> bool:
@@ -91,6 +102,7 @@ class EmptyTransactions:
         work = [
             functools.partial(self._run, one, partition, share + (number < more)) for number, one in enumerate(claimed)
         ]
+        self._used[partition] = max(self._used[partition], len(work[:count]))
         _, failure = await self._all(work[:count])
         if failure is not None:
             self._claimed.pop(partition, None)
@@ -107,6 +119,11 @@ class EmptyTransactions:
             except KafkaFailure as error:
                 failure = failure or error
         return results, failure
+
+    async def _claim(
+        self, partition: TopicPartition, numbers: Sequence[int]
+    ) -> tuple[list[_Claimed], KafkaFailure | None]:
+        return await self._all([functools.partial(self._claim_one, partition, number) for number in numbers])
 
     def _claim_one(self, partition: TopicPartition, number: int) -> _Claimed:
         client = TransactionCoordinatorClient(

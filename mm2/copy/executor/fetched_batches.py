@@ -24,6 +24,7 @@ from mm2.copy.executor import history
 from mm2.copy.executor.changes import ChangeDelayed, Changer, TimeSlice
 from mm2.copy.executor.outgoing_records import CopiedRange, OutgoingRecords
 from mm2.copy.executor.predecessor import PredecessorRecords
+from mm2.copy.executor.target_progress import records_at
 from mm2.copy.executor.window import SourceRange, Window
 from mm2.copy.session import EpochStart
 from mm2.copy.spec import PartitionSpec
@@ -32,7 +33,7 @@ from mm2.copy.tally import PASSTHROUGH, Tally
 from mm2.kafka.errors import BatchOverLimit, CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches
 from mm2.kafka.records.merge import Merged, coalesce
-from mm2.kafka.records.record import decode_batch, rewrite
+from mm2.kafka.records.record import Record, decode_batch, rewrite
 from mm2.kafka.records.transactions import AbortedTransactions
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.fetch import Fetched
@@ -236,6 +237,8 @@ class FetchedBatches:
             reader.offset = fresh
         elif reader.outgoing.there is not None and reader.offset < min(reader.outgoing.there.end, changed.after):
             end = min(reader.outgoing.there.end, changed.after)
+            if self._is_replaced(view, changed.records, reader.outgoing.there):
+                return
             reader.outgoing.add_copied([record.offset for record in changed.records], reader.offset, end, changed)
             reader.offset = end
         header = view.header
@@ -255,6 +258,23 @@ class FetchedBatches:
             reader.set_read_error(PartitionState.UNREACHABLE, str(changed.failure))
         elif changed.failure is not None:
             reader.fail(PartitionState.FAILED, str(changed.failure), at_source=True)
+
+    def _is_replaced(self, view: BatchView, records: Iterable[Record], there: CopiedRange) -> bool:
+        """Whether the target has other records than these, which are read where a predecessor has copied. Then the
+        partition stops.
+        """
+        reader, header = self.reader, view.header
+        if there.content is None or (header is not None and header.leader_epoch <= there.known_epoch):
+            return False
+        own = records_at(record for record in records if reader.offset <= record.offset < there.end)
+        offset = own.differs(there.content)
+        if offset is not None:
+            reader.fail(
+                PartitionState.DIVERGED,
+                f"{reader.spec.target} has another record at offset {offset} than {reader.partition}, which lost what was copied "
+                "before the last crash; delete the remote topic and reset the position to copy it again",
+            )
+        return offset is not None
 
     def _is_whole(self, header: BatchHeader) -> bool:
         """Whether a batch can be passed on as it is, and nothing of it was read before."""

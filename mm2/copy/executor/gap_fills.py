@@ -83,7 +83,7 @@ class GapFills:
             self._continue(cursor, _queue(cursor).version)
 
         cursor.gaps = GapQueue(cursor.outbox, cursor.owner.put, request, cursor.window.done)
-        cursor.window.is_preserved = True
+        cursor.window.is_preserved = cursor.outbox.is_preserved = True
 
     def _continue(self, cursor: Cursor, version: int) -> None:
         """Take the next step for the gaps of a cursor, unless it has started elsewhere meanwhile.
@@ -127,6 +127,11 @@ class GapFills:
     def _send(self, cursor: Cursor) -> None:
         """Send the next markers of a cursor to the leader that its batches are sent to."""
         queue, address = _queue(cursor), cursor.outbox.address
+        first, after = queue.next_gap
+        start = max(first, queue.reached)
+        if start >= after:  # a predecessor had read more of the source, and has filled it
+            self._filled(cursor, start)
+            return
         if self._has_no_right:
             self._tasks.spawn(self._fill_by_transactions(cursor))
             return
@@ -134,8 +139,6 @@ class GapFills:
             self._sink.find_leader(cursor.outbox)
             self._again(cursor, _RETRY_S)
             return
-        first, after = queue.next_gap
-        start = max(first, queue.reached)
         stop = min(after, start + _MARKERS_AT_ONCE)
         answered = functools.partial(self._answered, cursor, queue.version, stop)
         if self._sender is None:
@@ -152,7 +155,10 @@ class GapFills:
         start = max(first, queue.reached)
         stop = min(after, start + _TRANSACTIONS_AT_ONCE)
         self._unanswered += 1
-        failure = await self._transactions().fill(cursor.spec.target, stop - start)
+        transactions = self._transactions()
+        failure = await transactions.fill(cursor.spec.target, stop - start)
+        if failure is None and queue.version == version and stop >= queue.next_end:
+            failure = await transactions.settle(cursor.spec.target)
         # The coordinator answers before it has written the last markers.
         self._answered(cursor, version, stop, failure, late_s=_LATE_MARKERS_S)
 
@@ -188,6 +194,8 @@ class GapFills:
         queue = _queue(cursor)
         queue.is_known = queue.is_clean = False
         code = failure.code if isinstance(failure, BrokerFailure) else 0
+        # Nothing of an answered request appears later, and there are only 32,768 generations.
+        queue.is_fenced = queue.is_fenced and isinstance(failure, BrokerFailure) and code not in _FENCED
         if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             self._has_no_right = True
             self._again(cursor, 0.0)
@@ -220,8 +228,7 @@ class GapFills:
                     unknown = {cursor: version for cursor, version in unknown.items() if await self._claim(cursor)}
                 ends = await self._stable_ends([*unknown, *unsure])
                 for cursor, wanted in unsure.items():
-                    if _queue(cursor).version == wanted.version:
-                        self._confirm(cursor, ends[cursor.spec.target], wanted)
+                    await self._confirm(cursor, ends[cursor.spec.target], wanted)
                 await self._learn_all(
                     {cursor: version for cursor, version in unknown.items() if _is_due(cursor, version)}, ends
                 )
@@ -260,7 +267,7 @@ class GapFills:
         for cursor, version in cursors.items():
             state = states[cursor.spec.target]
             if _is_due(cursor, version) and not await self._has_rival(cursor, state):
-                self._learn(cursor, ends[cursor.spec.target], state)
+                await self._learn(cursor, ends[cursor.spec.target], state)
 
     async def _has_rival(self, cursor: Cursor, states: Mapping[int, ProducerState] | KafkaFailure) -> bool:
         """Whether markers of transactions may have appeared that a predecessor without the right to write markers has left.
@@ -275,7 +282,7 @@ class GapFills:
         self._again(cursor, 0.0)
         return True
 
-    def _learn(
+    async def _learn(
         self, cursor: Cursor, end: OffsetInfo | KafkaFailure, states: Mapping[int, ProducerState] | KafkaFailure
     ) -> None:
         if isinstance(end, KafkaFailure) or isinstance(states, KafkaFailure):
@@ -284,26 +291,51 @@ class GapFills:
             return
         queue = _queue(cursor)
         first, _ = queue.next_gap
-        after = queue.next_end
-        if end.offset > after:
-            self._losses.target_diverged(cursor, after)
-        elif end.offset < first:
+        if end.offset < first:
             self._losses.preserved_truncated(cursor, end.offset)
-        else:
+        elif await self._is_filled(cursor, max(first, queue.reached), end.offset):
             known = [*_epochs(states), max(0, queue.generation)]  # none of its markers may have been appended yet
-            queue.generation = next_generation(known, is_clean=queue.is_clean)
-            queue.is_known = True
+            queue.generation = next_generation(known, is_clean=queue.is_fenced)
+            queue.is_known = queue.is_fenced = True
             if not _is_refused(cursor):
                 cursor.outbox.last_error = None
             self._filled(cursor, end.offset)
 
-    def _confirm(self, cursor: Cursor, end: OffsetInfo | KafkaFailure, unsure: _Unsure) -> None:
-        """Check that the log ends after the markers that were written."""
+    async def _is_filled(self, cursor: Cursor, first: int, end: int) -> bool:
+        """Whether target offsets ``first .. end-1``, which were not filled by this process, have no records, and no batch has
+        to be written there. Otherwise the partition stops, or the next step follows.
+
+        Late markers of a predecessor may be there, also where it had read more of the source. A coordinator that has had no
+        answer writes a marker again.
+        """
+        queue = _queue(cursor)
+        version, offset = queue.version, -1
+        if first < end:
+            try:
+                offset = await self._call(self._look_up.foreign_offset, cursor.spec.target, first, end, frozenset())
+            except KafkaFailure as error:
+                if queue.version == version:
+                    self._failed(cursor, error)
+                return False
+        if not _is_due(cursor, version):
+            return False
+        if offset < 0 and end > queue.next_end and not queue.is_last:
+            offset = queue.next_end
+        if offset >= 0:
+            self._losses.target_diverged(cursor, offset)
+        return offset < 0
+
+    async def _confirm(self, cursor: Cursor, end: OffsetInfo | KafkaFailure, unsure: _Unsure) -> None:
+        """Check that the log ends after the markers that were written, or that there are only more of them."""
         queue, stop = _queue(cursor), unsure.stop
+        if queue.version != unsure.version:
+            return
         if isinstance(end, KafkaFailure):
             self._failed(cursor, end)
         elif end.offset > stop:
-            self._losses.target_diverged(cursor, stop)
+            if await self._is_filled(cursor, stop, end.offset):
+                queue.is_clean = True
+                self._filled(cursor, end.offset)
         elif end.offset < stop and time.monotonic() < unsure.until_s:
             self._loop.call_later(_LATE_POLL_S, self._check, cursor, unsure)
         elif end.offset < stop:
@@ -324,7 +356,7 @@ def _queue(cursor: Cursor) -> GapQueue:
 def _is_due(cursor: Cursor, version: int) -> bool:
     """Whether its gaps still have to be filled, and it has not started elsewhere meanwhile."""
     queue = _queue(cursor)
-    return queue.version == version and queue.is_filling and not cursor.stopped
+    return queue.version == version and queue.is_filling and not cursor.outbox.stopped
 
 
 def _is_refused(cursor: Cursor) -> bool:

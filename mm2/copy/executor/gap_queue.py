@@ -27,8 +27,8 @@ class GapQueue:
     ``done`` marks a gap as done in the partition's window.
 
     If ``is_known``, the log end offset of the target follows from what was acknowledged: ``reached``, or a later one.
-    ``generation`` is that of the partition's markers, -1 before the first ones. ``is_clean``: nothing of a predecessor is
-    unanswered. ``version`` changes when the partition starts elsewhere, so that a result of an earlier request is recognized.
+    ``generation`` is that of the partition's markers, -1 before the first ones. ``is_fenced``: it excludes all that may still be
+    unanswered. ``is_clean``: nothing is, or markers of this generation show where the log ends. ``version`` changes when the partition starts elsewhere, so that a result of an earlier request is recognized.
     """
 
     outbox: Outbox
@@ -37,6 +37,7 @@ class GapQueue:
     done: Callable[[SourceRange], None]
     reached: int = -1
     generation: int = -1
+    is_fenced: bool = False
     is_clean: bool = False
     is_known: bool = False
     is_filling: bool = False
@@ -48,7 +49,7 @@ class GapQueue:
         self.waiting.clear()
         self.version += 1
         self.is_filling = False
-        self.is_known, self.is_clean, self.reached = False, is_clean, -1
+        self.is_known, self.is_clean, self.is_fenced, self.reached = False, is_clean, is_clean, -1
 
     def send(self, outgoing: OutgoingBatch) -> None:
         """Send a batch, after the gaps before it."""
@@ -110,6 +111,7 @@ class GapQueue:
         if after < self.next_gap[1]:
             return False
         self.is_filling = False
+        self.outbox.end_offset = after
         while self.waiting:
             gap = self.waiting[0]
             if not isinstance(gap, SourceRange) or gap.next_offset > after:

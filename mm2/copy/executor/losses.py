@@ -178,10 +178,17 @@ class Losses:
         self._commit(cursor, lambda: self._release(cursor))
 
     def preserved_truncated(self, cursor: Cursor, end: int) -> None:
-        """The target lost what was acknowledged, and ends at this offset: where offsets are preserved, copying continues
-        there.
+        """The target lost what was acknowledged, or has got late records of a predecessor, and ends at this offset: where offsets
+        are preserved, copying continues there.
         """
-        self._log.error("target lost acknowledged records, resending them", partition=str(cursor.spec.target), end=end)
+        if end > cursor.outbox.end_offset >= 0:
+            self._log.info(
+                "late records of a predecessor are on the target", partition=str(cursor.spec.target), end=end
+            )
+        else:
+            self._log.error(
+                "target lost acknowledged records, resending them", partition=str(cursor.spec.target), end=end
+            )
         cursor.suspended = True
         if cursor.gaps is not None:
             cursor.gaps.begin(is_clean=False)  # nothing more is filled from here
@@ -239,8 +246,9 @@ class Losses:
         if cursor.stopped or cursor.suspended:
             return
         if cursor.offset < start:
-            if not cursor.predecessor.remaining:
-                self.deleted(cursor, cursor.offset, start)
+            first = self._first_lost(cursor, start)
+            if first < start and not cursor.predecessor.remaining:
+                self.deleted(cursor, first, start)
             if not cursor.stopped:  # records of a predecessor are compared with the target first
                 cursor.jump(start, "retention")
         elif cursor.leader_epoch >= 0:
@@ -250,6 +258,22 @@ class Losses:
             self._cut_off(cursor, end)
         else:
             self._contradicted(cursor, start, end)
+
+    def _first_lost(self, cursor: Cursor, start: int) -> int:
+        """The first offset that was deleted before it was copied, if the source now starts at this one.
+
+        Where offsets are preserved, the position is before what a predecessor has put on the target, before what is left of a
+        lost range that is being filled, and before the first record while the offsets before it are filled.
+        """
+        if cursor.gaps is None:
+            return cursor.offset
+        session, there = self._sessions.current.get(cursor.partition), cursor.outgoing.there
+        end, records = (0, cursor.window.records) if there is None else (there.end, there.records)
+        first = max(cursor.offset, end)
+        if session is not None and not session.start.source and not records and first:
+            return start
+        newest = cursor.lost[-1] if cursor.lost else None
+        return max(first, newest.after) if newest is not None and newest.reason == "retention" else first
 
     def deleted(self, cursor: Cursor, first: int, after: int) -> None:
         """The source deleted a range before it was copied."""

@@ -13,7 +13,7 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.discovery import new_producer
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts
+from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts, Wanted
 from mm2.copy.executor.session_table import Ending, SessionTable
 from mm2.copy.executor.target_progress import LOOK_UP_REFUSED_S
 from mm2.copy.session import Mark, Session
@@ -187,7 +187,8 @@ class NewSessions:
             cursors = {tp: self._cursors[tp] for tp in waiting}
             try:
                 identity = await self._call(new_producer, self._target_cluster)
-                starts = await self._call(self._preserved.find, cursors, waiting)
+                wanted = {tp: self._wanted(tp, position) for tp, position in waiting.items()}
+                starts = await self._call(self._preserved.find, cursors, wanted)
             except KafkaFailure as error:
                 starts = dict.fromkeys(cursors, error)
             for tp, start in starts.items():
@@ -199,10 +200,15 @@ class NewSessions:
                 if start.refusal:
                     cursor.fail(PartitionState.DIVERGED, refused(start.refusal))
                     continue
+                self._sessions.new.discard(tp)
+                self._sessions.set_by_user.discard(tp)  # later positions are those of the target
                 self._open_one(cursor, Mark(start.end, start.end, 0), identity)
                 cursor.lead_in(start.first)
             if waiting:
                 await self._link.pause(_RETRY_S)
+
+    def _wanted(self, tp: TopicPartition, position: int) -> Wanted:
+        return Wanted(position, is_set=tp in self._sessions.set_by_user, is_new=tp in self._sessions.new)
 
     def _leave_former_topic(self, cursor: Cursor, position: int) -> None:
         """Use the current remote topic from this position on, if the replication policy or a router has given it another name.
@@ -314,10 +320,10 @@ class NewSessions:
             if not self._sessions.is_current(cursor.partition, session):
                 return  # another session has been opened meanwhile
             cursor.outbox.begin(identity, 0, known=False)
-            # The sessions before it are looked up again before its first batch (rule R3).
-            cursor.outbox.is_unverified = bool(ending.sessions)
+            # The sessions before it are looked up again before its first batch (rule R3), or the end of the target is.
+            cursor.outbox.is_unverified = bool(ending.sessions) or cursor.partition in self._sessions.unsettled
             cursor.outbox.verified_epoch = ending.leader_epoch if ending.leader_epoch >= 0 else None
-            cursor.outbox.end_offset = mark.target
+            cursor.outbox.end_offset = cursor.end_on_target(mark.target)
             self._sink.end_pause(cursor.outbox)
 
         self._commit(cursor, known)

@@ -97,6 +97,7 @@ class Opening:
         """Add a partition to one of the ways, or stop it."""
         tp, entry = cursor.partition, start.entry
         if entry is None:
+            self._sessions.new.add(tp)
             if start.committed is None and start.position is not None:
                 ways.named[tp] = start.position
             else:
@@ -161,6 +162,8 @@ class Opening:
             cursor.topic_id = entry.source_id
             cursor.known_end = entry.end
             self._sessions.marks[cursor.partition] = entry.mark
+        elif entry.is_preserved and start.position is not None:
+            self._sessions.set_by_user.add(cursor.partition)
 
     def _has_another_target(self, entry: LedgerEntry) -> bool:
         """Whether the remote topic is another one than in the ledger, with the same name."""

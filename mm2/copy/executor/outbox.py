@@ -146,7 +146,8 @@ class Outbox:
     paused: bool = False  # nothing is sent until `Sink.end_pause`
     failures: int = 0
     stopped: bool = False  # permanently in this micro-batch
-    end_offset: int = -1  # target offset after the last acknowledged record
+    end_offset: int = -1  # target offset after the last acknowledged record, or marker behind it
+    is_preserved: bool = False  # all before ``end_offset`` was acknowledged to this session or its predecessors
     last_error: KafkaFailure | None = None  # the last error, until an acknowledgement
 
     @property

@@ -14,6 +14,7 @@ from mm2.copy.executor.changes import ChangedBatch, DroppedRange, dropped_in
 from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
 from mm2.copy.executor.outbox import OutgoingBatch
 from mm2.copy.executor.outgoing import outgoing_batch
+from mm2.copy.executor.target_progress import RecordsAt
 from mm2.copy.executor.window import SourceRange, Window, runs
 from mm2.copy.tally import Tally
 from mm2.kafka.records.batch import BatchHeader, BatchView, read_header
@@ -21,10 +22,16 @@ from mm2.kafka.records.record import Record, Rewritten, decode_batch, encode_bat
 
 
 class CopiedRange(NamedTuple):
-    """What a predecessor has put on a target with preserved offsets: it ends before ``end``, with so many records of the session."""
+    """What a predecessor has put on a target with preserved offsets: it ends before ``end``, with so many records of the session.
+
+    ``content`` is compared with what is read of later leader epochs than ``known_epoch``, if records are changed: an
+    election on the source may have replaced what the predecessor read.
+    """
 
     end: int
     records: int
+    content: RecordsAt | None = None
+    known_epoch: int = -1
 
 
 class SendingPartition(Protocol):

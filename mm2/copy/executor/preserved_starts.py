@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.endpoints import Endpoints
-from mm2.copy.executor.target_progress import TargetLookUp
+from mm2.copy.executor.target_progress import RecordsAt, TargetLookUp
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -20,11 +20,14 @@ from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
 
 #: Offsets before the end of a remote partition whose records are compared with the source.
 _COMPARED: Final = 1_000
+#: Offsets whose records are compared at a time, which limits the memory.
+_AT_ONCE: Final = 20_000
 #: A deposed leader of the source, which knows an older end, is found out in less.
 _AHEAD_S: Final = 10.0
-#: When remote partitions, by source and target cluster, were first found to end after the source (monotonic, s). A worker
-#: of Spark runs many micro-batches, which may be shorter than `_AHEAD_S`.
-_AHEAD_SINCE: Final[dict[tuple[str, str, TopicPartition], float]] = {}
+_FORGOTTEN_S: Final = 300.0
+#: When remote partitions, by source and target cluster, were first and last found to end after the source (monotonic, s). A
+#: worker of Spark runs many micro-batches, which may be shorter than `_AHEAD_S`.
+_AHEAD_SINCE: Final[dict[tuple[str, str, TopicPartition], tuple[float, float]]] = {}
 
 
 class PartitionEnds(NamedTuple):
@@ -44,19 +47,32 @@ class PreservedStart(NamedTuple):
     refusal: str = ""
 
 
-def start_at(ends: PartitionEnds, wanted: int | None, remote: str, source: str) -> PreservedStart:
-    """The start of a partition. ``wanted`` is a configured position, which counts while the target has nothing.
+class Wanted(NamedTuple):
+    """A position, which counts while the target has nothing; None: the start of the source log.
 
-    ``remote`` and ``source`` name the partitions for the reason of a refusal.
+    ``is_set``: a user has set it. It also counts if it is after the end of the target: records before it, which the source
+    may have lost, are not to be copied. ``is_new``: nothing has been copied, so the target may have markers and deleted
+    fillers only.
     """
+
+    position: int | None = None
+    is_set: bool = False
+    is_new: bool = False
+
+
+def start_at(ends: PartitionEnds, wanted: Wanted, remote: str, source: str) -> PreservedStart:
+    """The start of a partition. ``remote`` and ``source`` name the partitions for the reason of a refusal."""
     if ends.target_end > ends.source_end:
         return PreservedStart(
             refusal=f"{remote} ends at offset {ends.target_end}, after {source}, which ends at {ends.source_end}"
         )
-    if ends.target_end:
-        return PreservedStart(ends.target_end, ends.target_end)
-    first = ends.source_start if wanted is None else max(wanted, ends.source_start)
-    return PreservedStart(0, min(first, ends.source_end))
+    first = ends.source_start if wanted.position is None else wanted.position
+    has_nothing = wanted.is_new and ends.target_start == ends.target_end
+    if not ends.target_end or has_nothing:
+        first = max(first, ends.source_start)
+    elif not wanted.is_set:
+        first = 0
+    return PreservedStart(ends.target_end, max(ends.target_end, min(first, ends.source_end)))
 
 
 class PreservedStarts:
@@ -73,9 +89,9 @@ class PreservedStarts:
         self._is_changed = is_changed  # transformations: the records on the target may differ
 
     def find(
-        self, cursors: Mapping[TopicPartition, Cursor], wanted: Mapping[TopicPartition, int | None]
+        self, cursors: Mapping[TopicPartition, Cursor], wanted: Mapping[TopicPartition, Wanted]
     ) -> dict[TopicPartition, PreservedStart | KafkaFailure]:
-        """The start of each partition, or why it is not known yet. ``wanted``: see `start_at`."""
+        """The start of each partition, or why it is not known yet."""
         targets = {tp: cursor.outbox.partition for tp, cursor in cursors.items()}
         if suspects := {tp.topic for tp in cursors if self._key(targets[tp]) in _AHEAD_SINCE}:
             self._source_cluster.metadata(suspects)  # the leader may have changed
@@ -99,18 +115,44 @@ class PreservedStarts:
                 found[tp] = error
         return found
 
-    def _start(
-        self, tp: TopicPartition, target: TopicPartition, ends: PartitionEnds, wanted: int | None
+    def why_not_continued(self, cursor: Cursor, first: int, end: int) -> str:
+        """Why a session cannot continue at the target's ``end``, although a predecessor has put what is there from ``first``
+        on; "": it can. An election on the source may have lost what the predecessor read. Raises KafkaFailure.
+
+        The end of the source is read after that of the target, for the reason in `find`.
+        """
+        tp, target = cursor.partition, cursor.outbox.partition
+        if self._key(target) in _AHEAD_SINCE:
+            self._source_cluster.metadata([tp.topic])
+        source_start, target_start = (
+            _offset(self._source_admin, tp, EARLIEST),
+            _offset(self._target_admin, target, EARLIEST),
+        )
+        ends = PartitionEnds(source_start, _offset(self._source_admin, tp, LATEST), target_start, end)
+        start = start_at(ends, Wanted(), *self._names(tp, target))
+        return self._compared(tp, target, ends, start, first).refusal
+
+    def copied(self, cursor: Cursor, first: int, end: int) -> RecordsAt:
+        """What a predecessor has put at these offsets of the target. Raises KafkaFailure."""
+        target = cursor.outbox.partition
+        return self._target.records_at(target, max(first, _offset(self._target_admin, target, EARLIEST)), end)
+
+    def _start(self, tp: TopicPartition, target: TopicPartition, ends: PartitionEnds, wanted: Wanted) -> PreservedStart:
+        start = start_at(ends, wanted, *self._names(tp, target))
+        return self._compared(tp, target, ends, start, ends.target_end - _COMPARED)
+
+    def _compared(
+        self, tp: TopicPartition, target: TopicPartition, ends: PartitionEnds, start: PreservedStart, first: int
     ) -> PreservedStart:
-        remote, source = f"{target} of {self._target_alias}", f"{tp} of {self._source_alias}"
-        start = start_at(ends, wanted, remote, source)
+        """The start, or why there is none: the target ends after the source, or has other records from ``first`` on."""
+        remote, source = self._names(tp, target)
         if ends.target_end <= ends.source_end:
             _AHEAD_SINCE.pop(self._key(target), None)
-        elif time.monotonic() - _AHEAD_SINCE.setdefault(self._key(target), time.monotonic()) < _AHEAD_S:
+        elif _ahead_s(self._key(target), time.monotonic()) < _AHEAD_S:
             raise BrokerFailure.of(ErrorCode.OFFSET_NOT_AVAILABLE, start.refusal)
         if start.refusal or not start.end or self._is_changed:
             return start
-        offset = self._first_difference(tp, target, ends)
+        offset = self._first_difference(tp, target, ends, first)
         if offset is None:
             return start
         return PreservedStart(refusal=f"{remote} has another record at offset {offset} than {source}")
@@ -118,21 +160,37 @@ class PreservedStarts:
     def _key(self, target: TopicPartition) -> tuple[str, str, TopicPartition]:
         return self._source_alias, self._target_alias, target
 
-    def _first_difference(self, tp: TopicPartition, target: TopicPartition, ends: PartitionEnds) -> int | None:
-        """The first offset near the end of the target at which it has another record than the source; None: there is none.
+    def _names(self, tp: TopicPartition, target: TopicPartition) -> tuple[str, str]:
+        return f"{target} of {self._target_alias}", f"{tp} of {self._source_alias}"
+
+    def _first_difference(
+        self, tp: TopicPartition, target: TopicPartition, ends: PartitionEnds, first: int
+    ) -> int | None:
+        """The first offset from ``first`` on at which the target has another record than the source; None: there is none.
 
         Compaction and retention may have removed records on either side.
         """
-        first = max(ends.source_start, ends.target_start, ends.target_end - _COMPARED)
-        if first >= ends.target_end:
-            return None
-        on_target = self._target.records_at(target, first, ends.target_end)
-        on_source = self._source.records_at(tp, first, ends.target_end)
-        with_time = on_target.with_time and on_source.with_time
-        for offset, (timestamp, content) in sorted(on_target.values.items()):
-            other = on_source.values.get(offset)
-            if other is None:
-                continue
-            if other[1] != content or (with_time and other[0] != timestamp):
+        for start in range(max(ends.source_start, ends.target_start, first), ends.target_end, _AT_ONCE):
+            after = min(ends.target_end, start + _AT_ONCE)
+            offset = self._target.records_at(target, start, after).differs(self._source.records_at(tp, start, after))
+            if offset is not None:
                 return offset
         return None
+
+
+def _ahead_s(key: tuple[str, str, TopicPartition], now_s: float) -> float:
+    """For how long a remote partition has been found to end after the source. After a time in which no look-up was made, it
+    may have been right meanwhile.
+    """
+    first_s, last_s = _AHEAD_SINCE.get(key, (now_s, now_s))
+    if now_s - last_s > _FORGOTTEN_S:
+        first_s = now_s
+    _AHEAD_SINCE[key] = first_s, now_s
+    return now_s - first_s
+
+
+def _offset(admin: Admin, partition: TopicPartition, when: int) -> int:
+    answer = admin.list_offsets({partition: when})[partition]
+    if isinstance(answer, KafkaFailure):
+        raise answer
+    return answer.offset

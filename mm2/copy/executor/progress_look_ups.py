@@ -153,13 +153,13 @@ class ProgressLookUps:
 
     def _align(self, outbox: Outbox, progress: TargetProgress) -> None:
         """Deliver what is on the target, and resend the rest."""
-        there = progress.records
+        there, has_moved = progress.records, _has_moved(outbox, progress.end)
         outbox.last_error = None
         outbox.known = outbox.is_unverified = False
         outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
         if outbox.verified_epoch not in {None, outbox.leader_epoch}:
             self._refresh(0.0)
-        if there < outbox.acked or progress.end < outbox.floor:
+        if there < outbox.acked or progress.end < outbox.floor or has_moved:
             if outbox.on_truncated is not None:
                 outbox.on_truncated(there, progress.end)
             return
@@ -186,3 +186,12 @@ class ProgressLookUps:
             self._owner.lose(outbox, BrokerFailure.of(ErrorCode.PRODUCER_FENCED, subject=subject))
             return
         self._owner.retry(outbox, None if gained or not outbox.queue else outbox.look_up_cause)
+
+
+def _has_moved(outbox: Outbox, end: int) -> bool:
+    """Whether a target with preserved offsets does not end where it should: markers behind the last record may be lost alone,
+    and before the first batch of a session late records of its predecessor may appear.
+    """
+    if not outbox.is_preserved:
+        return False
+    return end < outbox.end_offset or (outbox.is_unverified and end > outbox.end_offset)

@@ -28,7 +28,9 @@ class SessionTable:
 
     ``rules`` are those of new sessions, ``changes`` what they do to records (None: nothing). ``current`` has the session of each partition; none while positions do not
     depend on one. ``marks`` are those of the ledger, of partitions whose position was not moved since. ``ending`` are
-    those that are being replaced.
+    those that are being replaced. Of partitions with preserved offsets, before they are opened, ``new`` are those without an
+    entry in the ledger, and ``set_by_user`` those whose position a user has set. ``unsettled`` are
+    those on which requests of a session that ends may be unanswered.
     """
 
     def __init__(self, spec: CopySpec, changes: Changer | None = None) -> None:
@@ -37,6 +39,9 @@ class SessionTable:
         self.current: dict[TopicPartition, Session] = {}
         self.marks: dict[TopicPartition, Mark] = {}
         self.ending: dict[TopicPartition, Ending] = {}
+        self.new: set[TopicPartition] = set()
+        self.set_by_user: set[TopicPartition] = set()
+        self.unsettled: set[TopicPartition] = set()
         self._remote_topics = {part.source: part.remote_topic for part in spec.partitions}
         self._with_sessions = spec.with_sessions
         self._not_repeatable = "" if spec.changes is None else spec.changes.not_repeatable

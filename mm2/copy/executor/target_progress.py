@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -122,6 +122,20 @@ class RecordsAt:
 
     values: dict[int, tuple[int | None, int]]
     with_time: bool = True
+
+    def differs(self, other: RecordsAt) -> int | None:
+        """The first offset at which both have a record, and not the same one; None: there is none."""
+        with_time = self.with_time and other.with_time
+        for offset, (timestamp, content) in sorted(self.values.items()):
+            found = other.values.get(offset)
+            if found is not None and (found[1] != content or (with_time and found[0] != timestamp)):
+                return offset
+        return None
+
+
+def records_at(records: Iterable[Record]) -> RecordsAt:
+    """These records, to compare them with others."""
+    return RecordsAt({record.offset: (record.timestamp, _content(record)) for record in records})
 
 
 class TargetLookUp:

@@ -22,9 +22,10 @@ from mm2.copy.executor.fetch_states import PartitionFetchState
 from mm2.copy.executor.gap_queue import GapQueue
 from mm2.copy.executor.history import HistoryVerdict, examine
 from mm2.copy.executor.losses import CONTRADICTED_S, Losses
+from mm2.copy.executor.outgoing_records import CopiedRange
 from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.executor.window import SourceRange
-from mm2.copy.session import EpochStart, Mark, Session
+from mm2.copy.session import EpochStart, Lost, Mark, Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
@@ -635,3 +636,41 @@ def test_with_preserved_offsets_copying_continues_where_a_truncated_target_ends(
     scene.losses.target_truncated(scene.cursor, 3, 7)
     assert opened == [(scene.cursor, Mark(7, 7, 0))]
     assert (scene.cursor.suspended, queue.next_gap) == (True, (-1, -1)), "nothing is filled meanwhile"
+
+
+@pytest.mark.parametrize(
+    ("position", "records", "there", "lost_before", "lost"),
+    [
+        (10, 10, None, (), [(10, 30)]),
+        (10, 10, CopiedRange(14, 14), (), [(14, 30)]),  # 10..13 are on the target
+        (10, 10, CopiedRange(30, 14), (), []),
+        (20, 10, None, ((10, 30),), []),  # half of the range is filled
+        (20, 10, None, ((10, 25),), [(25, 30)]),
+        (20, 0, None, (), []),  # in the offsets before the first record
+        (0, 0, CopiedRange(20, 0), (), []),
+        (0, 0, None, (), [(0, 30)]),
+    ],
+)
+def test_with_preserved_offsets_only_what_was_not_copied_is_a_lost_range(
+    position: int,
+    records: int,
+    there: CopiedRange | None,
+    lost_before: tuple[tuple[int, int], ...],
+    lost: list[tuple[int, int]],
+) -> None:
+    for policy in ("continue", "stop"):
+        scene = Scene(source_data_loss=policy)
+        preserving(scene)
+        scene.cursor.window.is_preserved = True
+        scene.cursor.begin(Mark(position, position, records))
+        scene.cursor.outgoing.there = there
+        scene.cursor.lost = [Lost(first, after, "retention", 0) for first, after in lost_before]
+        scene.current = {TP: Session(ProducerIdentity(1, 0), Mark(0, 0, 0))}
+        scene.losses._sessions = cast("Any", scene)
+        scene.range = (30, 50)
+        scene.unreadable()
+        if policy == "stop":
+            assert stopped(scene) == (PartitionState.LOST_RANGE if lost else None)
+        else:
+            assert [one[:2] for one in scene.cursor.lost] == [*lost_before, *lost]
+            assert scene.cursor.offset == 30

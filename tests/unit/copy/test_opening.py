@@ -19,6 +19,7 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.new_sessions import NewSessions, duration_ms
 from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import Outbox
+from mm2.copy.executor.outgoing_records import CopiedRange
 from mm2.copy.executor.reports import progress_of
 from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.target_progress import (
@@ -29,6 +30,7 @@ from mm2.copy.executor.target_progress import (
     RevivedSession,
     TargetProgress,
     fingerprint,
+    records_at,
 )
 from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.segments import Segment, SegmentChunk, UnwrittenChunks
@@ -49,6 +51,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
 from mm2.kafka.records.batch import TRANSACTIONAL
+from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, ProducerIdentity, TopicPartition
 from tests.unit.copy.batches import SPEC, TP, Bench, batch, record
@@ -246,11 +249,122 @@ def test_after_a_crash_the_progress_is_looked_up_on_the_target(end: int, base: i
     assert (scene.bench.offsets(), scene.cursor.window.mark) == ([57, 58, 59], Mark(60, end + 3, 60))
 
 
-def test_with_preserved_offsets_a_target_that_cannot_be_read_is_not_taken_to_be_equal() -> None:
-    """A predecessor's batch in flight may have been appended behind a record of another program."""
-    scene = Scene()
+def preserving(**changes: Any) -> Scene:
+    """A partition with preserved offsets, whose target has no record of another program."""
+    scene = Scene(**changes)
     scene.cursor.gaps = GapQueue(scene.outbox, lambda *_: None, lambda: None, scene.cursor.window.done)
     scene.cursor.window.is_preserved = True
+    scene.look_up.foreign_offset = lambda *_: -1
+    return scene
+
+
+def compared(scene: Scene, source: Iterable[Record], target: Iterable[Record]) -> Any:
+    """What the clusters have at the offsets that are compared."""
+    starts: Any = scene.continued._preserved
+    starts._source_admin = starts._target_admin = scene
+    on_source, on_target = records_at(source), records_at(target)
+    starts._source = SimpleNamespace(records_at=lambda *_: on_source)
+    starts._target = SimpleNamespace(records_at=lambda *_: on_target)
+    return starts
+
+
+PRESERVED = dataclasses.replace(ENTRY, mark=Mark(50, 50, 50), is_preserved=True)
+
+
+@pytest.mark.parametrize("other", [None, 52])
+def test_with_preserved_offsets_what_a_predecessor_copied_is_compared_with_the_source(other: int | None) -> None:
+    """An unclean election may have replaced it after the crash: 52..54 are other records then, and have to be copied."""
+    scene = preserving()
+    scene.standings = [TargetProgress(55, 56, 4, (FoundBatch(50, 50, 5),))]
+    there = [record(offset) for offset in range(50, 55)]
+    is_other = [other is not None and offset >= other for offset in range(50, 55)]
+    replaced = [one._replace(key=b"new") if new else one for one, new in zip(there, is_other, strict=True)]
+    compared(scene, replaced, there)
+    play(scene, lambda: scene.begin(Start(50, 40, PRESERVED)))
+    if other is None:
+        assert scene.cursor.outgoing.there == CopiedRange(56, 55, None, PRESERVED.known_epoch)
+        scene.written()
+        assert scene.outbox.end_offset == 56, "also the marker behind the last record"
+        return
+    condition = scene.cursor.conditions.stop
+    assert condition is not None
+    assert condition.state == PartitionState.DIVERGED
+    assert "A.t-0 of B has another record at offset 52 than t-0 of A" in condition.reason
+
+
+def test_with_preserved_offsets_a_source_that_ends_before_what_was_copied_stops_the_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2.copy.executor.preserved_starts._AHEAD_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.preserved_starts._AHEAD_SINCE", {})
+    scene = preserving()
+    scene.standings = [TargetProgress(55, 55, 4)]
+    scene.offsets[LATEST] = [52]
+    compared(scene, [], [])._source_cluster = SimpleNamespace(metadata=lambda _: None)
+    play(scene, lambda: scene.begin(Start(50, 40, PRESERVED)))
+    condition = scene.cursor.conditions.stop
+    assert condition is not None
+    assert condition.state == PartitionState.DIVERGED
+    assert condition.reason.startswith("A.t-0 of B ends at offset 55, after t-0 of A, which ends at 52")
+
+
+def test_with_preserved_offsets_changed_records_are_compared_when_they_are_read_again() -> None:
+    spec = ChangesSpec("m:f", {}, "ab12")
+    scene = preserving(changes=spec)
+    scene.standings = [TargetProgress(55, 55, 4)]
+    there = [record(offset) for offset in range(50, 55)]
+    compared(scene, [], there)
+    session = dataclasses.replace(SESSION, rules=str(scene.sessions.rules))
+    play(scene, lambda: scene.begin(Start(50, 40, PRESERVED.replace(session=session))))
+    assert scene.cursor.outgoing.there == CopiedRange(55, 55, records_at(there), PRESERVED.known_epoch)
+
+
+@pytest.mark.parametrize(
+    ("start", "ends", "first"),
+    [
+        (Start(62, 62, PRESERVED.replace(session=None), moved=True), (3, 55), 62),
+        (Start(50, 50, PRESERVED.replace(session=None), moved=True), (3, 55), 55),
+        (Start(None), (55, 55), 60),
+        (Start(None), (3, 55), 55),
+    ],
+    ids=["reset", "reset-back", "new", "new-with-records"],
+)
+def test_with_preserved_offsets_a_reset_and_a_trimmed_source_begin_after_the_end_of_the_target(
+    start: Start, ends: tuple[int, int], first: int
+) -> None:
+    scene = preserving()
+    scene.offsets[EARLIEST] = [60]
+    starts: Any = scene.new_sessions._preserved
+    starts._source_admin = scene
+    starts._target_admin = SimpleNamespace(list_offsets=lambda asked: dict.fromkeys(asked, OffsetInfo(ends[0], -1, -1)))
+    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(ends[1], -1, -1)))
+    starts._first_difference = lambda *_: None
+    play(scene, lambda: scene.begin(start))
+    assert (scene.cursor.window.mark, scene.cursor.offset) == (Mark(55, 55, 0), first)
+    assert not scene.sessions.new | scene.sessions.set_by_user
+
+
+@pytest.mark.parametrize(("is_clean", "is_unverified"), [(True, False), (False, True)])
+def test_with_preserved_offsets_other_rules_after_a_crash_begin_with_a_look_up(
+    *, is_clean: bool, is_unverified: bool
+) -> None:
+    """A late batch of the predecessor would shift the first one of the new session."""
+    scene = preserving()
+    scene.standings = [TargetProgress(55, 55, 4)]
+    starts: Any = scene.new_sessions._preserved
+    starts._source_admin = starts._target_admin = scene
+    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(55, -1, -1)))
+    starts._first_difference = lambda *_: None
+    entry = PRESERVED.replace(session=dataclasses.replace(SESSION, rules=COMMITTED))
+    play(scene, lambda: scene.begin(Start(50, 50, entry, clean=is_clean)))
+    scene.written()
+    assert (scene.cursor.window.mark, scene.outbox.is_unverified) == (Mark(55, 55, 0), is_unverified)
+    assert scene.outbox.end_offset == 55
+
+
+def test_with_preserved_offsets_a_target_that_cannot_be_read_is_not_taken_to_be_equal() -> None:
+    """A predecessor's batch in flight may have been appended behind a record of another program."""
+    scene = preserving()
     answers: list[int | KafkaFailure] = [DisconnectedFailure("disconnected"), 150]
 
     def foreign_offset(*_: object) -> int:

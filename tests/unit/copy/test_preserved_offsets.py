@@ -6,21 +6,26 @@ import os
 import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
 
+from mm2.copy.executor import preserved_starts
+from mm2.copy.executor.changes import Changer
 from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.outgoing_records import CopiedRange
-from mm2.copy.executor.preserved_starts import PartitionEnds, PreservedStart, start_at
+from mm2.copy.executor.preserved_starts import PartitionEnds, PreservedStart, Wanted, start_at
+from mm2.copy.executor.target_progress import records_at
 from mm2.copy.executor.window import SourceRange, runs
 from mm2.copy.markers import FIRST_PRODUCER_ID, SPAN, Marker, is_ours, marker_at, next_generation
 from mm2.copy.session import Mark
+from mm2.copy.states import PartitionState
 from mm2.kafka.records.batch import read_header
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
-from tests.unit.copy.batches import Bench, batch, holed, marker
+from tests.unit.copy.batches import Bench, batch, holed, marker, of_epoch, record
 
 TP = TopicPartition("A.t", 0)
 #: `MM2_HISTORIES=1000000 pytest tests/unit/copy/test_preserved_offsets.py -k histories` is the long run.
@@ -149,9 +154,9 @@ class Writer:
         """The same for target offsets ``start .. after-1``, with markers."""
         if not self.queue.is_known:
             self.queue.generation = next_generation(
-                [epoch for epoch, _ in self.broker.epochs.values()], is_clean=self.queue.is_clean
+                [epoch for epoch, _ in self.broker.epochs.values()], is_clean=self.queue.is_fenced
             )
-            self.queue.is_known = True
+            self.queue.is_known = self.queue.is_fenced = True
             # Two dead writers of which no marker was appended have the same generation, see `mm2.copy.markers`.
             self.late[:] = [one for one in self.late if one[0].producer_epoch < self.queue.generation]
             self.queue.filled(len(self.broker.log))
@@ -167,7 +172,7 @@ class Writer:
         if accepted:
             self.queue.filled(len(self.broker.log))
         else:
-            self.queue.is_clean = False
+            self.queue.is_clean = self.queue.is_fenced = False
         return True
 
 
@@ -335,17 +340,56 @@ def test_a_writer_after_a_crash_has_a_new_generation(epochs: list[int], clean: b
         (PartitionEnds(7, 10, 0, 0), 99, PreservedStart(0, 10)),
         (PartitionEnds(7, 10, 2, 5), 9, PreservedStart(5, 5)),
         (PartitionEnds(7, 10, 10, 10), None, PreservedStart(10, 10)),
+        (PartitionEnds(7, 10, 5, 5), None, PreservedStart(5, 5)),
     ],
 )
 def test_copying_starts_at_the_end_of_the_target(
     ends: PartitionEnds, wanted: int | None, expected: PreservedStart
 ) -> None:
-    assert start_at(ends, wanted, "A.t-0 of B", "t-0 of A") == expected
+    assert start_at(ends, Wanted(wanted), "A.t-0 of B", "t-0 of A") == expected
+
+
+@pytest.mark.parametrize(
+    ("ends", "wanted", "expected"),
+    [
+        (PartitionEnds(120, 200, 0, 100), 120, PreservedStart(100, 120)),
+        (PartitionEnds(120, 200, 0, 100), 90, PreservedStart(100, 100)),
+        (PartitionEnds(120, 200, 0, 100), 999, PreservedStart(100, 200)),
+    ],
+)
+def test_a_position_that_a_user_sets_after_the_end_of_the_target_counts(
+    ends: PartitionEnds, wanted: int, expected: PreservedStart
+) -> None:
+    """Otherwise a lost range could not be acknowledged."""
+    assert start_at(ends, Wanted(wanted, is_set=True), "A.t-0 of B", "t-0 of A") == expected
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        (PartitionEnds(120, 200, 100, 100), PreservedStart(100, 120)),
+        (PartitionEnds(120, 200, 0, 100), PreservedStart(100, 100)),
+    ],
+)
+def test_a_source_that_was_trimmed_before_anything_was_copied_has_lost_nothing(
+    ends: PartitionEnds, expected: PreservedStart
+) -> None:
+    """The offsets before were filled, and the fillers deleted. If there are records, they were copied."""
+    assert start_at(ends, Wanted(120, is_new=True), "A.t-0 of B", "t-0 of A") == expected
 
 
 def test_a_target_that_ends_after_the_source_is_refused() -> None:
-    found = start_at(PartitionEnds(0, 10, 0, 11), None, "A.t-0 of B", "t-0 of A")
+    found = start_at(PartitionEnds(0, 10, 0, 11), Wanted(), "A.t-0 of B", "t-0 of A")
     assert found.refusal == "A.t-0 of B ends at offset 11, after t-0 of A, which ends at 10"
+
+
+def test_only_look_ups_one_after_another_show_that_a_target_ends_after_the_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hours later, one stale response must not stop the partition."""
+    monkeypatch.setattr(preserved_starts, "_AHEAD_SINCE", {})
+    found = [preserved_starts._ahead_s(("A", "B", TP), now_s) for now_s in (100, 104, 110, 7_000, 7_009)]
+    assert found == [0, 4, 10, 0, 9]
 
 
 def test_batches_wait_for_the_gaps_before_them() -> None:
@@ -372,6 +416,7 @@ def test_batches_wait_for_the_gaps_before_them() -> None:
     queue.filled(8)
     assert (sent, done) == ([0], []), "one of the two gaps is left"
     queue.filled(9)
+    assert outbox.end_offset == 9, "it is looked up whether the target still has the markers"
     assert (sent, done) == ([0, 9], [(5, 7), (7, 9)])
     assert requests == [1]
 
@@ -498,6 +543,31 @@ def test_what_a_predecessor_has_copied_is_read_again_for_its_gaps_and_not_sent()
     assert bench.cursor.window.mark == Mark(10, 10, 8)
     assert bench.gaps == {"control": 1}
     assert bench.cursor.outgoing.there is None
+
+
+@pytest.mark.parametrize(
+    ("epochs", "other", "is_stopped"), [((5, 6), b"new", True), ((5, 6), b"v", False), ((5, 5), b"new", False)]
+)
+def test_changed_records_of_a_new_leader_are_compared_with_what_a_predecessor_has_copied(
+    epochs: tuple[int, int], other: bytes, *, is_stopped: bool
+) -> None:
+    bench = Preserving()
+    changes = SimpleNamespace(apply=lambda _part, record: record, close=lambda: None)
+    bench.cursor.changes = Changer(cast(Any, changes), lambda call: call())
+    there = [record(offset)._replace(value=other if offset >= 3 else b"v") for offset in range(7)]
+    bench.cursor.outgoing.there = CopiedRange(7, 7, records_at(there), 5)
+    bench.end = 7
+    bench.fetch(of_epoch(batch(0, 3), epochs[0]), of_epoch(batch(3, 7), epochs[1]))
+    bench.settle()
+    condition = bench.cursor.conditions.stop
+    if not is_stopped:
+        assert condition is None
+        assert bench.keys() == [[b"k007", b"k008", b"k009"]]
+        return
+    assert condition is not None
+    assert condition.state == PartitionState.DIVERGED
+    assert "A.t-0 has another record at offset 3 than t-0" in condition.reason
+    assert (bench.keys(), bench.cursor.window.position) == ([], 3)
 
 
 def test_fewer_records_on_the_source_than_a_predecessor_has_copied_do_not_change_the_count() -> None:

@@ -449,6 +449,41 @@ def test_a_target_that_ends_before_the_session_is_passed_to_the_owner() -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("is_preserved", [True, False])
+def test_with_preserved_offsets_the_loss_of_markers_is_passed_to_the_owner(*, is_preserved: bool) -> None:
+    """Elsewhere what is behind the last record is not of this session."""
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        box.is_preserved, box.end_offset = is_preserved, 110
+        scene.put(box, "a", 5)
+        await turn()
+        scene.standing = TargetProgress(0, 105)
+        line.fail(GONE)
+        await turn()
+        assert scene.truncated == ([(0, 105)] if is_preserved else [])
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(("end", "is_moved"), [(110, False), (113, True)])
+def test_with_preserved_offsets_late_records_of_a_predecessor_are_passed_to_the_owner(
+    end: int, *, is_moved: bool
+) -> None:
+    """The first batch would be appended behind them, at other offsets than the source's."""
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        box.is_preserved, box.end_offset, box.is_unverified = True, 110, True
+        scene.standing = TargetProgress(0, end)
+        scene.put(box, "a", 5)
+        await turn()
+        assert scene.truncated == ([(0, end)] if is_moved else [])
+        assert line.requests == ([] if is_moved else [[(0, 5)]])
+
+    play(scenario)
+
+
 def test_a_fenced_executor_has_lost_the_partition() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)

@@ -19,6 +19,43 @@ SOURCE, TARGET = TopicPartition("t", 0), TopicPartition("A.t", 0)
 BEFORE = EndedSession(ProducerIdentity(7, 1), Mark(0, 100, 0), "isolation=read_uncommitted", Mark(50, 150, 50))
 
 
+@pytest.mark.parametrize(("foreign", "unmarked", "others"), [(-1, 4, 0), (-1, 0, 0), (156, 4, 2), (150, 0, 8)], ids=str)
+def test_markers_of_preserved_offsets_are_not_of_other_clients(
+    monkeypatch: pytest.MonkeyPatch, foreign: int, unmarked: int, others: int
+) -> None:
+    """Otherwise they are reported as records that were written to the remote topic after a failover."""
+    session = Session(BEFORE.producer, Mark(0, 0, 0), "isolation=read_committed")
+    entry = LedgerEntry("t", 0, "A.t", Mark(150, 150, 50), session=session, end=160, is_preserved=True)
+
+    class LookUp:
+        def __init__(self, _cluster: object) -> None:
+            pass
+
+        def progress(self, asked: Mapping[TopicPartition, ProgressQuestion]) -> Any:
+            return dict.fromkeys(asked, TargetProgress(50 + unmarked, 158, 5))
+
+        def behind_markers(self, _ends: object) -> dict[TopicPartition, int]:
+            return {}
+
+        def end_of(self, *_: object) -> int:
+            return 150 + unmarked
+
+        def foreign_offset(self, partition: TopicPartition, first: int, end: int, producers: object) -> int:
+            assert (partition, first, end, producers) == (TARGET, 150, 158, {BEFORE.producer})
+            return foreign
+
+    monkeypatch.setattr("mm2.failover.partitions.TargetLookUp", LookUp)
+    sides: Any = SimpleNamespace(
+        ledger=SimpleNamespace(entry=lambda _: entry, written_ms=lambda _: 1, notes=lambda _: {}),
+        source=None,
+        target=SimpleNamespace(list_offsets=lambda asked: dict.fromkeys(asked, OffsetInfo(158, -1, 5))),
+        client=lambda *_: nullcontext(),
+        changed_by=[],
+    )
+    (found,) = partitions_of(sides, [SOURCE])
+    assert (found.others, found.unmarked) == (others, unmarked)
+
+
 def test_records_of_the_session_before_count_as_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise `mm2 failback` would copy them to the source, where they came from."""
     session = Session(ProducerIdentity(9, 0), Mark(50, 150, 0), "isolation=read_committed", (BEFORE,))

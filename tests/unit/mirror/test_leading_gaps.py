@@ -17,11 +17,11 @@ from mm2.kafka.filler import FILLER_RECORDS
 from mm2.kafka.structs import EARLIEST, OffsetInfo, TopicPartition
 from mm2.mirror import leading_gaps
 from mm2.mirror.config_sync import ConfigSync
-from mm2.mirror.leading_gaps import LeadingGap, LeadingGaps
+from mm2.mirror.leading_gaps import LEAST_FILLED, LeadingGap, LeadingGaps
 from mm2.mirror.preparation import filling
 from mm2.mirror.recurring_errors import RecurringErrors
 
-TARGET = TopicPartition("A.t", 0)
+SOURCE, TARGET = TopicPartition("t", 0), TopicPartition("A.t", 0)
 END = 2 * FILLER_RECORDS + 500_000
 
 
@@ -74,15 +74,34 @@ def test_a_process_that_was_frozen_writes_no_filler_behind_copied_records(monkey
         return base
 
     monkeypatch.setattr(leading_gaps, "produce_filler", produce)
-    thread = threading.Thread(target=lambda: gaps_of(log)._fill(LeadingGap(TARGET, END, 0)), name="frozen")
+    thread = threading.Thread(target=lambda: gaps_of(log)._fill(SOURCE, LeadingGap(TARGET, END, 0)), name="frozen")
     thread.start()
     assert frozen.wait(30)
-    gaps_of(log)._fill(LeadingGap(TARGET, END, 0))
+    gaps_of(log)._fill(SOURCE, LeadingGap(TARGET, END, 0))
     assert (log.start, log.end) == (END, END)
     log.runs.append(("records", 1000))
     resume.set()
     thread.join(30)
     assert log.runs[-1] == ("records", 1000)
+
+
+@pytest.mark.parametrize("trimmed", [LEAST_FILLED - 1, LEAST_FILLED])
+def test_what_the_source_loses_meanwhile_is_filled_too(monkeypatch: pytest.MonkeyPatch, trimmed: int) -> None:
+    """The copier fills a short rest."""
+    source, log = Log(), Log()
+    source.start = END
+
+    def produce(_cluster: object, _partition: TopicPartition, count: int, _timeout_s: float) -> int:
+        source.start = END + trimmed
+        log.runs.append(("filler", count))
+        return 0
+
+    monkeypatch.setattr(leading_gaps, "produce_filler", produce)
+    gap = LeadingGap(TARGET, END, 0)
+    source_admin, target_admin = cast("Admin", source), cast("Admin", log)
+    LeadingGaps(source_admin, target_admin, cast("ConfigSync", None), RecurringErrors())._fill(SOURCE, gap)
+    end = END if trimmed < LEAST_FILLED else END + trimmed
+    assert (log.start, log.end, gap.end) == (end, end, end)
 
 
 def test_a_partition_without_a_leader_delays_no_other_one() -> None:
