@@ -714,6 +714,30 @@ def lost_range_ends_by_itself(scenario: Scenario) -> None:
         )
 
 
+def target_ends_before_the_session(scenario: Scenario) -> None:
+    """An unclean election of the target loses acknowledged records from before the start of the session: all are sent again."""
+    world, target, driver = scenario.world, scenario.target, scenario.driver
+    scenario.oracle.excuses.target_cut.add(0)
+    world.run(3.0)
+    _slow(target, DATA, (3,) if target.partitions[DATA].state.leader != 3 else (2,))
+    world.run(10.0)
+    _restart(scenario, 0.2, read_committed=not driver.spec.read_committed)
+    world.run(16.0 + world.random.random() * 2)
+    target.elect_unclean(DATA)
+    world.run(world.now + 1.0)
+    _well(target, DATA)
+    for _ in range(3):  # each time the target is looked up
+        world.run(world.now + 1.0)
+        _restart(scenario, 0.2)
+        world.run(world.now + 6.0)
+    scenario.finish()
+    leader = target.leader_replica(DATA)
+    assert leader is not None
+    there = [_serial(record.value) for batch in leader.log for record in batch.records]
+    if there != [serial for _, serial in scenario.oracle.expected(0)]:
+        raise Violation("I1", f"{len(there)} records are on the target, the partition is {_state(scenario)}")
+
+
 def _serial(value: bytes | None) -> int:
     return int((value or b"").split(b":")[1])
 
@@ -822,5 +846,6 @@ TARGET: tuple[Schedule, ...] = (
     Schedule(late_position_of_before_a_hand_over, _moved),
     Schedule(alarm_ends_by_itself, _alarm),
     Schedule(lost_range_ends_by_itself, _alarm_old),
+    Schedule(target_ends_before_the_session, _alarm_old),
     Schedule(retention_of_the_target, _seldom_old),
 )
