@@ -151,7 +151,7 @@ def test_a_committed_reader_sees_each_changed_record_once_after_kills(
 
         process.eventually(lambda: all(len(rows) >= len(wanted[partition]) for partition, rows in got().items()), 120)
         assert got() == wanted
-        code, out, _ = asked(capsys, "failover", file, flow, "--wait", "60", "--json")
+        code, out, _ = asked(capsys, "failover", file, flow, "--wait", "60", "--yes", "--json")
         document = json.loads(out)
         assert (code, document["problems"], document["records_at_risk"]) == (0, [], 0), out
         figures = [(row["copied_up_to"], row["missing"], row["to_be_dropped"]) for row in document["partitions"]]
