@@ -20,9 +20,11 @@ later without any change by an operator, `is_final` if it can never succeed.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 from mm2.kafka.error_codes import RETRIABLE, STALE_METADATA, ErrorCode
+
+_Answer = TypeVar("_Answer")
 
 
 class KafkaFailure(Exception):
@@ -160,3 +162,10 @@ class BatchOverLimit(CorruptBatch):
 
     A few kilobytes can decompress to gigabytes: zstd expands by up to 32,768, gzip by 1,032.
     """
+
+
+def value_of(answer: _Answer | KafkaFailure) -> _Answer:
+    """The answer for one item of an admin call. Raises it if it is a failure."""
+    if isinstance(answer, KafkaFailure):
+        raise answer
+    return answer

@@ -25,7 +25,7 @@ import structlog
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
 from mm2.kafka.filler import FILLER_RECORDS, is_filler, produce_filler
 from mm2.kafka.reader import BatchReader
 from mm2.kafka.structs import EARLIEST, LATEST, AlterOp, AlterOpType, OffsetInfo, TopicPartition
@@ -311,23 +311,16 @@ class LeadingGaps:
     def _is_unfilled(self, source: TopicPartition, gap: LeadingGap) -> bool:
         """Whether offsets are left, also after the start of the source log has moved on."""
         if gap.at == gap.end:  # beyond its end, another process has begun to copy
-            start = self._source.list_offsets({source: EARLIEST})[source]
-            if isinstance(start, KafkaFailure):
-                raise start
-            if start.offset - gap.end >= LEAST_FILLED:
-                gap.end = start.offset
+            start = value_of(self._source.list_offsets({source: EARLIEST})[source]).offset
+            if start - gap.end >= LEAST_FILLED:
+                gap.end = start
         return gap.at < gap.end
 
     def _log_end(self, target: TopicPartition) -> int:
-        answer = self._target.list_offsets({target: LATEST}, log_end=True)[target]
-        if isinstance(answer, KafkaFailure):
-            raise answer
-        return answer.offset
+        return value_of(self._target.list_offsets({target: LATEST}, log_end=True)[target]).offset
 
     def _delete(self, target: TopicPartition, before: int) -> None:
-        answer = self._target.delete_records({target: before})[target]
-        if isinstance(answer, KafkaFailure):
-            raise answer
+        value_of(self._target.delete_records({target: before})[target])
 
     # -- configuration -------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure, value_of
 from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.visibility import VisibleBatches
@@ -159,10 +159,8 @@ class RangeReader:
             self._ask()
 
     def _out_of_range(self) -> None:
-        found = Admin(self._cluster).list_offsets({self._partition: EARLIEST})[self._partition]
-        if isinstance(found, KafkaFailure):
-            raise found
-        if found.offset > self._position:
-            self.log_start, self._position = found.offset, min(found.offset, self._after)
+        start = value_of(Admin(self._cluster).list_offsets({self._partition: EARLIEST})[self._partition]).offset
+        if start > self._position:
+            self.log_start, self._position = start, min(start, self._after)
         else:
             self._over, self.log_end = True, self._position  # the log was truncated

@@ -12,7 +12,7 @@ from mm2.copy.ledger import Ledger, LedgerLog, Verified, ledger_topic, verified_
 from mm2.copy.spec import ChangesSpec
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import CorruptBatch, KafkaFailure
+from mm2.kafka.errors import CorruptBatch, KafkaFailure, value_of
 from mm2.kafka.reader import read_partition
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicInfo, TopicPartition
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
@@ -280,16 +280,10 @@ def _read_syncs(cluster: Cluster, topic: str) -> dict[TopicPartition, list[tuple
     info = admin.describe_topics([topic])[topic]
     if vanished(info):
         return {}
-    if isinstance(info, KafkaFailure):
-        raise info
-    ends = [admin.list_offsets({partition: when})[partition] for when in (EARLIEST, LATEST)]
-    offsets: list[int] = []
-    for end in ends:
-        if isinstance(end, KafkaFailure):
-            raise end
-        offsets.append(end.offset)
+    description = value_of(info)
+    start, end = (value_of(admin.list_offsets({partition: when})[partition]).offset for when in (EARLIEST, LATEST))
     found: dict[TopicPartition, list[tuple[int, int]]] = {}
-    for record in read_partition(cluster, info, 0, start=offsets[0], end=offsets[1]):
+    for record in read_partition(cluster, description, 0, start=start, end=end):
         try:
             sync = OffsetSync.decode(record.key, record.value)
         except (FormatError, CorruptBatch):

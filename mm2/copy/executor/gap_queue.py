@@ -28,7 +28,8 @@ class GapQueue:
 
     If ``is_known``, the log end offset of the target follows from what was acknowledged: ``reached``, or a later one.
     ``generation`` is that of the partition's markers, -1 before the first ones. ``is_fenced``: it excludes all that may still be
-    unanswered. ``is_clean``: nothing is, or markers of this generation show where the log ends. ``version`` changes when the partition starts elsewhere, so that a result of an earlier request is recognized.
+    unanswered. ``is_clean``: nothing is, or markers of this generation show where the log ends. ``version`` changes when the
+    partition starts elsewhere, so that a result of an earlier request is recognized.
     """
 
     outbox: Outbox

@@ -15,7 +15,7 @@ from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.target_progress import RecordsAt, TargetLookUp
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
 
 #: Offsets before the end of a remote partition whose records are compared with the source.
@@ -190,7 +190,4 @@ def _ahead_s(key: tuple[str, str, TopicPartition], now_s: float) -> float:
 
 
 def _offset(admin: Admin, partition: TopicPartition, when: int) -> int:
-    answer = admin.list_offsets({partition: when})[partition]
-    if isinstance(answer, KafkaFailure):
-        raise answer
-    return answer.offset
+    return value_of(admin.list_offsets({partition: when})[partition]).offset

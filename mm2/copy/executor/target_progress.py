@@ -19,7 +19,7 @@ from mm2.copy.session import EndedSession, count_after
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure, value_of
 from mm2.kafka.reader import Batch, BatchReader
 from mm2.kafka.records.batch import BatchHeader
 from mm2.kafka.records.record import Record, decode_batch
@@ -367,10 +367,7 @@ class TargetLookUp:
 
     def _start_of(self, tp: TopicPartition) -> int:
         """The log start offset."""
-        start = self._admin.list_offsets({tp: EARLIEST}, timeout_s=_REQUEST_TIMEOUT_S)[tp]
-        if isinstance(start, KafkaFailure):
-            raise start
-        return start.offset
+        return value_of(self._admin.list_offsets({tp: EARLIEST}, timeout_s=_REQUEST_TIMEOUT_S)[tp]).offset
 
     def _is_compacted(self, tp: TopicPartition) -> bool:
         configs = self._admin.describe_configs([tp.topic])[tp.topic]
