@@ -33,6 +33,7 @@ from mm2.config.mirrormaker import (
     MirrorMakerConfig,
     SourceAndTarget,
 )
+from mm2.config.providers import is_reference
 from mm2.config.values import Password, show, without_login
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG
 
@@ -43,8 +44,6 @@ _SPARK: Final = "spark."
 # As in spark.redaction.regex.
 _SPARK_SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 _SIDES: Final = ("source", "target")
-# Exactly one reference: text beside it may be part of the secret.
-_ONE_REFERENCE: Final = re.compile(r"\$\{[^}:]*:[^}]*\}")
 
 
 class Level(StrEnum):
@@ -202,7 +201,7 @@ def _without_side(key: str) -> list[str]:
 
 
 def _shown(key: str, text: str, known: ConfigKey | None) -> str:
-    if _ONE_REFERENCE.fullmatch(text.strip()):
+    if is_reference(text.strip()):
         return text.strip()
     if known is not None:
         return Password.HIDDEN if known.type is Type.PASSWORD else without_login(text)

@@ -259,6 +259,11 @@ def references(text: str) -> list[tuple[str, str, str]]:
     return [(found.provider, found.path, found.key) for found in _references(text)]
 
 
+def is_reference(text: str) -> bool:
+    """Whether the text is one reference, without text beside it, which may be part of a secret."""
+    return [(found.start, found.end) for found in _references(text)] == [(0, len(text))]
+
+
 def _references(text: str) -> Iterator[_Reference]:
     """As Kafka's ConfigTransformer finds them: no part contains a closing brace, the key may contain colons.
 

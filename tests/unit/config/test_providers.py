@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mm2.config.configdef import ConfigException
-from mm2.config.providers import AllowedPaths, ConfigTransformer, ProviderError, references
+from mm2.config.providers import AllowedPaths, ConfigTransformer, ProviderError, is_reference, references
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +39,7 @@ def test_references_are_those_of_kafka(text: str) -> None:
     """Kafka's ConfigTransformer uses this expression, which takes minutes for 16 kB of colons."""
     kafka = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
     assert references(text) == [(found[1], found[3] or "", found[4]) for found in kafka.finditer(text)]
+    assert is_reference(text) == (re.fullmatch(r"\$\{[^}]*:[^}]*\}", text) is not None)
 
 
 def test_a_long_text_takes_no_time() -> None:
