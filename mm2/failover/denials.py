@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
-from typing import Final
 
 from mm2.config.mirror_keys import DENY_WRITES_KEY
 from mm2.failover.evidence import counted
@@ -15,11 +13,14 @@ from mm2.kafka.structs import AclBinding, ResourceType
 from mm2.mirror.acl_sync import acl_filter
 from mm2.mirror.promotions import promoted
 from mm2.mirror.topic_acls import sentence
-from mm2.mirror.write_denials import delete_denials, denial_note, noted_denials, synced_acls
-
-#: A broker applies the removal of an ACL some time after the controller has acknowledged it.
-_VISIBLE_S: Final = 10.0
-_POLL_S: Final = 0.1
+from mm2.mirror.write_denials import (
+    VISIBLE_S,
+    delete_denials,
+    denial_note,
+    noted_denials,
+    polled_until_empty,
+    synced_acls,
+)
 
 
 def denials_of(sides: Sides, topics: Collection[str]) -> list[AclBinding]:
@@ -47,14 +48,14 @@ def allow_writes(sides: Sides, topics: Collection[str], before: Collection[AclBi
         there = _there(sides, acls)
         failed = delete_denials(sides.target, there, synced)
         gone = [acl for acl in acls if acl not in failed]
-        left = _still_there(sides, set(gone) - synced)
+        deleted = {acl for acl in gone if acl not in synced}
+        left = sorted(polled_until_empty(lambda: _there(sides, deleted)), key=sentence)
         # A note without an ACL stays for the leader of the flow, which may be about to create the ACL.
         sides.write_ledger([denial_note(acl, None) for acl in gone if acl in there])
     except KafkaFailure as failure:
         return [], [f"ACLs that deny WRITE on {target} may still be there, run the command again: {failure}"]
     problems = [f"{sentence(acl)} is not deleted, run the command again: {failure}" for acl, failure in failed.items()]
-    problems += [f"{sentence(acl)} was deleted, but is still visible after {_VISIBLE_S:.0f} s" for acl in left]
-    deleted = [acl for acl in gone if acl not in synced]
+    problems += [f"{sentence(acl)} was deleted, but is still visible after {VISIBLE_S:.0f} s" for acl in left]
     done = [f"{counted(len(deleted), 'ACL')} that denied WRITE on {target} are deleted"] if deleted else []
     done += [f"{sentence(acl)} stays, since {sides.pair.source} has such an ACL, too" for acl in gone if acl in synced]
     return done, problems
@@ -73,12 +74,3 @@ def still_denied(sides: Sides, topics: Collection[str], choice: Choice) -> list[
 
 def _there(sides: Sides, acls: Collection[AclBinding]) -> set[AclBinding]:
     return set(acls) & set(sides.target.describe_acls(acl_filter(ResourceType.TOPIC)))
-
-
-def _still_there(sides: Sides, acls: Collection[AclBinding]) -> list[AclBinding]:
-    deadline = time.monotonic() + _VISIBLE_S
-    while left := _there(sides, acls):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(_POLL_S)
-    return sorted(left, key=sentence)

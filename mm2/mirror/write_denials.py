@@ -42,8 +42,8 @@ log = structlog.get_logger(__name__)
 
 _WRITING: Final = frozenset({AclOperation.WRITE, AclOperation.ALL})
 _REFUSALS: Final = frozenset({ErrorCode.SECURITY_DISABLED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
-#: A broker applies an ACL some time after the controller has acknowledged it.
-_VISIBLE_S: Final = 10.0
+#: A broker applies an ACL, or its removal, some time after the controller has acknowledged it.
+VISIBLE_S: Final = 10.0
 _POLL_S: Final = 0.1
 
 
@@ -128,6 +128,14 @@ def delete_denials(
     for some in chunks([acl for acl in acls if acl not in synced], ACLS_PER_REQUEST):
         answers.update(admin.delete_acls(some))
     return {acl: answer for acl, answer in answers.items() if answer is not None}
+
+
+def polled_until_empty(left: Callable[[], set[AclBinding]]) -> set[AclBinding]:
+    """Wait until no ACLs are left, but not longer than `VISIBLE_S`; returns those that are."""
+    deadline = time.monotonic() + VISIBLE_S
+    while (acls := left()) and time.monotonic() <= deadline:
+        time.sleep(_POLL_S)
+    return acls
 
 
 def synced_acls(ledger: Ledger) -> set[AclBinding]:
@@ -250,7 +258,8 @@ class WriteDenials:
                     problems[missing[acl]] = f"{sentence(acl)} cannot be created: {answer}"
                 else:
                     log.info("WRITE is denied, since offsets are preserved.", acl=sentence(acl))
-        problems |= {missing[acl]: f"{sentence(acl)} is not in effect yet" for acl in self._not_visible(missing)}
+        not_visible = polled_until_empty(lambda: set(missing) - self._there())
+        problems |= {missing[acl]: f"{sentence(acl)} is not in effect yet" for acl in not_visible}
         for remote in before - self._writable(remotes):
             acls = [acl for acl in missing if acl.resource_name == remote]
             problems[remotes[remote]] = self._mark_harmful(remote, acls)
@@ -267,7 +276,7 @@ class WriteDenials:
         if not deleted:
             return deleted
         self._delete(deleted, synced)
-        self._wait_until_deleted(deleted)
+        polled_until_empty(lambda: deleted & self._there())
         for remote in self._writable(unwritable):  # elsewhere the flow lacks the right for another reason
             self._mark_harmful(remote, [acl for acl in deleted if acl.resource_name == remote])
         return deleted
@@ -298,19 +307,6 @@ class WriteDenials:
             if (isinstance(found, frozenset) and AclOperation.WRITE not in found)
             or (isinstance(found, BrokerFailure) and found.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         }
-
-    def _not_visible(self, acls: Collection[AclBinding]) -> set[AclBinding]:
-        deadline = time.monotonic() + _VISIBLE_S
-        while missing := set(acls) - self._there():
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_POLL_S)
-        return missing
-
-    def _wait_until_deleted(self, acls: Collection[AclBinding]) -> None:
-        deadline = time.monotonic() + _VISIBLE_S
-        while self._there() & set(acls) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
 
     def _over(self, ledger: Ledger, wanted: Collection[AclBinding], decided: Collection[str]) -> list[AclBinding]:
         """The denials of promoted topics, of those that the configuration does not keep, and for principals that may not write any more.
