@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from mm2.copy.ledger import Verified
@@ -388,6 +389,22 @@ def test_no_page_is_wider_than_its_window(shop: DashboardFlow, page: Page, width
             "(part) => !(part.ariaLabel || part.textContent.trim() || part.title)).length"
         )
         assert not unnamed, view
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe_finds_no_violation_on_any_page(shop: DashboardFlow, page: Page, scheme: str, width: int) -> None:
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.set_viewport_size({"width": width, "height": 860})
+    found = {}
+    for view in (*VIEWS, "?range=6h", f"{ORDERS}&range=24h", "no-such-page"):
+        page.goto(f"{shop.ui}{view}")
+        expect(page.locator("main")).to_be_visible()
+        results = Axe().run(page)
+        if results.violations_count:
+            found[view] = results.generate_report()
+    assert not found
 
 
 @pytest.mark.slow
