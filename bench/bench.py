@@ -25,7 +25,7 @@ sys.path.insert(0, str(_REPOSITORY))  # started with -P, which leaves our own fo
 
 from bench import contenders, memory, physics, profiling, report  # noqa: E402
 from bench.conditions import Conditions  # noqa: E402
-from bench.contenders import CONTENDERS, JAVA_DEFAULT, OURS  # noqa: E402
+from bench.contenders import CONTENDERS, JAVA_DEFAULT, OURS, OURS_PRESERVED  # noqa: E402
 from bench.errors import BenchFailed  # noqa: E402
 from bench.event import FOUR, THREE, Event, Result  # noqa: E402
 from bench.goals import BEYOND, EVENTS, MANY, TABLE, quick  # noqa: E402
@@ -45,10 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 measured, 1 failed (a contender or all of it), 130 interrupted."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.beside and (
+    alone = "--beside" if options.beside else "--preserve-offsets"
+    if (options.beside or options.preserve_offsets) and (
         options.all or options.beyond or options.rows or options.line or options.profile or options.only
     ):
-        parser.error("--beside is for one comparison: not with --all, --beyond, --rows, --line, --profile or --only.")
+        parser.error(f"{alone} is for one comparison: not with --all, --beyond, --rows, --line, --profile or --only.")
+    if options.beside and options.preserve_offsets:
+        parser.error("--beside and --preserve-offsets are two comparisons: give one of them.")
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="mm2-bench-", dir=None if options.disk else memory.folder()))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -73,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.beside:
             earlier = contenders.at_revision(options.beside, _REPOSITORY, folder / "beside")
             event = replace(event, contenders=(OURS, earlier))
+        elif options.preserve_offsets:
+            event = replace(event, contenders=(OURS, OURS_PRESERVED))
         result = perform(hall, event)
         _report(hall, event, result, options.results)
         return 0 if result.complete else 1
@@ -129,6 +134,9 @@ def _parser() -> Any:
     )
     parser.add_argument(
         "--beside", metavar="REVISION", help="compare with this project at a Git revision instead of with Java"
+    )
+    parser.add_argument(
+        "--preserve-offsets", action="store_true", help="compare with and without preserve.offsets instead of with Java"
     )
     parser.add_argument("--results", type=Path, default=_REPOSITORY / "bench" / "RESULTS.md", help="appended to")
     parser.add_argument(

@@ -93,8 +93,8 @@ class Flow:
 
 @dataclass(frozen=True)
 class Contender:
-    """`source_consumer`, `target_producer` and `top` are settings it adds to the common file; `exactly_once` (at the top)
-    and `exactly_once_flow` (of the flow) only when that is on."""
+    """`source_consumer`, `target_producer`, `top` and `of_flow` are settings it adds to the common file; `exactly_once` (at the
+    top) and `exactly_once_flow` (of the flow) only when that is on."""
 
     name: str
     title: str
@@ -102,6 +102,7 @@ class Contender:
     source_consumer: Mapping[str, str] = field(default_factory=dict)
     target_producer: Mapping[str, str] = field(default_factory=dict)
     top: Mapping[str, str] = field(default_factory=dict)
+    of_flow: Mapping[str, str] = field(default_factory=dict)
     exactly_once: Mapping[str, str] = field(default_factory=dict)
     exactly_once_flow: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -117,6 +118,7 @@ class Contender:
             **{f"{flow.source}.consumer.{key}": value for key, value in self.source_consumer.items()},
             **{f"{flow.target}.producer.{key}": value for key, value in self.target_producer.items()},
             **self.top,
+            **{f"{there}.{key}": value for key, value in self.of_flow.items()},
             **(exactly_once if flow.conditions.exactly_once else {}),
         }
 
@@ -206,6 +208,9 @@ _TUNED_EXACTLY_ONCE_FLOW = {
 }
 
 OURS = Contender("mm2", "this project", is_java=False)
+OURS_PRESERVED = replace(
+    OURS, name="mm2-preserved", title="this project, preserve.offsets", of_flow={"preserve.offsets": "true"}
+)
 JAVA_DEFAULT = Contender("java", "Java MirrorMaker 2 4.3.0, default", is_java=True, exactly_once=_JAVA_EXACTLY_ONCE)
 JAVA_TUNED = Contender(
     "java-tuned",
