@@ -62,6 +62,7 @@ def connector(kind: str, a: LocalKafka, b: LocalKafka, alias: str, **more: str) 
         "target.cluster.bootstrap.servers": b.bootstrap,
         "target.cluster.security.protocol": "PLAINTEXT",
         "topics": f"{alias}-.*",
+        "heartbeats.replication.enabled": "false",  # tests share the brokers
         "groups": f"{alias}-.*",
         **{key.replace("__", "."): value for key, value in more.items()},
     }
