@@ -47,6 +47,11 @@ class StaleMetadata:
             self._old = dict(self._newest)
             return len(self._old)
 
+    def remembers(self, *topics: str) -> bool:
+        """Whether there is a stored response for one request about all these topics."""
+        with self._lock:
+            return any(all(topic.encode() in request for topic in topics) for request in self._old)
+
     def replay(self, answers: int) -> None:
         with self._lock:
             self._left = answers

@@ -275,18 +275,18 @@ def through(broker: LocalKafka) -> ClientSettings:
     return ClientSettings.from_props({"bootstrap.servers": broker.advertised("PROXIED")}, client_id="stale")
 
 
-def await_replay(proxy: StaleMetadata, before: int, job: CopyJob) -> None:
-    """Close the connections repeatedly: a client may request other topics than when the proxy stored responses."""
-    cut_s = time.monotonic()
+def cut_until(proxy: StaleMetadata, condition: Callable[[], bool], job: CopyJob) -> None:
+    """Close the connections repeatedly: after each time, a client may request other topics than before."""
+    cut_s = 0.0
 
-    def replayed() -> bool:
+    def met() -> bool:
         nonlocal cut_s
         if time.monotonic() > cut_s + 5:
             proxy.cut()
             cut_s = time.monotonic()
-        return proxy.replayed > before
+        return condition()
 
-    wait_until(replayed, detail=job.status)
+    wait_until(met, detail=job.status)
 
 
 def test_stale_metadata_do_not_rewind_a_source_topic_that_was_created_again(
@@ -308,8 +308,7 @@ def test_stale_metadata_do_not_rewind_a_source_topic_that_was_created_again(
         for _ in range(3):
             before = proxy.replayed
             proxy.replay(2)
-            proxy.cut()
-            await_replay(proxy, before, job)
+            cut_until(proxy, lambda: proxy.replayed > before, job)  # noqa: B023
             proxy.replay(0)
             time.sleep(1)  # long enough for a wrong rewind
         write(broker, topic, 0, values("third", 50))
@@ -328,9 +327,12 @@ def test_stale_metadata_do_not_stop_a_remote_topic_that_was_created_again(
     write(flow.source, topic, 0, values("record", 100))
     with flow.copying(spec) as job:
         wait_until(copied(job, topic, 100), detail=job.status)
-        known = proxy.remember()
-        proxy.cut()  # the next Metadata request asks for all topics
-        wait_until(lambda: proxy.remember() > known, detail=job.status)
+        every = (
+            flow.remote(topic),
+            flow.ledger_topic,
+            flow.offsets_topic,
+        )  # which a client asks for after it was cut off
+        cut_until(proxy, lambda: bool(proxy.remember()) and proxy.remembers(*every), job)
     recreate_topic(broker, flow.remote(topic))
     with flow.copying(spec, {tp: None}) as job:  # its position was reset
         wait_until(copied(job, topic, 100), detail=job.status)
@@ -341,9 +343,8 @@ def test_stale_metadata_do_not_stop_a_remote_topic_that_was_created_again(
         wait_until(copied(job, topic, 150), 90, detail=job.status)
         before = proxy.replayed
         proxy.replay(2)
-        proxy.cut()
         write(flow.source, topic, 0, values("last", 50))
-        await_replay(proxy, before, job)
+        cut_until(proxy, lambda: proxy.replayed > before, job)
         proxy.replay(0)
         wait_until(copied(job, topic, 200), 90, detail=job.status)
     assert on_target(flow, topic) == [*values("record", 100), *values("more", 50), *values("last", 50)]
