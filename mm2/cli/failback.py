@@ -37,8 +37,8 @@ def add(verbs: Any) -> None:
         "--divergent",
         choices=(_REPORT, _KEEP, _TRUNCATE),
         default=_REPORT,
-        help="if records are on the source only: report (default) changes nothing, keep continues and leaves them on the "
-        "source, truncate is not possible in Kafka",
+        help="if records are on the source only: report (default) changes nothing; keep continues: with default naming the flow "
+        "then copies these records, with identity naming they stay on the source; truncate is not possible in Kafka",
     )
     parser.set_defaults(run=run)
 

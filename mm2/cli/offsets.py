@@ -159,8 +159,9 @@ def _add_adopt(actions: Any) -> None:
         help="continue where another deployment of MirrorMaker 2 has stopped",
         description="Writes the positions of a source connector that ran on other Kafka Connect workers for this flow, and reads "
         "them back, so that the flow copies nothing again. The defaults are the names of Strimzi's KafkaMirrorMaker2. Its "
-        "workers and those of the flow have to be stopped. Existing positions are never changed. Exit code: 0 done and "
-        "verified, 2 nothing was changed, for the reason shown.",
+        "workers and those of the flow have to be stopped. Existing positions are never changed: if one differs, as before a second "
+        "migration, delete those of the flow first with mm2 offsets delete. Exit code: 0 done and verified, 2 nothing was changed, for "
+        "the reason shown.",
         epilog=examples(
             ("of Strimzi: preview", "mm2 offsets adopt mm2.properties 'A->B' --dry-run"),
             (

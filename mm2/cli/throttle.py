@@ -1,4 +1,4 @@
-"""`mm2 throttle`: change the limits of a running flow without a restart. They apply until they are removed."""
+"""`mm2 throttle`: change the limits of a running flow without a restart. They apply until they are changed or reset."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def add(verbs: Any) -> None:
         "throttle",
         help="limit a running flow, or one of its topics, in bytes per second",
         description="Shows the limits set by this command; with LIMIT, sets one for the flow or with --topic for a topic;"
-        " --reset returns to the limits of the properties file. Running tasks apply it within seconds. Exit "
-        "code: 0 done, 2 the command failed.",
+        " --reset returns to the limits of the properties file. Running tasks apply it within seconds. A limit is kept in the "
+        "flow's ledger until it is changed or reset, also across restarts. Exit code: 0 done, 2 the command failed.",
         epilog=examples(
             ("current limits", "mm2 throttle mm2.properties 'A->B'"),
             ("20 MB a second for the flow", "mm2 throttle mm2.properties 'A->B' 20MB"),
@@ -48,9 +48,11 @@ def add(verbs: Any) -> None:
         ),
     )
     add_flow(parser)
-    parser.add_argument("limit", metavar="LIMIT", nargs="?", help="bytes per second: 500000, 500k, 20MB, or none")
+    parser.add_argument(
+        "limit", metavar="LIMIT", nargs="?", help="bytes per second: 500000, 500k, 20MB, or none for no limit"
+    )
     parser.add_argument("--topic", metavar="T", default="", help="a topic of the source instead of the whole flow")
-    parser.add_argument("--reset", action="store_true", help="remove the limit")
+    parser.add_argument("--reset", action="store_true", help="forget the limit that was set by this command")
     parser.set_defaults(run=run)
 
 

@@ -192,7 +192,8 @@ OWN_CONFIG: Final = (
         None,
         LOW,
         "Give every record the same offset on the target as on the source. The remote topics must be empty or written by this "
-        "mode, and no other program may write to them. Needs Kafka 2.8 or later and CLUSTER_ACTION on the target.",
+        "mode, and no other program may write to them. Needs Kafka 2.8 or later and CLUSTER_ACTION on the target, or, slower, WRITE "
+        "on transactional ids with the prefix mm2-gaps-.",
     )
     .define(
         PRESERVE_TOPICS_KEY,

@@ -127,14 +127,15 @@ def _mirror_sections() -> list[ReferenceTable]:
         ),
         ReferenceTable(
             "All three connectors of a flow",
-            "Without a prefix for all flows, with the prefix `A->B.` for one. `S->T.enabled` enables a flow; without it at most "
+            "Without a prefix for all flows, with the prefix `A->B.` for one. `A->B.enabled` enables a flow; without it at most "
             "heartbeats are written.",
             MIRROR_SOURCE_CONFIG.only(common),
             mirror,
         ),
         ReferenceTable(
             "Copying: MirrorSourceConnector",
-            "",
+            "DefaultConfigPropertyFilter also reads `use.defaults.from`. With `target`, which is the default, an override on a remote topic is "
+            "removed where its source has the default; with `source` the remote topic gets the value of that default.",
             MIRROR_SOURCE_CONFIG,
             mirror | common | {*OWN_CONFIG.names},
         ),
@@ -210,7 +211,9 @@ def _connect_sections() -> list[ReferenceTable]:
         ),
         ReferenceTable(
             "All connectors",
-            "In the configuration of the connector; for the mirror connectors in the properties file.",
+            "In the configuration of the connector; for the mirror connectors in the properties file. Copied records are an exception to "
+            "`errors.tolerance`: `none` stops their partition, not the task, and `all` writes those that cannot be copied to the dead letter "
+            "topic ([COMPATIBILITY.md](COMPATIBILITY.md#copying)).",
             CONNECTOR_CONFIG,
         ),
         ReferenceTable("Source connectors", "", SOURCE_CONNECTOR_CONFIG, {*CONNECTOR_CONFIG.names}),

@@ -139,7 +139,8 @@ REST_LIMITS_CONFIG: Final = (
         None,
         None,
         Importance.MEDIUM,
-        f"Clients that may also pause, resume, restart and stop connectors, and change log levels. {_MEMBERS}",
+        "Clients that may also pause, resume, restart and stop connectors and tasks, pause, resume and limit topics, and change log "
+        f"levels. {_MEMBERS}",
     )
     .define(
         f"{ROLE_PREFIX}admin",

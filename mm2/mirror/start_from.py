@@ -1,6 +1,6 @@
 """``start.from``: the offsets at which partitions without a committed position start. Pure except for reading the file.
 
-The value is a timestamp, or ``file:`` and the path of a list of offsets. The file has one of three formats, which are
+The value is a timestamp, or ``file:`` and the path of a list of offsets. The file has one of these formats, which are
 distinguished by how the file begins:
 
 =====================================================================  ================================================
@@ -11,6 +11,9 @@ writes for one group
 ``{"offsets": [{"partition": {"cluster": "A", "topic": "t",            the **last** offset that was copied, as in
 "partition": 0}, "offset": {"offset": 40}}, …]}``, the output of       MirrorMaker's own records: copying starts after
 ``GET /connectors/<name>/offsets`` of Connect (KIP-875)                it; null = no position
+``{"topic": …, "offsets": [{"connector": …, "partition": …,            the same; rows of connectors that are no
+"offset": …, …}, …]}``, the output of ``mm2 offsets list --json``      MirrorSourceConnector or have another source
+                                                                       are ignored
 =====================================================================  ================================================
 """
 
@@ -40,7 +43,8 @@ _DIGITS: Final = re.compile(r"[0-9]{1,19}")
 _HEADER: Final = ["topic", "partition", "offset"]
 _BLANKS: Final = re.compile(r"\s*")
 _DECODER: Final = json.JSONDecoder()
-_CONNECT_LIST: Final = re.compile(r'\s*\{\s*"offsets"\s*:\s*(?=\[)')
+_CONNECT_LIST: Final = re.compile(r'\s*\{\s*(?:"topic"\s*:\s*"[^"]*"\s*,\s*)?"offsets"\s*:\s*(?=\[)')
+_SOURCE_FIELDS: Final = {"cluster", "topic", "partition"}
 _SHAPE: Final = '{"topic": …, "partition": …, "offset": …}'
 
 
@@ -77,11 +81,18 @@ def parse_start_from(text: str, *, source_alias: str | None = None) -> StartFrom
     except UnicodeDecodeError as error:
         raise ConfigException(START_FROM_KEY, text, f"{path} is not UTF-8 text") from error
     offsets: dict[TopicPartition, int] = {}
+    others: set[str] = set()
     try:
         for line, entry in _entries(content):
-            _add(offsets, line, entry, source_alias)
+            if entry.is_listed and None not in (entry.cluster, source_alias) and entry.cluster != source_alias:
+                others.add(str(entry.cluster))
+            else:
+                _add(offsets, line, entry, source_alias)
     except _BadLine as error:
         raise ConfigException(START_FROM_KEY, text, f"line {error.line} of {path}: {error}") from error
+    if others and not offsets:
+        reason = f"{path} has no position of cluster {source_alias}, only of {', '.join(sorted(others))}"
+        raise ConfigException(START_FROM_KEY, text, reason)
     return StartFrom(offsets=MappingProxyType(offsets))
 
 
@@ -95,13 +106,18 @@ class _BadLine(Exception):
 
 @dataclass(frozen=True)
 class _WrittenOffset:
-    """One entry as written, not validated. ``copied``: the offset is the last one copied, not the next one."""
+    """One entry as written, not validated.
+
+    ``copied``: the offset is the last one copied, not the next one. ``is_listed``: a row of ``mm2 offsets list``, which
+    lists an offsets topic with all its connectors.
+    """
 
     topic: Any
     partition: Any
     offset: Any
     copied: bool = False
     cluster: Any = None
+    is_listed: bool = False
 
 
 def _timestamp_ms(value: str) -> int:
@@ -135,7 +151,8 @@ def _add(offsets: dict[TopicPartition, int], line: int, entry: _WrittenOffset, s
         raise _BadLine(line, f"{place} is of cluster {entry.cluster!r}, but the flow copies from {source_alias}")
     if entry.copied and offset is None:
         return
-    if not _is_integer(offset) or not 0 <= offset < _MAX_OFFSET:
+    # In exactly-once mode -1 is written for "before the first record"; see docs/MIGRATION.md.
+    if not _is_integer(offset) or not (-1 if entry.copied else 0) <= offset < _MAX_OFFSET:
         raise _BadLine(line, f"{offset!r} is not an offset")
     if place in offsets:
         raise _BadLine(line, f"{place} is listed twice")
@@ -195,7 +212,8 @@ def _json_entries(content: str) -> Iterator[tuple[int, _WrittenOffset]]:
             except (ValueError, RecursionError) as error:
                 bad_line = error.lineno if isinstance(error, json.JSONDecodeError) else line
                 raise _BadLine(bad_line, "not JSON") from error
-            yield line, _json_entry(element, line)
+            if not _is_of_other_connector(element):
+                yield line, _json_entry(element, line)
             begin, at = at, _skip_blanks(content, end)
         line += content.count("\n", begin, at)
         separator = content[at : at + 1]
@@ -205,13 +223,22 @@ def _json_entries(content: str) -> Iterator[tuple[int, _WrittenOffset]]:
         raise _BadLine(line, "not JSON: something follows the end of the list")
 
 
+def _is_of_other_connector(element: Any) -> bool:
+    """Whether a row of ``mm2 offsets list`` is not a position of a MirrorSourceConnector."""
+    if not isinstance(element, dict) or "connector" not in element:
+        return False
+    partition = element.get("partition")
+    return not isinstance(partition, dict) or partition.keys() != _SOURCE_FIELDS
+
+
 def _json_entry(element: Any, line: int) -> _WrittenOffset:
     if isinstance(element, dict) and isinstance(partition := element.get("partition"), dict) and "offset" in element:
         offset = element["offset"]
         if offset is None or isinstance(offset, dict):
             number = None if offset is None else offset.get("offset", "")
             found = (partition.get("topic"), partition.get("partition"), number)
-            return _WrittenOffset(*found, copied=True, cluster=partition.get("cluster"))
+            cluster = partition.get("cluster")
+            return _WrittenOffset(*found, copied=True, cluster=cluster, is_listed="connector" in element)
     elif isinstance(element, dict) and set(_HEADER) <= element.keys():
         return _WrittenOffset(element["topic"], element["partition"], element["offset"])
     raise _BadLine(line, f"{json.dumps(element, ensure_ascii=False)[:100]} is not {_SHAPE}")

@@ -76,9 +76,9 @@ MEANINGS: Final = {
         "Mm2PartitionOverLimit",
     ),
     PartitionState.LOST_RANGE: Meaning(
-        "Records are lost that the flow needs next.",
+        "The source has lost records that the flow needs next, or the target records that were copied.",
         "Not by itself",
-        "Set source.data.loss=continue, or reset the position.",
+        "Lost on the source: set source.data.loss=continue, or reset the position. Lost on the target: reset the position.",
         "Mm2LostRange",
     ),
     PartitionState.DELETED: Meaning(

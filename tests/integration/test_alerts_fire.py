@@ -24,7 +24,7 @@ from tests.integration.copy_flow import alter, producer_of
 from tests.integration.mirror_process import MirrorProcess, write_config
 from tests.integration.prometheus_server import Prometheus, prometheus
 from tests.support.waiting import PATIENCE, wait_until
-from tests.unit.conf.test_grafana import BOARDS, queries, resolved
+from tests.unit.deployment_files.test_grafana import BOARDS, queries, resolved
 
 _FLOW = {"source": "A", "target": "B"}
 #: The longest `for` of the tested alerts, with a margin for a busy machine.

@@ -112,6 +112,55 @@ def test_copying_starts_after_the_offsets_in_connect_s_response(tmp_path: Path, 
     assert from_file(tmp_path, json.dumps(connect(), indent=indent)).offsets == known
 
 
+def listed(*connectors: str) -> str:
+    """The output of mm2 offsets list --json for a topic with rows of these connectors."""
+    rows: list[dict[str, object]] = [
+        {"connector": connector, "configured": "STARTED", **row, "key": "[…]", "written_ms": 1, "log": {"partition": 3}}
+        for connector in connectors
+        for row in connect()
+    ]
+    others = [
+        {"sourceClusterAlias": "A", "targetClusterAlias": "B"},
+        {"group": "g", "topic": "orders", "partition": 0},
+        {"filename": "test.txt"},
+        None,
+    ]
+    rows[1:1] = [{"connector": partition and "other", "partition": partition, "offset": {}} for partition in others]
+    return json.dumps({"topic": "mm2-offsets.A.internal", "offsets": rows}, indent=2)
+
+
+def test_the_output_of_mm2_offsets_list_is_accepted_and_rows_of_other_connectors_are_ignored(tmp_path: Path) -> None:
+    known = {tp: offset for tp, offset in WANTED.items() if offset}
+    assert from_file(tmp_path, listed("MirrorSourceConnector"), "A").offsets == known
+    shared = json.loads(listed("A->B.MirrorSourceConnector"))
+    shared["offsets"] += [
+        {**row, "connector": "C->B.MirrorSourceConnector", "partition": {**row["partition"], "cluster": "C"}}
+        for row in shared["offsets"]
+        if row["partition"] and "cluster" in row["partition"]
+    ]
+    assert from_file(tmp_path, json.dumps(shared), "A").offsets == known
+    assert from_file(tmp_path, json.dumps(shared), "C").offsets == known
+    assert from_file(tmp_path, '{"topic": "mm2-offsets.A.internal", "offsets": []}', "A").offsets == {}
+
+
+def test_a_list_with_positions_of_other_clusters_only_is_rejected(tmp_path: Path) -> None:
+    # Every partition would start from the beginning.
+    output = complaint(tmp_path, listed("MirrorSourceConnector"), "C")
+    assert output == f"{tmp_path / 'offsets'} has no position of cluster C, only of A"
+
+
+def test_a_partition_that_two_connectors_list_is_rejected(tmp_path: Path) -> None:
+    assert "is listed twice" in complaint(tmp_path, listed("MirrorSourceConnector", "mirror"), "A")
+
+
+def test_a_last_copied_offset_of_minus_one_is_the_start(tmp_path: Path) -> None:
+    """Exactly-once mode writes it for a topic that was recreated, and mm2 failback for an empty copy."""
+    row = {"partition": {"cluster": "A", "partition": 0, "topic": "t"}, "offset": {"offset": -1}}
+    assert from_file(tmp_path, json.dumps({"offsets": [row]}), "A").offsets == {TopicPartition("t", 0): 0}
+    row["offset"] = {"offset": -2}
+    assert complaint(tmp_path, json.dumps({"offsets": [row]}), "A") == "line 1: -2 is not an offset"
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

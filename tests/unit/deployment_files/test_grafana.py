@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.conf.promtool import CONF, promtool
+from tests.unit.deployment_files.promtool import CONF, promtool
 
 GRAFANA = CONF / "grafana"
 BOARDS = sorted(GRAFANA.glob("*.json"))

@@ -7,7 +7,7 @@ import re
 import yaml
 
 from mm2.copy.states import HEALTHY, PartitionState
-from tests.unit.conf.promtool import ALERTS, PROMETHEUS, alerts, promtool, rules
+from tests.unit.deployment_files.promtool import ALERTS, PROMETHEUS, alerts, promtool, rules
 
 CASES = (PROMETHEUS / "alerts_test.yml", PROMETHEUS / "alerts_hours_test.yml")
 

@@ -12,8 +12,8 @@ from mm2.metrics.connect import CONNECT_METRICS
 from mm2.metrics.connect import FLOW_LABELS as OF_FLOW
 from mm2.metrics.metric import Metric, MetricType
 from mm2.metrics.mirror import MIRROR_METRICS
-from tests.unit.conf.promtool import metrics_in, rules
-from tests.unit.conf.test_grafana import BOARDS, queries
+from tests.unit.deployment_files.promtool import metrics_in, rules
+from tests.unit.deployment_files.test_grafana import BOARDS, queries
 
 #: Labels that Prometheus adds to scraped series.
 _SCRAPED = {"job", "instance"}

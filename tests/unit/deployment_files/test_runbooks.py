@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mm2.cli.mm2 import parser
-from tests.unit.conf.promtool import CONF, alerts
+from tests.unit.deployment_files.promtool import CONF, alerts
 
 RUNBOOKS = CONF.parent / "docs" / "runbooks"
 PARTS = ("**It means:**", "**If not fixed:**", "**See it:**", "**Do:**", "**Resolved when**", "**Drill:**")
