@@ -5,29 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import pytest
 import structlog
 
-from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
-from mm2.connect.converters import ByteArrayConverter
-from mm2.connect.runtime.connectors import WorkId
-from mm2.connect.runtime.counters import SourceCounters, TaskCounters
-from mm2.connect.runtime.sending import RecordSender, SenderSettings
-from mm2.connect.runtime.tasks.base import Converters, Equipment
-from mm2.connect.runtime.tasks.source import OwnershipGuard, SourceSetup, WorkerSourceTask
-from mm2.connect.runtime.tolerance import RetryWithToleranceOperator, Tolerance
-from mm2.connect.runtime.transformation_chain import TransformationChain
-from mm2.connect.stores.config_state import ConnectorTaskId, TargetState
-from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
-from mm2.connect.stores.offset_store import ConnectorOffsetReader
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.producer import Producer
-from mm2.kafka.settings import ClientSettings
-
-TASK = ConnectorTaskId("c", 0)
+from mm2.connect.api import ConnectError, SourceRecord, SourceTask
+from mm2.connect.runtime.tasks.source import OwnershipGuard, WorkerSourceTask
+from tests.unit.connect.task_parts import RecordingListener, equipment, source_setup
 
 
 class SlowStart(SourceTask):
@@ -50,60 +34,8 @@ class SlowStart(SourceTask):
         self.context_of_stop = structlog.contextvars.get_contextvars()
 
 
-class RecordingListener:
-    """A listener that records its calls."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def on_startup(self, work: WorkId, version: str | None) -> None:
-        self.events.append("startup")
-
-    def on_pause(self, work: WorkId, version: str | None) -> None:
-        self.events.append("pause")
-
-    def on_resume(self, work: WorkId, version: str | None) -> None:
-        self.events.append("resume")
-
-    def on_stop(self, work: WorkId, version: str | None) -> None:
-        self.events.append("stop")
-
-    def on_shutdown(self, work: WorkId, version: str | None) -> None:
-        self.events.append("shutdown")
-
-    def on_failure(self, work: WorkId, error: BaseException, version: str | None) -> None:
-        self.events.append("failure")
-
-
 def worker_task(task: SourceTask, listener: RecordingListener, guard: OwnershipGuard | None = None) -> WorkerSourceTask:
-    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T")
-    store = KafkaOffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
-    reader = ConnectorOffsetReader(store, "c")
-    converter = ByteArrayConverter()
-    view = WorkerView({}, "g", "offsets", {}, exactly_once=False)
-    stopping = threading.Event()
-    counters = TaskCounters(source=SourceCounters())
-    operator: RetryWithToleranceOperator[SourceRecord] = RetryWithToleranceOperator(
-        Tolerance(), counters.errors, stopping
-    )
-    equipment = Equipment(
-        TASK,
-        {},
-        Converters(converter, converter, converter),
-        TransformationChain((), operator),
-        operator,
-        counters,
-        stopping,
-        listener,
-        TargetState.STARTED,
-        on_topic=lambda _topic: None,
-        log_context={"flow": "A->B"},
-        as_plugin=nullcontext,
-    )
-    sender = RecordSender(cluster, Producer(cluster), SenderSettings(), name="sender")
-    context = SourceTaskContext("c", 0, {}, reader, view)
-    setup = SourceSetup(task, context, store, False, reader, cluster, sender, guard=guard)
-    return WorkerSourceTask(equipment, setup, flush_timeout_s=1)
+    return WorkerSourceTask(equipment(listener), source_setup(task, guard), flush_timeout_s=1)
 
 
 def run_and_stop(*, cancel: bool) -> list[str]:
