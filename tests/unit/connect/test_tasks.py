@@ -10,7 +10,11 @@ import pytest
 import structlog
 
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask
+from mm2.connect.runtime.sending import Outgoing, size_of
 from mm2.connect.runtime.tasks.source import OwnershipGuard, WorkerSourceTask
+from mm2.connect.runtime.tolerance import Tolerance
+from mm2.kafka.producer import RecordMetadata
+from mm2.kafka.records.record import Record
 from tests.unit.connect.task_parts import RecordingListener, equipment, source_setup
 
 
@@ -142,3 +146,31 @@ def test_records_of_a_task_with_its_own_producer_are_rejected() -> None:
     running.start()
     assert running.await_stop(10)
     assert "produces records itself" in str(running.failure)
+
+
+class Acknowledged(SlowStart):
+    def __init__(self) -> None:
+        super().__init__()
+        self.acknowledged: list[object] = []
+
+    def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+        self.acknowledged.append((record.value, metadata))
+
+
+def test_records_that_were_not_written_because_the_task_was_reassigned_are_not_skipped() -> None:
+    """Their task may run on another worker, so they are no tolerated failures."""
+    task, listener, session = Acknowledged(), RecordingListener(), [True]
+
+    def is_ours() -> bool:
+        return session[0]
+
+    parts = equipment(listener, Tolerance(tolerates_all=True), is_ours)
+    setup = source_setup(task, is_ours=is_ours)
+    running = WorkerSourceTask(parts, setup, flush_timeout_s=1)
+    submitted = running._submitted.submit(SourceRecord({"p": 1}, {"o": 1}, "t", None, None, b"v"))
+    setup.sender._counts["t"] = (1, time.monotonic())
+    session[0] = False
+    record = Record(None, b"v")
+    setup.sender.send_at_once([Outgoing("t", None, record, running._run_settled, submitted, size_of(record))])
+    assert setup.sender.flush(10)
+    assert (task.acknowledged, submitted.acked, parts.counters.errors.records_skipped) == ([], False, 0)

@@ -599,8 +599,8 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
     def _send_failed(
         self, context: ProcessingContext[SourceRecord], submitted: Submitted | None, failure: KafkaFailure
     ) -> None:
-        if self._cancelled:
-            return
+        if self._cancel_if_reassigned():
+            return  # the successor polls the record again
         record = context.original
         on_own_thread = threading.current_thread() is self._thread
         if self._operator.tolerance.tolerates_all:
