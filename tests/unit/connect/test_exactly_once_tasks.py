@@ -51,6 +51,7 @@ class Transactions:
         self.in_transaction = False
         self.failure: KafkaFailure | None = None
         self.calls: list[str] = []
+        self.refuses = False
 
     def init(self) -> None:
         self.calls.append("init")
@@ -60,6 +61,8 @@ class Transactions:
         self.calls.append("begin")
 
     def send(self, _topic: str, records: Sequence[Record]) -> None:
+        if self.refuses:
+            raise KafkaFailure("refused")
         self.calls.extend(f"offset {record.value!r}" for record in records)
 
     def commit(self) -> None:
@@ -102,19 +105,23 @@ class FullBuffer:
     def close(self, timeout_s: float) -> None: ...
 
 
-@pytest.mark.parametrize("state", [TargetState.STOPPED, TargetState.PAUSED])
-def test_a_record_that_was_not_written_is_not_acknowledged_by_the_last_commit(state: TargetState) -> None:
-    """The plugin would take it for a filtered one and acknowledge it at its source."""
-    task, sender, transactions = Acknowledged(), FullBuffer(), Transactions()
-    listener = RecordingListener()
-    setup = source_setup(task, sender=cast("RecordSender", sender))
-    running = ExactlyOnceWorkerSourceTask(
+def exactly_once(
+    task: SourceTask, sender: FullBuffer, transactions: Transactions, listener: RecordingListener
+) -> ExactlyOnceWorkerSourceTask:
+    return ExactlyOnceWorkerSourceTask(
         equipment(listener),
-        setup,
+        source_setup(task, sender=cast("RecordSender", sender)),
         cast("TransactionalProducer", transactions),
         TransactionBoundaries(Boundary.INTERVAL, 60_000, 600_000),
         flush_timeout_s=1,
     )
+
+
+@pytest.mark.parametrize("state", [TargetState.STOPPED, TargetState.PAUSED])
+def test_a_record_that_was_not_written_is_not_acknowledged_by_the_last_commit(state: TargetState) -> None:
+    """The plugin would take it for a filtered one and acknowledge it at its source."""
+    task, sender, transactions = Acknowledged(), FullBuffer(), Transactions()
+    running = exactly_once(task, sender, transactions, RecordingListener())
     running.start()
     assert sender.waits.wait(10)
     running.set_target_state(state)
@@ -126,3 +133,38 @@ def test_a_record_that_was_not_written_is_not_acknowledged_by_the_last_commit(st
     assert sender.written == [b"0"]
     assert task.acknowledged == [(b"0", METADATA)]
     assert transactions.calls[:3] == ["begin", "offset b'{\"o\":0}'", "commit"]
+
+
+class Closing(Acknowledged):
+    """Polls one record, then waits on a connection that its stop closes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches = [self.batches[0][:1]]
+        self.polling = threading.Event()
+        self.closed = threading.Event()
+
+    def stop(self) -> None:
+        self.closed.set()
+
+    def poll(self) -> list[SourceRecord] | None:
+        if not self.batches:
+            self.polling.set()
+            assert self.closed.wait(10)
+            raise OSError("the connection is closed")
+        return super().poll()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_records_are_committed_if_poll_fails_because_of_the_stop(refused: bool) -> None:
+    """A commit that fails then is no failure of the task either: the successor polls the records again."""
+    task, transactions, listener = Closing(), Transactions(), RecordingListener()
+    running = exactly_once(task, FullBuffer(), transactions, listener)
+    running.start()
+    assert task.polling.wait(10)
+    transactions.refuses = refused
+    running.stop()
+    assert running.await_stop(10)
+    assert listener.events == ["startup", "shutdown"]
+    ends = ["abort"] if refused else ["offset b'{\"o\":0}'", "commit"]
+    assert transactions.calls == ["begin", *ends]

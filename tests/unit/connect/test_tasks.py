@@ -116,6 +116,51 @@ def test_a_task_with_its_own_producer_starts_after_fencing_if_it_is_still_assign
         task.context.confirm_ownership()
 
 
+class Closing(SlowStart):
+    """A task whose poll uses a connection that its stop closes."""
+
+    def __init__(self, fails: str = "poll") -> None:
+        super().__init__()
+        self.closed = threading.Event()
+        self.fails = fails
+
+    def start(self, props: dict[str, str]) -> None:
+        if self.fails == "start":
+            super().start(props)
+            raise OSError("there is no connection")
+
+    def poll(self) -> list[SourceRecord] | None:
+        self.starting.set()
+        assert self.closed.wait(10)
+        raise OSError("the connection is closed")
+
+    def stop(self) -> None:
+        self.closed.set()
+        self.go_on.set()
+
+
+@pytest.mark.parametrize(("fails", "events"), [("poll", ["startup", "shutdown"]), ("start", ["shutdown"])])
+def test_a_task_that_raises_while_it_is_being_stopped_has_not_failed(fails: str, events: list[str]) -> None:
+    task, listener = Closing(fails), RecordingListener()
+    running = worker_task(task, listener)
+    running.start()
+    assert task.starting.wait(10)
+    running.stop()
+    task.go_on.set()
+    assert running.await_stop(10)
+    assert listener.events == events
+    assert running.failure is None
+
+
+def test_a_task_that_raises_without_being_stopped_fails() -> None:
+    task, listener = Closing(), RecordingListener()
+    running = worker_task(task, listener)
+    running.start()
+    task.closed.set()
+    assert running.await_stop(10)
+    assert listener.events == ["startup", "failure"]
+
+
 @pytest.mark.parametrize("what", ["fence", "confirm"])
 def test_a_task_that_is_no_longer_assigned_fails_before_it_starts(what: str) -> None:
     task, listener = SlowStart(), RecordingListener()

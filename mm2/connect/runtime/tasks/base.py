@@ -5,7 +5,7 @@ Calls of the status listener, all on the task's thread:
 on_pause      it was started PAUSED (before any call of the plugin), or it was paused while running
 on_startup    the plugin's ``start`` has returned
 on_resume     it runs again after a pause
-on_shutdown   it has ended by request; the plugin's ``stop`` has returned
+on_shutdown   it has ended by request, even if it raised an exception after that; the plugin's ``stop`` has returned
 on_failure    it has ended because of an exception, and stays failed until it is restarted
 
 A cancelled task makes no further calls: its work may run on another worker by then.
@@ -215,6 +215,11 @@ class WorkerTask(ABC):
             self._report_started()
             self._work()
             failed = False
+        except BaseException:
+            # The plugin may have raised it because of the stop. As in Java, this is no failure.
+            if not self._is_stopping or self._cancelled:
+                raise
+            self._log.warning("task raised an exception while it was being stopped", exc_info=True)
         finally:
             self._stop_asked.set()
             self._close(failed=failed)

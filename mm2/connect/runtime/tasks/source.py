@@ -311,6 +311,12 @@ class AbstractWorkerSourceTask(WorkerTask):
             self._log.warning("poll failed, retrying", reason=str(error))
             records = None
             began_s = time.monotonic()
+        except Exception:
+            if not self._stop_requested():
+                raise
+            # Its `stop` may have closed what `poll` was using; what has been sent is still committed.
+            self._log.warning("poll failed while the task was being stopped", exc_info=True)
+            return None
         finally:
             with self._changed:
                 self._polling = False
@@ -495,13 +501,10 @@ class AbstractWorkerSourceTask(WorkerTask):
             self._operator.close()
 
     def _commit_at_the_end(self, *, failed: bool) -> None:
-        if not failed:
-            self._final_commit(failed=False)
-            return
         try:
-            self._final_commit(failed=True)
-        except Exception:  # noqa: BLE001 - the first failure of the task is reported
-            self._log.exception("offsets of the failed task were not committed")
+            self._final_commit(failed=failed)
+        except Exception:  # noqa: BLE001 - the first failure of the task is reported, a stopped one has not failed
+            self._log.exception("offsets were not committed when the task ended")
 
     def _disconnect(self, timeout_s: float) -> None:
         """Close the task's connections, which ends any wait for a response."""
