@@ -243,7 +243,7 @@ def restart_plan(request: RestartRequest, states: ConnectorStateInfo) -> Restart
 
 
 class Reloads:
-    """``restart(connector, delay_s)`` schedules a restart; its future is cancelled when another one replaces it."""
+    """``restart(connector, delay_s)`` schedules a restart; cancelling its future withdraws it."""
 
     def __init__(self, worker: Worker, restart: Callable[[str, float], Future[None]]) -> None:
         self._worker = worker
@@ -254,12 +254,9 @@ class Reloads:
     def schedule(self, name: str, raw: Props) -> None:
         """Schedule a restart for the time when the first value of this configuration expires.
 
-        Does nothing with ``config.action.reload=none``. Any thread.
+        It replaces that of an earlier configuration, also by none with ``config.action.reload=none``. Any thread.
         """
-        with self._lock:
-            earlier = self._scheduled.pop(name, None)
-        if earlier is not None:
-            earlier.cancel()
+        self._replace(name, None)
         if (raw.get("config.action.reload") or "restart").strip().lower() != "restart":
             return
         try:
@@ -272,9 +269,16 @@ class Reloads:
         ttl_ms = min(ttls.values())
         log.info("connector restart scheduled for the expiry of its secrets", connector=name, in_ms=ttl_ms)
         restart = self._restart(name, ttl_ms / 1000)
-        with self._lock:
-            self._scheduled[name] = restart
+        self._replace(name, restart)
         restart.add_done_callback(lambda done: _report_reload(name, done))
+
+    def _replace(self, name: str, restart: Future[None] | None) -> None:
+        with self._lock:
+            earlier = self._scheduled.pop(name, None)
+            if restart is not None:
+                self._scheduled[name] = restart
+        if earlier is not None:
+            earlier.cancel()
 
 
 def _is_affected(request: RestartRequest, work: WorkState) -> bool:
