@@ -35,7 +35,7 @@ from mm2.connect.runtime.tolerance import (
 )
 from mm2.connect.runtime.topic_creation import TopicCreation
 from mm2.connect.stores import internal_json
-from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
+from mm2.connect.stores.offset_store import FLUSH_S, ConnectorOffsetReader, OffsetStore
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.producer import RecordMetadata
@@ -495,6 +495,8 @@ class AbstractWorkerSourceTask(WorkerTask):
             self._offset_reader.close()
             self._disconnect(0.0 if self._cancelled else _CLOSE_S)
             if self._owns_store:
+                if not self._cancelled:
+                    self._store.flush(FLUSH_S)
                 self._store.stop()
             self._transformations.close()
             self._converters.close()
