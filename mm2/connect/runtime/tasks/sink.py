@@ -75,7 +75,7 @@ class WorkerSinkTask(WorkerTask):
             else None
         )
         self._context = WorkerSinkTaskContext(
-            self._consumer, setup.fresh_configs, lambda: self._is_paused, self._reporter
+            self._consumer, setup.fresh_configs, lambda: self._announced_pause, self._reporter
         )
         self._batch = SinkBatch()
         self._commits = SinkCommits(
@@ -92,6 +92,7 @@ class WorkerSinkTask(WorkerTask):
             is_cancelled=lambda: self._cancelled,
         )
         self._paused_for_redelivery = False
+        #: The target state may have changed since; all pauses of partitions follow this, and `_follow_target`.
         self._announced_pause = False
         self._plugin_stopped = False
 
@@ -116,10 +117,6 @@ class WorkerSinkTask(WorkerTask):
         # It may also be waiting for the brokers of the dead letter queue.
         self._operator.abandon()
 
-    @property
-    def _is_paused(self) -> bool:
-        return self._target is TargetState.PAUSED
-
     def _work(self) -> None:
         failed = True
         try:
@@ -137,7 +134,7 @@ class WorkerSinkTask(WorkerTask):
 
     def _follow_target(self) -> None:
         """Pause or resume if requested; `put` is still called, without records."""
-        paused = self._is_paused
+        paused = self._target is TargetState.PAUSED
         if paused is self._announced_pause:
             return
         self._announced_pause = paused
@@ -233,7 +230,7 @@ class WorkerSinkTask(WorkerTask):
         self._batch.clear()
         if self._paused_for_redelivery:
             self._paused_for_redelivery = False
-            if not self._is_paused:
+            if not self._announced_pause:
                 self._resume_all()
 
     def _resume_all(self) -> None:
@@ -266,7 +263,7 @@ class WorkerSinkTask(WorkerTask):
             if was_paused:
                 self._resume_all()
             self._context.paused &= assignment
-            self._consumer.pause(assignment if self._is_paused else self._context.paused)
+            self._consumer.pause(assignment if self._announced_pause else self._context.paused)
         self._sink_counters.partitions = len(assignment)
         if partitions:
             self.task.open(sorted(partitions))
