@@ -6,11 +6,12 @@ Restarts are requested by users (KIP-745) or by config providers whose secrets e
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
@@ -26,6 +27,8 @@ from mm2.connect.stores.status_store import State, Status, StatusStore, TopicSta
 log = structlog.get_logger(__name__)
 
 S = TypeVar("S", bound=WorkState)
+
+_TOPIC_WRITE_S: Final = 1.0
 
 #: Creates what a task's start checks before it produces, or None. Arguments: task, generation of its configs.
 NewGuard = Callable[[ConnectorTaskId, int | None], OwnershipGuard | None]
@@ -54,6 +57,8 @@ class StatusReports:
         #: Results of the starts of connectors and of tasks.
         self.connector_starts, self.task_starts = StartCounters(), StartCounters()
         self._started: set[WorkId] = set()
+        #: By connector and topic: when a write that has not been read back may be repeated.
+        self._topic_writes: dict[tuple[str, str], float] = {}
 
     # -- StatusListener
 
@@ -110,8 +115,16 @@ class StatusReports:
                 self.destroyed(name)
 
     def used_topic(self, topic: str, task: ConnectorTaskId) -> None:
-        """A task has read from or written to a topic."""
-        if self._track_topics and self._store.topic(task.connector, topic) is None:
+        """A task has read from or written to a topic. As in Java, a topic that was reset is recorded again."""
+        if not self._track_topics:
+            return
+        key = task.connector, topic
+        if self._store.topic(*key) is not None:
+            self._topic_writes.pop(key, None)
+            return
+        now_s = time.monotonic()
+        if now_s >= self._topic_writes.get(key, now_s):
+            self._topic_writes[key] = now_s + _TOPIC_WRITE_S
             self._store.put_topic(TopicStatus(topic, task.connector, task.task, now_ms()))
 
     def forget_topics(self, connectors: Iterable[str]) -> None:

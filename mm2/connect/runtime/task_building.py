@@ -79,7 +79,7 @@ class TaskStart:
     count: int
     state: TargetState
     listener: StatusListener
-    #: Called with each topic that the task uses for the first time.
+    #: See `Equipment.on_topic`.
     on_topic: Callable[[str], None]
     #: Used with exactly-once support only.
     guard: OwnershipGuard | None = None

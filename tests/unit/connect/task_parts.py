@@ -57,6 +57,7 @@ def equipment(
     is_ours: Callable[[], bool] = lambda: True,
     *,
     sink: bool = False,
+    on_topic: Callable[[str], None] = lambda _topic: None,
 ) -> Equipment:
     converter = ByteArrayConverter()
     stopping = threading.Event()
@@ -74,7 +75,7 @@ def equipment(
         stopping,
         listener,
         TargetState.STARTED,
-        on_topic=lambda _topic: None,
+        on_topic=on_topic,
         log_context={"flow": "A->B"},
         as_plugin=nullcontext,
         is_ours=is_ours,

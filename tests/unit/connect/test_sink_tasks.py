@@ -14,6 +14,7 @@ from mm2.connect.runtime.tasks.sink import SinkSetup, WorkerSinkTask
 from mm2.connect.stores.config_state import TargetState
 from mm2.kafka.consumer.consumer import Consumer
 from mm2.kafka.consumer.membership import Topics
+from mm2.kafka.consumer.records import ConsumerRecord
 from tests.unit.connect.task_parts import RecordingListener, equipment
 
 P = TopicPartition("t", 0)
@@ -25,6 +26,7 @@ class Assigned:
     def __init__(self) -> None:
         self.paused: set[TopicPartition] = set()
         self.steps: list[Callable[[], None]] = []
+        self.batches: list[list[ConsumerRecord]] = []
         self.done = threading.Event()
         self.listener: WorkerSinkTask
 
@@ -43,12 +45,12 @@ class Assigned:
     def position(self, _tp: TopicPartition, _timeout_s: float) -> int:
         return 0
 
-    def poll(self, _timeout_s: float) -> list[object]:
+    def poll(self, _timeout_s: float) -> list[ConsumerRecord]:
         if self.steps:
             self.steps.pop(0)()
         else:
             time.sleep(0.01)
-        return []
+        return self.batches.pop() if self.batches else []
 
     def rebalance(self) -> None:
         self.paused.clear()  # as for all partitions that are assigned anew
@@ -80,7 +82,12 @@ class Sink(SinkTask):
     def stop(self) -> None: ...
 
 
-def sink_task(task: SinkTask, consumer: Assigned, listener: RecordingListener) -> WorkerSinkTask:
+def sink_task(
+    task: SinkTask,
+    consumer: Assigned,
+    listener: RecordingListener,
+    on_topic: Callable[[str], None] = lambda _topic: None,
+) -> WorkerSinkTask:
     setup = SinkSetup(
         task,
         cast("Consumer", consumer),
@@ -90,7 +97,7 @@ def sink_task(task: SinkTask, consumer: Assigned, listener: RecordingListener) -
         commit_interval_ms=60_000,
         commit_timeout_ms=5000,
     )
-    return WorkerSinkTask(equipment(listener, sink=True), setup)
+    return WorkerSinkTask(equipment(listener, sink=True, on_topic=on_topic), setup)
 
 
 @pytest.mark.parametrize(
@@ -143,3 +150,17 @@ def test_a_sink_whose_put_fails_while_it_is_being_stopped_has_not_failed() -> No
     go_on.set()
     assert running.await_stop(10)
     assert listener.events == ["startup", "shutdown"]
+
+
+def test_a_sink_task_reports_the_topic_of_each_batch() -> None:
+    """The record of topics in use may have been reset in between."""
+    consumer, topics = Assigned(), list[str]()
+    running = sink_task(Sink(), consumer, RecordingListener(), topics.append)
+    batch = [ConsumerRecord(P, offset, None, None, (), 1, False) for offset in range(3)]
+    consumer.steps = [consumer.rebalance, lambda: None, lambda: None, consumer.done.set]
+    consumer.batches = [batch, batch]
+    running.start()
+    assert consumer.done.wait(10)
+    running.stop()
+    assert running.await_stop(10)
+    assert topics == ["t", "t"]

@@ -10,11 +10,13 @@ import pytest
 import structlog
 
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask
-from mm2.connect.runtime.sending import Outgoing, size_of
+from mm2.connect.runtime.sending import Outgoing, Sent, size_of
 from mm2.connect.runtime.tasks.source import OwnershipGuard, WorkerSourceTask
+from mm2.connect.runtime.tasks.submitted import Submitted
 from mm2.connect.runtime.tolerance import Tolerance
-from mm2.kafka.producer import RecordMetadata
+from mm2.kafka.producer import RecordMetadata, Written
 from mm2.kafka.records.record import Record
+from mm2.kafka.structs import TopicPartition
 from tests.unit.connect.task_parts import RecordingListener, equipment, source_setup
 
 
@@ -191,6 +193,19 @@ def test_records_of_a_task_with_its_own_producer_are_rejected() -> None:
     running.start()
     assert running.await_stop(10)
     assert "produces records itself" in str(running.failure)
+
+
+def test_a_source_task_reports_the_topic_of_each_batch() -> None:
+    """The record of topics in use may have been reset in between."""
+    topics: list[str] = []
+    parts = equipment(RecordingListener(), on_topic=topics.append)
+    running = WorkerSourceTask(parts, source_setup(SlowStart()), flush_timeout_s=1)
+    for offset in range(2):
+        submitted = [Submitted(SourceRecord({"p": 1}, {"o": n}, "t", None, None, None)) for n in range(3)]
+        records = [Outgoing("t", 0, Record(None, None, (), 1), running._run_settled, one) for one in submitted]
+        written = Written(TopicPartition("t", 0), [one.record for one in records], offset, -1)
+        running._run_settled(records, Sent([written], slice(0, 3)), None)
+    assert topics == ["t", "t"]
 
 
 class Acknowledged(SlowStart):

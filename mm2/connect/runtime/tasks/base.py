@@ -67,7 +67,7 @@ class Equipment:
     stopping: threading.Event
     listener: StatusListener
     initial_state: TargetState
-    #: Called when the task has written to or read from a topic for the first time.
+    #: Called with each topic that the task has written to or read from, once per batch or more often.
     on_topic: Callable[[str], None]
     log_context: Mapping[str, str]
     #: A block in which this thread uses the loader of the connector's plugin.
@@ -94,7 +94,6 @@ class WorkerTask(ABC):
         self._on_topic = equipment.on_topic
         self._as_plugin = equipment.as_plugin
         self._is_ours = equipment.is_ours
-        self._topics_seen: set[str] = set()
         self._log_context = {**equipment.log_context, "connector": self.id.connector, "task": self.id.task}
         self._log = log.bind(task_id=str(self.id))
 
@@ -279,8 +278,3 @@ class WorkerTask(ABC):
     def _after_pause(self) -> None:
         """The task resumes after a pause."""
         return
-
-    def _note_topic(self, topic: str) -> None:
-        if topic not in self._topics_seen:
-            self._topics_seen.add(topic)
-            self._on_topic(topic)

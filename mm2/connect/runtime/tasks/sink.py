@@ -95,6 +95,7 @@ class WorkerSinkTask(WorkerTask):
         #: The target state may have changed since; all pauses of partitions follow this, and `_follow_target`.
         self._announced_pause = False
         self._plugin_stopped = False
+        self._topics_of_batch: set[str] = set()
 
     # -- lifecycle
 
@@ -196,9 +197,15 @@ class WorkerSinkTask(WorkerTask):
     def _convert_all(self, records: list[ConsumerRecord]) -> None:
         if not records:
             return
+        self._topics_of_batch.clear()
         for record in records:
             self._batch.add(record, self._record_converter.convert(record))
         self._commits.count_active()
+
+    def _note_topic(self, topic: str) -> None:
+        if topic not in self._topics_of_batch:
+            self._topics_of_batch.add(topic)
+            self._on_topic(topic)
 
     def _deliver(self) -> None:
         """Pass the batch to the task; it may be a retry."""

@@ -413,7 +413,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         self._source_counters.written += len(outgoing)
         self._run_sent(submitted, sent)
         for topic in {one.topic for one in outgoing}:
-            self._note_topic(topic)
+            self._on_topic(topic)
 
     def _send_one(self, record: SourceRecord, failed: Failed | None) -> bool:
         """Send one record with all its steps; False when it must be retried later."""
@@ -460,7 +460,7 @@ class AbstractWorkerSourceTask(WorkerTask):
                 return
             self._source_counters.written += 1
             self._sent(record, submitted, metadata)
-            self._note_topic(topic)
+            self._on_topic(topic)
 
         self._sender.send(topic, transformed.partition, converted, on_sent, give_up=self._stop_requested)
 
