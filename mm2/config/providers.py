@@ -279,6 +279,27 @@ def _references(text: str) -> Iterator[_Reference]:
         at = brace + 1
 
 
+class FreshValues(Mapping[str, str]):
+    """A configuration whose references are resolved at each access to a setting that contains one.
+
+    ``resolve`` resolves the whole configuration.
+    """
+
+    def __init__(self, written: Mapping[str, str], resolve: Callable[[], Mapping[str, str]]) -> None:
+        self._written = written
+        self._resolve = resolve
+
+    def __getitem__(self, key: str) -> str:
+        written = self._written[key]
+        return self._resolve()[key] if references(written) else written
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._written)
+
+    def __len__(self) -> int:
+        return len(self._written)
+
+
 @dataclass(frozen=True)
 class ConfigTransformerResult:
     """A configuration with its references replaced, and the time to live of the values (Java's class of this name)."""

@@ -175,7 +175,7 @@ class SourceTaskContext:
 
     connector: str
     task_id: int
-    #: The task's configuration, provider references resolved.
+    #: The task's configuration. References to config providers are resolved at each access.
     configs: Mapping[str, str] = field(repr=False)
     offset_reader: OffsetReader
     worker: WorkerView

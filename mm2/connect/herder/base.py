@@ -101,7 +101,7 @@ class AbstractHerder(Herder):
             self.configs,
             self._reconfiguration,
             self._guard,
-            Reloads(worker, self._restart_later),
+            Reloads(worker, self._restart_at_expiry),
             self._is_ours,
         )
 
@@ -343,19 +343,21 @@ class AbstractHerder(Herder):
         return self._put_target_state(name, TargetState.STARTED)
 
     def restart_connector(self, name: str) -> StagedFuture[None]:
-        return self._restart_later(name, 0.0)
-
-    def _restart_later(self, name: str, delay_s: float) -> StagedFuture[None]:
-        steps: Steps[None] = Steps(f"restarting connector {name}")
-
-        def restart() -> None:
-            self._require_own_connector(name)
-            with self._stages.during(f"stopping restarted connector {name}"):
-                self.worker.stop_connectors([name])
-            self._start_connector(steps, name, lambda: None)
-
-        steps.after(self.later(restart, f"restarting connector {name}", delay_s=delay_s), lambda _restarting: None)
+        stage = f"restarting connector {name}"
+        steps: Steps[None] = Steps(stage)
+        steps.after(self.later(lambda: self._restart_connector(steps, name), stage), lambda _restarting: None)
         return steps.outcome
+
+    def _restart_connector(self, steps: Steps[None], name: str) -> None:
+        self._require_own_connector(name)
+        with self._stages.during(f"stopping restarted connector {name}"):
+            self.worker.stop_connectors([name])
+        self._start_connector(steps, name, lambda: None)
+
+    def _restart_at_expiry(self, name: str, delay_s: float) -> StagedFuture[None]:
+        """Cancel the future to withdraw it. If the connector does not start, its status has the reason."""
+        stage = f"restarting connector {name}"
+        return self.later(lambda: self._restart_connector(Steps(stage), name), stage, delay_s=delay_s)
 
     def _start_connector(self, steps: Steps[T], name: str, result: Callable[[], T]) -> None:
         """Start it; ``steps`` complete with ``result()`` when it has reached its state, or fail with the reason."""

@@ -25,7 +25,7 @@ from mm2.connect.stores import internal_json
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, TargetState
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.kafka_offset_store import ConnectorOffsetStore, KafkaOffsetStore, own_topic
-from mm2.connect.stores.offset_store import OffsetStore, SourceOffset
+from mm2.connect.stores.offset_store import FLUSH_S, OffsetStore, SourceOffset
 from mm2.connect.stores.offset_table import OffsetJson
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -67,18 +67,24 @@ class StoredOffsets:
         if self._writer is None:
             self._store.refresh(timeout_s)
             self._store.write(self._connector, offsets, _remaining_s(deadline))
-            return
+        else:
+            self._write_in_transaction(self._writer, offsets, deadline)
+        self._store.flush(FLUSH_S)
+
+    def _write_in_transaction(
+        self, writer: TransactionalProducer, offsets: Sequence[SourceOffset], deadline: float
+    ) -> None:
         try:
             # Initialize first: a transaction that a task left open would block the reader.
-            self._writer.init()
+            writer.init()
             self._store.refresh(_remaining_s(deadline))
             self._store.before_commit(self._connector, offsets, _remaining_s(deadline))
             records = [Record(key, value) for key, value in self._store.records(self._connector, offsets)]
             if not records:
                 return
-            self._writer.begin()
-            self._writer.send(self._store.topic, records, timeout_s=_remaining_s(deadline))
-            self._writer.commit()
+            writer.begin()
+            writer.send(self._store.topic, records, timeout_s=_remaining_s(deadline))
+            writer.commit()
         except KafkaFailure as failure:
             raise ConnectError(
                 f"Failed to modify offsets for source connector {self._connector}: {failure}"

@@ -6,11 +6,12 @@ Restarts are requested by users (KIP-745) or by config providers whose secrets e
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
@@ -26,6 +27,8 @@ from mm2.connect.stores.status_store import State, Status, StatusStore, TopicSta
 log = structlog.get_logger(__name__)
 
 S = TypeVar("S", bound=WorkState)
+
+_TOPIC_WRITE_S: Final = 1.0
 
 #: Creates what a task's start checks before it produces, or None. Arguments: task, generation of its configs.
 NewGuard = Callable[[ConnectorTaskId, int | None], OwnershipGuard | None]
@@ -54,6 +57,8 @@ class StatusReports:
         #: Results of the starts of connectors and of tasks.
         self.connector_starts, self.task_starts = StartCounters(), StartCounters()
         self._started: set[WorkId] = set()
+        #: By connector and topic: when a write that has not been read back may be repeated.
+        self._topic_writes: dict[tuple[str, str], float] = {}
 
     # -- StatusListener
 
@@ -110,8 +115,16 @@ class StatusReports:
                 self.destroyed(name)
 
     def used_topic(self, topic: str, task: ConnectorTaskId) -> None:
-        """A task has read from or written to a topic."""
-        if self._track_topics and self._store.topic(task.connector, topic) is None:
+        """A task has read from or written to a topic. As in Java, a topic that was reset is recorded again."""
+        if not self._track_topics:
+            return
+        key = task.connector, topic
+        if self._store.topic(*key) is not None:
+            self._topic_writes.pop(key, None)
+            return
+        now_s = time.monotonic()
+        if now_s >= self._topic_writes.get(key, now_s):
+            self._topic_writes[key] = now_s + _TOPIC_WRITE_S
             self._store.put_topic(TopicStatus(topic, task.connector, task.task, now_ms()))
 
     def forget_topics(self, connectors: Iterable[str]) -> None:
@@ -243,7 +256,7 @@ def restart_plan(request: RestartRequest, states: ConnectorStateInfo) -> Restart
 
 
 class Reloads:
-    """``restart(connector, delay_s)`` schedules a restart; its future is cancelled when another one replaces it."""
+    """``restart(connector, delay_s)`` schedules a restart; cancelling its future withdraws it."""
 
     def __init__(self, worker: Worker, restart: Callable[[str, float], Future[None]]) -> None:
         self._worker = worker
@@ -254,12 +267,9 @@ class Reloads:
     def schedule(self, name: str, raw: Props) -> None:
         """Schedule a restart for the time when the first value of this configuration expires.
 
-        Does nothing with ``config.action.reload=none``. Any thread.
+        It replaces that of an earlier configuration, also by none with ``config.action.reload=none``. Any thread.
         """
-        with self._lock:
-            earlier = self._scheduled.pop(name, None)
-        if earlier is not None:
-            earlier.cancel()
+        self._replace(name, None)
         if (raw.get("config.action.reload") or "restart").strip().lower() != "restart":
             return
         try:
@@ -272,9 +282,16 @@ class Reloads:
         ttl_ms = min(ttls.values())
         log.info("connector restart scheduled for the expiry of its secrets", connector=name, in_ms=ttl_ms)
         restart = self._restart(name, ttl_ms / 1000)
-        with self._lock:
-            self._scheduled[name] = restart
+        self._replace(name, restart)
         restart.add_done_callback(lambda done: _report_reload(name, done))
+
+    def _replace(self, name: str, restart: Future[None] | None) -> None:
+        with self._lock:
+            earlier = self._scheduled.pop(name, None)
+            if restart is not None:
+                self._scheduled[name] = restart
+        if earlier is not None:
+            earlier.cancel()
 
 
 def _is_affected(request: RestartRequest, work: WorkState) -> bool:

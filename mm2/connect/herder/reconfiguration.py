@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import hashlib
+import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -61,8 +63,21 @@ class _Round:
     callers: list[Callable[[], None]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Made:
+    """The task configs that a connector has made."""
+
+    #: The connector's config as stored.
+    raw: Props
+    #: Of that config with the values of config providers.
+    digest: bytes
+    configs: Sequence[Props]
+
+
 class TaskReconfiguration:
     """At most one round per connector at a time, retried with exponential back-off until it succeeds.
+
+    The task configs are also published, which restarts the tasks, when the values of config providers have changed.
 
     Unlike in Java, ``task_configs`` runs on its own thread, so a slow connector does not block others.
     """
@@ -72,6 +87,8 @@ class TaskReconfiguration:
         self._publisher = publisher
         self._lock = threading.Lock()
         self._rounds: dict[str, _Round] = {}
+        #: Of the connector configs that the tasks of each connector have been started with, as far as is known here.
+        self._digests: dict[str, bytes] = {}
 
     def request(self, name: str, *, fresh: bool = False, then: Callable[[], None] | None = None) -> None:
         """Request task configs of a connector that runs here, and publish them if they have changed. Any thread.
@@ -102,49 +119,60 @@ class TaskReconfiguration:
         raw = self._publisher.configs().connector_config(name)
         if raw is None or not self._is_due(name):
             log.info("connector does not run here, its tasks are not reconfigured", connector=name)
+            self._digests.pop(name, None)
             self._end(name, this)
             return
         try:
-            made = self._worker.task_configs(name, raw)
+            resolved = self._worker.resolve(raw)
+            made = _Made(raw, _digest(resolved), self._worker.task_configs(name, raw, resolved))
         except TooManyTasks as error:
             self._publisher.too_many_tasks(name, error)
             self._end(name, this)
         except Exception as error:  # noqa: BLE001 - retried after any error of a plugin
             self._retry_later(name, this, error)
         else:
-            stage = f"publishing {len(made)} task configs of connector {name}"
-            asked = self._publisher.later(lambda: self._publish(name, this, raw, made), stage)
+            stage = f"publishing {len(made.configs)} task configs of connector {name}"
+            asked = self._publisher.later(lambda: self._publish(name, this, made), stage)
             asked.add_done_callback(lambda done: self._on_refused(name, this, done))
 
-    def _publish(self, name: str, this: _Round, raw: Props, made: Sequence[Props]) -> None:
+    def _publish(self, name: str, this: _Round, made: _Made) -> None:
         """On the herder's thread."""
         if not self._is_current(name, this):
             return
         configs = self._publisher.configs()
-        if configs.connector_config(name) != raw:
+        if configs.connector_config(name) != made.raw:
             this.again = True  # the connector restarts, so this result is outdated
             self._end(name, this)
             return
-        if not self._is_due(name) or not changed(configs, name, made):
+        # The first round here: the tasks run with the values of this moment, as far as is known.
+        new_values = self._digests.setdefault(name, made.digest) != made.digest
+        if not self._is_due(name) or not (new_values or changed(configs, name, made.configs)):
             self._end(name, this)
             return
-        log.info("task configs changed", connector=name, tasks=len(made), before=configs.task_counts.get(name, 0))
+        log.info(
+            "task configs changed",
+            connector=name,
+            tasks=len(made.configs),
+            before=configs.task_counts.get(name, 0),
+            new_provider_values=new_values,
+        )
         try:
-            written = self._publisher.publish_task_configs(name, made)
+            written = self._publisher.publish_task_configs(name, made.configs)
         except Exception as error:  # noqa: BLE001 - retried
             self._retry_later(name, this, error)
             return
-        written.add_done_callback(lambda done: self._on_written(name, this, done))
+        written.add_done_callback(lambda done: self._on_written(name, this, made.digest, done))
 
     def _on_refused(self, name: str, this: _Round, done: Future[None]) -> None:
         if done.cancelled() or done.exception() is not None:  # the herder is stopping
             self._end(name, this)
 
-    def _on_written(self, name: str, this: _Round, done: Future[None]) -> None:
+    def _on_written(self, name: str, this: _Round, digest: bytes, done: Future[None]) -> None:
         error = done.exception()
         if isinstance(error, Exception):
             self._retry_later(name, this, error)
         else:
+            self._digests[name] = digest
             self._end(name, this)
 
     def _is_current(self, name: str, this: _Round) -> bool:
@@ -208,3 +236,7 @@ def changed(configs: ClusterConfigState, name: str, made: Sequence[Props]) -> bo
     if len(made) != configs.task_counts.get(name, 0) or name in configs.inconsistent:
         return True
     return [dict(props) for props in made] != [dict(props) for props in configs.all_task_configs(name)]
+
+
+def _digest(resolved: Mapping[str, str]) -> bytes:
+    return hashlib.sha256(json.dumps(sorted(resolved.items())).encode()).digest()

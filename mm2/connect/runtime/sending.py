@@ -143,7 +143,9 @@ class RecordSender:
         self._failure: KafkaFailure | None = None
         self._counts: dict[str, tuple[int, float]] = {}
         self._count_age_s = cluster.settings.metadata_max_age_ms / 1000
+        #: Records without a key go to one partition, until there is a batch of them or nothing left to send.
         self._keyless = 0
+        self._keyless_bytes = 0
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=lambda: context.run(self._run), name=name, daemon=True)
@@ -232,8 +234,8 @@ class RecordSender:
                     break
                 topic, placed = item.topic, -1
                 count = self._counts[topic][0]
+            keyless = partition is None and (record.key is None or self._settings.ignores_keys)
             if partition is None:
-                keyless = record.key is None or self._settings.ignores_keys
                 partition = self._keyless % count if keyless else partition_for(record.key or b"", count)
             if partition >= count or item.size > most or (self._bytes and self._bytes + item.size > room):
                 break
@@ -246,6 +248,10 @@ class RecordSender:
             queue.items.append(item)
             self._bytes += item.size
             queued += 1
+            if keyless:
+                self._keyless_bytes += item.size
+                if self._keyless_bytes >= self._batch_bytes:
+                    self._next_keyless()
         if queued:
             if not self._started:
                 self._started = True
@@ -254,6 +260,9 @@ class RecordSender:
                 self._changed.notify_all()
             self._pending += queued
         return queued
+
+    def _next_keyless(self) -> None:
+        self._keyless, self._keyless_bytes = self._keyless + 1, 0
 
     def _queue(self, tp: TopicPartition) -> _Queue:
         queue = self._queues.get(tp)
@@ -366,7 +375,7 @@ class RecordSender:
             # Move the partition to the end, so that each has its turn.
             self._queues[tp] = self._queues.pop(tp)
             return tp, taken
-        self._keyless += 1
+        self._next_keyless()
         return None
 
     def _write(self, tp: TopicPartition, items: list[Outgoing]) -> None:

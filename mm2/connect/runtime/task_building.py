@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import structlog
 
+from mm2.config.providers import FreshValues
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import (
     ConnectError,
@@ -78,7 +79,7 @@ class TaskStart:
     count: int
     state: TargetState
     listener: StatusListener
-    #: Called with each topic that the task uses for the first time.
+    #: See `Equipment.on_topic`.
     on_topic: Callable[[str], None]
     #: Used with exactly-once support only.
     guard: OwnershipGuard | None = None
@@ -190,6 +191,9 @@ class _Building:
             f"Class {type(task).__qualname__} of configuration {TASK_CLASS} is neither a SourceTask nor a SinkTask"
         )
 
+    def _resolved_again(self) -> Mapping[str, str]:
+        return MappingProxyType(self._worker.resolve(self._id.connector, self._start.task_raw))
+
     def _equipment(self, task: Task, counters: TaskCounters, operator: RetryWithToleranceOperator[Any]) -> Equipment:
         worker = self._worker
         converters = build_converters(worker.plugins, self._props, self._loader, worker.props, worker.config.str)
@@ -242,7 +246,7 @@ class _Building:
                 task,
                 consumer,
                 topics,
-                fresh_configs=lambda: MappingProxyType(self._worker.resolve(self._id.connector, self._start.task_raw)),
+                fresh_configs=self._resolved_again,
                 reports_errors=queue is not None or tolerance.log_enable,
                 commit_interval_ms=self._worker.config.int("offset.flush.interval.ms"),
                 commit_timeout_ms=self._worker.config.int("offset.flush.timeout.ms"),
@@ -331,7 +335,9 @@ class _Building:
         return SourceTaskContext(
             connector=self._id.connector,
             task_id=self._id.task,
-            configs=MappingProxyType(self._task_props),
+            configs=FreshValues(
+                {key: value for key, value in self._start.task_raw.items() if value is not None}, self._resolved_again
+            ),
             offset_reader=reader,
             worker=view,
             resources=self._worker.resources,

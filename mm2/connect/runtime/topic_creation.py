@@ -22,12 +22,6 @@ log = structlog.get_logger(__name__)
 
 _DEFAULT_GROUP: Final = "default"
 _OWN_KEYS: Final = frozenset({"include", "exclude", "replication.factor", "partitions"})
-#: Errors after which topic creation is left to the brokers, as in Java's TopicAdmin: no permission, or old brokers.
-_NOT_ALLOWED: Final = {
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    ErrorCode.UNSUPPORTED_VERSION,
-}
 
 
 @dataclass(frozen=True)
@@ -100,17 +94,16 @@ class TopicCreation:
         return topic in self._seen
 
     def ensure(self, topic: str) -> None:
-        """Create the topic if it is missing, as far as the task may. Raises RetriableError or ConnectError."""
+        """Create the topic if it is missing. Raises RetriableError or ConnectError."""
         if topic in self._seen:
             return
         log.info("The task will send records to topic for the first time. Checking whether topic exists", topic=topic)
         found = self._admin.describe_topics([topic])[topic]
         if isinstance(found, KafkaFailure):
             missing = isinstance(found, BrokerFailure) and found.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if missing:
-                self._create(topic)
-            elif not _not_allowed(found):
+            if not missing:
                 raise _error(topic, "looked at", found)
+            self._create(topic)
         self._seen.add(topic)
 
     def _create(self, topic: str) -> None:
@@ -128,16 +121,7 @@ class TopicCreation:
             return
         if isinstance(outcome, BrokerFailure) and outcome.code == ErrorCode.TOPIC_ALREADY_EXISTS:
             return
-        if _not_allowed(outcome):
-            log.warning(
-                "not authorized to create the topic; the brokers may create it", topic=topic, reason=str(outcome)
-            )
-            return
         raise _error(topic, "created", outcome)
-
-
-def _not_allowed(failure: KafkaFailure) -> bool:
-    return isinstance(failure, BrokerFailure) and failure.code in _NOT_ALLOWED
 
 
 def _error(topic: str, what: str, failure: KafkaFailure) -> ConnectError:

@@ -320,8 +320,10 @@ class Worker:
         for task in tasks:
             task.set_target_state(state)
 
-    def task_configs(self, name: str, raw: Props) -> list[dict[str, str | None]]:
+    def task_configs(self, name: str, raw: Props, resolved: Mapping[str, str]) -> list[dict[str, str | None]]:
         """The task configs of a connector that runs on this worker, ready to be stored.
+
+        ``resolved`` is its configuration ``raw`` with the values of config providers.
 
         Values that the connector received from a config provider are stored as the reference again, never as the
         secret. Raises TooManyTasks, or the connector's exception.
@@ -331,7 +333,7 @@ class Worker:
         if connector is None:
             raise ConnectError(f"Connector {name} does not run on worker {self.worker_id}")
         instance = connector.connector
-        config = connector_config(self.resolve(raw), type(instance))
+        config = connector_config(resolved, type(instance))
         with self.plugins.swap(self.plugins.loader_of(instance)):
             configs = instance.task_configs(config.int("tasks.max"))
             task_type = instance.task_class()

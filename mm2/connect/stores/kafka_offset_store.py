@@ -148,7 +148,7 @@ class ConnectorOffsetStore(OffsetStore):
         self._own.start()
 
     def stop(self) -> None:
-        """Pending copies are dropped."""
+        """Copies that `flush` has not waited for are dropped: they could overwrite those of a successor."""
         with self._news:
             self._stopping = True
             self._news.notify_all()

@@ -40,6 +40,9 @@ from mm2.kafka.log import LogProgress
 
 log = structlog.get_logger(__name__)
 
+#: How long the end of a task, or of a change of offsets, waits for `OffsetStore.flush`.
+FLUSH_S = 3.0
+
 _RETRY_S = 1.0
 _KEY = "offset.storage.file.filename"
 
@@ -117,6 +120,10 @@ class OffsetStore(ABC):
     def after_commit(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
         """Call this after the commit; returns immediately."""
         return
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait for what a write leaves to be done after it has returned; False after ``timeout_s``. Before `stop`."""
+        return True
 
     def partitions(self, connector: str, timeout_s: float) -> list[dict[str, Any]]:
         """The partitions of `all_offsets`."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 
-from mm2.connect.api import ConnectError
+from mm2.connect.api import ConnectError, SourceRecord, SourceTask
+from mm2.connect.herder.connector_offsets import StoredOffsets
+from mm2.connect.runtime.tasks.source import WorkerSourceTask
 from mm2.connect.stores.kafka_offset_store import ConnectorOffsetStore, own_topic
 from mm2.connect.stores.offset_store import MemoryOffsetStore, SourceOffset
+from tests.unit.connect.task_parts import RecordingListener, equipment, source_setup
 
 P1, P2, P3 = {"p": 1}, {"p": 2}, {"p": 3}
 
@@ -120,6 +125,55 @@ def test_a_delayed_copy_contains_only_the_latest_offsets(stores: Stores) -> None
     assert stores.both.flush(10)
     assert stores.shared.all_offsets("c", 1) == [(P1, {"o": 49})]
     assert len([name for name, _ in stores.written if name == "shared"]) <= 2
+
+
+class Idle(SourceTask):
+    def version(self) -> str:
+        return "1"
+
+    def start(self, props: dict[str, str]) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def poll(self) -> list[SourceRecord] | None:
+        return None
+
+
+def running_task(stores: Stores) -> WorkerSourceTask:
+    setup = replace(source_setup(Idle()), offset_store=stores.both, owns_store=True)
+    task = WorkerSourceTask(equipment(RecordingListener()), setup, flush_timeout_s=1)
+    task.start()
+    return task
+
+
+def test_the_last_commit_of_a_task_is_copied_before_its_store_is_stopped(stores: Stores) -> None:
+    """Also while an earlier copy is in progress."""
+    task = running_task(stores)
+    stores.shared.gate.clear()
+    for number in range(2):
+        stores.both.write("c", [(P1, {"o": number})], 1)
+        time.sleep(0.05)
+    task.stop()
+    threading.Timer(0.2, stores.shared.gate.set).start()
+    assert task.await_stop(10)
+    assert stores.shared.all_offsets("c", 1) == [(P1, {"o": 1})]
+
+
+def test_a_cancelled_task_does_not_wait_for_copies(stores: Stores) -> None:
+    task = running_task(stores)
+    stores.shared.gate.clear()
+    stores.both.write("c", [(P1, {"o": 1})], 1)
+    task.cancel()
+    assert task.await_stop(2)
+    stores.shared.gate.set()
+
+
+def test_offsets_that_a_user_changes_are_copied_before_the_store_is_stopped(stores: Stores) -> None:
+    stores.shared.gate.clear()
+    threading.Timer(0.2, stores.shared.gate.set).start()
+    StoredOffsets(stores.both, "c").write([(P1, {"o": 1})], 1)
+    stores.both.stop()
+    assert stores.shared.all_offsets("c", 1) == [(P1, {"o": 1})]
 
 
 def test_a_reset_empties_both_stores(stores: Stores) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -255,11 +255,15 @@ class Connectors:
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
         self.running = True
+        self.secret = "old"
 
     def is_running(self, name: str) -> bool:
         return self.running
 
-    def task_configs(self, name: str, raw: Props) -> list[dict[str, str | None]]:
+    def resolve(self, raw: Props) -> dict[str, str]:
+        return {key: self.secret if value == "${secret}" else str(value) for key, value in raw.items()}
+
+    def task_configs(self, name: str, raw: Props, resolved: Mapping[str, str]) -> list[dict[str, str | None]]:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -373,6 +377,35 @@ def test_unchanged_task_configs_are_not_written_again_unless_the_connectors_chan
         applied_connector_configs={"c": raw},
     )
     assert changed(other, "c", [{"n": "0"}])
+
+
+def test_tasks_get_the_new_value_of_a_secret_when_their_connector_is_reconfigured() -> None:
+    """Their stored configs contain the reference, so they do not change. A failed write is repeated."""
+    made: list[dict[str, str | None]] = [{"password": "${secret}"}]
+    raw: Props = {"password": "${secret}"}
+    herd, worker = Herd(), Connectors(*[made] * 5)
+    herd.state = ClusterConfigState(
+        task_counts={"c": 1},
+        connector_configs={"c": raw},
+        task_configs={ConnectorTaskId("c", 0): made[0]},
+        applied_connector_configs={"c": raw},
+        target_states={"c": TargetState.STARTED},
+    )
+    tasks, rounds = reconfiguration(worker, herd), list[None]()
+
+    def reconfigure() -> None:
+        before = len(rounds)
+        tasks.request("c", then=lambda: rounds.append(None))
+        herd.run_until(lambda: len(rounds) > before)
+
+    reconfigure()
+    assert herd.published == []
+    worker.secret = "new"
+    herd.refusals.append(ConnectError("the leader is busy"))
+    reconfigure()
+    herd.run_until(lambda: herd.published == [made])
+    reconfigure()
+    assert herd.published == [made]
 
 
 def test_the_retry_backoff_doubles_up_to_a_minute() -> None:

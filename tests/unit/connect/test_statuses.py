@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mm2.connect.herder.lifecycle import StatusReports
 from mm2.connect.stores.config_state import ConnectorTaskId
-from mm2.connect.stores.status_store import State, Status, StatusEntry, StatusFold, TopicStatus
+from mm2.connect.stores.status_store import MemoryStatusStore, State, Status, StatusEntry, StatusFold, TopicStatus
 
 TASK = ConnectorTaskId("a-b", 0)
 
@@ -18,6 +19,36 @@ def test_golden_bytes() -> None:
     topic = TopicStatus("foo", "c", 0, 1700000000000)
     assert topic.key == "status-topic-foo:connector-c"
     assert topic.encode() == b'{"topic":{"name":"foo","connector":"c","task":0,"discoverTimestamp":1700000000000}}'
+
+
+class Deaf(MemoryStatusStore):
+    """Does not read back what it has written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[str] = []
+
+    def put_topic(self, status: TopicStatus) -> None:
+        self.written.append(status.topic)
+
+
+def test_a_topic_is_recorded_again_after_a_reset() -> None:
+    store = MemoryStatusStore()
+    reports = StatusReports(store, "w", lambda: 1, track_topics=True)
+    for _ in range(2):
+        for _ in range(3):
+            reports.used_topic("t", TASK)
+        assert set(store.topics("a-b")) == {"t"}
+        store.delete_topic("a-b", "t")
+
+
+def test_the_record_of_a_topic_is_not_written_with_each_batch_until_it_is_read_back() -> None:
+    store = Deaf()
+    reports = StatusReports(store, "w", lambda: 1, track_topics=True)
+    for _ in range(10):
+        reports.used_topic("t", TASK)
+    reports.used_topic("u", TASK)
+    assert store.written == ["t", "u"]
 
 
 def read(fold: StatusFold, status: Status) -> None:

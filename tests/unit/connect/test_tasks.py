@@ -5,29 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import pytest
 import structlog
 
-from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
-from mm2.connect.converters import ByteArrayConverter
-from mm2.connect.runtime.connectors import WorkId
-from mm2.connect.runtime.counters import SourceCounters, TaskCounters
-from mm2.connect.runtime.sending import RecordSender, SenderSettings
-from mm2.connect.runtime.tasks.base import Converters, Equipment
-from mm2.connect.runtime.tasks.source import OwnershipGuard, SourceSetup, WorkerSourceTask
-from mm2.connect.runtime.tolerance import RetryWithToleranceOperator, Tolerance
-from mm2.connect.runtime.transformation_chain import TransformationChain
-from mm2.connect.stores.config_state import ConnectorTaskId, TargetState
-from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
-from mm2.connect.stores.offset_store import ConnectorOffsetReader
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.producer import Producer
-from mm2.kafka.settings import ClientSettings
-
-TASK = ConnectorTaskId("c", 0)
+from mm2.connect.api import ConnectError, SourceRecord, SourceTask
+from mm2.connect.runtime.sending import Outgoing, Sent, size_of
+from mm2.connect.runtime.tasks.source import OwnershipGuard, WorkerSourceTask
+from mm2.connect.runtime.tasks.submitted import Submitted
+from mm2.connect.runtime.tolerance import Tolerance
+from mm2.kafka.producer import RecordMetadata, Written
+from mm2.kafka.records.record import Record
+from mm2.kafka.structs import TopicPartition
+from tests.unit.connect.task_parts import RecordingListener, equipment, source_setup
 
 
 class SlowStart(SourceTask):
@@ -50,60 +40,8 @@ class SlowStart(SourceTask):
         self.context_of_stop = structlog.contextvars.get_contextvars()
 
 
-class RecordingListener:
-    """A listener that records its calls."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def on_startup(self, work: WorkId, version: str | None) -> None:
-        self.events.append("startup")
-
-    def on_pause(self, work: WorkId, version: str | None) -> None:
-        self.events.append("pause")
-
-    def on_resume(self, work: WorkId, version: str | None) -> None:
-        self.events.append("resume")
-
-    def on_stop(self, work: WorkId, version: str | None) -> None:
-        self.events.append("stop")
-
-    def on_shutdown(self, work: WorkId, version: str | None) -> None:
-        self.events.append("shutdown")
-
-    def on_failure(self, work: WorkId, error: BaseException, version: str | None) -> None:
-        self.events.append("failure")
-
-
 def worker_task(task: SourceTask, listener: RecordingListener, guard: OwnershipGuard | None = None) -> WorkerSourceTask:
-    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T")
-    store = KafkaOffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
-    reader = ConnectorOffsetReader(store, "c")
-    converter = ByteArrayConverter()
-    view = WorkerView({}, "g", "offsets", {}, exactly_once=False)
-    stopping = threading.Event()
-    counters = TaskCounters(source=SourceCounters())
-    operator: RetryWithToleranceOperator[SourceRecord] = RetryWithToleranceOperator(
-        Tolerance(), counters.errors, stopping
-    )
-    equipment = Equipment(
-        TASK,
-        {},
-        Converters(converter, converter, converter),
-        TransformationChain((), operator),
-        operator,
-        counters,
-        stopping,
-        listener,
-        TargetState.STARTED,
-        on_topic=lambda _topic: None,
-        log_context={"flow": "A->B"},
-        as_plugin=nullcontext,
-    )
-    sender = RecordSender(cluster, Producer(cluster), SenderSettings(), name="sender")
-    context = SourceTaskContext("c", 0, {}, reader, view)
-    setup = SourceSetup(task, context, store, False, reader, cluster, sender, guard=guard)
-    return WorkerSourceTask(equipment, setup, flush_timeout_s=1)
+    return WorkerSourceTask(equipment(listener), source_setup(task, guard), flush_timeout_s=1)
 
 
 def run_and_stop(*, cancel: bool) -> list[str]:
@@ -180,6 +118,51 @@ def test_a_task_with_its_own_producer_starts_after_fencing_if_it_is_still_assign
         task.context.confirm_ownership()
 
 
+class Closing(SlowStart):
+    """A task whose poll uses a connection that its stop closes."""
+
+    def __init__(self, fails: str = "poll") -> None:
+        super().__init__()
+        self.closed = threading.Event()
+        self.fails = fails
+
+    def start(self, props: dict[str, str]) -> None:
+        if self.fails == "start":
+            super().start(props)
+            raise OSError("there is no connection")
+
+    def poll(self) -> list[SourceRecord] | None:
+        self.starting.set()
+        assert self.closed.wait(10)
+        raise OSError("the connection is closed")
+
+    def stop(self) -> None:
+        self.closed.set()
+        self.go_on.set()
+
+
+@pytest.mark.parametrize(("fails", "events"), [("poll", ["startup", "shutdown"]), ("start", ["shutdown"])])
+def test_a_task_that_raises_while_it_is_being_stopped_has_not_failed(fails: str, events: list[str]) -> None:
+    task, listener = Closing(fails), RecordingListener()
+    running = worker_task(task, listener)
+    running.start()
+    assert task.starting.wait(10)
+    running.stop()
+    task.go_on.set()
+    assert running.await_stop(10)
+    assert listener.events == events
+    assert running.failure is None
+
+
+def test_a_task_that_raises_without_being_stopped_fails() -> None:
+    task, listener = Closing(), RecordingListener()
+    running = worker_task(task, listener)
+    running.start()
+    task.closed.set()
+    assert running.await_stop(10)
+    assert listener.events == ["startup", "failure"]
+
+
 @pytest.mark.parametrize("what", ["fence", "confirm"])
 def test_a_task_that_is_no_longer_assigned_fails_before_it_starts(what: str) -> None:
     task, listener = SlowStart(), RecordingListener()
@@ -210,3 +193,44 @@ def test_records_of_a_task_with_its_own_producer_are_rejected() -> None:
     running.start()
     assert running.await_stop(10)
     assert "produces records itself" in str(running.failure)
+
+
+def test_a_source_task_reports_the_topic_of_each_batch() -> None:
+    """The record of topics in use may have been reset in between."""
+    topics: list[str] = []
+    parts = equipment(RecordingListener(), on_topic=topics.append)
+    running = WorkerSourceTask(parts, source_setup(SlowStart()), flush_timeout_s=1)
+    for offset in range(2):
+        submitted = [Submitted(SourceRecord({"p": 1}, {"o": n}, "t", None, None, None)) for n in range(3)]
+        records = [Outgoing("t", 0, Record(None, None, (), 1), running._run_settled, one) for one in submitted]
+        written = Written(TopicPartition("t", 0), [one.record for one in records], offset, -1)
+        running._run_settled(records, Sent([written], slice(0, 3)), None)
+    assert topics == ["t", "t"]
+
+
+class Acknowledged(SlowStart):
+    def __init__(self) -> None:
+        super().__init__()
+        self.acknowledged: list[object] = []
+
+    def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+        self.acknowledged.append((record.value, metadata))
+
+
+def test_records_that_were_not_written_because_the_task_was_reassigned_are_not_skipped() -> None:
+    """Their task may run on another worker, so they are no tolerated failures."""
+    task, listener, session = Acknowledged(), RecordingListener(), [True]
+
+    def is_ours() -> bool:
+        return session[0]
+
+    parts = equipment(listener, Tolerance(tolerates_all=True), is_ours)
+    setup = source_setup(task, is_ours=is_ours)
+    running = WorkerSourceTask(parts, setup, flush_timeout_s=1)
+    submitted = running._submitted.submit(SourceRecord({"p": 1}, {"o": 1}, "t", None, None, b"v"))
+    setup.sender._counts["t"] = (1, time.monotonic())
+    session[0] = False
+    record = Record(None, b"v")
+    setup.sender.send_at_once([Outgoing("t", None, record, running._run_settled, submitted, size_of(record))])
+    assert setup.sender.flush(10)
+    assert (task.acknowledged, submitted.acked, parts.counters.errors.records_skipped) == ([], False, 0)

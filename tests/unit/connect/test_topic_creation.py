@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 import pytest
 
 from mm2.config.configdef import AbstractConfig, ConfigException
 from mm2.config.connector_keys import source_connector_config
-from mm2.connect.api import IllegalWorkerStateError, SourceRecord
+from mm2.connect.api import ConnectError, IllegalWorkerStateError, RetriableError, SourceRecord
 from mm2.connect.runtime.tasks.exactly_once import WorkerTransactionContext
-from mm2.connect.runtime.topic_creation import TopicCreationGroup, topic_creation_groups
+from mm2.connect.runtime.topic_creation import TopicCreation, TopicCreationGroup, topic_creation_groups
+from mm2.kafka.admin import Admin
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import NewTopic
 
 
 def groups(**settings: str) -> tuple[TopicCreationGroup, ...]:
@@ -58,6 +65,39 @@ def test_a_group_has_its_own_replication_factor() -> None:
 def test_an_invalid_pattern_is_reported_with_key_and_value() -> None:
     with pytest.raises(ConfigException, match=r"Invalid value .* for configuration topic\.creation\.logs\.include"):
         groups(**DEFAULT, groups="logs", **{"logs.include": "("})
+
+
+class Brokers:
+    """The answers of a cluster that permits nothing."""
+
+    def __init__(self, described: ErrorCode, created: ErrorCode) -> None:
+        self.described, self.created = described, created
+
+    def describe_topics(self, topics: Sequence[str]) -> dict[str, KafkaFailure]:
+        return {topic: BrokerFailure.of(self.described) for topic in topics}
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, KafkaFailure]:
+        return {topic.name: BrokerFailure.of(self.created) for topic in topics}
+
+
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize(
+    ("described", "created"),
+    [
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, DENIED),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNSUPPORTED_VERSION),
+        (DENIED, DENIED),
+    ],
+)
+def test_a_task_that_may_not_create_its_topic_fails(described: ErrorCode, created: ErrorCode) -> None:
+    creation = TopicCreation(cast("Admin", Brokers(described, created)), groups(**DEFAULT))
+    with pytest.raises(ConnectError, match="is authorized to create topics or that the topic exists") as raised:
+        creation.ensure("x")
+    assert not isinstance(raised.value, RetriableError)
+    assert not creation.knows("x")
 
 
 def record(number: int) -> SourceRecord:

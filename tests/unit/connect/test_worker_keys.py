@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -14,13 +15,17 @@ from mm2.connect.api import ConnectError, DataError
 from mm2.connect.errors import BadRequest, Forbidden
 from mm2.connect.herder.internal_requests import SessionKeys
 from mm2.connect.herder.lifecycle import Reloads
+from mm2.connect.herder.request_queue import NEVER
 from mm2.connect.plugins import Plugins, VersionedPluginError
 from mm2.connect.request_signing import ALGORITHM_HEADER, RequestSignature, SessionKey, signature_headers
+from mm2.connect.runtime.task_building import TaskStart
 from mm2.connect.runtime.tasks.conversion import build_converters
+from mm2.connect.runtime.tasks.source import WorkerSourceTask
 from mm2.connect.runtime.worker import Worker
-from mm2.connect.stores.config_state import ConnectorTaskId
+from mm2.connect.stores.config_state import ConnectorTaskId, Props, TargetState
 from mm2.connect.stores.offset_store import FileOffsetStore
 from tests.unit.connect.plugin_folders import write_files
+from tests.unit.connect.task_parts import RecordingListener
 from tests.unit.connect.test_herder import herder
 from tests.unit.connect.test_internal_requests import Leader, leader
 
@@ -292,3 +297,39 @@ def test_a_connector_is_restarted_when_a_secret_expires_unless_config_action_rel
     reloads.schedule("off", {**connector, "config.action.reload": "none"})
     reloads.schedule("on", connector)
     assert restarts == [("on", 2.0)]
+
+
+def test_a_scheduled_restart_is_withdrawn_when_the_connector_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each start would add a restart for each time to live, and one would follow config.action.reload=none."""
+    instance, restarts = herder(), list[str]()
+    monkeypatch.setattr(instance.worker, "resolution", lambda _props: ConfigTransformerResult({}, {"path": 1}))
+    monkeypatch.setattr(instance, "_require_own_connector", restarts.append)
+    reloads = instance._starts.reloads
+    for _ in range(3):
+        reloads.schedule("on", FILE_SOURCE)
+        reloads.schedule("off", FILE_SOURCE)
+    reloads.schedule("off", {**FILE_SOURCE, "config.action.reload": "none"})
+    while instance._requests.run_due(lambda: False) != NEVER:
+        time.sleep(0.001)
+    assert restarts == ["on"]
+
+
+def test_a_source_task_reads_its_secrets_again_from_its_context(tmp_path: Path) -> None:
+    """As sink tasks, and Java's source tasks, do."""
+    secrets = tmp_path / "secrets"
+    secrets.write_text("password=old")
+    provider = "org.apache.kafka.common.config.provider.FileConfigProvider"
+    instance = worker(**{"config.providers": "file", "config.providers.file.class": provider})
+    stored: Props = {
+        **FILE_SOURCE,
+        "name": "c",
+        "task.class": "FileStreamSourceTask",
+        "secret": f"${{file:{secrets}:password}}",
+    }
+    start = TaskStart(TASK, stored, stored, 1, TargetState.STARTED, RecordingListener(), lambda _topic: None)
+    task = instance._builder.build(start)
+    assert isinstance(task, WorkerSourceTask)
+    configs = task._context.configs
+    assert dict(configs) == {**stored, "secret": "old"}
+    secrets.write_text("password=new")
+    assert (configs["secret"], configs.get("other"), len(configs)) == ("new", None, 6)

@@ -5,7 +5,7 @@ Calls of the status listener, all on the task's thread:
 on_pause      it was started PAUSED (before any call of the plugin), or it was paused while running
 on_startup    the plugin's ``start`` has returned
 on_resume     it runs again after a pause
-on_shutdown   it has ended by request; the plugin's ``stop`` has returned
+on_shutdown   it has ended by request, even if it raised an exception after that; the plugin's ``stop`` has returned
 on_failure    it has ended because of an exception, and stays failed until it is restarted
 
 A cancelled task makes no further calls: its work may run on another worker by then.
@@ -67,7 +67,7 @@ class Equipment:
     stopping: threading.Event
     listener: StatusListener
     initial_state: TargetState
-    #: Called when the task has written to or read from a topic for the first time.
+    #: Called with each topic that the task has written to or read from, once per batch or more often.
     on_topic: Callable[[str], None]
     log_context: Mapping[str, str]
     #: A block in which this thread uses the loader of the connector's plugin.
@@ -94,7 +94,6 @@ class WorkerTask(ABC):
         self._on_topic = equipment.on_topic
         self._as_plugin = equipment.as_plugin
         self._is_ours = equipment.is_ours
-        self._topics_seen: set[str] = set()
         self._log_context = {**equipment.log_context, "connector": self.id.connector, "task": self.id.task}
         self._log = log.bind(task_id=str(self.id))
 
@@ -215,6 +214,11 @@ class WorkerTask(ABC):
             self._report_started()
             self._work()
             failed = False
+        except BaseException:
+            # The plugin may have raised it because of the stop. As in Java, this is no failure.
+            if not self._is_stopping or self._cancelled:
+                raise
+            self._log.warning("task raised an exception while it was being stopped", exc_info=True)
         finally:
             self._stop_asked.set()
             self._close(failed=failed)
@@ -274,8 +278,3 @@ class WorkerTask(ABC):
     def _after_pause(self) -> None:
         """The task resumes after a pause."""
         return
-
-    def _note_topic(self, topic: str) -> None:
-        if topic not in self._topics_seen:
-            self._topics_seen.add(topic)
-            self._on_topic(topic)

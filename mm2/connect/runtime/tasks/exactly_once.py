@@ -124,8 +124,8 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         #: Newest offset of each partition since the last commit; kept when a transaction is aborted.
         self._offsets: _SourceOffsets = {}
         self._outcomes_lock = threading.Lock()
-        #: Records since the last commit in order, each with its metadata once it is acknowledged.
-        self._outcomes: dict[int, tuple[SourceRecord, RecordMetadata | None]] = {}
+        #: Records since the last commit that were written, with their metadata, or dropped, with None.
+        self._outcomes: list[tuple[SourceRecord, RecordMetadata | None]] = []
         self._records = 0
         self._committed_s = time.monotonic()
 
@@ -168,8 +168,6 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
             )
         self._raise_failure()
         self._begin()
-        with self._outcomes_lock:
-            self._outcomes[id(record)] = (record, None)
         return None
 
     def _sends_together(self, topic: str) -> bool:
@@ -179,23 +177,17 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
     def _before_run(self, submitted: Sequence[Submitted]) -> None:
         self._raise_failure()
         self._begin()
-        if self._notifies_records:
-            with self._outcomes_lock:
-                self._outcomes.update((id(one.record), (one.record, None)) for one in submitted)
 
     def _run_sent(self, submitted: Sequence[Submitted], sent: Sent) -> None:
         if self._notifies_records:
+            records = [one.record for one in submitted]
             with self._outcomes_lock:
-                for one, metadata in zip(submitted, sent.metadata(), strict=True):
-                    self._outcomes[id(one.record)] = (one.record, metadata)
+                self._outcomes.extend(zip(records, sent.metadata(), strict=True))
 
     def _begin(self) -> None:
         # No record is in flight: between two transactions the sender is idle.
         if not self._transactional.in_transaction:
             self._transactional.begin()
-
-    def _not_sent(self, submitted: Submitted | None) -> None:
-        return
 
     def _dispatched(self, record: SourceRecord) -> None:
         self._offsets[key_of(record.source_partition)] = (record.source_partition, record.source_offset)
@@ -203,13 +195,17 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         self._end_after(record)
 
     def _dropped(self, record: SourceRecord) -> None:
-        with self._outcomes_lock:
-            self._outcomes[id(record)] = (record, None)
+        self._note(record, None)
         self._end_after(record)
 
     def _sent(self, record: SourceRecord, submitted: Submitted | None, metadata: RecordMetadata) -> None:
-        with self._outcomes_lock:
-            self._outcomes[id(record)] = (record, metadata)
+        self._note(record, metadata)
+
+    def _note(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+        """Notify the plugin with the next commit."""
+        if self._notifies_records:
+            with self._outcomes_lock:
+                self._outcomes.append((record, metadata))
 
     def _send_failed(
         self, context: ProcessingContext[SourceRecord], submitted: Submitted | None, failure: KafkaFailure
@@ -310,8 +306,8 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
             raise
         self.counters.committed(time.monotonic() - began_s)
         with self._outcomes_lock:
-            outcomes, self._outcomes = self._outcomes, {}
-        for record, metadata in outcomes.values():
+            outcomes, self._outcomes = self._outcomes, []
+        for record, metadata in outcomes:
             self._notify_record(record, metadata)
         self._notify_commit()
 

@@ -75,7 +75,7 @@ class WorkerSinkTask(WorkerTask):
             else None
         )
         self._context = WorkerSinkTaskContext(
-            self._consumer, setup.fresh_configs, lambda: self._is_paused, self._reporter
+            self._consumer, setup.fresh_configs, lambda: self._announced_pause, self._reporter
         )
         self._batch = SinkBatch()
         self._commits = SinkCommits(
@@ -92,8 +92,10 @@ class WorkerSinkTask(WorkerTask):
             is_cancelled=lambda: self._cancelled,
         )
         self._paused_for_redelivery = False
+        #: The target state may have changed since; all pauses of partitions follow this, and `_follow_target`.
         self._announced_pause = False
         self._plugin_stopped = False
+        self._topics_of_batch: set[str] = set()
 
     # -- lifecycle
 
@@ -116,10 +118,6 @@ class WorkerSinkTask(WorkerTask):
         # It may also be waiting for the brokers of the dead letter queue.
         self._operator.abandon()
 
-    @property
-    def _is_paused(self) -> bool:
-        return self._target is TargetState.PAUSED
-
     def _work(self) -> None:
         failed = True
         try:
@@ -137,7 +135,7 @@ class WorkerSinkTask(WorkerTask):
 
     def _follow_target(self) -> None:
         """Pause or resume if requested; `put` is still called, without records."""
-        paused = self._is_paused
+        paused = self._target is TargetState.PAUSED
         if paused is self._announced_pause:
             return
         self._announced_pause = paused
@@ -199,9 +197,15 @@ class WorkerSinkTask(WorkerTask):
     def _convert_all(self, records: list[ConsumerRecord]) -> None:
         if not records:
             return
+        self._topics_of_batch.clear()
         for record in records:
             self._batch.add(record, self._record_converter.convert(record))
         self._commits.count_active()
+
+    def _note_topic(self, topic: str) -> None:
+        if topic not in self._topics_of_batch:
+            self._topics_of_batch.add(topic)
+            self._on_topic(topic)
 
     def _deliver(self) -> None:
         """Pass the batch to the task; it may be a retry."""
@@ -233,7 +237,7 @@ class WorkerSinkTask(WorkerTask):
         self._batch.clear()
         if self._paused_for_redelivery:
             self._paused_for_redelivery = False
-            if not self._is_paused:
+            if not self._announced_pause:
                 self._resume_all()
 
     def _resume_all(self) -> None:
@@ -266,7 +270,7 @@ class WorkerSinkTask(WorkerTask):
             if was_paused:
                 self._resume_all()
             self._context.paused &= assignment
-            self._consumer.pause(assignment if self._is_paused else self._context.paused)
+            self._consumer.pause(assignment if self._announced_pause else self._context.paused)
         self._sink_counters.partitions = len(assignment)
         if partitions:
             self.task.open(sorted(partitions))

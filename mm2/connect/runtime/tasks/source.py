@@ -35,7 +35,7 @@ from mm2.connect.runtime.tolerance import (
 )
 from mm2.connect.runtime.topic_creation import TopicCreation
 from mm2.connect.stores import internal_json
-from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
+from mm2.connect.stores.offset_store import FLUSH_S, ConnectorOffsetReader, OffsetStore
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.producer import RecordMetadata
@@ -311,6 +311,12 @@ class AbstractWorkerSourceTask(WorkerTask):
             self._log.warning("poll failed, retrying", reason=str(error))
             records = None
             began_s = time.monotonic()
+        except Exception:
+            if not self._stop_requested():
+                raise
+            # Its `stop` may have closed what `poll` was using; what has been sent is still committed.
+            self._log.warning("poll failed while the task was being stopped", exc_info=True)
+            return None
         finally:
             with self._changed:
                 self._polling = False
@@ -407,7 +413,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         self._source_counters.written += len(outgoing)
         self._run_sent(submitted, sent)
         for topic in {one.topic for one in outgoing}:
-            self._note_topic(topic)
+            self._on_topic(topic)
 
     def _send_one(self, record: SourceRecord, failed: Failed | None) -> bool:
         """Send one record with all its steps; False when it must be retried later."""
@@ -454,7 +460,7 @@ class AbstractWorkerSourceTask(WorkerTask):
                 return
             self._source_counters.written += 1
             self._sent(record, submitted, metadata)
-            self._note_topic(topic)
+            self._on_topic(topic)
 
         self._sender.send(topic, transformed.partition, converted, on_sent, give_up=self._stop_requested)
 
@@ -489,19 +495,18 @@ class AbstractWorkerSourceTask(WorkerTask):
             self._offset_reader.close()
             self._disconnect(0.0 if self._cancelled else _CLOSE_S)
             if self._owns_store:
+                if not self._cancelled:
+                    self._store.flush(FLUSH_S)
                 self._store.stop()
             self._transformations.close()
             self._converters.close()
             self._operator.close()
 
     def _commit_at_the_end(self, *, failed: bool) -> None:
-        if not failed:
-            self._final_commit(failed=False)
-            return
         try:
-            self._final_commit(failed=True)
-        except Exception:  # noqa: BLE001 - the first failure of the task is reported
-            self._log.exception("offsets of the failed task were not committed")
+            self._final_commit(failed=failed)
+        except Exception:  # noqa: BLE001 - the first failure of the task is reported, a stopped one has not failed
+            self._log.exception("offsets were not committed when the task ended")
 
     def _disconnect(self, timeout_s: float) -> None:
         """Close the task's connections, which ends any wait for a response."""
@@ -599,8 +604,8 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
     def _send_failed(
         self, context: ProcessingContext[SourceRecord], submitted: Submitted | None, failure: KafkaFailure
     ) -> None:
-        if self._cancelled:
-            return
+        if self._cancel_if_reassigned():
+            return  # the successor polls the record again
         record = context.original
         on_own_thread = threading.current_thread() is self._thread
         if self._operator.tolerance.tolerates_all:
