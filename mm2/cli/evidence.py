@@ -23,8 +23,8 @@ from mm2.failover.evidence import (
     counted,
     missing_records,
 )
-from mm2.failover.failover import Confirm
 from mm2.failover.groups import Choice
+from mm2.failover.leaving import Confirm
 from mm2.failover.sides import FlowConfig, Refused
 
 EXIT_CODES = "Exit code: 0 done and verified; 1 done except for the listed problems; 2 nothing was changed, for the reason shown."
@@ -49,14 +49,16 @@ def add_leave_behind(parser: Any) -> None:
 def add_yes(parser: Any) -> None:
     """Add the argument that confirms in advance."""
     parser.add_argument(
-        "--yes", action="store_true", help="do not ask for a confirmation on the terminal when the source is available"
+        "--yes",
+        action="store_true",
+        help="do not ask for a confirmation on the terminal when the source may be available",
     )
 
 
 def confirmation(options: Any) -> Confirm:
-    """Asks on the terminal whether to leave a reachable source, unless ``--yes`` is given."""
+    """Asks on the terminal whether to leave a source that may be running, unless ``--yes`` is given."""
 
-    def confirm(dry_run: Callable[[], FailoverReport]) -> None:
+    def confirm(reason: str, dry_run: Callable[[], FailoverReport]) -> None:
         """Raises Refused if it is not confirmed."""
         if options.yes:
             return
@@ -64,14 +66,12 @@ def confirmation(options: Any) -> Confirm:
         source = preview.flow.partition("->")[0]
         if not sys.stdin.isatty():
             raise Refused(
-                f"Cluster {source} answers, and there is no terminal to confirm on: see what would be done with "
-                "--dry-run, then use --yes."
+                f"{reason}, and there is no terminal to confirm on: see what would be done with --dry-run, then use --yes."
             )
         # Standard output has the report of what was done.
         write_report(sys.stderr, preview, wide=is_wide(options))
         sys.stderr.write(
-            f"\nCluster {source} answers. {preview.verb} {preview.flow} stops copying these topics. "
-            f"Write {source} to continue: "
+            f"\n{reason}. {preview.verb} {preview.flow} stops copying these topics. Write {source} to continue: "
         )
         sys.stderr.flush()
         if sys.stdin.readline().strip() != source:

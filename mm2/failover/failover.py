@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -22,19 +21,23 @@ from mm2.failover.evidence import (
     missing_records,
 )
 from mm2.failover.groups import Choice, Groups
-from mm2.failover.partitions import last_contact_ms, partitions_of, source_ends
+from mm2.failover.leaving import (
+    Confirm,
+    behind,
+    reason_to_confirm,
+    refuse_rejected,
+    refuse_to_leave_behind,
+    rejection_error,
+    unknown_ends_error,
+    wait_until_copied,
+)
+from mm2.failover.partitions import last_contact_ms, partitions_of
 from mm2.failover.sides import FlowConfig, Refused, Sides, now_ms
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.promotions import promoted
 
 VERB: Final = "failover"
-_POLL_S: Final = 0.5
-
-Confirm = Callable[[Callable[[], FailoverReport]], None]
-"""Called before a reachable source is left, with a function that makes the report of a dry run. Raises Refused if that is not
-confirmed.
-"""
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,14 @@ def failover(config: FlowConfig, options: FailoverOptions, confirm: Confirm) -> 
     """Run the command. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
         chosen = chosen_partitions(sides, options.choice)
-        if not options.dry_run and sides.source is not None:
-            before = partitions_of(sides, chosen)
-            _refuse_to_leave_writers(sides, before, options)
-            confirm(functools.partial(_dry_run, sides, before, options))
+        if not options.dry_run:
+            refuse_rejected(sides, leave_behind=options.leave_behind)
+            if reason := reason_to_confirm(sides):
+                before = partitions_of(sides, chosen)
+                _refuse_to_leave_writers(sides, before, options)
+                confirm(reason, functools.partial(_dry_run, sides, before, options))
         if options.wait_s is not None:
-            _wait_until_copied(sides, chosen, options.wait_s)
+            wait_until_copied(sides, chosen, options.wait_s)
         before = partitions_of(sides, chosen)
         if not options.leave_behind and not options.dry_run:
             refuse_to_leave_behind(sides, before)
@@ -100,13 +105,18 @@ def _report(sides: Sides, result: _Result, groups: Groups, *, dry_run: bool) -> 
 
 def _conditions(sides: Sides, *, dry_run: bool) -> list[str]:
     """What the command requires, in the report of a dry run."""
-    if not dry_run or sides.source is None:
+    if not dry_run:
         return []
-    sentence = (
-        f"{sides.pair.source} answers: to fail over, stop its producers and use --wait SECONDS, or use --leave-behind to "
-        "leave what they still write behind"
-    )
-    return [sentence]
+    source = sides.pair.source
+    if sides.source is not None:
+        sentence = (
+            f"{source} answers: to fail over, stop its producers and use --wait SECONDS, or use --leave-behind to leave what they "
+            "still write behind"
+        )
+        return [sentence]
+    if reason := reason_to_confirm(sides):
+        return [f"{reason}: check that it is down; to fail over has to be confirmed"]
+    return []
 
 
 @dataclass
@@ -126,9 +136,11 @@ def _preview(sides: Sides, before: list[PartitionEvidence], groups: Groups, opti
     result.done += _no_groups_message(result.groups)
     if options.wait_s is not None or options.leave_behind:
         return result
-    if sides.source is not None and (behind := _behind(before)):
+    if error := rejection_error(sides):
+        result.problems.append(f"{error}: without --leave-behind this would be refused")
+    if sides.source is not None and (left := behind(before)):
         result.problems.append(
-            f"{sides.pair.source} answers and has {missing_records(behind).of('record')} that are not on "
+            f"{sides.pair.source} answers and has {missing_records(left).of('record')} that are not on "
             f"{sides.pair.target}: without --wait or --leave-behind this would be refused"
         )
     if error := unknown_ends_error(sides, before):
@@ -159,7 +171,7 @@ def _execute(
             replace(one, end_ms=previous.end_ms)
             for one, previous in zip(partitions_of(sides, chosen), before, strict=True)
         ]
-        if not leave_behind and sides.source is not None and (late := _behind(result.partitions)):
+        if not leave_behind and sides.source is not None and (late := behind(result.partitions)):
             result.problems.append(
                 f"producers still write to {sides.pair.source}; written after copying was stopped, and not on "
                 f"{sides.pair.target}: {missing_records(late).of('record')}"
@@ -187,49 +199,12 @@ def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
 
 def _refuse_to_leave_writers(sides: Sides, partitions: Sequence[PartitionEvidence], options: FailoverOptions) -> None:
     """Raise Refused if a reachable source is to be left without a decision about what its producers still write."""
-    if options.leave_behind or options.wait_s is not None:
+    if sides.source is None or options.leave_behind or options.wait_s is not None:
         return
     refuse_to_leave_behind(sides, partitions)
     raise Refused(
         f"Cluster {sides.pair.source} answers, so its producers may still write: use --dry-run to see what would be done. "
         "To fail over, stop its producers and use --wait SECONDS, or use --leave-behind to leave what they still write behind."
-    )
-
-
-def refuse_to_leave_behind(sides: Sides, partitions: Sequence[PartitionEvidence]) -> None:
-    """Raise Refused if a reachable source has records that the target does not have, or if this is unknown."""
-    if sides.source is None:
-        return
-    if error := unknown_ends_error(sides, partitions):
-        raise Refused(f"{error}. Fix the cause, or use --leave-behind to accept that records may be missing.")
-    if behind := _behind(partitions):
-        first = next((one for one in behind if one.tail_note), behind[0])
-        note = f"; {first.tail_note}" if first.tail_note else ""
-        raise Refused(
-            f"Cluster {sides.pair.source} answers and has {missing_records(behind).of('record')} that are not on "
-            f"{sides.pair.target} yet ({first.source}: {first.next_offset} of {first.end}{note}). Stop its producers and "
-            "use --wait SECONDS, or use --leave-behind to leave these records behind."
-        )
-
-
-def _behind(partitions: Iterable[PartitionEvidence]) -> list[PartitionEvidence]:
-    """The partitions of which records are, or may be, on the source only."""
-    return [one for one in partitions if one.missing]
-
-
-def unknown_ends_error(sides: Sides, partitions: Iterable[PartitionEvidence]) -> str:
-    """The partitions of a reachable source whose end offsets are unknown, as a message; "" if there are none."""
-    return _ends_message(sides, {one.source: one.end_error for one in partitions if one.end_error})
-
-
-def _ends_message(sides: Sides, errors: Mapping[TopicPartition, object]) -> str:
-    if not errors:
-        return ""
-    first, error = min((tp, str(error)) for tp, error in errors.items())
-    number = "offset" if len(errors) == 1 else "offsets"
-    return (
-        f"Cluster {sides.pair.source} answers but does not return the end {number} of "
-        f"{counted(len(errors), 'partition')} (first {first}: {error.rstrip('.')})"
     )
 
 
@@ -243,40 +218,6 @@ def _still_promoted(sides: Sides) -> list[str]:
     return [
         f"topics still promoted, so {reverse} does not copy them: {', '.join(topics[:5])}; run mm2 failback FILE '{reverse}'"
     ]
-
-
-def _wait_until_copied(sides: Sides, chosen: Sequence[TopicPartition], wait_s: float) -> None:
-    """Wait until everything is on the target and the source has not changed between two polls. Raises Refused."""
-    deadline = time.monotonic() + wait_s
-    previous: dict[TopicPartition, int] | None = None
-    while True:
-        answers = source_ends(sides, chosen)
-        ends = {tp: end for tp, end in answers.items() if isinstance(end, int)}
-        error = _ends_message(sides, {tp: end for tp, end in answers.items() if isinstance(end, KafkaFailure)})
-        sides.refresh()
-        entries = {tp: sides.ledger.entry(tp) for tp in chosen}
-        is_behind = any(entry is not None and ends.get(tp, 0) > entry.mark.source for tp, entry in entries.items())
-        is_unchanged = ends == previous
-        if is_unchanged and not is_behind and not error:
-            return
-        if time.monotonic() > deadline and (error or previous is not None):
-            break  # not after one poll, which does not show whether the source changes
-        previous = ends
-        time.sleep(_POLL_S)
-    if error:
-        raise Refused(f"{error}. Timed out after {wait_s:g} s, and nothing was changed.")
-    # The ledger may be older than the records on the target, and the remaining ones may all be dropped.
-    behind = _behind(partitions_of(sides, chosen)) if is_unchanged else []
-    if behind or not is_unchanged:
-        left = missing_records(behind)
-        cause = (
-            f"{left.of('record')} {'is' if left.exact == 1 else 'are'} left to copy"
-            if behind
-            else "producers still write to it"
-        )
-        raise Refused(
-            f"Timed out after {wait_s:g} s waiting for cluster {sides.pair.source}: {cause}. Nothing was changed."
-        )
 
 
 def _no_groups_message(rows: Sequence[GroupEvidence]) -> list[str]:

@@ -11,8 +11,9 @@ from typing import Final
 from mm2.failover.copy_control import stop_copying
 from mm2.failover.denials import allow_writes, denials_of, to_allow
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted
-from mm2.failover.failover import Confirm, chosen_partitions, refuse_to_leave_behind
+from mm2.failover.failover import chosen_partitions
 from mm2.failover.groups import Choice
+from mm2.failover.leaving import Confirm, reason_to_confirm, refuse_rejected, refuse_to_leave_behind
 from mm2.failover.partitions import last_contact_ms, partitions_of
 from mm2.failover.sides import FlowConfig, Sides, now_ms
 from mm2.kafka.error_codes import ErrorCode
@@ -40,10 +41,12 @@ def promote(
     with Sides.opened(config) as sides:
         chosen = chosen_partitions(sides, choice)
         before = partitions_of(sides, chosen)
-        if not leave_behind and not dry_run:
-            refuse_to_leave_behind(sides, before)
-        if not dry_run and sides.source is not None:
-            confirm(functools.partial(_promoted, sides, before, dry_run=True, create_acls=create_acls))
+        if not dry_run:
+            refuse_rejected(sides, leave_behind=leave_behind)
+            if not leave_behind:
+                refuse_to_leave_behind(sides, before)
+            if reason := reason_to_confirm(sides):
+                confirm(reason, functools.partial(_promoted, sides, before, dry_run=True, create_acls=create_acls))
         return _promoted(sides, before, dry_run=dry_run, create_acls=create_acls)
 
 

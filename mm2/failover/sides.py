@@ -16,7 +16,7 @@ from mm2.connect.stores.config_state import ConfigFold, TargetState
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, TlsFailure
 from mm2.kafka.log import KafkaBasedLog
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
@@ -26,12 +26,16 @@ from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.group_offsets import group_state
 from mm2.mirror.record_changes import changing_keys
+from mm2.mirror.source_answers import EVERY_S, source_answers
 from mm2.mirror.source_connector import topic_selection
 
 SOURCE_NAME: Final = "MirrorSourceConnector"
 PREFLIGHT_S: Final = 5.0
 READ_S: Final = 60.0
 WRITE_S: Final = 30.0
+#: A process that reaches the source notes this in the ledger after `EVERY_S`.
+REACHED_S: Final = EVERY_S + 2
+_POLL_S: Final = 0.3
 _WORKING: Final = frozenset({"stable", "preparingrebalance", "completingrebalance"})
 
 
@@ -71,7 +75,8 @@ class FlowConfig:
 class Sides:
     """The clusters of one flow, opened by `opened`.
 
-    ``source`` is None if it does not answer, for the reason in ``source_error``. ``ledger`` is that of the flow,
+    ``source`` is None if it does not answer, for the reason in ``source_error``. ``is_rejected``: it may be running, since the reason
+    are the security settings of the client. ``ledger`` is that of the flow,
     ``reverse_ledger`` that of the opposite flow, None if there is none. Both are followed; `refresh` waits for what has
     been written to them.
     """
@@ -87,6 +92,8 @@ class Sides:
         self.policy = self.selection.policy
         self.source: Admin | None = None
         self.source_error = ""
+        self.is_rejected = False
+        self._is_reached: bool | None = None  # None: not known yet
         self._reverse_log: LedgerLog | None = None
 
     @classmethod
@@ -108,6 +115,7 @@ class Sides:
                 sides.source = source
             except KafkaFailure as failure:
                 sides.source_error = str(failure)
+                sides.is_rejected = is_rejection(failure)
             ledger = sides._follow(Side.TARGET)
             if ledger is None:
                 raise Refused(
@@ -186,6 +194,21 @@ class Sides:
             return 0
         return len(found.members or ())
 
+    def is_reached_by_workers(self) -> bool:
+        """Whether a process of the flow reaches a source that does not answer here. Waits for its next note. Raises KafkaFailure.
+
+        No clocks are compared: a new note shows it.
+        """
+        if self._is_reached is None:
+            known_ms = source_answers(self.ledger).answered_ms
+            until_s = time.monotonic() + (REACHED_S if known_ms is not None and self.workers else 0)
+            self._is_reached = False
+            while not self._is_reached and time.monotonic() < until_s:
+                time.sleep(_POLL_S)
+                self._ledger_log.read_to_end(READ_S)
+                self._is_reached = source_answers(self.ledger).answered_ms != known_ms
+        return self._is_reached
+
     def assigned(self) -> set[TopicPartition]:
         """The partitions assigned to tasks of the source connector. Raises KafkaFailure.
 
@@ -227,6 +250,11 @@ class Sides:
     def known_partitions(self) -> list[TopicPartition]:
         """Source partitions in the ledger, without heartbeats."""
         return [tp for tp in self.ledger.partitions() if not self.policy.is_heartbeats_topic(tp.topic)]
+
+
+def is_rejection(failure: KafkaFailure) -> bool:
+    """Whether a failure to connect does not show that a cluster is down: it answered, or the client could not log in."""
+    return isinstance(failure, TlsFailure) or not isinstance(failure, ConnectFailure)
 
 
 def now_ms() -> int:

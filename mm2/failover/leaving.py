@@ -1,0 +1,121 @@
+"""Whether a source may be left: what is refused, what has to be confirmed, and the wait until everything is copied."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted, missing_records
+from mm2.failover.partitions import partitions_of, source_ends
+from mm2.failover.sides import Refused, Sides
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import TopicPartition
+
+_POLL_S: Final = 0.5
+
+Confirm = Callable[[str, Callable[[], FailoverReport]], None]
+"""Called with the reason why a confirmation is needed, and with a function that makes the report of a dry run. Raises Refused if it
+is not confirmed.
+"""
+
+
+def reason_to_confirm(sides: Sides) -> str:
+    """Why the command has to be confirmed: the source may be running; "" if nothing indicates this. May take seconds."""
+    source = sides.pair.source
+    if sides.source is not None:
+        return f"Cluster {source} answers"
+    if sides.is_rejected:
+        return f"Cluster {source} may be running ({sides.source_error.rstrip('.')})"
+    if sides.is_reached_by_workers():
+        return f"Cluster {source} does not answer here, but a process of {sides.pair} has just reached it"
+    return ""
+
+
+def rejection_error(sides: Sides) -> str:
+    """Why it is not known whether the source is running, as a message; "" if it is known."""
+    if not sides.is_rejected:
+        return ""
+    return (
+        f"Cluster {sides.pair.source} cannot be asked with the security settings of the file, and may be running: "
+        f"{sides.source_error.rstrip('.')}"
+    )
+
+
+def refuse_rejected(sides: Sides, *, leave_behind: bool) -> None:
+    """Raise Refused if a source that may be running would be handled as one that is down."""
+    if not leave_behind and (error := rejection_error(sides)):
+        raise Refused(
+            f"{error}. Fix these settings, or use --leave-behind if {sides.pair.source} is down or to leave behind what is only there."
+        )
+
+
+def refuse_to_leave_behind(sides: Sides, partitions: Sequence[PartitionEvidence]) -> None:
+    """Raise Refused if a reachable source has records that the target does not have, or if this is unknown."""
+    if sides.source is None:
+        return
+    if error := unknown_ends_error(sides, partitions):
+        raise Refused(f"{error}. Fix the cause, or use --leave-behind to accept that records may be missing.")
+    if found := behind(partitions):
+        first = next((one for one in found if one.tail_note), found[0])
+        note = f"; {first.tail_note}" if first.tail_note else ""
+        raise Refused(
+            f"Cluster {sides.pair.source} answers and has {missing_records(found).of('record')} that are not on "
+            f"{sides.pair.target} yet ({first.source}: {first.next_offset} of {first.end}{note}). Stop its producers and "
+            "use --wait SECONDS, or use --leave-behind to leave these records behind."
+        )
+
+
+def behind(partitions: Iterable[PartitionEvidence]) -> list[PartitionEvidence]:
+    """The partitions of which records are, or may be, on the source only."""
+    return [one for one in partitions if one.missing]
+
+
+def unknown_ends_error(sides: Sides, partitions: Iterable[PartitionEvidence]) -> str:
+    """The partitions of a reachable source whose end offsets are unknown, as a message; "" if there are none."""
+    return _ends_message(sides, {one.source: one.end_error for one in partitions if one.end_error})
+
+
+def _ends_message(sides: Sides, errors: Mapping[TopicPartition, object]) -> str:
+    if not errors:
+        return ""
+    first, error = min((tp, str(error)) for tp, error in errors.items())
+    number = "offset" if len(errors) == 1 else "offsets"
+    return (
+        f"Cluster {sides.pair.source} answers but does not return the end {number} of "
+        f"{counted(len(errors), 'partition')} (first {first}: {error.rstrip('.')})"
+    )
+
+
+def wait_until_copied(sides: Sides, chosen: Sequence[TopicPartition], wait_s: float) -> None:
+    """Wait until everything is on the target and the source has not changed between two polls. Raises Refused."""
+    deadline = time.monotonic() + wait_s
+    previous: dict[TopicPartition, int] | None = None
+    while True:
+        answers = source_ends(sides, chosen)
+        ends = {tp: end for tp, end in answers.items() if isinstance(end, int)}
+        error = _ends_message(sides, {tp: end for tp, end in answers.items() if isinstance(end, KafkaFailure)})
+        sides.refresh()
+        entries = {tp: sides.ledger.entry(tp) for tp in chosen}
+        is_behind = any(entry is not None and ends.get(tp, 0) > entry.mark.source for tp, entry in entries.items())
+        is_unchanged = ends == previous
+        if is_unchanged and not is_behind and not error:
+            return
+        if time.monotonic() > deadline and (error or previous is not None):
+            break  # not after one poll, which does not show whether the source changes
+        previous = ends
+        time.sleep(_POLL_S)
+    if error:
+        raise Refused(f"{error}. Timed out after {wait_s:g} s, and nothing was changed.")
+    # The ledger may be older than the records on the target, and the remaining ones may all be dropped.
+    found = behind(partitions_of(sides, chosen)) if is_unchanged else []
+    if found or not is_unchanged:
+        left = missing_records(found)
+        cause = (
+            f"{left.of('record')} {'is' if left.exact == 1 else 'are'} left to copy"
+            if found
+            else "producers still write to it"
+        )
+        raise Refused(
+            f"Timed out after {wait_s:g} s waiting for cluster {sides.pair.source}: {cause}. Nothing was changed."
+        )
