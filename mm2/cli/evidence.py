@@ -155,6 +155,7 @@ def write_report(out: TextIO, report: FailoverReport, *, wide: bool = False) -> 
         _write_rows(out, columns, starts, "partitions", "read back", wide=wide)
     out.write("\n")
     for heading, sentences in (
+        ("note", report.notes),
         ("ACL", report.acls),
         ("done", report.done),
         ("NOT DONE", report.problems),

@@ -272,7 +272,8 @@ class FailoverReport:
 
     ``source_error`` is why the source did not answer; ``last_contact_ms`` is the time of the newest data from it on the
     target. ``divergent``: ranges of offsets at which the clusters have other records although offsets are preserved
-    (`mm2.failover.divergence`). ``done``, ``problems`` (what failed) and ``advice`` (next steps) are messages.
+    (`mm2.failover.divergence`). ``notes`` (what to know of the figures), ``done``, ``problems`` (what failed) and ``advice`` (next
+    steps) are messages.
     """
 
     verb: str
@@ -286,6 +287,7 @@ class FailoverReport:
     starts: Sequence[StartEvidence] = ()
     acls: Sequence[str] = ()
     divergent: Sequence[Mapping[str, Any]] = ()
+    notes: Sequence[str] = ()
     done: Sequence[str] = ()
     problems: Sequence[str] = ()
     advice: Sequence[str] = ()
@@ -330,6 +332,7 @@ class FailoverReport:
             "starts": [one.to_json() for one in self.starts],
             "acls": list(self.acls),
             "divergent": list(self.divergent),
+            "notes": list(self.notes),
             "done": list(self.done),
             "problems": list(self.problems),
             "advice": list(self.advice),

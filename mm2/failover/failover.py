@@ -97,6 +97,7 @@ def _report(sides: Sides, result: _Result, groups: Groups, *, dry_run: bool) -> 
         last_contact_ms(sides),
         result.partitions,
         result.groups,
+        notes=groups.notes,
         done=[*result.done, *done],
         problems=[*result.problems, *_still_promoted(sides), *groups.problems, *failed],
         advice=[*_conditions(sides, dry_run=dry_run), *_advice(sides, result.partitions)],

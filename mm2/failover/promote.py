@@ -99,8 +99,8 @@ def _write_acls(sides: Sides, topics: Mapping[str, str]) -> tuple[list[AclBindin
     try:
         here = sides.source.describe_acls(acl_filter(ResourceType.TOPIC))
         there = sides.target.describe_acls(acl_filter(ResourceType.TOPIC))
-    except BrokerFailure as failure:
-        if failure.code == ErrorCode.SECURITY_DISABLED:
+    except KafkaFailure as failure:
+        if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.SECURITY_DISABLED:
             return [], "a cluster has no authorizer, so there are no ACLs"
         return [], f"the ACLs cannot be read: {failure}"
     wanted = {
