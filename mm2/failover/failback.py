@@ -30,10 +30,9 @@ from mm2.copy.ledger import ledger_topic, note_record
 from mm2.failover.copy_control import resume_copying
 from mm2.failover.divergence import Divergence, gone_topics
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, StartEvidence, counted, missing_records
-from mm2.failover.failover import chosen_partitions
 from mm2.failover.groups import Choice
 from mm2.failover.leaving import unknown_ends_error
-from mm2.failover.partitions import last_contact_ms, partitions_of
+from mm2.failover.partitions import chosen_partitions, last_contact_ms, partitions_of
 from mm2.failover.sides import READ_S, SOURCE_NAME, WRITE_S, FlowConfig, Refused, Sides, now_ms
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from mm2.config.mirrormaker import SourceAndTarget
@@ -22,19 +22,20 @@ from mm2.failover.evidence import (
 )
 from mm2.failover.groups import Choice, Groups
 from mm2.failover.leaving import (
+    Before,
     Confirm,
+    after_stop,
     behind,
     reason_to_confirm,
     refuse_rejected,
     refuse_to_leave_behind,
     rejection_error,
-    unknown_ends_error,
+    unknown_error,
     wait_until_copied,
 )
-from mm2.failover.partitions import last_contact_ms, partitions_of
+from mm2.failover.partitions import last_contact_ms
 from mm2.failover.sides import FlowConfig, Refused, Sides, now_ms
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.structs import TopicPartition
 from mm2.mirror.promotions import promoted
 
 VERB: Final = "failover"
@@ -60,27 +61,27 @@ class FailoverOptions:
 def failover(config: FlowConfig, options: FailoverOptions, confirm: Confirm) -> FailoverReport:
     """Run the command. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
-        chosen = chosen_partitions(sides, options.choice)
+        before = Before.of(sides, options.choice)
         if not options.dry_run:
             refuse_rejected(sides, leave_behind=options.leave_behind)
             if reason := reason_to_confirm(sides):
-                before = partitions_of(sides, chosen)
                 _refuse_to_leave_writers(sides, before, options)
                 confirm(reason, functools.partial(_dry_run, sides, before, options))
+                before = Before.of(sides, options.choice)
         if options.wait_s is not None:
-            wait_until_copied(sides, chosen, options.wait_s)
-        before = partitions_of(sides, chosen)
-        if not options.leave_behind and not options.dry_run:
-            refuse_to_leave_behind(sides, before)
+            wait_until_copied(sides, options.choice, options.wait_s)
+            before = Before.of(sides, options.choice)
         if options.dry_run:
             return _dry_run(sides, before, options)
+        if not options.leave_behind:
+            refuse_to_leave_behind(sides, before)
         groups = Groups(sides, options.choice)
-        result = _execute(sides, chosen, before, groups, leave_behind=options.leave_behind)
-        result.problems += still_denied(sides, {one.topic for one in before}, options.choice)
+        result = _execute(sides, before, groups, options)
+        result.problems += still_denied(sides, before.topics, options.choice)
         return _report(sides, result, groups, dry_run=False)
 
 
-def _dry_run(sides: Sides, before: list[PartitionEvidence], options: FailoverOptions) -> FailoverReport:
+def _dry_run(sides: Sides, before: Before, options: FailoverOptions) -> FailoverReport:
     """What would be done."""
     groups = Groups(sides, options.choice)
     return _report(sides, _preview(sides, before, groups, options), groups, dry_run=True)
@@ -97,7 +98,7 @@ def _report(sides: Sides, result: _Result, groups: Groups, *, dry_run: bool) -> 
         last_contact_ms(sides),
         result.partitions,
         result.groups,
-        notes=groups.notes,
+        notes=[*result.notes, *groups.notes],
         done=[*result.done, *done],
         problems=[*result.problems, *_still_promoted(sides), *groups.problems, *failed],
         advice=[*_conditions(sides, dry_run=dry_run), *_advice(sides, result.partitions)],
@@ -126,57 +127,43 @@ class _Result:
 
     partitions: list[PartitionEvidence]
     groups: list[GroupEvidence] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
-def _preview(sides: Sides, before: list[PartitionEvidence], groups: Groups, options: FailoverOptions) -> _Result:
+def _preview(sides: Sides, before: Before, groups: Groups, options: FailoverOptions) -> _Result:
     """What the command would do. Raises KafkaFailure."""
-    result = _Result(before, groups.found())
-    result.done += to_allow(sides, denials_of(sides, {one.topic for one in before}))
+    result = _Result(before.partitions, groups.found(), before.notes)
+    result.done += to_allow(sides, denials_of(sides, before.topics))
     result.done += _no_groups_message(result.groups)
     if options.wait_s is not None or options.leave_behind:
         return result
     if error := rejection_error(sides):
         result.problems.append(f"{error}: without --leave-behind this would be refused")
-    if sides.source is not None and (left := behind(before)):
+    if sides.source is not None and (left := behind(before.partitions)):
         result.problems.append(
             f"{sides.pair.source} answers and has {missing_records(left).of('record')} that are not on "
             f"{sides.pair.target}: without --wait or --leave-behind this would be refused"
         )
-    if error := unknown_ends_error(sides, before):
+    if error := unknown_error(sides, before):
         result.problems.append(f"{error}: without --leave-behind this would be refused")
     return result
 
 
-def _execute(
-    sides: Sides,
-    chosen: Sequence[TopicPartition],
-    before: list[PartitionEvidence],
-    groups: Groups,
-    *,
-    leave_behind: bool,
-) -> _Result:
+def _execute(sides: Sides, before: Before, groups: Groups, options: FailoverOptions) -> _Result:
     """Promote the topics, then commit the offsets of the groups. Raises KafkaFailure if nothing was changed."""
-    result = _Result(before)
-    topics = {one.topic for one in before}
+    result = _Result(before.partitions)
+    topics = before.topics
     denials = denials_of(sides, topics)
     result.done, result.problems = stop_copying(sides, topics, VERB)
     allowed, denied = allow_writes(sides, topics, denials)
     result.done += allowed
     result.problems += denied
     try:
-        sides.refresh()
-        # The final state, since nothing is copied any more.
-        result.partitions = [
-            replace(one, end_ms=previous.end_ms)
-            for one, previous in zip(partitions_of(sides, chosen), before, strict=True)
-        ]
-        if not leave_behind and sides.source is not None and (late := behind(result.partitions)):
-            result.problems.append(
-                f"producers still write to {sides.pair.source}; written after copying was stopped, and not on "
-                f"{sides.pair.target}: {missing_records(late).of('record')}"
-            )
+        after, late = after_stop(sides, before, options.choice, leave_behind=options.leave_behind)
+        result.partitions, result.notes = after.partitions, after.notes
+        result.problems += late
         result.groups = groups.write(groups.found())
         result.done += _no_groups_message(result.groups)
     except KafkaFailure as failure:
@@ -184,25 +171,11 @@ def _execute(
     return result
 
 
-def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
-    """The chosen partitions in the ledger.
-
-    Raises Refused if there are none, neither copied nor received from the opposite flow.
-    """
-    chosen = [tp for tp in sides.known_partitions() if choice.has_topic(tp.topic)]
-    reverse = [] if sides.reverse_ledger is None else sides.reverse_ledger.partitions()
-    if not chosen and not any(choice.has_topic(tp.topic) for tp in reverse):
-        known = sorted({tp.topic for tp in sides.known_partitions()})
-        some = ", ".join(known[:5]) or "none"
-        raise Refused(f"No topic of {sides.pair} matches --topic; topics in its ledger ({len(known)}): {some}.")
-    return chosen
-
-
-def _refuse_to_leave_writers(sides: Sides, partitions: Sequence[PartitionEvidence], options: FailoverOptions) -> None:
+def _refuse_to_leave_writers(sides: Sides, before: Before, options: FailoverOptions) -> None:
     """Raise Refused if a reachable source is to be left without a decision about what its producers still write."""
     if sides.source is None or options.leave_behind or options.wait_s is not None:
         return
-    refuse_to_leave_behind(sides, partitions)
+    refuse_to_leave_behind(sides, before)
     raise Refused(
         f"Cluster {sides.pair.source} answers, so its producers may still write: use --dry-run to see what would be done. "
         "To fail over, stop its producers and use --wait SECONDS, or use --leave-behind to leave what they still write behind."

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted, missing_records
-from mm2.failover.partitions import partitions_of, source_ends
+from mm2.failover.groups import Choice
+from mm2.failover.partitions import chosen_partitions, partitions_of, source_ends
 from mm2.failover.sides import Refused, Sides
+from mm2.failover.uncopied import Uncopied, uncopied
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 
@@ -50,13 +53,44 @@ def refuse_rejected(sides: Sides, *, leave_behind: bool) -> None:
         )
 
 
-def refuse_to_leave_behind(sides: Sides, partitions: Sequence[PartitionEvidence]) -> None:
+@dataclass(frozen=True)
+class Before:
+    """How far the flow was copied. ``chosen``: the partitions in the ledger. ``new``: those that are not in it."""
+
+    chosen: Sequence[TopicPartition]
+    copied: Sequence[PartitionEvidence]
+    new: Uncopied
+
+    @classmethod
+    def of(cls, sides: Sides, choice: Choice) -> Self:
+        """As it is now. Raises Refused if nothing is chosen, or KafkaFailure."""
+        sides.refresh()
+        chosen = chosen_partitions(sides, choice)
+        return cls(chosen, partitions_of(sides, chosen), uncopied(sides, choice))
+
+    @property
+    def partitions(self) -> list[PartitionEvidence]:
+        """All of them."""
+        return [*self.copied, *self.new.partitions]
+
+    @property
+    def topics(self) -> dict[str, str]:
+        """The topics to promote, those of which something was copied, with their remote topics."""
+        return {one.topic: one.remote_topic for one in self.copied}
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know of the partitions."""
+        return [*self.new.notes, *([self.new.error] if self.new.error else [])]
+
+
+def refuse_to_leave_behind(sides: Sides, before: Before) -> None:
     """Raise Refused if a reachable source has records that the target does not have, or if this is unknown."""
     if sides.source is None:
         return
-    if error := unknown_ends_error(sides, partitions):
+    if error := unknown_error(sides, before):
         raise Refused(f"{error}. Fix the cause, or use --leave-behind to accept that records may be missing.")
-    if found := behind(partitions):
+    if found := behind(before.partitions):
         first = next((one for one in found if one.tail_note), found[0])
         note = f"; {first.tail_note}" if first.tail_note else ""
         raise Refused(
@@ -64,6 +98,20 @@ def refuse_to_leave_behind(sides: Sides, partitions: Sequence[PartitionEvidence]
             f"{sides.pair.target} yet ({first.source}: {first.next_offset} of {first.end}{note}). Stop its producers and "
             "use --wait SECONDS, or use --leave-behind to leave these records behind."
         )
+
+
+def after_stop(sides: Sides, before: Before, choice: Choice, *, leave_behind: bool) -> tuple[Before, list[str]]:
+    """The final state, after copying has been stopped, and problems. Raises KafkaFailure."""
+    sides.refresh()
+    known_ms = {one.source: one.end_ms for one in before.copied}
+    copied = [replace(one, end_ms=known_ms.get(one.source)) for one in partitions_of(sides, before.chosen)]
+    after, problems = Before(before.chosen, copied, uncopied(sides, choice)), list[str]()
+    if not leave_behind and sides.source is not None and (late := behind(after.partitions)):
+        problems.append(
+            f"producers still write to {sides.pair.source}; written after copying was stopped, and not on "
+            f"{sides.pair.target}: {missing_records(late).of('record')}"
+        )
+    return after, problems
 
 
 def behind(partitions: Iterable[PartitionEvidence]) -> list[PartitionEvidence]:
@@ -74,6 +122,11 @@ def behind(partitions: Iterable[PartitionEvidence]) -> list[PartitionEvidence]:
 def unknown_ends_error(sides: Sides, partitions: Iterable[PartitionEvidence]) -> str:
     """The partitions of a reachable source whose end offsets are unknown, as a message; "" if there are none."""
     return _ends_message(sides, {one.source: one.end_error for one in partitions if one.end_error})
+
+
+def unknown_error(sides: Sides, before: Before) -> str:
+    """What is not known of a reachable source, as a message; "" if nothing is missing."""
+    return before.new.error or unknown_ends_error(sides, before.partitions)
 
 
 def _ends_message(sides: Sides, errors: Mapping[TopicPartition, object]) -> str:
@@ -87,8 +140,9 @@ def _ends_message(sides: Sides, errors: Mapping[TopicPartition, object]) -> str:
     )
 
 
-def wait_until_copied(sides: Sides, chosen: Sequence[TopicPartition], wait_s: float) -> None:
+def wait_until_copied(sides: Sides, choice: Choice, wait_s: float) -> None:
     """Wait until everything is on the target and the source has not changed between two polls. Raises Refused."""
+    chosen = chosen_partitions(sides, choice)
     deadline = time.monotonic() + wait_s
     previous: dict[TopicPartition, int] | None = None
     while True:
@@ -99,16 +153,18 @@ def wait_until_copied(sides: Sides, chosen: Sequence[TopicPartition], wait_s: fl
         entries = {tp: sides.ledger.entry(tp) for tp in chosen}
         is_behind = any(entry is not None and ends.get(tp, 0) > entry.mark.source for tp, entry in entries.items())
         is_unchanged = ends == previous
-        if is_unchanged and not is_behind and not error:
-            return
+        new = uncopied(sides, choice) if is_unchanged and not is_behind and not error else Uncopied()
+        if is_unchanged and not is_behind and not error and not new.partitions:
+            return  # what is not known is refused later
         if time.monotonic() > deadline and (error or previous is not None):
             break  # not after one poll, which does not show whether the source changes
         previous = ends
         time.sleep(_POLL_S)
+        chosen = chosen_partitions(sides, choice)
     if error:
         raise Refused(f"{error}. Timed out after {wait_s:g} s, and nothing was changed.")
     # The ledger may be older than the records on the target, and the remaining ones may all be dropped.
-    found = behind(partitions_of(sides, chosen)) if is_unchanged else []
+    found = behind([*partitions_of(sides, chosen), *new.partitions]) if is_unchanged else []
     if found or not is_unchanged:
         left = missing_records(found)
         cause = (

@@ -12,6 +12,7 @@ from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, Ta
 from mm2.copy.session import LedgerEntry, Rules
 from mm2.copy.states import PartitionState
 from mm2.failover.evidence import PartitionEvidence
+from mm2.failover.groups import Choice
 from mm2.failover.sides import READ_S, SOURCE_NAME, Refused, Sides
 from mm2.failover.source_tail import source_tails
 from mm2.kafka.admin import Admin
@@ -22,6 +23,20 @@ from mm2.mirror.client.mirror_client import MirrorClient
 from mm2.mirror.clients import ClientKind, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.source_answers import SourceAnswers, source_answers
+
+
+def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
+    """The chosen partitions in the ledger.
+
+    Raises Refused if there are none, neither copied nor received from the opposite flow.
+    """
+    chosen = [tp for tp in sides.known_partitions() if choice.has_topic(tp.topic)]
+    reverse = [] if sides.reverse_ledger is None else sides.reverse_ledger.partitions()
+    if not chosen and not any(choice.has_topic(tp.topic) for tp in reverse):
+        known = sorted({tp.topic for tp in sides.known_partitions()})
+        some = ", ".join(known[:5]) or "none"
+        raise Refused(f"No topic of {sides.pair} matches --topic; topics in its ledger ({len(known)}): {some}.")
+    return chosen
 
 
 def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[PartitionEvidence]:

@@ -10,11 +10,10 @@ from typing import Final
 
 from mm2.failover.copy_control import stop_copying
 from mm2.failover.denials import allow_writes, denials_of, to_allow
-from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted
-from mm2.failover.failover import chosen_partitions
+from mm2.failover.evidence import FailoverReport, counted
 from mm2.failover.groups import Choice
-from mm2.failover.leaving import Confirm, reason_to_confirm, refuse_rejected, refuse_to_leave_behind
-from mm2.failover.partitions import last_contact_ms, partitions_of
+from mm2.failover.leaving import Before, Confirm, reason_to_confirm, refuse_rejected, refuse_to_leave_behind
+from mm2.failover.partitions import last_contact_ms
 from mm2.failover.sides import FlowConfig, Sides, now_ms
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -39,8 +38,7 @@ def promote(
 ) -> FailoverReport:
     """Run the command. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
-        chosen = chosen_partitions(sides, choice)
-        before = partitions_of(sides, chosen)
+        before = Before.of(sides, choice)
         if not dry_run:
             refuse_rejected(sides, leave_behind=leave_behind)
             if not leave_behind:
@@ -50,9 +48,9 @@ def promote(
         return _promoted(sides, before, dry_run=dry_run, create_acls=create_acls)
 
 
-def _promoted(sides: Sides, before: Sequence[PartitionEvidence], *, dry_run: bool, create_acls: bool) -> FailoverReport:
+def _promoted(sides: Sides, before: Before, *, dry_run: bool, create_acls: bool) -> FailoverReport:
     """Promote the topics, or show what would be done. Raises KafkaFailure if nothing was changed."""
-    topics = {one.topic: one.remote_topic for one in before}
+    topics = before.topics
     wanted, error = _write_acls(sides, topics)
     denials = denials_of(sides, topics)
     done, problems = to_allow(sides, denials) if dry_run else [], list[str]()
@@ -77,8 +75,9 @@ def _promoted(sides: Sides, before: Sequence[PartitionEvidence], *, dry_run: boo
         now_ms(),
         sides.source_error,
         last_contact_ms(sides),
-        before,
+        before.partitions,
         acls=shown,
+        notes=before.notes,
         done=done,
         problems=problems,
         advice=_advice(sides, topics),

@@ -32,7 +32,7 @@ NUMBER = b"1"
 def properties(tmp_path: Path, unique: str, source: str, target: str, **more: str) -> Path:
     """A flow whose source has a unique alias, so that its topics are not shared."""
     props = {"clusters": f"{unique},B", f"{unique}.bootstrap.servers": source, "B.bootstrap.servers": target}
-    return write_config(tmp_path / "mm2.properties", {**props, "topics": "t-.*", **more})
+    return write_config(tmp_path / "mm2.properties", {**props, "topics": f"t-{unique}", **more})
 
 
 def left_behind(broker: LocalKafka, alias: str, remote: str, topic: str) -> None:
@@ -368,7 +368,7 @@ def test_under_identity_naming_the_reverse_flow_starts_after_the_copied_records(
         "clusters": f"{a},{b}",
         f"{a}.bootstrap.servers": kafka_a.bootstrap,
         f"{b}.bootstrap.servers": kafka_b.bootstrap,
-        "topics": "t-.*",
+        "topics": topic,
         "replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
     }
     file = write_config(tmp_path / "mm2.properties", props)
