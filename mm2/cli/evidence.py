@@ -231,7 +231,7 @@ def _urgency(partitions: Sequence[PartitionEvidence]) -> tuple[float, ...] | Non
     None: no record is known to be missing, and no partition is in an error state. A promotion pauses all partitions.
     """
     missing = missing_records(partitions)
-    unknown = sum(one.end is None for one in partitions)
+    unknown = sum(one.end is None or bool(one.target_error) for one in partitions)
     blocked = sum(one.state not in _UNBLOCKED for one in partitions)
     if not (missing or unknown or blocked):
         return None
@@ -283,7 +283,7 @@ def _partition(one: PartitionEvidence) -> tuple[str, ...]:
     end = number(one.end)
     if one.end_ms is not None:
         end += f" at {_time(one.end_ms)}"
-    state = " ".join(part for part in (one.state, one.note, one.end_error) if part)
+    state = " ".join(part for part in (one.state, one.target_error or one.note, one.end_error) if part)
     return (
         str(one.source),
         number(one.copied),

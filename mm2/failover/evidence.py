@@ -100,6 +100,7 @@ class PartitionEvidence:
     - ``target_end``: the target's log end offset.
     - ``unmarked``: records on the target that the ledger does not contain yet; included in ``target_offset``.
     - ``end_error``: why a reachable source did not return the end offset; also "" if the topic no longer exists there.
+    - ``target_error``: why the target does not have, or may not have, all records that the ledger counts as copied.
     - ``is_changed``: the flow has transformations or converters, so not each source offset needs a record on the target.
     - ``tail``: what the source has after the records on the target, if ``is_changed`` and it was counted.
     """
@@ -116,6 +117,7 @@ class PartitionEvidence:
     state: str = ""
     note: str = ""
     end_error: str = ""
+    target_error: str = ""
     is_changed: bool = False
     tail: SourceTail | None = None
 
@@ -139,11 +141,11 @@ class PartitionEvidence:
         """The records of the source that are not on the target and would be copied.
 
         Without transformations these are all offsets before ``end``. With them, only offsets that were counted on the
-        source are known to have a record for the target. There is no maximum if ``end`` is not the current one: the
-        source may have received more since.
+        source are known to have a record for the target. There is no maximum if ``end`` is not the current one, since the
+        source may have received more, nor if the target has lost records.
         """
         uncopied, tail = self.uncopied, self.tail
-        if self.end_ms is not None:
+        if self.end_ms is not None or self.target_error:
             return RecordCount(0 if self.is_changed else uncopied or 0, None)
         if not uncopied or not self.is_changed:
             return RecordCount(uncopied or 0, uncopied)
@@ -185,6 +187,7 @@ class PartitionEvidence:
             "source_end": self.end,
             "source_end_known_at_ms": self.end_ms,
             "source_end_trouble": self.end_error,
+            "target_trouble": self.target_error,
             "missing": self.missing.exact,
             "missing_at_least": self.missing.least,
             "missing_at_most": self.missing.most,
@@ -196,6 +199,15 @@ class PartitionEvidence:
             "state": self.state,
             "note": self.note,
         }
+
+
+def target_problems(target: str, partitions: Iterable[PartitionEvidence]) -> list[str]:
+    """What the target has lost, as problems."""
+    lost = [one for one in partitions if one.target_error]
+    if not lost:
+        return []
+    where = f"{counted(len(lost), 'partition')}, first {lost[0].source}: {lost[0].target_error}"
+    return [f"{target} does not have all records that were copied to it, in {where}"]
 
 
 def missing_records(partitions: Iterable[PartitionEvidence]) -> RecordCount:

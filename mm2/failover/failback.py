@@ -29,7 +29,14 @@ from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.ledger import ledger_topic, note_record
 from mm2.failover.copy_control import resume_copying
 from mm2.failover.divergence import Divergence, gone_topics
-from mm2.failover.evidence import FailoverReport, PartitionEvidence, StartEvidence, counted, missing_records
+from mm2.failover.evidence import (
+    FailoverReport,
+    PartitionEvidence,
+    StartEvidence,
+    counted,
+    missing_records,
+    target_problems,
+)
 from mm2.failover.groups import Choice
 from mm2.failover.leaving import unknown_ends_error
 from mm2.failover.partitions import chosen_partitions, last_contact_ms, partitions_of
@@ -85,6 +92,9 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
         done: list[str] = []
         problems: list[str] = [] if options.keep else _tail_problems(sides, partitions, tail)
         problems += divergence.problems(keep=options.keep)
+        # Where the opposite flow starts after the copied records, they have to be there.
+        lost = target_problems(sides.pair.target, [one for one in partitions if one.topic in unnamed])
+        problems += [f"{one}. {reverse.pair} cannot start after them, and nothing was changed" for one in lost]
         starts: list[StartEvidence] = []
         if unnamed:
             check_reverse_names(sides, reverse, unnamed)

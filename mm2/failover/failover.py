@@ -19,6 +19,7 @@ from mm2.failover.evidence import (
     PartitionEvidence,
     counted,
     missing_records,
+    target_problems,
 )
 from mm2.failover.groups import Choice, Groups
 from mm2.failover.leaving import (
@@ -137,6 +138,7 @@ def _preview(sides: Sides, before: Before, groups: Groups, options: FailoverOpti
     result = _Result(before.partitions, groups.found(), before.notes)
     result.done += to_allow(sides, denials_of(sides, before.topics))
     result.done += _no_groups_message(result.groups)
+    result.problems += target_problems(sides.pair.target, before.partitions)
     if options.wait_s is not None or options.leave_behind:
         return result
     if error := rejection_error(sides):

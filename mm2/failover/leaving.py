@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted, missing_records
+from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted, missing_records, target_problems
 from mm2.failover.groups import Choice
 from mm2.failover.partitions import chosen_partitions, partitions_of, source_ends
 from mm2.failover.sides import Refused, Sides
@@ -90,6 +90,10 @@ def refuse_to_leave_behind(sides: Sides, before: Before) -> None:
         return
     if error := unknown_error(sides, before):
         raise Refused(f"{error}. Fix the cause, or use --leave-behind to accept that records may be missing.")
+    if lost := target_problems(sides.pair.target, before.partitions):
+        raise Refused(
+            f"{lost[0].rstrip('.')}. Find the cause, or use --leave-behind to continue with the records that are there."
+        )
     if found := behind(before.partitions):
         first = next((one for one in found if one.tail_note), found[0])
         note = f"; {first.tail_note}" if first.tail_note else ""
@@ -105,7 +109,8 @@ def after_stop(sides: Sides, before: Before, choice: Choice, *, leave_behind: bo
     sides.refresh()
     known_ms = {one.source: one.end_ms for one in before.copied}
     copied = [replace(one, end_ms=known_ms.get(one.source)) for one in partitions_of(sides, before.chosen)]
-    after, problems = Before(before.chosen, copied, uncopied(sides, choice)), list[str]()
+    after = Before(before.chosen, copied, uncopied(sides, choice))
+    problems = target_problems(sides.pair.target, after.partitions)
     if not leave_behind and sides.source is not None and (late := behind(after.partitions)):
         problems.append(
             f"producers still write to {sides.pair.source}; written after copying was stopped, and not on "

@@ -18,6 +18,7 @@ from mm2.failover.evidence import (
     RecordCount,
     SourceTail,
     StartEvidence,
+    target_problems,
 )
 
 P0 = PartitionEvidence("t", 0, "A.t", 90, 80, 100, None, 85)
@@ -162,6 +163,17 @@ def copied_topics(count: int) -> list[PartitionEvidence]:
     return [
         dataclasses.replace(P0, topic=f"t{number:03}", remote_topic=f"A.t{number:03}", end=90, state="PAUSED")
         for number in range(count)
+    ]
+
+
+def test_a_topic_of_which_the_target_has_lost_records_is_never_collapsed() -> None:
+    rows = copied_topics(200)
+    rows[150] = dataclasses.replace(rows[150], target_error="there is no A.t150-0")
+    lines = printed(dataclasses.replace(REPORT, source_error="", partitions=rows))
+    table = lines.index("TOPIC PARTITIONS WITH MISSING MISSING BY OTHERS REMOTE")
+    assert lines[table + 1].startswith("t150 1 0 at least 0 ")
+    assert target_problems("B", rows) == [
+        "B does not have all records that were copied to it, in 1 partition, first t150-0: there is no A.t150-0"
     ]
 
 

@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 from mm2.copy.executor.target_progress import FoundBatch, ProgressQuestion, RevivedSession, TargetProgress
-from mm2.copy.session import EndedSession, LedgerEntry, Mark, Session
-from mm2.failover.evidence import RecordCount
+from mm2.copy.session import EndedSession, LedgerEntry, Mark, PartitionCondition, Session
+from mm2.failover.evidence import PartitionEvidence, RecordCount
+from mm2.failover.leaving import Before, refuse_to_leave_behind
 from mm2.failover.partitions import partitions_of
+from mm2.failover.sides import Refused
+from mm2.failover.uncopied import Uncopied
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import OffsetInfo, ProducerIdentity, TopicPartition
 
 SOURCE, TARGET = TopicPartition("t", 0), TopicPartition("A.t", 0)
@@ -94,3 +98,86 @@ def test_records_of_the_session_before_count_as_copied(monkeypatch: pytest.Monke
     notes |= {(): {"answered_ms": 9_000}, (SOURCE.topic,): {"ends": [75]}}
     (found,) = partitions_of(sides, [SOURCE])
     assert (found.end, found.end_ms, found.missing.least) == (75, 9_000, 21), "the leader has asked later"
+
+
+class _Target:
+    """Look-ups on a target whose partition has this end and no records after the ledger's position."""
+
+    def __init__(self, _cluster: object) -> None:
+        pass
+
+    def progress(self, asked: Mapping[TopicPartition, ProgressQuestion]) -> Any:
+        return {tp: TargetProgress(question.records, question.behind, 5) for tp, question in asked.items()}
+
+    def behind_markers(self, _ends: object) -> dict[TopicPartition, int]:
+        return {}
+
+
+SESSION = Session(ProducerIdentity(7, 1), Mark(0, 0, 0), "isolation=read_uncommitted")
+
+
+def seen(
+    monkeypatch: pytest.MonkeyPatch,
+    entry: LedgerEntry,
+    target_end: int | KafkaFailure,
+    *,
+    source_end: int | KafkaFailure | None = None,
+    notes: Mapping[tuple[str, ...], Mapping[str, Any]] | None = None,
+) -> PartitionEvidence:
+    """The evidence of a partition; ``source_end`` None: the source does not answer."""
+    monkeypatch.setattr("mm2.failover.partitions.TargetLookUp", _Target)
+
+    def admin(end: int | KafkaFailure) -> Any:
+        answer = OffsetInfo(end, -1, 5) if isinstance(end, int) else end
+        return SimpleNamespace(list_offsets=lambda asked: dict.fromkeys(asked, answer))
+
+    sides: Any = SimpleNamespace(
+        ledger=SimpleNamespace(entry=lambda _: entry, written_ms=lambda _: 5_000, notes=lambda _: notes or {}),
+        source=None if source_end is None else admin(source_end),
+        pair=SimpleNamespace(source="A", target="B"),
+        target=admin(target_end),
+        client=lambda *_: nullcontext(),
+        changed_by=[],
+    )
+    (found,) = partitions_of(sides, [SOURCE])
+    return found
+
+
+def paused(offset: int) -> PartitionCondition:
+    return PartitionCondition("PAUSED", "promoted, until mm2 failback", offset, 9_000)
+
+
+@pytest.mark.parametrize("condition", [None, paused(90)], ids=["running", "promoted"])
+@pytest.mark.parametrize(
+    ("end", "error", "offset"),
+    [
+        (90, "", 90),
+        (40, "A.t-0 ends at offset 40, and records were copied up to offset 90", 40),
+        (BrokerFailure.of(3, subject="A.t-0"), "there is no A.t-0", 90),
+        (BrokerFailure.of(5, subject="A.t-0"), "the end of A.t-0 is not known: ", 90),
+    ],
+    ids=str,
+)
+def test_records_that_the_target_has_lost_are_not_counted_as_copied(
+    monkeypatch: pytest.MonkeyPatch,
+    condition: PartitionCondition | None,
+    end: int | KafkaFailure,
+    error: str,
+    offset: int,
+) -> None:
+    """Also in the report of the command itself, after the partition was paused. A source that answers is not left then."""
+    entry = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=90, condition=condition)
+    found = seen(monkeypatch, entry, end, source_end=90)
+    assert found.target_error.startswith(error)
+    assert bool(found.target_error) is bool(error)
+    assert found.target_offset == offset
+    assert found.missing == RecordCount(0, None if error else 0), "MISSING 0 would be a promise"
+    sides: Any = SimpleNamespace(source=object(), pair=SimpleNamespace(source="A", target="B"))
+    before = Before([SOURCE], [found], Uncopied())
+    if not error:
+        refuse_to_leave_behind(sides, before)
+        return
+    with pytest.raises(
+        Refused, match="B does not have all records that were copied to it, in 1 partition, first t-0: "
+    ):
+        refuse_to_leave_behind(sides, before)
