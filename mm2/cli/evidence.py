@@ -283,7 +283,8 @@ def _partition(one: PartitionEvidence) -> tuple[str, ...]:
     end = number(one.end)
     if one.end_ms is not None:
         end += f" at {_time(one.end_ms)}"
-    state = " ".join(part for part in (one.state, one.target_error or one.note, one.end_error) if part)
+    log = "" if one.other_log is None or one.state else one.other_log.reason
+    state = " ".join(part for part in (one.state, one.target_error or one.note, log, one.end_error) if part)
     return (
         str(one.source),
         number(one.copied),

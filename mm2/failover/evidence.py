@@ -91,10 +91,24 @@ class SourceTail:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherLog:
+    """The source partition has another log than the one that was copied, which starts at ``start``; ``reason`` is a message.
+
+    ``is_new``: nothing of it was copied, since the topic was deleted and created again. Otherwise it was truncated, or which records of
+    it were copied is not known.
+    """
+
+    start: int
+    is_new: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionEvidence:
     """One source partition.
 
-    - ``end``: the source's log end offset; as of ``end_ms`` if the source does not answer (None: unknown).
+    - ``end``: the source's log end offset; None: unknown. Unless the source returned it now (``is_end_current``), it is the last known
+      one, as of ``end_ms`` (None: a time that is not known).
     - ``target_offset``: the offset on the target after the last record of this flow, and after the marker of its
       transaction.
     - ``target_end``: the target's log end offset.
@@ -102,6 +116,7 @@ class PartitionEvidence:
     - ``end_error``: why a reachable source did not return the end offset; also "" if the topic no longer exists there.
     - ``target_error``: why the target does not have, or may not have, all records that the ledger counts as copied.
     - ``is_changed``: the flow has transformations or converters, so not each source offset needs a record on the target.
+    - ``other_log``: why the positions of the ledger are not those of the source's log.
     - ``tail``: what the source has after the records on the target, if ``is_changed`` and it was counted.
     """
 
@@ -118,7 +133,9 @@ class PartitionEvidence:
     note: str = ""
     end_error: str = ""
     target_error: str = ""
+    is_end_current: bool = True
     is_changed: bool = False
+    other_log: OtherLog | None = None
     tail: SourceTail | None = None
 
     @property
@@ -134,7 +151,12 @@ class PartitionEvidence:
     @property
     def uncopied(self) -> int | None:
         """The maximum number of source offsets before ``end`` that are not on the target; None: unknown."""
-        return None if self.end is None else max(0, self.end - self.copied - self.unmarked)
+        return None if self.end is None else max(0, self.end - self._copied_up_to)
+
+    @property
+    def _copied_up_to(self) -> int:
+        """The source offset before which all records are certainly on the target, or were deleted."""
+        return self.copied + self.unmarked if self.other_log is None else self.other_log.start
 
     @property
     def missing(self) -> RecordCount:
@@ -145,6 +167,9 @@ class PartitionEvidence:
         source may have received more, nor if the target has lost records.
         """
         uncopied, tail = self.uncopied, self.tail
+        if self.other_log is not None and not self.other_log.is_new:
+            after = max(0, (self.end or 0) - max(self.other_log.start, self.copied + self.unmarked))
+            return RecordCount(0 if self.is_changed else after, uncopied if self.is_end_current else None)
         if self.end_ms is not None or self.target_error:
             return RecordCount(0 if self.is_changed else uncopied or 0, None)
         if not uncopied or not self.is_changed:
@@ -156,12 +181,17 @@ class PartitionEvidence:
     @property
     def next_offset(self) -> int:
         """The source offset after the last record that is known to be on the target."""
-        return self.copied + self.unmarked if self.tail is None else self.tail.first
+        return self._copied_up_to if self.tail is None else self.tail.first
 
     @property
     def tail_note(self) -> str:
         """Why the missing records were not counted completely."""
         return "" if self.tail is None else self.tail.note
+
+    @property
+    def missing_note(self) -> str:
+        """What to know of the number of missing records."""
+        return self.tail_note if self.other_log is None else self.other_log.reason
 
     @property
     def others(self) -> int | None:
@@ -187,6 +217,7 @@ class PartitionEvidence:
             "source_end": self.end,
             "source_end_known_at_ms": self.end_ms,
             "source_end_trouble": self.end_error,
+            "source_log_trouble": "" if self.other_log is None else self.other_log.reason,
             "target_trouble": self.target_error,
             "missing": self.missing.exact,
             "missing_at_least": self.missing.least,

@@ -95,8 +95,8 @@ def refuse_to_leave_behind(sides: Sides, before: Before) -> None:
             f"{lost[0].rstrip('.')}. Find the cause, or use --leave-behind to continue with the records that are there."
         )
     if found := behind(before.partitions):
-        first = next((one for one in found if one.tail_note), found[0])
-        note = f"; {first.tail_note}" if first.tail_note else ""
+        first = next((one for one in found if one.missing_note), found[0])
+        note = f"; {first.missing_note}" if first.missing_note else ""
         raise Refused(
             f"Cluster {sides.pair.source} answers and has {missing_records(found).of('record')} that are not on "
             f"{sides.pair.target} yet ({first.source}: {first.next_offset} of {first.end}{note}). Stop its producers and "

@@ -17,7 +17,7 @@ from mm2.failover.partitions import partitions_of
 from mm2.failover.sides import Refused
 from mm2.failover.uncopied import Uncopied
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.structs import OffsetInfo, ProducerIdentity, TopicPartition
+from mm2.kafka.structs import EARLIEST, OffsetInfo, PartitionInfo, ProducerIdentity, TopicInfo, TopicPartition
 
 SOURCE, TARGET = TopicPartition("t", 0), TopicPartition("A.t", 0)
 BEFORE = EndedSession(ProducerIdentity(7, 1), Mark(0, 100, 0), "isolation=read_uncommitted", Mark(50, 150, 50))
@@ -122,14 +122,21 @@ def seen(
     target_end: int | KafkaFailure,
     *,
     source_end: int | KafkaFailure | None = None,
+    source_start: int = 0,
+    source_id: str = "",
     notes: Mapping[tuple[str, ...], Mapping[str, Any]] | None = None,
 ) -> PartitionEvidence:
     """The evidence of a partition; ``source_end`` None: the source does not answer."""
     monkeypatch.setattr("mm2.failover.partitions.TargetLookUp", _Target)
 
     def admin(end: int | KafkaFailure) -> Any:
-        answer = OffsetInfo(end, -1, 5) if isinstance(end, int) else end
-        return SimpleNamespace(list_offsets=lambda asked: dict.fromkeys(asked, answer))
+        def list_offsets(asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
+            if isinstance(end, KafkaFailure):
+                return dict.fromkeys(asked, end)
+            return {tp: OffsetInfo(source_start if at == EARLIEST else end, -1, 5) for tp, at in asked.items()}
+
+        info = TopicInfo("t", source_id, False, {0: PartitionInfo(1, 5, (1,), (1,))})
+        return SimpleNamespace(list_offsets=list_offsets, describe_topics=lambda names: dict.fromkeys(names, info))
 
     sides: Any = SimpleNamespace(
         ledger=SimpleNamespace(entry=lambda _: entry, written_ms=lambda _: 5_000, notes=lambda _: notes or {}),
@@ -181,3 +188,52 @@ def test_records_that_the_target_has_lost_are_not_counted_as_copied(
         Refused, match="B does not have all records that were copied to it, in 1 partition, first t-0: "
     ):
         refuse_to_leave_behind(sides, before)
+
+
+def condition(state: str) -> PartitionCondition:
+    return PartitionCondition(state, "its records are unknown", 90, 9_000)
+
+
+@pytest.mark.parametrize(
+    ("entry", "source", "missing", "first"),
+    [
+        # Deleted and created again: nothing of the new log is on the target, however long it is.
+        ({"source_id": "old"}, ("new", 5, 40), RecordCount(35, 35), 5),
+        ({"source_id": "old"}, ("new", 5, 200), RecordCount(195, 195), 5),
+        ({"source_id": "old", "condition": condition("RECREATED")}, ("new", 0, 40), RecordCount(40, 40), 0),
+        ({"source_id": "old", "retired": ("older",)}, ("older", 0, 90), RecordCount(0, 0), 90),
+        # A broker without topic ids.
+        ({"condition": condition("RECREATED")}, ("", 0, 40), RecordCount(0, 40), 0),
+        # Truncated, and perhaps written again since.
+        ({}, ("", 5, 40), RecordCount(0, 35), 5),
+        ({"condition": condition("LOST_RANGE")}, ("", 5, 100), RecordCount(10, 95), 5),
+        ({"source_id": "old"}, ("old", 5, 100), RecordCount(10, 10), 90),
+    ],
+    ids=str,
+)
+def test_a_log_of_the_source_that_is_not_the_copied_one_counts_as_missing(
+    monkeypatch: pytest.MonkeyPatch,
+    entry: dict[str, Any],
+    source: tuple[str, int, int],
+    missing: RecordCount,
+    first: int,
+) -> None:
+    """An end offset before the ledger's position does not mean that nothing is missing."""
+    topic_id, start, end = source
+    written = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=90, **entry)
+    found = seen(monkeypatch, written, 90, source_end=end, source_start=start, source_id=topic_id)
+    assert (found.missing, found.next_offset) == (missing, first)
+    sides: Any = SimpleNamespace(source=object(), pair=SimpleNamespace(source="A", target="B"))
+    before = Before([SOURCE], [found], Uncopied())
+    if not missing:
+        refuse_to_leave_behind(sides, before)
+        return
+    with pytest.raises(Refused, match=f"t-0: {first} of {end}"):
+        refuse_to_leave_behind(sides, before)
+
+
+def test_what_is_missing_of_a_recreated_topic_of_an_unreachable_source_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=40, condition=condition("RECREATED"))
+    assert seen(monkeypatch, entry, 90).missing == RecordCount(0, None)
