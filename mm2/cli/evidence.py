@@ -281,8 +281,8 @@ def _left(report: FailoverReport, source: str, target: str) -> str:
 
 def _partition(one: PartitionEvidence) -> tuple[str, ...]:
     end = number(one.end)
-    if one.end_ms is not None:
-        end += f" at {_time(one.end_ms)}"
+    if one.end is not None and not one.is_end_current:
+        end += " at an unknown time" if one.end_ms is None else f" at {_time(one.end_ms)}"
     log = "" if one.other_log is None or one.state else one.other_log.reason
     state = " ".join(part for part in (one.state, one.target_error or one.note, log, one.end_error) if part)
     return (

@@ -170,7 +170,7 @@ class PartitionEvidence:
         if self.other_log is not None and not self.other_log.is_new:
             after = max(0, (self.end or 0) - max(self.other_log.start, self.copied + self.unmarked))
             return RecordCount(0 if self.is_changed else after, uncopied if self.is_end_current else None)
-        if self.end_ms is not None or self.target_error:
+        if not self.is_end_current or self.target_error:
             return RecordCount(0 if self.is_changed else uncopied or 0, None)
         if not uncopied or not self.is_changed:
             return RecordCount(uncopied or 0, uncopied)

@@ -107,8 +107,12 @@ def refuse_to_leave_behind(sides: Sides, before: Before) -> None:
 def after_stop(sides: Sides, before: Before, choice: Choice, *, leave_behind: bool) -> tuple[Before, list[str]]:
     """The final state, after copying has been stopped, and problems. Raises KafkaFailure."""
     sides.refresh()
-    known_ms = {one.source: one.end_ms for one in before.copied}
-    copied = [replace(one, end_ms=known_ms.get(one.source)) for one in partitions_of(sides, before.chosen)]
+    # A pause hides when the end offset of a source that does not answer was known.
+    known_ms = {one.source: one.end_ms for one in before.copied if not one.is_end_current}
+    copied = [
+        one if one.is_end_current or one.end_ms is not None else replace(one, end_ms=known_ms.get(one.source))
+        for one in partitions_of(sides, before.chosen)
+    ]
     after = Before(before.chosen, copied, uncopied(sides, choice))
     problems = target_problems(sides.pair.target, after.partitions)
     if not leave_behind and sides.source is not None and (late := behind(after.partitions)):

@@ -118,11 +118,9 @@ def _with_tails(
         dataclasses.replace(one, is_changed=bool(sides.changed_by) or bool(one.unmarked and digests[one.source]))
         for one in partitions
     ]
-    # An end offset that was known before the source rejected the request need not exist any more.
+    # An end offset that the source does not return now need not exist any more.
     uncounted = [
-        one
-        for one in found
-        if one.is_changed and one.uncopied and one.other_log is None and not one.end_error and one.end_ms is None
+        one for one in found if one.is_changed and one.uncopied and one.other_log is None and one.is_end_current
     ]
     tails = source_tails(sides, uncounted, digests)
     return [dataclasses.replace(one, tail=tails.get(one.source)) for one in found]

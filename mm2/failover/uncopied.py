@@ -50,7 +50,9 @@ def _noted(sides: Sides, choice: Choice) -> Uncopied:
     """Those that the leader of the flow has noted, because it cannot copy them."""
     known = set(sides.ledger.partitions())
     partitions = [
-        PartitionEvidence(tp.topic, tp.partition, one.remote_topic, 0, None, state=one.state, note=one.reason)
+        PartitionEvidence(
+            tp.topic, tp.partition, one.remote_topic, 0, None, state=one.state, note=one.reason, is_end_current=False
+        )
         for tp, one in sorted(preparations(sides.ledger).items())
         if tp not in known and choice.has_topic(tp.topic)
     ]
@@ -97,5 +99,7 @@ def _with_records(sides: Sides, source: Admin, partitions: Sequence[TopicPartiti
             continue
         failure = start if isinstance(start, KafkaFailure) else end
         if not vanished(failure):
-            found.append(PartitionEvidence(*tp, remote, 0, None, note=_NOTHING, end_error=str(failure)))
+            found.append(
+                PartitionEvidence(*tp, remote, 0, None, note=_NOTHING, end_error=str(failure), is_end_current=False)
+            )
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from mm2.cli.evidence import write_report
 from mm2.copy.executor.target_progress import FoundBatch, ProgressQuestion, RevivedSession, TargetProgress
 from mm2.copy.session import EndedSession, LedgerEntry, Mark, PartitionCondition, Session
-from mm2.failover.evidence import PartitionEvidence, RecordCount
-from mm2.failover.leaving import Before, refuse_to_leave_behind
+from mm2.failover.evidence import FailoverReport, PartitionEvidence, RecordCount
+from mm2.failover.groups import Choice
+from mm2.failover.leaving import Before, after_stop, refuse_to_leave_behind
 from mm2.failover.partitions import partitions_of
 from mm2.failover.sides import Refused
 from mm2.failover.uncopied import Uncopied
@@ -237,3 +240,42 @@ def test_what_is_missing_of_a_recreated_topic_of_an_unreachable_source_is_unknow
 ) -> None:
     entry = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=40, condition=condition("RECREATED"))
     assert seen(monkeypatch, entry, 90).missing == RecordCount(0, None)
+
+
+def test_the_last_known_end_of_a_partition_that_was_promoted_is_a_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause hides when the source last answered for it: a second run printed the number as exact."""
+    notes = {(): {"answered_ms": 1_000}, ("t",): {"ends": [100]}}
+    entry = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=120, condition=paused(90))
+    found = seen(monkeypatch, entry, 90, notes=notes)
+    assert (found.end, found.end_ms, found.missing) == (120, None, RecordCount(30, None))
+    out = io.StringIO()
+    write_report(out, FailoverReport("failover", "A->B", False, 20_000, "refused", 5_000, [found]))
+    assert "120 at an unknown time" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("after", "end_ms", "missing"),
+    [
+        (PartitionEvidence("t", 0, "A.t", 90, 90, 95, is_end_current=False), 7_000, RecordCount(5, None)),
+        (PartitionEvidence("t", 0, "A.t", 90, 90, 95, 8_000, is_end_current=False), 8_000, RecordCount(5, None)),
+        (PartitionEvidence("t", 0, "A.t", 90, 90, 95), None, RecordCount(5, 5)),
+    ],
+    ids=["paused", "not paused", "the source answers again"],
+)
+@pytest.mark.parametrize("was_current", [False, True])
+def test_the_final_report_is_exact_only_if_the_source_answers_then(
+    monkeypatch: pytest.MonkeyPatch,
+    after: PartitionEvidence,
+    end_ms: int | None,
+    missing: RecordCount,
+    was_current: bool,
+) -> None:
+    """It may die, or recover, between the two looks."""
+    known = PartitionEvidence("t", 0, "A.t", 90, 90, 95, None if was_current else 7_000, is_end_current=was_current)
+    monkeypatch.setattr("mm2.failover.leaving.partitions_of", lambda *_: [after])
+    monkeypatch.setattr("mm2.failover.leaving.uncopied", lambda *_: Uncopied())
+    sides: Any = SimpleNamespace(source=None, pair=SimpleNamespace(source="A", target="B"), refresh=lambda: None)
+    found, problems = after_stop(sides, Before([SOURCE], [known], Uncopied()), Choice(), leave_behind=False)
+    (one,) = found.partitions
+    expected_ms = None if was_current and after.end_ms is None else end_ms
+    assert (one.end_ms, one.missing, problems) == (expected_ms, missing, [])
