@@ -27,7 +27,7 @@ from mm2.connect.stores.config_state import RESTART_PREFIX, RestartRequest
 from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
 from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.ledger import ledger_topic, note_record
-from mm2.failover.copy_control import resume_copying
+from mm2.failover.copy_control import on_interrupt, resume_copying
 from mm2.failover.divergence import Divergence, gone_topics
 from mm2.failover.evidence import (
     FailoverReport,
@@ -100,13 +100,17 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             check_reverse_names(sides, reverse, unnamed)
             turned = [one for one in partitions if one.topic in unnamed]
             reversal = _FlowReversal(sides, reverse, turned, promotions, from_beginning=again)
-            starts = reversal.starts() if problems or options.dry_run else reversal.execute(done, problems)
+            if problems or options.dry_run:
+                starts = reversal.starts()
+            else:
+                with on_interrupt(
+                    f"{reverse.pair} may copy {counted(len(unnamed), 'topic')} now; run the command again"
+                ):
+                    starts = reversal.execute(done, problems)
         if already := [topic for topic, same in names.items() if same and promotions[topic].turned]:
             done.append(f"{reverse.pair} had already taken over {counted(len(already), 'topic')}, first {already[0]}")
         if renamed and not problems and not options.dry_run:
-            resumed, failed = resume_copying(sides, renamed)
-            done += resumed
-            problems += failed
+            _resume(sides, renamed, done, problems)
         return FailoverReport(
             VERB,
             str(config.pair),
@@ -121,6 +125,19 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             problems=problems,
             advice=_advice(sides, reverse, tail, renamed, unnamed, partitions),
         )
+
+
+def _resume(sides: Sides, topics: Collection[str], done: list[str], problems: list[str]) -> None:
+    """Let the flow copy these topics again."""
+    sentence = f"{sides.pair} may copy {counted(len(topics), 'topic')} again; run the command again"
+    try:
+        with on_interrupt(sentence):
+            resumed, failed = resume_copying(sides, topics)
+    except KafkaFailure as failure:
+        problems.append(f"{sentence}: {failure}")
+        return
+    done += resumed
+    problems += failed
 
 
 def check_reverse_names(sides: Sides, reverse: FlowConfig, topics: Collection[str]) -> None:
@@ -208,7 +225,7 @@ class _FlowReversal:
                 return after
             done.append(f"{counted(len(after), 'position')} of {self._reverse.pair} written and read back")
             self._permit_copying()
-        except KafkaFailure as failure:
+        except (Refused, KafkaFailure) as failure:
             problems.append(f"{self._reverse.pair} was not started, run the command again: {failure}")
             return planned
         done.append(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mm2.config.mirrormaker import SourceAndTarget
-from mm2.failover.copy_control import stop_copying
+from mm2.failover.copy_control import may_be_promoted, on_interrupt, stop_copying
 from mm2.failover.denials import allow_writes, denials_of, still_denied, to_allow
 from mm2.failover.evidence import (
     DONE,
@@ -78,7 +78,6 @@ def failover(config: FlowConfig, options: FailoverOptions, confirm: Confirm) -> 
             refuse_to_leave_behind(sides, before)
         groups = Groups(sides, options.choice)
         result = _execute(sides, before, groups, options)
-        result.problems += still_denied(sides, before.topics, options.choice)
         return _report(sides, result, groups, dry_run=False)
 
 
@@ -154,22 +153,26 @@ def _preview(sides: Sides, before: Before, groups: Groups, options: FailoverOpti
 
 
 def _execute(sides: Sides, before: Before, groups: Groups, options: FailoverOptions) -> _Result:
-    """Promote the topics, then commit the offsets of the groups. Raises KafkaFailure if nothing was changed."""
-    result = _Result(before.partitions)
-    topics = before.topics
-    denials = denials_of(sides, topics)
-    result.done, result.problems = stop_copying(sides, topics, VERB)
-    allowed, denied = allow_writes(sides, topics, denials)
-    result.done += allowed
-    result.problems += denied
-    try:
-        after, late = after_stop(sides, before, options.choice, leave_behind=options.leave_behind)
-        result.partitions, result.notes = after.partitions, after.notes
-        result.problems += late
-        result.groups = groups.write(groups.found())
-        result.done += _no_groups_message(result.groups)
-    except KafkaFailure as failure:
-        result.problems.append(f"the offsets of groups may not be committed, run the command again: {failure}")
+    """Promote the topics, then commit the offsets of the groups. From here on, no failure means that nothing was changed."""
+    result = _Result(before.partitions, notes=before.notes)
+    topics, denials = before.topics, denials_of(sides, before.topics)
+    with on_interrupt(may_be_promoted(sides, topics)):
+        try:
+            result.done, result.problems = stop_copying(sides, topics, VERB)
+        except KafkaFailure as failure:
+            result.problems.append(f"{may_be_promoted(sides, topics)}: {failure}")
+            return result
+        allowed, denied = allow_writes(sides, topics, denials)
+        result.done += allowed
+        result.problems += [*denied, *still_denied(sides, topics, options.choice)]
+        try:
+            after, late = after_stop(sides, before, options.choice, leave_behind=options.leave_behind)
+            result.partitions, result.notes = after.partitions, after.notes
+            result.problems += late
+            result.groups = groups.write(groups.found())
+            result.done += _no_groups_message(result.groups)
+        except KafkaFailure as failure:
+            result.problems.append(f"the offsets of groups may not be committed, run the command again: {failure}")
     return result
 
 

@@ -194,7 +194,7 @@ def test_a_reachable_source_with_uncopied_records_is_not_abandoned_by_accident(
     code, out, err = asked(capsys, "promote", file, flow, "--leave-behind", "--yes", "--json")
     document = json.loads(out)
     assert (code, err, document["records_at_risk"], document["groups"]) == (0, "", 10, [])
-    assert "a cluster has no authorizer, so there are no ACLs" in document["done"]
+    assert "a cluster has no authorizer, so there are no ACLs" in document["notes"]
     assert document["advice"][0].startswith(
         f"applications can now write to {remote} on B. Those records are not copied"
     )

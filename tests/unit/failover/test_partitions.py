@@ -244,7 +244,7 @@ def test_what_is_missing_of_a_recreated_topic_of_an_unreachable_source_is_unknow
 
 def test_the_last_known_end_of_a_partition_that_was_promoted_is_a_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause hides when the source last answered for it: a second run printed the number as exact."""
-    notes = {(): {"answered_ms": 1_000}, ("t",): {"ends": [100]}}
+    notes: dict[tuple[str, ...], dict[str, Any]] = {(): {"answered_ms": 1_000}, ("t",): {"ends": [100]}}
     entry = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=120, condition=paused(90))
     found = seen(monkeypatch, entry, 90, notes=notes)
     assert (found.end, found.end_ms, found.missing) == (120, None, RecordCount(30, None))
