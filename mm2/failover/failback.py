@@ -81,6 +81,11 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             )
         partitions, contact_ms = partitions_of(sides, chosen), last_contact_ms(sides)
         names = {one.topic: sides.is_same_name(one.topic) for one in partitions}
+        if sides.reverse_error and any(names.values()):
+            raise Refused(
+                f"The ledger of {reverse.pair} on cluster {config.pair.source} cannot be read, so its own promotions of these topics are not "
+                f"known: {sides.reverse_error}"
+            )
         renamed = {topic for topic, same in names.items() if not same}
         unnamed = {topic for topic, same in names.items() if same and not promotions[topic].turned}
         open_ones = [one for one in partitions if one.topic in unnamed | renamed]
@@ -109,6 +114,11 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
                     starts = reversal.execute(done, problems)
         if already := [topic for topic, same in names.items() if same and promotions[topic].turned]:
             done.append(f"{reverse.pair} had already taken over {counted(len(already), 'topic')}, first {already[0]}")
+            stuck = [
+                one for one in partitions if one.topic in already and is_left_promoted(sides, promotions[one.topic])
+            ]
+            if stuck and not options.dry_run:
+                _FlowReversal(sides, reverse, stuck, promotions).withdraw(done, problems)
         if renamed and not problems and not options.dry_run:
             _resume(sides, renamed, done, problems)
         return FailoverReport(
@@ -125,6 +135,15 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             problems=problems,
             advice=_advice(sides, reverse, tail, renamed, unnamed, partitions),
         )
+
+
+def is_left_promoted(sides: Sides, promotion: Promotion) -> bool:
+    """Whether the opposite flow has taken over a topic and does not copy it, since its own promotion from before was not withdrawn.
+
+    A later promotion is that of a failover in the opposite direction.
+    """
+    other = None if sides.reverse_ledger is None else promoted(sides.reverse_ledger).get(promotion.topic)
+    return other is not None and other.turned and other.at_ms < promotion.at_ms
 
 
 def _resume(sides: Sides, topics: Collection[str], done: list[str], problems: list[str]) -> None:
@@ -236,6 +255,17 @@ class _FlowReversal:
         except (Refused, KafkaFailure) as failure:
             problems.append(f"cannot verify that {self._reverse.pair} has started copying: {failure}")
         return after
+
+    def withdraw(self, done: list[str], problems: list[str]) -> None:
+        """Only withdraw the promotions of the opposite flow, which has its positions."""
+        try:
+            self._write_reverse_ledger([withdrawn(topic) for topic in self._topics])
+            done.append(f"{counted(len(self._topics), 'topic')} no longer promoted by {self._reverse.pair}")
+            self._trigger_copying(done, problems)
+        except (Refused, KafkaFailure) as failure:
+            problems.append(
+                f"cannot verify that {self._reverse.pair} has started copying, run the command again: {failure}"
+            )
 
     def _kept(self) -> dict[TopicPartition, KeptOffset]:
         with self._source(ClientKind.CONSUMER) as cluster:

@@ -77,7 +77,7 @@ class Sides:
 
     ``source`` is None if it does not answer, for the reason in ``source_error``. ``is_rejected``: it may be running, since the reason
     are the security settings of the client. ``ledger`` is that of the flow,
-    ``reverse_ledger`` that of the opposite flow, None if there is none. Both are followed; `refresh` waits for what has
+    ``reverse_ledger`` that of the opposite flow, None if there is none, or if it cannot be read (``reverse_error``). Both are followed; `refresh` waits for what has
     been written to them.
     """
 
@@ -93,6 +93,7 @@ class Sides:
         self.source: Admin | None = None
         self.source_error = ""
         self.is_rejected = False
+        self.reverse_error = ""
         self._is_reached: bool | None = None  # None: not known yet
         self._reverse_log: LedgerLog | None = None
 
@@ -124,8 +125,10 @@ class Sides:
                 )
             sides._ledger_log = ledger
             stack.callback(ledger.stop)
-            with suppress(KafkaFailure):  # each offset that cannot be translated without it is reported
+            try:
                 sides._reverse_log = sides._follow(Side.SOURCE)
+            except KafkaFailure as failure:  # each offset that cannot be translated without it is reported
+                sides.reverse_error = str(failure)
             if sides._reverse_log is not None:
                 stack.callback(sides._reverse_log.stop)
             yield sides
