@@ -82,7 +82,9 @@ class Groups:
         """All selected groups in all partitions with their offsets on the target; nothing is written."""
         checkpoints = self._checkpoints()
         commits = self._of_checkpoints(checkpoints)
-        if self._sides.source is not None:
+        if self._sides.source is None:
+            self._shared = self._share_groups(commits.keys())
+        else:
             commits = self._of_source(self._sides.source, commits)
         topics = {tp.topic for offsets in commits.values() for tp in offsets}
         on_source = {} if self._sides.source is None else _topic_ids(self._sides.source, topics)
@@ -125,6 +127,7 @@ class Groups:
         """
         listed, others = self._listed(source)
         unlisted = by_checkpoint.keys() - listed - others
+        self._shared |= self._share_groups(unlisted)
         answers = GroupOffsets(source, self._shared).read(sorted(listed | unlisted))
         dead = self._dead(source, {group for group in unlisted if answers[group] == {}})
         found: _Commits = {}
@@ -155,6 +158,20 @@ class Groups:
         self._shared = frozenset(group.group_id for group in listings if group.group_type.lower() == SHARE)
         return included, {group.group_id for group in listings} - included
 
+    def _share_groups(self, groups: Collection[str]) -> frozenset[str]:
+        """Those of groups that the source does not list that are share groups, which do not commit offsets.
+
+        The flow notes the types of the groups that it follows in the configurations of its tasks. Of all others, the target knows the
+        type. A group that neither of them knows commits offsets: tasks of older versions, and of Java, follow no others.
+        """
+        if not groups:
+            return frozenset()
+        committing, shared = self._sides.assigned_groups()
+        if unknown := set(groups) - committing - shared:
+            listed = self._sides.target.list_groups()
+            shared |= unknown & {group.group_id for group in listed if group.group_type.lower() == SHARE}
+        return frozenset(shared & set(groups))
+
     @staticmethod
     def _dead(source: Admin, groups: Collection[str]) -> set[str]:
         """The groups without offsets of which their coordinators report that they do not exist."""
@@ -170,9 +187,6 @@ class Groups:
 
     def _of_checkpoints(self, checkpoints: Mapping[tuple[str, TopicPartition], Checkpoint]) -> _Commits:
         """The committed offsets by the newest checkpoints on the target, by source partition."""
-        if self._sides.source is None:
-            listed = self._sides.target.list_groups()
-            self._shared = frozenset(group.group_id for group in listed if group.group_type.lower() == SHARE)
         found: _Commits = {}
         for (group, remote), checkpoint in checkpoints.items():
             tp = TopicPartition(self._on_source(remote.topic), remote.partition)

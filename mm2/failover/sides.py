@@ -12,7 +12,7 @@ from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
-from mm2.connect.stores.config_state import ConfigFold, TargetState
+from mm2.connect.stores.config_state import ClusterConfigState, ConfigFold, TargetState
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -22,14 +22,16 @@ from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
+from mm2.mirror.checkpoint_task import ASSIGNED_GROUPS_KEY, decode_groups
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
-from mm2.mirror.group_offsets import group_state
+from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, group_state
 from mm2.mirror.record_changes import changing_keys
 from mm2.mirror.source_answers import EVERY_S, source_answers
 from mm2.mirror.source_connector import topic_selection
 
 SOURCE_NAME: Final = "MirrorSourceConnector"
+CHECKPOINT_NAME: Final = "MirrorCheckpointConnector"
 PREFLIGHT_S: Final = 5.0
 READ_S: Final = 60.0
 WRITE_S: Final = 30.0
@@ -217,11 +219,30 @@ class Sides:
 
         They are read from the flow's config topic; there are none while the connector is paused or stopped.
         """
-        fold = ConfigFold()
+        state = self._config_state()
+        if state.target_state(SOURCE_NAME) not in {None, TargetState.STARTED}:
+            return set()
+        assigned = [task.get(ASSIGNED_PARTITIONS_KEY) for task in state.all_task_configs(SOURCE_NAME)]
+        return {tp for text in assigned if text for tp in decode_partitions(text)}
+
+    def assigned_groups(self) -> tuple[set[str], set[str]]:
+        """The groups assigned to tasks of the checkpoint connector: those that commit offsets, and share groups. Raises KafkaFailure."""
+        tasks = self._config_state().all_task_configs(CHECKPOINT_NAME)
+        committing, shared = (
+            {group for task in tasks if task.get(key) for group in decode_groups(task[key])}
+            for key in (ASSIGNED_GROUPS_KEY, ASSIGNED_SHARE_GROUPS_KEY)
+        )
+        return committing, shared
+
+    def _config_state(self) -> ClusterConfigState:
+        """The configurations of the flow's connectors and tasks; empty without a config topic."""
+        fold, topic = ConfigFold(), self.config.worker["config.storage.topic"]
+        if vanished(self.target.describe_topics([topic])[topic]):
+            return fold.snapshot()  # a reader would wait for it
         with self.client(Side.TARGET, ClientKind.CONSUMER) as cluster:
             log = KafkaBasedLog(
                 cluster,
-                self.config.worker["config.storage.topic"],
+                topic,
                 on_record=lambda record: fold.apply(record.offset, record.key, record.value),
                 read_committed=True,
             )
@@ -229,11 +250,7 @@ class Sides:
                 log.start(READ_S, to_stable=True)
             finally:
                 log.stop()
-        state = fold.snapshot()
-        if state.target_state(SOURCE_NAME) not in {None, TargetState.STARTED}:
-            return set()
-        assigned = [task.get(ASSIGNED_PARTITIONS_KEY) for task in state.all_task_configs(SOURCE_NAME)]
-        return {tp for text in assigned if text for tp in decode_partitions(text)}
+        return fold.snapshot()
 
     @property
     def changed_by(self) -> list[str]:

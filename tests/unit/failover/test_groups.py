@@ -78,7 +78,8 @@ def groups_of(source: Any, *, target: Any = None) -> Any:
     found._translator = SimpleNamespace(home_of=lambda _: None)
     found._sides = SimpleNamespace(
         source=source,
-        target=target,
+        target=target or SimpleNamespace(list_groups=list),
+        assigned_groups=lambda: (set(), set()),
         pair=SimpleNamespace(source="A", target="B"),
         policy=SimpleNamespace(
             came_from=lambda _, topic: topic.startswith("A."), upstream_from=lambda _, topic: topic[2:]
@@ -139,3 +140,16 @@ def test_a_failover_does_without_offset_syncs_that_cannot_be_read(monkeypatch: p
         note.startswith("the offset syncs cannot be read, so groups may read more records again: ")
         for note in groups.notes
     ] == [True]
+
+
+def test_share_groups_of_an_unreachable_source_are_known_from_the_tasks() -> None:
+    """They do not commit offsets. A consumer group of that name on the target would keep the share group from starting there."""
+    target = SimpleNamespace(
+        list_groups=lambda: [GroupListing("on-b", "share", "Empty", "Share"), GroupListing("x", "", "", "Share")]
+    )
+    groups = groups_of(None, target=target)
+    groups._sides.assigned_groups = lambda: ({"consumer"}, {"share", "other-share"})
+    assert groups._share_groups({"consumer", "share", "on-b", "unknown"}) == {"share", "on-b"}
+    target.list_groups = None  # not asked if all are known
+    assert groups._share_groups({"consumer", "share"}) == {"share"}
+    assert groups._share_groups(()) == frozenset()
