@@ -231,7 +231,7 @@ def _urgency(partitions: Sequence[PartitionEvidence]) -> tuple[float, ...] | Non
     None: no record is known to be missing, and no partition is in an error state. A promotion pauses all partitions.
     """
     missing = missing_records(partitions)
-    unknown = sum(one.end is None or bool(one.target_error) for one in partitions)
+    unknown = sum((one.end is None and not one.is_gone) or bool(one.target_error) for one in partitions)
     blocked = sum(one.state not in _UNBLOCKED for one in partitions)
     if not (missing or unknown or blocked):
         return None
@@ -284,6 +284,7 @@ def _partition(one: PartitionEvidence) -> tuple[str, ...]:
     if one.end is not None and not one.is_end_current:
         end += " at an unknown time" if one.end_ms is None else f" at {_time(one.end_ms)}"
     log = "" if one.other_log is None or one.state else one.other_log.reason
+    log = "deleted on the source" if one.is_gone else log
     state = " ".join(part for part in (one.state, one.target_error or one.note, log, one.end_error) if part)
     return (
         str(one.source),

@@ -115,6 +115,7 @@ class PartitionEvidence:
     - ``unmarked``: records on the target that the ledger does not contain yet; included in ``target_offset``.
     - ``end_error``: why a reachable source did not return the end offset; also "" if the topic no longer exists there.
     - ``target_error``: why the target does not have, or may not have, all records that the ledger counts as copied.
+    - ``is_gone``: the source has deleted the partition. ``is_remote_gone``: the target has.
     - ``is_changed``: the flow has transformations or converters, so not each source offset needs a record on the target.
     - ``other_log``: why the positions of the ledger are not those of the source's log.
     - ``tail``: what the source has after the records on the target, if ``is_changed`` and it was counted.
@@ -134,6 +135,8 @@ class PartitionEvidence:
     end_error: str = ""
     target_error: str = ""
     is_end_current: bool = True
+    is_gone: bool = False
+    is_remote_gone: bool = False
     is_changed: bool = False
     other_log: OtherLog | None = None
     tail: SourceTail | None = None
@@ -151,6 +154,8 @@ class PartitionEvidence:
     @property
     def uncopied(self) -> int | None:
         """The maximum number of source offsets before ``end`` that are not on the target; None: unknown."""
+        if self.is_gone:
+            return 0
         return None if self.end is None else max(0, self.end - self._copied_up_to)
 
     @property
@@ -164,9 +169,11 @@ class PartitionEvidence:
 
         Without transformations these are all offsets before ``end``. With them, only offsets that were counted on the
         source are known to have a record for the target. There is no maximum if ``end`` is not the current one, since the
-        source may have received more, nor if the target has lost records.
+        source may have received more, nor if the target has lost records. What the source has deleted is not missing.
         """
         uncopied, tail = self.uncopied, self.tail
+        if self.is_gone:
+            return RecordCount(0, None if self.target_error else 0)
         if self.other_log is not None and not self.other_log.is_new:
             after = max(0, (self.end or 0) - max(self.other_log.start, self.copied + self.unmarked))
             return RecordCount(0 if self.is_changed else after, uncopied if self.is_end_current else None)
@@ -219,6 +226,7 @@ class PartitionEvidence:
             "source_end_trouble": self.end_error,
             "source_log_trouble": "" if self.other_log is None else self.other_log.reason,
             "target_trouble": self.target_error,
+            "deleted_on_source": self.is_gone,
             "missing": self.missing.exact,
             "missing_at_least": self.missing.least,
             "missing_at_most": self.missing.most,
@@ -348,7 +356,7 @@ class FailoverReport:
     @property
     def unknown_ends(self) -> list[TopicPartition]:
         """Partitions whose end on the source is unknown."""
-        return [one.source for one in self.partitions if one.end is None]
+        return [one.source for one in self.partitions if one.end is None and not one.is_gone]
 
     @property
     def seconds_at_risk(self) -> float | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
+from mm2.copy.states import PartitionState
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted, missing_records, target_problems
 from mm2.failover.groups import Choice
 from mm2.failover.partitions import chosen_partitions, partitions_of, source_ends
@@ -16,6 +17,7 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 
 _POLL_S: Final = 0.5
+_SHOWN: Final = 5
 
 Confirm = Callable[[str, Callable[[], FailoverReport]], None]
 """Called with the reason why a confirmation is needed, and with a function that makes the report of a dry run. Raises Refused if it
@@ -55,18 +57,28 @@ def refuse_rejected(sides: Sides, *, leave_behind: bool) -> None:
 
 @dataclass(frozen=True)
 class Before:
-    """How far the flow was copied. ``chosen``: the partitions in the ledger. ``new``: those that are not in it."""
+    """How far the flow was copied. ``chosen``: the partitions in the ledger. ``new``: those that are not in it. ``left_out``: why
+    partitions of the ledger are not among them.
+    """
 
     chosen: Sequence[TopicPartition]
     copied: Sequence[PartitionEvidence]
     new: Uncopied
+    left_out: Sequence[str] = ()
 
     @classmethod
     def of(cls, sides: Sides, choice: Choice) -> Self:
         """As it is now. Raises Refused if nothing is chosen, or KafkaFailure."""
         sides.refresh()
-        chosen = chosen_partitions(sides, choice)
-        return cls(chosen, partitions_of(sides, chosen), uncopied(sides, choice))
+        chosen, deselected = selected_partitions(sides, choice)
+        found = partitions_of(sides, chosen)
+        gone = {one.source for one in found if _is_gone_everywhere(sides, one)}
+        copied = [one for one in found if one.source not in gone]
+        left_out = [
+            *_left_out(f"not selected by {sides.pair} any more", deselected),
+            *_left_out("deleted on both clusters", {tp.topic for tp in gone}),
+        ]
+        return cls([one.source for one in copied], copied, uncopied(sides, choice), left_out)
 
     @property
     def partitions(self) -> list[PartitionEvidence]:
@@ -81,7 +93,39 @@ class Before:
     @property
     def notes(self) -> list[str]:
         """What to know of the partitions."""
-        return [*self.new.notes, *([self.new.error] if self.new.error else [])]
+        lost = [one for one in self.copied if one.is_gone and (one.end or 0) > one.copied + one.unmarked]
+        never = [
+            f"{one.source} was deleted on the source, with records from offset {one.copied + one.unmarked} on that were not copied"
+            for one in lost[:_SHOWN]
+        ]
+        more = [f"and {counted(len(lost) - _SHOWN, 'more partition')} like this"] if len(lost) > _SHOWN else []
+        return [*self.left_out, *never, *more, *self.new.notes, *([self.new.error] if self.new.error else [])]
+
+
+def selected_partitions(sides: Sides, choice: Choice) -> tuple[list[TopicPartition], set[str]]:
+    """The chosen partitions in the ledger, and the topics left out, which the flow does not select any more. Raises Refused."""
+    chosen = chosen_partitions(sides, choice)
+    deselected = {topic for topic in {tp.topic for tp in chosen} if not sides.selection.should_replicate(topic)}
+    selected = [tp for tp in chosen if tp.topic not in deselected]
+    if deselected and not selected:
+        raise Refused(
+            f"No chosen topic is selected by {sides.pair} any more; in its ledger: {', '.join(sorted(deselected)[:_SHOWN])}."
+        )
+    return selected, deselected
+
+
+def _is_gone_everywhere(sides: Sides, one: PartitionEvidence) -> bool:
+    """Whether neither cluster has the partition. Of a source that does not answer, the last state is known."""
+    is_gone = one.is_gone or (sides.source is None and one.state == PartitionState.DELETED)
+    return is_gone and one.is_remote_gone
+
+
+def _left_out(reason: str, topics: Collection[str]) -> list[str]:
+    if not topics:
+        return []
+    shown = sorted(topics)[:_SHOWN]
+    more = f" and {len(topics) - len(shown):,} more" if len(topics) > len(shown) else ""
+    return [f"left out, because {reason}: {', '.join(shown)}{more}"]
 
 
 def refuse_to_leave_behind(sides: Sides, before: Before) -> None:
@@ -113,7 +157,7 @@ def after_stop(sides: Sides, before: Before, choice: Choice, *, leave_behind: bo
         one if one.is_end_current or one.end_ms is not None else replace(one, end_ms=known_ms.get(one.source))
         for one in partitions_of(sides, before.chosen)
     ]
-    after = Before(before.chosen, copied, uncopied(sides, choice))
+    after = replace(before, copied=copied, new=uncopied(sides, choice))
     problems = target_problems(sides.pair.target, after.partitions)
     if not leave_behind and sides.source is not None and (late := behind(after.partitions)):
         problems.append(
@@ -151,7 +195,7 @@ def _ends_message(sides: Sides, errors: Mapping[TopicPartition, object]) -> str:
 
 def wait_until_copied(sides: Sides, choice: Choice, wait_s: float) -> None:
     """Wait until everything is on the target and the source has not changed between two polls. Raises Refused."""
-    chosen = chosen_partitions(sides, choice)
+    chosen, _ = selected_partitions(sides, choice)
     deadline = time.monotonic() + wait_s
     previous: dict[TopicPartition, int] | None = None
     while True:
@@ -169,7 +213,7 @@ def wait_until_copied(sides: Sides, choice: Choice, wait_s: float) -> None:
             break  # not after one poll, which does not show whether the source changes
         previous = ends
         time.sleep(_POLL_S)
-        chosen = chosen_partitions(sides, choice)
+        chosen, _ = selected_partitions(sides, choice)
     if error:
         raise Refused(f"{error}. Timed out after {wait_s:g} s, and nothing was changed.")
     # The ledger may be older than the records on the target, and the remaining ones may all be dropped.

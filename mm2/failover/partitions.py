@@ -5,19 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from mm2.connect.stores.offset_survey import kept_offsets
 from mm2.copy.executor.target_progress import InconsistentTarget, ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.copy.session import LedgerEntry, Rules
 from mm2.copy.states import PartitionState
-from mm2.failover.evidence import OtherLog, PartitionEvidence
+from mm2.failover.evidence import PartitionEvidence
 from mm2.failover.groups import Choice
 from mm2.failover.sides import READ_S, SOURCE_NAME, Refused, Sides
+from mm2.failover.source_logs import compared_with_source
 from mm2.failover.source_tail import source_tails
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
+from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
 from mm2.mirror.client.freshness import FreshnessWatch
 from mm2.mirror.client.mirror_client import MirrorClient
 from mm2.mirror.clients import ClientKind, Side
@@ -30,17 +31,17 @@ def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
 
     Raises Refused if there are none, neither copied nor received from the opposite flow.
     """
-    chosen = [tp for tp in sides.known_partitions() if choice.has_topic(tp.topic)]
+    known = sides.known_partitions()
+    chosen = [tp for tp in known if choice.has_topic(tp.topic)]
     reverse = [] if sides.reverse_ledger is None else sides.reverse_ledger.partitions()
-    if not chosen and not any(choice.has_topic(tp.topic) for tp in reverse):
-        known = sorted({tp.topic for tp in sides.known_partitions()})
-        some = ", ".join(known[:5]) or "none"
-        raise Refused(f"No topic of {sides.pair} matches --topic; topics in its ledger ({len(known)}): {some}.")
-    return chosen
-
-
-#: States in which it is not known which records of the source's log were copied.
-_OTHER_LOG: Final = frozenset({PartitionState.RECREATED, PartitionState.LOST_RANGE})
+    if chosen or any(choice.has_topic(tp.topic) for tp in reverse):
+        return chosen
+    if not known:
+        raise Refused(f"The ledger of {sides.pair} has no topics: nothing was copied yet.")
+    topics = sorted({tp.topic for tp in known})
+    raise Refused(
+        f"No topic of {sides.pair} matches --topic; topics in its ledger ({len(topics)}): {', '.join(topics[:5])}."
+    )
 
 
 def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[PartitionEvidence]:
@@ -73,35 +74,7 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
             target_answer = target_answers[entry.target]
             found.append(_evidence(entry, answer, _last_known_end(sides, entry, answers), reached, target_answer))
             digests[entry.source] = _changes_of(entry)
-    return _with_tails(sides, _with_other_logs(sides, found, entries), digests)
-
-
-def _with_other_logs(
-    sides: Sides, partitions: Sequence[PartitionEvidence], entries: Sequence[LedgerEntry]
-) -> list[PartitionEvidence]:
-    """Find the partitions whose positions in the ledger are not those of the source's log."""
-    source = sides.source
-    ids = {} if source is None else _topic_ids(source, {entry.topic for entry in entries if entry.source_id})
-    logs: dict[TopicPartition, OtherLog] = {}
-    for one, entry in zip(partitions, entries, strict=True):
-        # A retired id is that of stale metadata.
-        if entry.source_id and ids.get(one.topic, "") not in {"", entry.source_id, *entry.retired}:
-            logs[one.source] = OtherLog(0, True, f"{one.topic} was deleted and created again on {sides.pair.source}")
-        elif one.state in _OTHER_LOG:
-            logs[one.source] = OtherLog(0, False, one.note)
-        elif one.is_end_current and one.end is not None and one.end < one.copied:
-            logs[one.source] = OtherLog(0, False, f"the log on {sides.pair.source} was truncated")
-    if source is not None:
-        for tp, start in source.list_offsets(dict.fromkeys(logs, EARLIEST)).items():
-            if isinstance(start, OffsetInfo):
-                logs[tp] = dataclasses.replace(logs[tp], start=start.offset)
-    return [dataclasses.replace(one, other_log=logs.get(one.source)) for one in partitions]
-
-
-def _topic_ids(source: Admin, topics: Iterable[str]) -> dict[str, str]:
-    """The ids of the topics that the source describes; "": it has no ids."""
-    answers = source.describe_topics(sorted(topics))
-    return {topic: answer.topic_id for topic, answer in answers.items() if not isinstance(answer, KafkaFailure)}
+    return _with_tails(sides, compared_with_source(sides, found, entries), digests)
 
 
 def _changes_of(entry: LedgerEntry) -> str:
@@ -193,6 +166,7 @@ def _evidence(
         str(answer) if isinstance(answer, KafkaFailure) else "",
         _target_error(entry, target_answer) or reached.error,
         isinstance(answer, int),
+        is_remote_gone=vanished(target_answer),
     )
 
 

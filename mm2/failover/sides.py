@@ -229,7 +229,7 @@ class Sides:
         """The groups assigned to tasks of the checkpoint connector: those that commit offsets, and share groups. Raises KafkaFailure."""
         tasks = self._config_state().all_task_configs(CHECKPOINT_NAME)
         committing, shared = (
-            {group for task in tasks if task.get(key) for group in decode_groups(task[key])}
+            {group for task in tasks if (text := task.get(key)) for group in decode_groups(text)}
             for key in (ASSIGNED_GROUPS_KEY, ASSIGNED_SHARE_GROUPS_KEY)
         )
         return committing, shared

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mm2.cli.evidence import write_report
+from mm2.config.mirrormaker import SourceAndTarget
 from mm2.copy.executor.target_progress import FoundBatch, ProgressQuestion, RevivedSession, TargetProgress
 from mm2.copy.session import EndedSession, LedgerEntry, Mark, PartitionCondition, Session
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, RecordCount
@@ -127,6 +128,7 @@ def seen(
     source_end: int | KafkaFailure | None = None,
     source_start: int = 0,
     source_id: str = "",
+    is_described: bool = True,
     notes: Mapping[tuple[str, ...], Mapping[str, Any]] | None = None,
 ) -> PartitionEvidence:
     """The evidence of a partition; ``source_end`` None: the source does not answer."""
@@ -138,7 +140,9 @@ def seen(
                 return dict.fromkeys(asked, end)
             return {tp: OffsetInfo(source_start if at == EARLIEST else end, -1, 5) for tp, at in asked.items()}
 
-        info = TopicInfo("t", source_id, False, {0: PartitionInfo(1, 5, (1,), (1,))})
+        info: TopicInfo | KafkaFailure = TopicInfo("t", source_id, False, {0: PartitionInfo(1, 5, (1,), (1,))})
+        if not is_described:
+            info = BrokerFailure.of(3, subject="t")
         return SimpleNamespace(list_offsets=list_offsets, describe_topics=lambda names: dict.fromkeys(names, info))
 
     sides: Any = SimpleNamespace(
@@ -279,3 +283,78 @@ def test_the_final_report_is_exact_only_if_the_source_answers_then(
     (one,) = found.partitions
     expected_ms = None if was_current and after.end_ms is None else end_ms
     assert (one.end_ms, one.missing, problems) == (expected_ms, missing, [])
+
+
+GONE = BrokerFailure.of(3, subject="t-0")
+
+
+def test_a_topic_that_was_deleted_on_the_source_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not copied is nowhere: waiting for it, or refusing to leave it behind, helps nobody."""
+    entry = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=120)
+    found = seen(monkeypatch, entry, 90, source_end=GONE, is_described=False)
+    assert (found.is_gone, found.missing, found.uncopied) == (True, RecordCount(0, 0), 0)
+    before = Before([SOURCE], [found], Uncopied())
+    sides: Any = SimpleNamespace(source=object(), pair=SimpleNamespace(source="A", target="B"))
+    refuse_to_leave_behind(sides, before)
+    assert before.notes == ["t-0 was deleted on the source, with records from offset 90 on that were not copied"]
+    assert before.topics == {"t": "A.t"}, "its copy is all that is left"
+    still = seen(monkeypatch, entry, 90, source_end=GONE)
+    assert (still.is_gone, still.missing) == (False, RecordCount(30, None)), "its leader does not know it yet"
+
+
+@pytest.mark.parametrize(
+    ("source", "state", "remote_gone", "left_out"),
+    [
+        (True, "", True, True),
+        (True, "", False, False),
+        (False, "DELETED", True, True),
+        (False, "DELETED", False, False),
+        (False, "", True, False),
+    ],
+)
+def test_what_neither_cluster_has_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, source: bool, state: str, remote_gone: bool, left_out: bool
+) -> None:
+    one = PartitionEvidence("t", 0, "A.t", 90, 90, 90, state=state, is_gone=source, is_remote_gone=remote_gone)
+    (chosen, before) = before_of(monkeypatch, [one], source=object() if source else None)
+    assert before.copied == ([] if left_out else [one])
+    assert before.notes == (["left out, because deleted on both clusters: t"] if left_out else [])
+    assert chosen == [SOURCE]
+
+
+def before_of(
+    monkeypatch: pytest.MonkeyPatch, found: list[PartitionEvidence], *, source: object
+) -> tuple[list[TopicPartition], Before]:
+    """The partitions that were looked up, and the state of a flow that selects t, and not u."""
+    asked: list[TopicPartition] = []
+
+    def look_up(_: object, chosen: list[TopicPartition]) -> list[PartitionEvidence]:
+        asked.extend(chosen)
+        return [one for one in found if one.source in chosen]
+
+    monkeypatch.setattr("mm2.failover.leaving.partitions_of", look_up)
+    monkeypatch.setattr("mm2.failover.leaving.uncopied", lambda *_: Uncopied())
+    sides: Any = SimpleNamespace(
+        source=source,
+        pair=SourceAndTarget("A", "B"),
+        refresh=lambda: None,
+        known_partitions=lambda: [one.source for one in found],
+        reverse_ledger=None,
+        selection=SimpleNamespace(should_replicate=lambda topic: topic == "t"),
+    )
+    return asked, Before.of(sides, Choice())
+
+
+def test_topics_that_the_flow_no_longer_selects_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is copied to them, so a planned failover would wait for records of theirs until its timeout."""
+    t, u = (PartitionEvidence(topic, 0, f"A.{topic}", 90, 90, 95) for topic in "tu")
+    asked, before = before_of(monkeypatch, [t, u], source=object())
+    assert (asked, before.partitions) == ([t.source], [t])
+    assert before.notes == ["left out, because not selected by A->B any more: u"]
+    with pytest.raises(Refused, match=r"No chosen topic is selected by A->B any more; in its ledger: u\."):
+        before_of(monkeypatch, [u], source=object())
+
+
+def test_an_empty_ledger_is_not_blamed_on_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match=r"The ledger of A->B has no topics: nothing was copied yet\."):
+        before_of(monkeypatch, [], source=object())
