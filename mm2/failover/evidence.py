@@ -258,7 +258,8 @@ def missing_records(partitions: Iterable[PartitionEvidence]) -> RecordCount:
 class GroupEvidence:
     """A group in one partition.
 
-    ``source_offset`` is its committed offset on the source, from the source or its last checkpoint (``offset_source``).
+    ``source_offset`` is its committed offset on the source, from the source or its last checkpoint (``offset_source``), ``metadata`` that
+    of the commit.
     ``before`` and ``after`` are the committed offsets on the target.
     """
 
@@ -274,6 +275,7 @@ class GroupEvidence:
     after: int | None = None
     outcome: Outcome = Outcome.UNTRANSLATED
     reason: str = ""
+    metadata: str = ""
 
     @property
     def target(self) -> TopicPartition:

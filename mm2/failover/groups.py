@@ -55,6 +55,7 @@ class _Commit(NamedTuple):
 
     offset: int
     told_by: str
+    metadata: str = ""
 
 
 _Commits = dict[str, dict[TopicPartition, _Commit]]
@@ -104,7 +105,7 @@ class Groups:
         for group, offsets in sorted(commits.items()):
             for tp, commit in sorted(offsets.items()):
                 row = self._translate(group, tp, commit.offset, checkpoints, (on_source, on_target))
-                rows.append(replace(row, offset_source=commit.told_by))
+                rows.append(replace(row, offset_source=commit.told_by, metadata=commit.metadata))
         return self._compare(rows)
 
     def write(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
@@ -112,7 +113,7 @@ class Groups:
         target = GroupOffsets(self._sides.target, self._shared)
         answers: dict[tuple[str, TopicPartition], KafkaFailure | None] = {}
         for group, wanted in _by_group(rows, Outcome.TO_WRITE).items():
-            offsets = {row.target: OffsetAndMetadata(row.translated or 0) for row in wanted}
+            offsets = {row.target: OffsetAndMetadata(row.translated or 0, row.metadata) for row in wanted}
             answers.update({(group, tp): answer for tp, answer in target.write(group, offsets).items()})
         back = target.read(sorted({row.group for row in rows}))
         return [self._verify(row, answers, back) for row in rows]
@@ -136,7 +137,9 @@ class Groups:
                 self._report_unreadable(group, offsets, has_checkpoint=group in by_checkpoint)
             elif offsets or group in listed or group in dead:
                 wanted = {
-                    tp: _Commit(one.offset, SOURCE) for tp, one in offsets.items() if self._is_chosen(tp, one.offset)
+                    tp: _Commit(one.offset, SOURCE, one.metadata)
+                    for tp, one in offsets.items()
+                    if self._is_chosen(tp, one.offset)
                 }
                 if wanted:
                     found[group] = wanted
@@ -192,7 +195,7 @@ class Groups:
             tp = TopicPartition(self._on_source(remote.topic), remote.partition)
             is_included = self._choice.has_group(group) and self._filter.should_replicate_group(group)
             if is_included and self._is_chosen(tp, checkpoint.upstream_offset):
-                found.setdefault(group, {})[tp] = _Commit(checkpoint.upstream_offset, CHECKPOINT)
+                found.setdefault(group, {})[tp] = _Commit(checkpoint.upstream_offset, CHECKPOINT, checkpoint.metadata)
         return found
 
     def _on_source(self, remote: str) -> str:
@@ -281,6 +284,9 @@ class Groups:
             return replace(row, outcome=Outcome.FAILED, reason=f"its offsets on {target} cannot be read: {present}")
         before = present[row.target].offset if row.target in present else None
         row = replace(row, before=before, after=before)
+        if before is not None and (rejection := self._rejection(row.target, before)):
+            reason = f"its committed offset on {target} is not valid, so its consumers would start as auto.offset.reset says: {rejection.message}"
+            return replace(row, outcome=Outcome.FAILED, reason=f"{reason}. Delete it there, and run the command again")
         if row.translated is None:
             return row
         if before is not None and before >= row.translated:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mm2.failover.evidence import FoundBy
+from mm2.failover.evidence import FoundBy, GroupEvidence, Outcome
 from mm2.failover.groups import CHECKPOINT, SOURCE, Choice, Groups
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
 from mm2.kafka.structs import (
@@ -103,7 +103,7 @@ def test_groups_without_a_coordinator_get_their_last_checkpoint(listed: Any) -> 
     groups = groups_of(source)
     checkpoints = groups._of_checkpoints(checkpoints_of(here=40, lost=40, moved=40, deleted=40))
     found = groups._of_source(source, checkpoints)
-    assert {group: offsets[P0] for group, offsets in found.items()} == {
+    assert {group: offsets[P0][:2] for group, offsets in found.items()} == {
         "here": (50, SOURCE),
         "lost": (40, CHECKPOINT),
         "moved": (60, SOURCE),
@@ -153,3 +153,52 @@ def test_share_groups_of_an_unreachable_source_are_known_from_the_tasks() -> Non
     target.list_groups = None  # not asked if all are known
     assert groups._share_groups({"consumer", "share"}) == {"share"}
     assert groups._share_groups(()) == frozenset()
+
+
+class _GroupWrites:
+    """The groups of a target."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+
+    def alter_group_offsets(
+        self, group: str, offsets: dict[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, None]:
+        self.written[group] = offsets
+        return dict.fromkeys(offsets)
+
+    def list_group_offsets(self, groups: list[str], **_: object) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        return {group: self.written.get(group, {}) for group in groups}
+
+
+@pytest.mark.parametrize("told_by", [SOURCE, CHECKPOINT])
+def test_the_metadata_of_a_commit_is_kept(told_by: str) -> None:
+    """Applications such as Kafka Streams store data of their own there."""
+    source: Any = _Source({"g": 50}, ["g"]) if told_by == SOURCE else None
+    target = _GroupWrites()
+    groups = groups_of(source, target=target)
+    checkpoint = {("g", TopicPartition("A.t", 0)): Checkpoint("g", "A.t", 0, 50, 50, "mine")}
+    commits = groups._of_checkpoints(checkpoint)
+    if source is not None:
+        source.list_group_offsets = lambda names, **_: {name: {P0: OffsetAndMetadata(50, "mine")} for name in names}
+        commits = groups._of_source(source, commits)
+    commit = commits["g"][P0]
+    assert (commit.told_by, commit.metadata) == (told_by, "mine")
+    row = GroupEvidence("g", "t", 0, "A.t", 50, told_by, 70, outcome=Outcome.TO_WRITE, metadata=commit.metadata)
+    (done,) = groups.write([row])
+    assert done.outcome is Outcome.WRITTEN
+    assert target.written == {"g": {row.target: OffsetAndMetadata(70, "mine")}}
+
+
+@pytest.mark.parametrize(
+    ("before", "outcome"), [(80, Outcome.AHEAD), (81, Outcome.FAILED), (70, Outcome.ALREADY_COMMITTED)]
+)
+def test_an_offset_beyond_the_end_of_the_target_is_not_ahead(before: int, outcome: Outcome) -> None:
+    """The target has lost its end, or the remote topic was created again: consumers of the group would be reset."""
+    groups = groups_of(None)
+    row = GroupEvidence("g", "t", 0, "A.t", 50, SOURCE, 70)
+    groups._ends = {row.target: 80}
+    found = groups._with_outcome(row, "empty", {row.target: OffsetAndMetadata(before)})
+    assert found.outcome is outcome
+    if outcome is Outcome.FAILED:
+        assert "the offset 81 is beyond the end offset 80 of A.t-0" in found.reason
