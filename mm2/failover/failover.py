@@ -62,15 +62,17 @@ class FailoverOptions:
 def failover(config: FlowConfig, options: FailoverOptions, confirm: Confirm) -> FailoverReport:
     """Run the command. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
-        before = Before.of(sides, options.choice)
+        before, is_old = Before.of(sides, options.choice), False
         if not options.dry_run:
             refuse_rejected(sides, leave_behind=options.leave_behind)
             if reason := reason_to_confirm(sides):
                 _refuse_to_leave_writers(sides, before, options)
                 confirm(reason, functools.partial(_dry_run, sides, before, options))
-                before = Before.of(sides, options.choice)
+                is_old = True
         if options.wait_s is not None:
             wait_until_copied(sides, options.choice, options.wait_s)
+            is_old = True
+        if is_old:
             before = Before.of(sides, options.choice)
         if options.dry_run:
             return _dry_run(sides, before, options)

@@ -13,10 +13,9 @@ from typing import Final, NamedTuple
 
 from mm2.copy.translation import Translation
 from mm2.failover.evidence import FoundBy, GroupEvidence, Outcome
-from mm2.failover.sides import READ_S, Sides
+from mm2.failover.sides import READ_S, Sides, check_leader
 from mm2.kafka.admin import Admin
-from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.structs import LATEST, GroupListing, OffsetAndMetadata, TopicPartition
 from mm2.mirror import plugins
@@ -356,10 +355,8 @@ class Groups:
             except FormatError:
                 return
 
-        partition = found.partitions.get(0)
         try:
-            if partition is None or partition.leader < 0:
-                raise BrokerFailure.of(ErrorCode.LEADER_NOT_AVAILABLE, subject=f"Partition {topic}-0")
+            check_leader(found)
             self._read(side, topic, take)
         except KafkaFailure as failure:
             self.notes.append(f"the offset syncs cannot be read, so groups may read more records again: {failure}")

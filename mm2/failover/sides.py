@@ -16,11 +16,12 @@ from mm2.connect.stores.config_state import ClusterConfigState, ConfigFold, Targ
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, TlsFailure
 from mm2.kafka.log import KafkaBasedLog
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.structs import TopicInfo, TopicPartition
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.checkpoint_task import ASSIGNED_GROUPS_KEY, decode_groups
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
@@ -147,6 +148,8 @@ class Sides:
             return None  # a consumer would wait until it is created
         if isinstance(found, KafkaFailure):
             raise found
+        if side is Side.SOURCE:
+            check_leader(found)
         settings = self.clients.settings(side, ClientKind.CONSUMER, "ledger-consumer")
         log = LedgerLog(settings, topic, name=self.clients.alias(side))
         try:
@@ -275,6 +278,13 @@ class Sides:
 def is_rejection(failure: KafkaFailure) -> bool:
     """Whether a failure to connect does not show that a cluster is down: it answered, or the client could not log in."""
     return isinstance(failure, TlsFailure) or not isinstance(failure, ConnectFailure)
+
+
+def check_leader(topic: TopicInfo) -> None:
+    """Raise BrokerFailure if the only partition of an internal topic has no leader. A reader would wait for one."""
+    partition = topic.partitions.get(0)
+    if partition is None or partition.leader < 0:
+        raise BrokerFailure.of(ErrorCode.LEADER_NOT_AVAILABLE, subject=f"Partition {topic.name}-0")
 
 
 def now_ms() -> int:
