@@ -23,8 +23,8 @@ from mm2.failover.evidence import (
     counted,
     missing_records,
 )
-from mm2.failover.failover import Confirm
 from mm2.failover.groups import Choice
+from mm2.failover.leaving import Confirm
 from mm2.failover.sides import FlowConfig, Refused
 
 EXIT_CODES = "Exit code: 0 done and verified; 1 done except for the listed problems; 2 nothing was changed, for the reason shown."
@@ -49,14 +49,16 @@ def add_leave_behind(parser: Any) -> None:
 def add_yes(parser: Any) -> None:
     """Add the argument that confirms in advance."""
     parser.add_argument(
-        "--yes", action="store_true", help="do not ask for a confirmation on the terminal when the source is available"
+        "--yes",
+        action="store_true",
+        help="do not ask for a confirmation on the terminal when the source may be available",
     )
 
 
 def confirmation(options: Any) -> Confirm:
-    """Asks on the terminal whether to leave a reachable source, unless ``--yes`` is given."""
+    """Asks on the terminal whether to leave a source that may be running, unless ``--yes`` is given."""
 
-    def confirm(dry_run: Callable[[], FailoverReport]) -> None:
+    def confirm(reason: str, dry_run: Callable[[], FailoverReport]) -> None:
         """Raises Refused if it is not confirmed."""
         if options.yes:
             return
@@ -64,14 +66,12 @@ def confirmation(options: Any) -> Confirm:
         source = preview.flow.partition("->")[0]
         if not sys.stdin.isatty():
             raise Refused(
-                f"Cluster {source} answers, and there is no terminal to confirm on: see what would be done with "
-                "--dry-run, then use --yes."
+                f"{reason}, and there is no terminal to confirm on: see what would be done with --dry-run, then use --yes."
             )
         # Standard output has the report of what was done.
         write_report(sys.stderr, preview, wide=is_wide(options))
         sys.stderr.write(
-            f"\nCluster {source} answers. {preview.verb} {preview.flow} stops copying these topics. "
-            f"Write {source} to continue: "
+            f"\n{reason}. {preview.verb} {preview.flow} stops copying these topics. Write {source} to continue: "
         )
         sys.stderr.flush()
         if sys.stdin.readline().strip() != source:
@@ -155,6 +155,7 @@ def write_report(out: TextIO, report: FailoverReport, *, wide: bool = False) -> 
         _write_rows(out, columns, starts, "partitions", "read back", wide=wide)
     out.write("\n")
     for heading, sentences in (
+        ("note", report.notes),
         ("ACL", report.acls),
         ("done", report.done),
         ("NOT DONE", report.problems),
@@ -230,7 +231,7 @@ def _urgency(partitions: Sequence[PartitionEvidence]) -> tuple[float, ...] | Non
     None: no record is known to be missing, and no partition is in an error state. A promotion pauses all partitions.
     """
     missing = missing_records(partitions)
-    unknown = sum(one.end is None for one in partitions)
+    unknown = sum((one.end is None and not one.is_gone) or bool(one.target_error) for one in partitions)
     blocked = sum(one.state not in _UNBLOCKED for one in partitions)
     if not (missing or unknown or blocked):
         return None
@@ -280,9 +281,11 @@ def _left(report: FailoverReport, source: str, target: str) -> str:
 
 def _partition(one: PartitionEvidence) -> tuple[str, ...]:
     end = number(one.end)
-    if one.end_ms is not None:
-        end += f" at {_time(one.end_ms)}"
-    state = " ".join(part for part in (one.state, one.note, one.end_error) if part)
+    if one.end is not None and not one.is_end_current:
+        end += " at an unknown time" if one.end_ms is None else f" at {_time(one.end_ms)}"
+    log = "" if one.other_log is None or one.state else one.other_log.reason
+    log = "deleted on the source" if one.is_gone else log
+    state = " ".join(part for part in (one.state, one.target_error or one.note, log, one.end_error) if part)
     return (
         str(one.source),
         number(one.copied),

@@ -29,7 +29,8 @@ def add(verbs: Any) -> None:
         "committed on the target: translated from the offsets on the source, or from its last checkpoints if "
         "the source is unavailable. No group is set back, active groups are not changed, and the result is "
         "read back. A source that is available is only left with --wait or --leave-behind, and only after a "
-        "confirmation: on the terminal, or by --yes. " + EXIT_CODES,
+        "confirmation: on the terminal, or by --yes. One that does not answer this machine is only left after a confirmation if a "
+        "process of the flow reaches it. " + EXIT_CODES,
         epilog=examples(
             ("always first: show what would be done", "mm2 failover mm2.properties 'A->B' --dry-run"),
             ("the source is unavailable: do it", "mm2 failover mm2.properties 'A->B'"),

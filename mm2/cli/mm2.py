@@ -109,8 +109,8 @@ def _run(options: Any) -> int:
         # The reader of the pipe has closed it, as head does. The rest of the buffer cannot be flushed at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
-    except KeyboardInterrupt:
-        sys.stderr.write("mm2: interrupted\n")
+    except KeyboardInterrupt as interrupt:
+        sys.stderr.write(f"mm2: interrupted{f': {interrupt}' if str(interrupt) else ''}\n")
         return EXIT_INTERRUPTED
     return code
 

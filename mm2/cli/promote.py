@@ -27,8 +27,8 @@ def add(verbs: Any) -> None:
         description="Makes remote topics writable for applications of the target: the flow stops copying them, also after"
         " a restart or when the source becomes available again. Groups are not changed (see mm2 failover). "
         "MirrorMaker does not copy WRITE permissions: principals that have them on the source are shown, and "
-        "get them with --create-acls. A source that is available is only left after a confirmation: on the terminal, or by"
-        " --yes. " + EXIT_CODES,
+        "get them with --create-acls. A source that is available, or that a process of the flow reaches, is only left after a "
+        "confirmation: on the terminal, or by --yes. " + EXIT_CODES,
         epilog=examples(
             ("preview", "mm2 promote mm2.properties 'A->B' --topic orders --dry-run"),
             ("with WRITE permissions", "mm2 promote mm2.properties 'A->B' --topic orders --create-acls"),

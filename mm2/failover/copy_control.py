@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from mm2.copy.session import LedgerEntry
@@ -19,10 +20,26 @@ CONFIRM_S: Final = 60.0
 _POLL_S: Final = 0.3
 
 
+@contextmanager
+def on_interrupt(sentence: str) -> Iterator[None]:
+    """Add to an interrupt by Ctrl-C what may have been done until then."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(sentence) from None
+
+
+def may_be_promoted(sides: Sides, topics: Collection[str]) -> str:
+    """What is known after an interrupt, or a failure to write promotions."""
+    return (
+        f"{counted(len(topics), 'topic')} of {sides.pair} may be promoted, and no longer copied; run the command again"
+    )
+
+
 def stop_copying(sides: Sides, topics: Collection[str], verb: str) -> tuple[list[str], list[str]]:
     """Store promotions of these topics, and wait until the tasks that copy them have stopped: (done, problems).
 
-    Raises KafkaFailure if they cannot be written.
+    Raises KafkaFailure if it is not known whether they were written.
     """
     known, flow = promoted(sides.ledger), str(sides.pair)
     new = [
@@ -57,7 +74,7 @@ def stop_copying(sides: Sides, topics: Collection[str], verb: str) -> tuple[list
 def resume_copying(sides: Sides, topics: Collection[str]) -> tuple[list[str], list[str]]:
     """Withdraw promotions, and wait until the flow copies these topics again: (done, problems).
 
-    Raises KafkaFailure if they cannot be written.
+    Raises KafkaFailure if it is not known whether this was written.
     """
     known = [topic for topic in sorted(topics) if topic in promoted(sides.ledger)]
     if not known:

@@ -91,16 +91,33 @@ class SourceTail:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherLog:
+    """The source partition has another log than the one that was copied, which starts at ``start``; ``reason`` is a message.
+
+    ``is_new``: nothing of it was copied, since the topic was deleted and created again. Otherwise it was truncated, or which records of
+    it were copied is not known.
+    """
+
+    start: int
+    is_new: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionEvidence:
     """One source partition.
 
-    - ``end``: the source's log end offset; as of ``end_ms`` if the source does not answer (None: unknown).
+    - ``end``: the source's log end offset; None: unknown. Unless the source returned it now (``is_end_current``), it is the last known
+      one, as of ``end_ms`` (None: a time that is not known).
     - ``target_offset``: the offset on the target after the last record of this flow, and after the marker of its
       transaction.
     - ``target_end``: the target's log end offset.
     - ``unmarked``: records on the target that the ledger does not contain yet; included in ``target_offset``.
     - ``end_error``: why a reachable source did not return the end offset; also "" if the topic no longer exists there.
+    - ``target_error``: why the target does not have, or may not have, all records that the ledger counts as copied.
+    - ``is_gone``: the source has deleted the partition. ``is_remote_gone``: the target has.
     - ``is_changed``: the flow has transformations or converters, so not each source offset needs a record on the target.
+    - ``other_log``: why the positions of the ledger are not those of the source's log.
     - ``tail``: what the source has after the records on the target, if ``is_changed`` and it was counted.
     """
 
@@ -116,7 +133,12 @@ class PartitionEvidence:
     state: str = ""
     note: str = ""
     end_error: str = ""
+    target_error: str = ""
+    is_end_current: bool = True
+    is_gone: bool = False
+    is_remote_gone: bool = False
     is_changed: bool = False
+    other_log: OtherLog | None = None
     tail: SourceTail | None = None
 
     @property
@@ -132,18 +154,30 @@ class PartitionEvidence:
     @property
     def uncopied(self) -> int | None:
         """The maximum number of source offsets before ``end`` that are not on the target; None: unknown."""
-        return None if self.end is None else max(0, self.end - self.copied - self.unmarked)
+        if self.is_gone:
+            return 0
+        return None if self.end is None else max(0, self.end - self._copied_up_to)
+
+    @property
+    def _copied_up_to(self) -> int:
+        """The source offset before which all records are certainly on the target, or were deleted."""
+        return self.copied + self.unmarked if self.other_log is None else self.other_log.start
 
     @property
     def missing(self) -> RecordCount:
         """The records of the source that are not on the target and would be copied.
 
         Without transformations these are all offsets before ``end``. With them, only offsets that were counted on the
-        source are known to have a record for the target. There is no maximum if ``end`` is not the current one: the
-        source may have received more since.
+        source are known to have a record for the target. There is no maximum if ``end`` is not the current one, since the
+        source may have received more, nor if the target has lost records. What the source has deleted is not missing.
         """
         uncopied, tail = self.uncopied, self.tail
-        if self.end_ms is not None:
+        if self.is_gone:
+            return RecordCount(0, None if self.target_error else 0)
+        if self.other_log is not None and not self.other_log.is_new:
+            after = max(0, (self.end or 0) - max(self.other_log.start, self.copied + self.unmarked))
+            return RecordCount(0 if self.is_changed else after, uncopied if self.is_end_current else None)
+        if not self.is_end_current or self.target_error:
             return RecordCount(0 if self.is_changed else uncopied or 0, None)
         if not uncopied or not self.is_changed:
             return RecordCount(uncopied or 0, uncopied)
@@ -154,12 +188,17 @@ class PartitionEvidence:
     @property
     def next_offset(self) -> int:
         """The source offset after the last record that is known to be on the target."""
-        return self.copied + self.unmarked if self.tail is None else self.tail.first
+        return self._copied_up_to if self.tail is None else self.tail.first
 
     @property
     def tail_note(self) -> str:
         """Why the missing records were not counted completely."""
         return "" if self.tail is None else self.tail.note
+
+    @property
+    def missing_note(self) -> str:
+        """What to know of the number of missing records."""
+        return self.tail_note if self.other_log is None else self.other_log.reason
 
     @property
     def others(self) -> int | None:
@@ -185,6 +224,9 @@ class PartitionEvidence:
             "source_end": self.end,
             "source_end_known_at_ms": self.end_ms,
             "source_end_trouble": self.end_error,
+            "source_log_trouble": "" if self.other_log is None else self.other_log.reason,
+            "target_trouble": self.target_error,
+            "deleted_on_source": self.is_gone,
             "missing": self.missing.exact,
             "missing_at_least": self.missing.least,
             "missing_at_most": self.missing.most,
@@ -198,6 +240,15 @@ class PartitionEvidence:
         }
 
 
+def target_problems(target: str, partitions: Iterable[PartitionEvidence]) -> list[str]:
+    """What the target has lost, as problems."""
+    lost = [one for one in partitions if one.target_error]
+    if not lost:
+        return []
+    where = f"{counted(len(lost), 'partition')}, first {lost[0].source}: {lost[0].target_error}"
+    return [f"{target} does not have all records that were copied to it, in {where}"]
+
+
 def missing_records(partitions: Iterable[PartitionEvidence]) -> RecordCount:
     """The records of these partitions that are on the source only."""
     return sum((one.missing for one in partitions), RecordCount(0, 0))
@@ -207,7 +258,8 @@ def missing_records(partitions: Iterable[PartitionEvidence]) -> RecordCount:
 class GroupEvidence:
     """A group in one partition.
 
-    ``source_offset`` is its committed offset on the source, from the source or its last checkpoint (``offset_source``).
+    ``source_offset`` is its committed offset on the source, from the source or its last checkpoint (``offset_source``), ``metadata`` that
+    of the commit.
     ``before`` and ``after`` are the committed offsets on the target.
     """
 
@@ -223,6 +275,7 @@ class GroupEvidence:
     after: int | None = None
     outcome: Outcome = Outcome.UNTRANSLATED
     reason: str = ""
+    metadata: str = ""
 
     @property
     def target(self) -> TopicPartition:
@@ -272,7 +325,8 @@ class FailoverReport:
 
     ``source_error`` is why the source did not answer; ``last_contact_ms`` is the time of the newest data from it on the
     target. ``divergent``: ranges of offsets at which the clusters have other records although offsets are preserved
-    (`mm2.failover.divergence`). ``done``, ``problems`` (what failed) and ``advice`` (next steps) are messages.
+    (`mm2.failover.divergence`). ``notes`` (what to know of the figures), ``done``, ``problems`` (what failed) and ``advice`` (next
+    steps) are messages.
     """
 
     verb: str
@@ -286,6 +340,7 @@ class FailoverReport:
     starts: Sequence[StartEvidence] = ()
     acls: Sequence[str] = ()
     divergent: Sequence[Mapping[str, Any]] = ()
+    notes: Sequence[str] = ()
     done: Sequence[str] = ()
     problems: Sequence[str] = ()
     advice: Sequence[str] = ()
@@ -303,7 +358,7 @@ class FailoverReport:
     @property
     def unknown_ends(self) -> list[TopicPartition]:
         """Partitions whose end on the source is unknown."""
-        return [one.source for one in self.partitions if one.end is None]
+        return [one.source for one in self.partitions if one.end is None and not one.is_gone]
 
     @property
     def seconds_at_risk(self) -> float | None:
@@ -330,6 +385,7 @@ class FailoverReport:
             "starts": [one.to_json() for one in self.starts],
             "acls": list(self.acls),
             "divergent": list(self.divergent),
+            "notes": list(self.notes),
             "done": list(self.done),
             "problems": list(self.problems),
             "advice": list(self.advice),

@@ -27,12 +27,19 @@ from mm2.connect.stores.config_state import RESTART_PREFIX, RestartRequest
 from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
 from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.ledger import ledger_topic, note_record
-from mm2.failover.copy_control import resume_copying
+from mm2.failover.copy_control import on_interrupt, resume_copying
 from mm2.failover.divergence import Divergence, gone_topics
-from mm2.failover.evidence import FailoverReport, PartitionEvidence, StartEvidence, counted, missing_records
-from mm2.failover.failover import chosen_partitions, unknown_ends_error
+from mm2.failover.evidence import (
+    FailoverReport,
+    PartitionEvidence,
+    StartEvidence,
+    counted,
+    missing_records,
+    target_problems,
+)
 from mm2.failover.groups import Choice
-from mm2.failover.partitions import last_contact_ms, partitions_of
+from mm2.failover.leaving import unknown_ends_error
+from mm2.failover.partitions import chosen_partitions, last_contact_ms, partitions_of
 from mm2.failover.sides import READ_S, SOURCE_NAME, WRITE_S, FlowConfig, Refused, Sides, now_ms
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
@@ -74,6 +81,11 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             )
         partitions, contact_ms = partitions_of(sides, chosen), last_contact_ms(sides)
         names = {one.topic: sides.is_same_name(one.topic) for one in partitions}
+        if sides.reverse_error and any(names.values()):
+            raise Refused(
+                f"The ledger of {reverse.pair} on cluster {config.pair.source} cannot be read, so its own promotions of these topics are not "
+                f"known: {sides.reverse_error}"
+            )
         renamed = {topic for topic, same in names.items() if not same}
         unnamed = {topic for topic, same in names.items() if same and not promotions[topic].turned}
         open_ones = [one for one in partitions if one.topic in unnamed | renamed]
@@ -85,18 +97,30 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
         done: list[str] = []
         problems: list[str] = [] if options.keep else _tail_problems(sides, partitions, tail)
         problems += divergence.problems(keep=options.keep)
+        # Where the opposite flow starts after the copied records, they have to be there.
+        lost = target_problems(sides.pair.target, [one for one in partitions if one.topic in unnamed])
+        problems += [f"{one}. {reverse.pair} cannot start after them, and nothing was changed" for one in lost]
         starts: list[StartEvidence] = []
         if unnamed:
             check_reverse_names(sides, reverse, unnamed)
             turned = [one for one in partitions if one.topic in unnamed]
             reversal = _FlowReversal(sides, reverse, turned, promotions, from_beginning=again)
-            starts = reversal.starts() if problems or options.dry_run else reversal.execute(done, problems)
+            if problems or options.dry_run:
+                starts = reversal.starts()
+            else:
+                with on_interrupt(
+                    f"{reverse.pair} may copy {counted(len(unnamed), 'topic')} now; run the command again"
+                ):
+                    starts = reversal.execute(done, problems)
         if already := [topic for topic, same in names.items() if same and promotions[topic].turned]:
             done.append(f"{reverse.pair} had already taken over {counted(len(already), 'topic')}, first {already[0]}")
+            stuck = [
+                one for one in partitions if one.topic in already and is_left_promoted(sides, promotions[one.topic])
+            ]
+            if stuck and not options.dry_run:
+                _FlowReversal(sides, reverse, stuck, promotions).withdraw(done, problems)
         if renamed and not problems and not options.dry_run:
-            resumed, failed = resume_copying(sides, renamed)
-            done += resumed
-            problems += failed
+            _resume(sides, renamed, done, problems)
         return FailoverReport(
             VERB,
             str(config.pair),
@@ -111,6 +135,28 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             problems=problems,
             advice=_advice(sides, reverse, tail, renamed, unnamed, partitions),
         )
+
+
+def is_left_promoted(sides: Sides, promotion: Promotion) -> bool:
+    """Whether the opposite flow has taken over a topic and does not copy it, since its own promotion from before was not withdrawn.
+
+    A later promotion is that of a failover in the opposite direction.
+    """
+    other = None if sides.reverse_ledger is None else promoted(sides.reverse_ledger).get(promotion.topic)
+    return other is not None and other.turned and other.at_ms < promotion.at_ms
+
+
+def _resume(sides: Sides, topics: Collection[str], done: list[str], problems: list[str]) -> None:
+    """Let the flow copy these topics again."""
+    sentence = f"{sides.pair} may copy {counted(len(topics), 'topic')} again; run the command again"
+    try:
+        with on_interrupt(sentence):
+            resumed, failed = resume_copying(sides, topics)
+    except KafkaFailure as failure:
+        problems.append(f"{sentence}: {failure}")
+        return
+    done += resumed
+    problems += failed
 
 
 def check_reverse_names(sides: Sides, reverse: FlowConfig, topics: Collection[str]) -> None:
@@ -198,7 +244,7 @@ class _FlowReversal:
                 return after
             done.append(f"{counted(len(after), 'position')} of {self._reverse.pair} written and read back")
             self._permit_copying()
-        except KafkaFailure as failure:
+        except (Refused, KafkaFailure) as failure:
             problems.append(f"{self._reverse.pair} was not started, run the command again: {failure}")
             return planned
         done.append(
@@ -209,6 +255,17 @@ class _FlowReversal:
         except (Refused, KafkaFailure) as failure:
             problems.append(f"cannot verify that {self._reverse.pair} has started copying: {failure}")
         return after
+
+    def withdraw(self, done: list[str], problems: list[str]) -> None:
+        """Only withdraw the promotions of the opposite flow, which has its positions."""
+        try:
+            self._write_reverse_ledger([withdrawn(topic) for topic in self._topics])
+            done.append(f"{counted(len(self._topics), 'topic')} no longer promoted by {self._reverse.pair}")
+            self._trigger_copying(done, problems)
+        except (Refused, KafkaFailure) as failure:
+            problems.append(
+                f"cannot verify that {self._reverse.pair} has started copying, run the command again: {failure}"
+            )
 
     def _kept(self) -> dict[TopicPartition, KeptOffset]:
         with self._source(ClientKind.CONSUMER) as cluster:

@@ -1,19 +1,19 @@
 """Translates group offsets to the other cluster, writes them, and verifies them.
 
-The committed offsets are read from the source if it answers, else from the last checkpoints on the target. Both are
-translated with the final state of the ledger, which may be more recent than the last checkpoint.
+The committed offsets are read from the source if it answers. If it does not, or not for a group, they are those of the last
+checkpoints on the target. Both are translated with the final state of the ledger, which may be more recent than the last checkpoint.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from mm2.copy.translation import Translation
 from mm2.failover.evidence import FoundBy, GroupEvidence, Outcome
-from mm2.failover.sides import READ_S, Sides
+from mm2.failover.sides import READ_S, Sides, check_leader
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
@@ -49,6 +49,18 @@ class Choice:
         return self.groups is None or self.groups.fullmatch(group) is not None
 
 
+class _Commit(NamedTuple):
+    """A committed offset on the source, by the source or a checkpoint (``told_by``)."""
+
+    offset: int
+    told_by: str
+    metadata: str = ""
+
+
+_Commits = dict[str, dict[TopicPartition, _Commit]]
+"""By group and source partition."""
+
+
 class Groups:
     """The groups of one flow. All methods raise KafkaFailure if the target does not answer."""
 
@@ -59,18 +71,21 @@ class Groups:
         self._translator = Translator(sides.policy, sides.pair.source, sides.pair.target, sides.selection.route)
         self._translator.ledger = sides.ledger
         self._translator.home_ledger = sides.reverse_ledger
+        self.problems: list[str] = []  # groups whose offsets cannot be read
+        self.notes: list[str] = []
         self._translator.syncs = self._syncs()
         self._routed = _routed_topics(sides)
         self._shared: frozenset[str] = frozenset()
         self._ends: dict[TopicPartition, int] = {}  # of the target's partitions, as far as known
-        self.problems: list[str] = []  # groups whose offsets cannot be read
 
     def found(self) -> list[GroupEvidence]:
         """All selected groups in all partitions with their offsets on the target; nothing is written."""
         checkpoints = self._checkpoints()
-        commits = (
-            self._of_checkpoints(checkpoints) if self._sides.source is None else self._of_source(self._sides.source)
-        )
+        commits = self._of_checkpoints(checkpoints)
+        if self._sides.source is None:
+            self._shared = self._share_groups(commits.keys())
+        else:
+            commits = self._of_source(self._sides.source, commits)
         topics = {tp.topic for offsets in commits.values() for tp in offsets}
         on_source = {} if self._sides.source is None else _topic_ids(self._sides.source, topics)
         on_target = _topic_ids(self._sides.target, {self._translator.topic_on_target(topic) for topic in topics})
@@ -85,12 +100,11 @@ class Groups:
             for tp, end in self._sides.target.list_offsets(dict.fromkeys(remote_partitions, LATEST)).items()
             if not isinstance(end, KafkaFailure)
         }
-        offset_source = CHECKPOINT if self._sides.source is None else SOURCE
         rows = []
         for group, offsets in sorted(commits.items()):
-            for tp, offset in sorted(offsets.items()):
-                row = self._translate(group, tp, offset, checkpoints, (on_source, on_target))
-                rows.append(replace(row, offset_source=offset_source))
+            for tp, commit in sorted(offsets.items()):
+                row = self._translate(group, tp, commit.offset, checkpoints, (on_source, on_target))
+                rows.append(replace(row, offset_source=commit.told_by, metadata=commit.metadata))
         return self._compare(rows)
 
     def write(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
@@ -98,42 +112,89 @@ class Groups:
         target = GroupOffsets(self._sides.target, self._shared)
         answers: dict[tuple[str, TopicPartition], KafkaFailure | None] = {}
         for group, wanted in _by_group(rows, Outcome.TO_WRITE).items():
-            offsets = {row.target: OffsetAndMetadata(row.translated or 0) for row in wanted}
+            offsets = {row.target: OffsetAndMetadata(row.translated or 0, row.metadata) for row in wanted}
             answers.update({(group, tp): answer for tp, answer in target.write(group, offsets).items()})
         back = target.read(sorted({row.group for row in rows}))
         return [self._verify(row, answers, back) for row in rows]
 
     # -- offsets on the source
 
-    def _of_source(self, source: Admin) -> dict[str, dict[TopicPartition, int]]:
-        """The committed offsets on the source, for the groups that the flow includes."""
-        listed = [group for group in source.list_groups() if self._is_included(group)]
-        self._shared = frozenset(group.group_id for group in listed if group.group_type.lower() == SHARE)
-        found: dict[str, dict[TopicPartition, int]] = {}
-        for group, offsets in GroupOffsets(source, self._shared).read(sorted(one.group_id for one in listed)).items():
+    def _of_source(self, source: Admin, by_checkpoint: _Commits) -> _Commits:
+        """The committed offsets on the source, for the groups that the flow includes.
+
+        A broker lists only the groups that it coordinates. A group with a checkpoint that is not listed, or not readable, may have no
+        coordinator at the moment: it gets its last checkpoint, unless its coordinator reports that it does not exist.
+        """
+        listed, others = self._listed(source)
+        unlisted = by_checkpoint.keys() - listed - others
+        self._shared |= self._share_groups(unlisted)
+        answers = GroupOffsets(source, self._shared).read(sorted(listed | unlisted))
+        dead = self._dead(source, {group for group in unlisted if answers[group] == {}})
+        found: _Commits = {}
+        for group, offsets in answers.items():
             if isinstance(offsets, KafkaFailure):
-                self.problems.append(
-                    f"the offsets of group {group} cannot be read on {self._sides.pair.source}: {offsets}"
-                )
+                self._report_unreadable(group, offsets, has_checkpoint=group in by_checkpoint)
+            elif offsets or group in listed or group in dead:
+                wanted = {
+                    tp: _Commit(one.offset, SOURCE, one.metadata)
+                    for tp, one in offsets.items()
+                    if self._is_chosen(tp, one.offset)
+                }
+                if wanted:
+                    found[group] = wanted
                 continue
-            wanted = {
-                tp: committed.offset for tp, committed in offsets.items() if self._is_chosen(tp, committed.offset)
-            }
-            if wanted:
-                found[group] = wanted
+            if group in by_checkpoint:
+                found[group] = by_checkpoint[group]
         return found
 
-    def _of_checkpoints(
-        self, checkpoints: Mapping[tuple[str, TopicPartition], Checkpoint]
-    ) -> dict[str, dict[TopicPartition, int]]:
+    def _listed(self, source: Admin) -> tuple[set[str], set[str]]:
+        """The groups on the source that the flow includes, and all others."""
+        try:
+            listings = source.list_groups()
+        except KafkaFailure as failure:
+            self.problems.append(
+                f"not all groups of {self._sides.pair.source} can be listed, so those without a checkpoint are not moved: {failure}"
+            )
+            return set(), set()
+        included = {group.group_id for group in listings if self._is_included(group)}
+        self._shared = frozenset(group.group_id for group in listings if group.group_type.lower() == SHARE)
+        return included, {group.group_id for group in listings} - included
+
+    def _share_groups(self, groups: Collection[str]) -> frozenset[str]:
+        """Those of groups that the source does not list that are share groups, which do not commit offsets.
+
+        The flow notes the types of the groups that it follows in the configurations of its tasks. Of all others, the target knows the
+        type. A group that neither of them knows commits offsets: tasks of older versions, and of Java, follow no others.
+        """
+        if not groups:
+            return frozenset()
+        committing, shared = self._sides.assigned_groups()
+        if unknown := set(groups) - committing - shared:
+            listed = self._sides.target.list_groups()
+            shared |= unknown & {group.group_id for group in listed if group.group_type.lower() == SHARE}
+        return frozenset(shared & set(groups))
+
+    @staticmethod
+    def _dead(source: Admin, groups: Collection[str]) -> set[str]:
+        """The groups without offsets of which their coordinators report that they do not exist."""
+        described = source.describe_groups(sorted(groups))
+        return {group for group, found in described.items() if group_state(found) == "dead"}
+
+    def _report_unreadable(self, group: str, failure: KafkaFailure, *, has_checkpoint: bool) -> None:
+        sentence = f"the offsets of group {group} cannot be read on {self._sides.pair.source}"
+        if has_checkpoint:
+            self.notes.append(f"{sentence}, so its last checkpoint is used: {failure}")
+        else:
+            self.problems.append(f"{sentence}: {failure}")
+
+    def _of_checkpoints(self, checkpoints: Mapping[tuple[str, TopicPartition], Checkpoint]) -> _Commits:
         """The committed offsets by the newest checkpoints on the target, by source partition."""
-        listed = self._sides.target.list_groups()
-        self._shared = frozenset(group.group_id for group in listed if group.group_type.lower() == SHARE)
-        found: dict[str, dict[TopicPartition, int]] = {}
+        found: _Commits = {}
         for (group, remote), checkpoint in checkpoints.items():
             tp = TopicPartition(self._on_source(remote.topic), remote.partition)
-            if self._choice.has_group(group) and self._is_chosen(tp, checkpoint.upstream_offset):
-                found.setdefault(group, {})[tp] = checkpoint.upstream_offset
+            is_included = self._choice.has_group(group) and self._filter.should_replicate_group(group)
+            if is_included and self._is_chosen(tp, checkpoint.upstream_offset):
+                found.setdefault(group, {})[tp] = _Commit(checkpoint.upstream_offset, CHECKPOINT, checkpoint.metadata)
         return found
 
     def _on_source(self, remote: str) -> str:
@@ -222,6 +283,9 @@ class Groups:
             return replace(row, outcome=Outcome.FAILED, reason=f"its offsets on {target} cannot be read: {present}")
         before = present[row.target].offset if row.target in present else None
         row = replace(row, before=before, after=before)
+        if before is not None and (rejection := self._rejection(row.target, before)):
+            reason = f"its committed offset on {target} is not valid, so its consumers would start as auto.offset.reset says: {rejection.message}"
+            return replace(row, outcome=Outcome.FAILED, reason=f"{reason}. Delete it there, and run the command again")
         if row.translated is None:
             return row
         if before is not None and before >= row.translated:
@@ -275,11 +339,12 @@ class Groups:
         return newest
 
     def _syncs(self) -> OffsetSyncStore | None:
-        """The offset syncs; None if they cannot be read: the source is unreachable, or none are emitted."""
+        """The offset syncs; None if they cannot be read: the source is unreachable or has no leader for them, or none are emitted."""
         props = self._sides.config.source_connector
         side, topic = syncs_side(props), syncs_topic(props)
         admin = self._sides.target if side is Side.TARGET else self._sides.source
-        if admin is None or isinstance(admin.describe_topics([topic])[topic], KafkaFailure):
+        found = None if admin is None else admin.describe_topics([topic])[topic]
+        if found is None or isinstance(found, KafkaFailure):
             return None
         # The target's checkpoints prevent that a group goes back to an older offset by these syncs.
         store = OffsetSyncStore(must_read_to_end=False)
@@ -290,7 +355,12 @@ class Groups:
             except FormatError:
                 return
 
-        self._read(side, topic, take)
+        try:
+            check_leader(found)
+            self._read(side, topic, take)
+        except KafkaFailure as failure:
+            self.notes.append(f"the offset syncs cannot be read, so groups may read more records again: {failure}")
+            return None
         store.first_read_done()
         return store
 

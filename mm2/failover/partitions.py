@@ -8,11 +8,13 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from mm2.connect.stores.offset_survey import kept_offsets
-from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
+from mm2.copy.executor.target_progress import InconsistentTarget, ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.copy.session import LedgerEntry, Rules
 from mm2.copy.states import PartitionState
 from mm2.failover.evidence import PartitionEvidence
+from mm2.failover.groups import Choice
 from mm2.failover.sides import READ_S, SOURCE_NAME, Refused, Sides
+from mm2.failover.source_logs import compared_with_source
 from mm2.failover.source_tail import source_tails
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
@@ -24,12 +26,31 @@ from mm2.mirror.discovery import vanished
 from mm2.mirror.source_answers import SourceAnswers, source_answers
 
 
+def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
+    """The chosen partitions in the ledger.
+
+    Raises Refused if there are none, neither copied nor received from the opposite flow.
+    """
+    known = sides.known_partitions()
+    chosen = [tp for tp in known if choice.has_topic(tp.topic)]
+    reverse = [] if sides.reverse_ledger is None else sides.reverse_ledger.partitions()
+    if chosen or any(choice.has_topic(tp.topic) for tp in reverse):
+        return chosen
+    if not known:
+        raise Refused(f"The ledger of {sides.pair} has no topics: nothing was copied yet.")
+    topics = sorted({tp.topic for tp in known})
+    raise Refused(
+        f"No topic of {sides.pair} matches --topic; topics in its ledger ({len(topics)}): {', '.join(topics[:5])}."
+    )
+
+
 def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[PartitionEvidence]:
     """The current state of these source partitions. Raises KafkaFailure if the target does not return it."""
     entries = [entry for tp in chosen if (entry := sides.ledger.entry(tp)) is not None]
     entries = _without_undone(sides, entries)
     end_answers = {} if sides.source is None else source_ends(sides, [entry.source for entry in entries])
-    target_ends = _known(_ends(sides.target, [entry.target for entry in entries]))
+    target_answers = _ends(sides.target, [entry.target for entry in entries])
+    target_ends = _known(target_answers)
     answers = source_answers(sides.ledger)
     with sides.client(Side.TARGET, ClientKind.CONSUMER) as cluster:
         look_up = TargetLookUp(cluster)
@@ -50,10 +71,10 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
             if entry.target in markers:
                 reached = reached._replace(offset=markers[entry.target])
             answer = end_answers.get(entry.source)
-            target_end = target_ends.get(entry.target)
-            found.append(_evidence(entry, answer, _last_known_end(sides, entry, answers), reached, target_end))
+            target_answer = target_answers[entry.target]
+            found.append(_evidence(entry, answer, _last_known_end(sides, entry, answers), reached, target_answer))
             digests[entry.source] = _changes_of(entry)
-    return _with_tails(sides, found, digests)
+    return _with_tails(sides, compared_with_source(sides, found, entries), digests)
 
 
 def _changes_of(entry: LedgerEntry) -> str:
@@ -70,18 +91,23 @@ def _with_tails(
         dataclasses.replace(one, is_changed=bool(sides.changed_by) or bool(one.unmarked and digests[one.source]))
         for one in partitions
     ]
-    # An end offset that was known before the source rejected the request need not exist any more.
-    uncounted = [one for one in found if one.is_changed and one.uncopied and not one.end_error and one.end_ms is None]
+    # An end offset that the source does not return now need not exist any more.
+    uncounted = [
+        one for one in found if one.is_changed and one.uncopied and one.other_log is None and one.is_end_current
+    ]
     tails = source_tails(sides, uncounted, digests)
     return [dataclasses.replace(one, tail=tails.get(one.source)) for one in found]
 
 
 class _TargetOffset(NamedTuple):
-    """The target offset after the flow's last record, and ``unmarked`` records after the ledger's position."""
+    """The target offset after the flow's last record, and ``unmarked`` records after the ledger's position. ``error``: the target
+    contradicts the ledger.
+    """
 
     offset: int | None
     unmarked: int = 0
     note: str = ""
+    error: str = ""
 
 
 def _progress_questions(
@@ -117,17 +143,20 @@ def _evidence(
     answer: int | KafkaFailure | None,
     known: tuple[int | None, int | None],
     reached: _TargetOffset,
-    target_end: int | None,
+    target_answer: int | KafkaFailure,
 ) -> PartitionEvidence:
     """``answer`` is the source's end offset; if it is unknown, the last ``known`` one and its time are used."""
     end, end_ms = (answer, None) if isinstance(answer, int) else known
+    target_end = None if isinstance(target_answer, KafkaFailure) else target_answer
+    # A mark beyond the end was not read from the target.
+    offset = reached.offset if reached.offset is None or target_end is None else min(reached.offset, target_end)
     condition = entry.condition
     return PartitionEvidence(
         entry.topic,
         entry.partition,
         entry.remote_topic,
         entry.mark.source,
-        reached.offset,
+        offset,
         end,
         end_ms,
         target_end,
@@ -135,7 +164,21 @@ def _evidence(
         "" if condition is None else condition.state,
         reached.note or ("" if condition is None else condition.reason),
         str(answer) if isinstance(answer, KafkaFailure) else "",
+        _target_error(entry, target_answer) or reached.error,
+        isinstance(answer, int),
+        is_remote_gone=vanished(target_answer),
     )
+
+
+def _target_error(entry: LedgerEntry, end: int | KafkaFailure) -> str:
+    """Why the target does not have all records before the ledger's position; "" if nothing shows this."""
+    if vanished(end):
+        return f"there is no {entry.target}"
+    if isinstance(end, KafkaFailure):
+        return f"the end of {entry.target} is not known: {str(end).rstrip('.')}"
+    if end < entry.mark.target:
+        return f"{entry.target} ends at offset {end}, and records were copied up to offset {entry.mark.target}"
+    return ""
 
 
 def is_paused(entry: LedgerEntry) -> bool:
@@ -212,10 +255,12 @@ def _target_offset(
     if progress is None or entry.session is None:
         return _TargetOffset(marked)
     if isinstance(progress, KafkaFailure):
-        return _TargetOffset(marked, 0, f"target offsets after the ledger's position cannot be read: {progress}")
+        note = f"target offsets after the ledger's position cannot be read: {progress}"
+        return _TargetOffset(marked, 0, note, str(progress) if isinstance(progress, InconsistentTarget) else "")
     unmarked = progress.records - entry.mark.records
     if unmarked < 0:
-        return _TargetOffset(progress.end, 0, f"the target has lost {-unmarked} records that it had acknowledged")
+        note = f"the target has lost {-unmarked} records that it had acknowledged"
+        return _TargetOffset(progress.end, 0, note, note)
     has_markers = entry.is_preserved and marked is not None and progress.end > marked
     if marked is None or not (unmarked or has_markers):
         return _TargetOffset(marked, max(0, unmarked))

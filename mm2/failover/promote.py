@@ -6,14 +6,15 @@ import dataclasses
 import functools
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from mm2.failover.copy_control import stop_copying
+from mm2.failover.copy_control import may_be_promoted, on_interrupt, stop_copying
 from mm2.failover.denials import allow_writes, denials_of, to_allow
-from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted
-from mm2.failover.failover import Confirm, chosen_partitions, refuse_to_leave_behind
+from mm2.failover.evidence import FailoverReport, counted, target_problems
 from mm2.failover.groups import Choice
-from mm2.failover.partitions import last_contact_ms, partitions_of
+from mm2.failover.leaving import Before, Confirm, after_stop, reason_to_confirm, refuse_rejected, refuse_to_leave_behind
+from mm2.failover.partitions import last_contact_ms
 from mm2.failover.sides import FlowConfig, Sides, now_ms
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -38,35 +39,42 @@ def promote(
 ) -> FailoverReport:
     """Run the command. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
-        chosen = chosen_partitions(sides, choice)
-        before = partitions_of(sides, chosen)
-        if not leave_behind and not dry_run:
-            refuse_to_leave_behind(sides, before)
-        if not dry_run and sides.source is not None:
-            confirm(functools.partial(_promoted, sides, before, dry_run=True, create_acls=create_acls))
-        return _promoted(sides, before, dry_run=dry_run, create_acls=create_acls)
+        before = Before.of(sides, choice)
+        run = functools.partial(_promoted, sides, choice, leave_behind=leave_behind, create_acls=create_acls)
+        if not dry_run:
+            refuse_rejected(sides, leave_behind=leave_behind)
+            if not leave_behind:
+                refuse_to_leave_behind(sides, before)
+            if reason := reason_to_confirm(sides):
+                confirm(reason, functools.partial(run, before, dry_run=True))
+                before = Before.of(sides, choice)  # as it is after the confirmation
+                if not leave_behind:
+                    refuse_to_leave_behind(sides, before)
+        return run(before, dry_run=dry_run)
 
 
-def _promoted(sides: Sides, before: Sequence[PartitionEvidence], *, dry_run: bool, create_acls: bool) -> FailoverReport:
+def _promoted(
+    sides: Sides, choice: Choice, before: Before, *, dry_run: bool, leave_behind: bool, create_acls: bool
+) -> FailoverReport:
     """Promote the topics, or show what would be done. Raises KafkaFailure if nothing was changed."""
-    topics = {one.topic: one.remote_topic for one in before}
+    topics = before.topics
     wanted, error = _write_acls(sides, topics)
-    denials = denials_of(sides, topics)
-    done, problems = to_allow(sides, denials) if dry_run else [], list[str]()
-    if not dry_run:
-        done, problems = stop_copying(sides, topics, VERB)
-        allowed, denied = allow_writes(sides, topics, denials)
-        done += allowed
-        problems += denied
-    shown = [_text(acl) for acl in wanted]
-    if error:
-        (problems if create_acls else done).append(error)
-    elif wanted and create_acls and not dry_run:
-        problems += _create_acls(sides, wanted)
-        if not problems:
-            done.append(f"{counted(len(wanted), 'ACL')} created and verified")
-    elif wanted:
-        done.append(f"{counted(len(wanted), 'ACL')} missing on {sides.pair.target}; --create-acls creates them")
+    result = _Result(before, target_problems(sides.pair.target, before.partitions) if dry_run else [])
+    if dry_run:
+        result.done += to_allow(sides, denials_of(sides, topics))
+    else:
+        with on_interrupt(may_be_promoted(sides, topics)):
+            is_promoted = _execute(sides, choice, result, leave_behind=leave_behind)
+            if wanted and create_acls and is_promoted:
+                failed = _create_acls(sides, wanted)
+                result.problems += failed
+                result.done += [] if failed else [f"{counted(len(wanted), 'ACL')} created and verified"]
+    if error and create_acls:
+        result.problems.append(error)
+    elif error:
+        result.notes.append(error)
+    elif wanted and (dry_run or not create_acls):
+        result.done.append(f"{counted(len(wanted), 'ACL')} missing on {sides.pair.target}; --create-acls creates them")
     return FailoverReport(
         VERB,
         str(sides.pair),
@@ -74,12 +82,45 @@ def _promoted(sides: Sides, before: Sequence[PartitionEvidence], *, dry_run: boo
         now_ms(),
         sides.source_error,
         last_contact_ms(sides),
-        before,
-        acls=shown,
-        done=done,
-        problems=problems,
+        result.state.partitions,
+        acls=[_text(acl) for acl in wanted],
+        notes=[*result.state.notes, *result.notes],
+        done=result.done,
+        problems=result.problems,
         advice=_advice(sides, topics),
     )
+
+
+@dataclass
+class _Result:
+    """The state after the command, or before it for a dry run, with messages."""
+
+    state: Before
+    problems: list[str]
+    done: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _execute(sides: Sides, choice: Choice, result: _Result, *, leave_behind: bool) -> bool:
+    """Promote the topics; whether they certainly are. From here on, no failure means that nothing was changed."""
+    before, topics = result.state, result.state.topics
+    denials = denials_of(sides, topics)
+    try:
+        result.done, result.problems = stop_copying(sides, topics, VERB)
+    except KafkaFailure as failure:
+        result.problems.append(f"{may_be_promoted(sides, topics)}: {failure}")
+        return False
+    allowed, denied = allow_writes(sides, topics, denials)
+    result.done += allowed
+    result.problems += denied
+    try:
+        result.state, late = after_stop(sides, before, choice, leave_behind=leave_behind)
+        result.problems += late
+    except KafkaFailure as failure:
+        result.problems.append(
+            f"cannot verify that {sides.pair.target} has all records, run the command again: {failure}"
+        )
+    return True
 
 
 def _write_acls(sides: Sides, topics: Mapping[str, str]) -> tuple[list[AclBinding], str]:
@@ -96,8 +137,8 @@ def _write_acls(sides: Sides, topics: Mapping[str, str]) -> tuple[list[AclBindin
     try:
         here = sides.source.describe_acls(acl_filter(ResourceType.TOPIC))
         there = sides.target.describe_acls(acl_filter(ResourceType.TOPIC))
-    except BrokerFailure as failure:
-        if failure.code == ErrorCode.SECURITY_DISABLED:
+    except KafkaFailure as failure:
+        if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.SECURITY_DISABLED:
             return [], "a cluster has no authorizer, so there are no ACLs"
         return [], f"the ACLs cannot be read: {failure}"
     wanted = {

@@ -12,26 +12,33 @@ from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
-from mm2.connect.stores.config_state import ConfigFold, TargetState
+from mm2.connect.stores.config_state import ClusterConfigState, ConfigFold, TargetState
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, TlsFailure
 from mm2.kafka.log import KafkaBasedLog
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.structs import TopicInfo, TopicPartition
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
+from mm2.mirror.checkpoint_task import ASSIGNED_GROUPS_KEY, decode_groups
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
-from mm2.mirror.group_offsets import group_state
+from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, group_state
 from mm2.mirror.record_changes import changing_keys
+from mm2.mirror.source_answers import EVERY_S, source_answers
 from mm2.mirror.source_connector import topic_selection
 
 SOURCE_NAME: Final = "MirrorSourceConnector"
+CHECKPOINT_NAME: Final = "MirrorCheckpointConnector"
 PREFLIGHT_S: Final = 5.0
 READ_S: Final = 60.0
 WRITE_S: Final = 30.0
+#: A process that reaches the source notes this in the ledger after `EVERY_S`.
+REACHED_S: Final = EVERY_S + 2
+_POLL_S: Final = 0.3
 _WORKING: Final = frozenset({"stable", "preparingrebalance", "completingrebalance"})
 
 
@@ -71,8 +78,9 @@ class FlowConfig:
 class Sides:
     """The clusters of one flow, opened by `opened`.
 
-    ``source`` is None if it does not answer, for the reason in ``source_error``. ``ledger`` is that of the flow,
-    ``reverse_ledger`` that of the opposite flow, None if there is none. Both are followed; `refresh` waits for what has
+    ``source`` is None if it does not answer, for the reason in ``source_error``. ``is_rejected``: it may be running, since the reason
+    are the security settings of the client. ``ledger`` is that of the flow,
+    ``reverse_ledger`` that of the opposite flow, None if there is none, or if it cannot be read (``reverse_error``). Both are followed; `refresh` waits for what has
     been written to them.
     """
 
@@ -87,6 +95,9 @@ class Sides:
         self.policy = self.selection.policy
         self.source: Admin | None = None
         self.source_error = ""
+        self.is_rejected = False
+        self.reverse_error = ""
+        self._is_reached: bool | None = None  # None: not known yet
         self._reverse_log: LedgerLog | None = None
 
     @classmethod
@@ -108,6 +119,7 @@ class Sides:
                 sides.source = source
             except KafkaFailure as failure:
                 sides.source_error = str(failure)
+                sides.is_rejected = is_rejection(failure)
             ledger = sides._follow(Side.TARGET)
             if ledger is None:
                 raise Refused(
@@ -116,8 +128,10 @@ class Sides:
                 )
             sides._ledger_log = ledger
             stack.callback(ledger.stop)
-            with suppress(KafkaFailure):  # each offset that cannot be translated without it is reported
+            try:
                 sides._reverse_log = sides._follow(Side.SOURCE)
+            except KafkaFailure as failure:  # each offset that cannot be translated without it is reported
+                sides.reverse_error = str(failure)
             if sides._reverse_log is not None:
                 stack.callback(sides._reverse_log.stop)
             yield sides
@@ -134,6 +148,8 @@ class Sides:
             return None  # a consumer would wait until it is created
         if isinstance(found, KafkaFailure):
             raise found
+        if side is Side.SOURCE:
+            check_leader(found)
         settings = self.clients.settings(side, ClientKind.CONSUMER, "ledger-consumer")
         log = LedgerLog(settings, topic, name=self.clients.alias(side))
         try:
@@ -186,16 +202,50 @@ class Sides:
             return 0
         return len(found.members or ())
 
+    def is_reached_by_workers(self) -> bool:
+        """Whether a process of the flow reaches a source that does not answer here. Waits for its next note. Raises KafkaFailure.
+
+        No clocks are compared: a new note shows it.
+        """
+        if self._is_reached is None:
+            known_ms = source_answers(self.ledger).answered_ms
+            until_s = time.monotonic() + (REACHED_S if known_ms is not None and self.workers else 0)
+            self._is_reached = False
+            while not self._is_reached and time.monotonic() < until_s:
+                time.sleep(_POLL_S)
+                self._ledger_log.read_to_end(READ_S)
+                self._is_reached = source_answers(self.ledger).answered_ms != known_ms
+        return self._is_reached
+
     def assigned(self) -> set[TopicPartition]:
         """The partitions assigned to tasks of the source connector. Raises KafkaFailure.
 
         They are read from the flow's config topic; there are none while the connector is paused or stopped.
         """
-        fold = ConfigFold()
+        state = self._config_state()
+        if state.target_state(SOURCE_NAME) not in {None, TargetState.STARTED}:
+            return set()
+        assigned = [task.get(ASSIGNED_PARTITIONS_KEY) for task in state.all_task_configs(SOURCE_NAME)]
+        return {tp for text in assigned if text for tp in decode_partitions(text)}
+
+    def assigned_groups(self) -> tuple[set[str], set[str]]:
+        """The groups assigned to tasks of the checkpoint connector: those that commit offsets, and share groups. Raises KafkaFailure."""
+        tasks = self._config_state().all_task_configs(CHECKPOINT_NAME)
+        committing, shared = (
+            {group for task in tasks if (text := task.get(key)) for group in decode_groups(text)}
+            for key in (ASSIGNED_GROUPS_KEY, ASSIGNED_SHARE_GROUPS_KEY)
+        )
+        return committing, shared
+
+    def _config_state(self) -> ClusterConfigState:
+        """The configurations of the flow's connectors and tasks; empty without a config topic."""
+        fold, topic = ConfigFold(), self.config.worker["config.storage.topic"]
+        if vanished(self.target.describe_topics([topic])[topic]):
+            return fold.snapshot()  # a reader would wait for it
         with self.client(Side.TARGET, ClientKind.CONSUMER) as cluster:
             log = KafkaBasedLog(
                 cluster,
-                self.config.worker["config.storage.topic"],
+                topic,
                 on_record=lambda record: fold.apply(record.offset, record.key, record.value),
                 read_committed=True,
             )
@@ -203,11 +253,7 @@ class Sides:
                 log.start(READ_S, to_stable=True)
             finally:
                 log.stop()
-        state = fold.snapshot()
-        if state.target_state(SOURCE_NAME) not in {None, TargetState.STARTED}:
-            return set()
-        assigned = [task.get(ASSIGNED_PARTITIONS_KEY) for task in state.all_task_configs(SOURCE_NAME)]
-        return {tp for text in assigned if text for tp in decode_partitions(text)}
+        return fold.snapshot()
 
     @property
     def changed_by(self) -> list[str]:
@@ -227,6 +273,18 @@ class Sides:
     def known_partitions(self) -> list[TopicPartition]:
         """Source partitions in the ledger, without heartbeats."""
         return [tp for tp in self.ledger.partitions() if not self.policy.is_heartbeats_topic(tp.topic)]
+
+
+def is_rejection(failure: KafkaFailure) -> bool:
+    """Whether a failure to connect does not show that a cluster is down: it answered, or the client could not log in."""
+    return isinstance(failure, TlsFailure) or not isinstance(failure, ConnectFailure)
+
+
+def check_leader(topic: TopicInfo) -> None:
+    """Raise BrokerFailure if the only partition of an internal topic has no leader. A reader would wait for one."""
+    partition = topic.partitions.get(0)
+    if partition is None or partition.leader < 0:
+        raise BrokerFailure.of(ErrorCode.LEADER_NOT_AVAILABLE, subject=f"Partition {topic.name}-0")
 
 
 def now_ms() -> int:

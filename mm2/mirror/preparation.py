@@ -1,8 +1,8 @@
-"""Why partitions with preserved offsets are not copied yet, as a note in the flow's ledger, for all that observe the flow.
+"""Why partitions are not copied yet that have no task, as a note in the flow's ledger, for all that observe the flow.
 
   {"note":["preparing"]}   {"partitions":[["orders",0,"A.orders","PREPARING","offsets before …",1700000000000,250000]]}
 
-The fields are those of `Preparation`. The leader of the flow writes the note when it changes.
+Their offsets are preserved and have to be prepared, or the target refuses to create them. The fields are those of `Preparation`. The leader of the flow writes the note when it changes.
 """
 
 from __future__ import annotations

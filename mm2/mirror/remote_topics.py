@@ -56,7 +56,8 @@ class RemoteTopicsPlan:
 class RemoteTopics:
     """The remote topics of one flow. `pause` sleeps and returns False at stop.
 
-    `over_limit` are the remote topics that exceeded `limits` at the last `ensure`, with a message each.
+    `over_limit` are the remote topics that exceeded `limits` at the last `ensure`, `refused` those that could not be created or
+    did not get all partitions, with a message each.
 
     `or_broker_default`: the user has not set `replication_factor`, so the target's default is used if it has too few
     brokers.
@@ -72,6 +73,7 @@ class RemoteTopics:
     or_broker_default: bool = False
     limits: RemoteTopicsLimits | None = None
     over_limit: Mapping[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     # Properties with their values that this target has rejected.
     _refused: set[tuple[str, str]] = field(default_factory=set)
 
@@ -82,9 +84,11 @@ class RemoteTopics:
         changes that were made and verified. Failures are reported and left out.
         """
         plan = self.plan(source, target)
-        self.over_limit = plan.over_limit
-        for remote, message in (*plan.wide.items(), *plan.unknown.items(), *plan.over_limit.items()):
+        self.over_limit, self.refused = plan.over_limit, {}
+        for remote, message in (*plan.wide.items(), *plan.over_limit.items()):
             self._report(remote, message)
+        for remote, message in plan.unknown.items():
+            self._refuse(remote, message)
         wanted = self._create(plan.create) | self._grow(plan.grow)
         touched = [*(topic.name for topic in plan.create), *plan.grow, *plan.wide, *plan.unknown, *plan.over_limit]
         self.recurring.keep_only("remote topic ", {f"remote topic {remote}" for remote in touched})
@@ -152,7 +156,7 @@ class RemoteTopics:
                 if not isinstance(answer, KafkaFailure):
                     log.info("Created remote topic.", topic=topic_.name, partitions=topic_.partitions)
                 elif _code(answer) != ErrorCode.TOPIC_ALREADY_EXISTS:
-                    self._report(topic_.name, f"cannot be created: {self.explained(answer)}")
+                    self._refuse(topic_.name, f"cannot be created: {self.explained(answer)}")
                     continue
                 wanted[topic_.name] = topic_.partitions
         return wanted
@@ -207,7 +211,7 @@ class RemoteTopics:
                 if not isinstance(answer, KafkaFailure):
                     log.info("Added partitions to remote topic.", topic=remote, partitions=count)
                 elif _code(answer) != ErrorCode.INVALID_PARTITIONS:  # another client has added them
-                    self._report(remote, f"cannot get {count} partitions: {self.explained(answer)}")
+                    self._refuse(remote, f"cannot get {count} partitions: {self.explained(answer)}")
                     continue
                 wanted[remote] = count
         return wanted
@@ -231,8 +235,12 @@ class RemoteTopics:
                 break
             delay_s = min(delay_s * 2, 1.0)
         for remote, count in waiting.items():
-            self._report(remote, f"did not report its {count} partitions within {VERIFY_TIMEOUT_S:.0f} s")
+            self._refuse(remote, f"did not report its {count} partitions within {VERIFY_TIMEOUT_S:.0f} s")
         return verified
+
+    def _refuse(self, remote: str, what: str) -> None:
+        self.refused[remote] = f"topic {remote} {what}"
+        self._report(remote, what)
 
     def _report(self, remote: str, what: str) -> None:
         cluster = self.selection.target_alias

@@ -84,7 +84,8 @@ class MirrorSourceConnector(MirrorConnector):
         self._answering: Scheduler | None = None
         self._leading_gaps: LeadingGaps | None = None
         self._is_refused = False
-        self._open_to_others: dict[TopicPartition, Preparation] = {}  # not copied: others may write to them
+        # Not copied: others may write to them, or the target refuses to create them.
+        self._refusals: dict[TopicPartition, Preparation] = {}
 
     def task_class(self) -> type[Task]:
         # Imported late, so that listing topics does not load Spark and the copy engine.
@@ -231,7 +232,7 @@ class MirrorSourceConnector(MirrorConnector):
         filled = [] if gaps is None else gaps.preparations()
         found = {TopicPartition(one.topic, one.partition): one for one in filled}
         with self._lock:
-            found.update(self._open_to_others)
+            found.update(self._refusals)
         return self._preparation_note.update(found.values())
 
     def _create_syncs_topic(self) -> bool:
@@ -280,12 +281,13 @@ class MirrorSourceConnector(MirrorConnector):
         )
         unready, problems = self._unready(ready), self._deny_writes(ready)
         opened = {tp: problems[tp.topic] for tp in ready if tp.topic in problems}
+        refused = opened | self._not_created(creatable, target)
         ready = tuple(tp for tp in ready if tp not in unready and tp not in opened)
         with self._lock:
             changed = ready != self._ready
             self._source, self._target, self._allowed, self._ready = source, target, allowed, ready
-            self._open_to_others = {
-                tp: since(self._open_to_others.get(tp), self._refused(tp, reason)) for tp, reason in opened.items()
+            self._refusals = {
+                tp: since(self._refusals.get(tp), self._refused(tp, reason)) for tp, reason in refused.items()
             }
             self._handed_over = self._provenance.handed_over
         if changed:
@@ -317,6 +319,16 @@ class MirrorSourceConnector(MirrorConnector):
         if self._leading_gaps is None or not preserved:
             return set()
         return self._leading_gaps.unready(preserved, self._selection.remote)
+
+    def _not_created(self, source: Mapping[str, int], target: Mapping[str, int]) -> dict[TopicPartition, str]:
+        """The partitions that the target refuses to create, and why. Without a note, nothing but the log of this process shows them."""
+        reasons = {topic: self._remote_topics.refused.get(self._selection.remote(topic)) for topic in source}
+        return {
+            TopicPartition(topic, partition): reason
+            for topic, reason in reasons.items()
+            if reason is not None
+            for partition in range(target.get(self._selection.remote(topic), 0), source[topic])
+        }
 
     def _refused(self, tp: TopicPartition, reason: str) -> Preparation:
         remote, since_ms = self._selection.remote(tp.topic), time.time_ns() // 1_000_000

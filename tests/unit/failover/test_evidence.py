@@ -18,6 +18,7 @@ from mm2.failover.evidence import (
     RecordCount,
     SourceTail,
     StartEvidence,
+    target_problems,
 )
 
 P0 = PartitionEvidence("t", 0, "A.t", 90, 80, 100, None, 85)
@@ -29,10 +30,11 @@ def test_counts_of_missing_records_and_of_records_from_other_producers() -> None
     assert dataclasses.replace(P0, unmarked=4).missing.exact == 6, "the target has records after the ledger's position"
     assert dataclasses.replace(P0, end=80).missing.exact == 0, "the known end offset is older than the position"
     assert dataclasses.replace(P0, end=None).missing == RecordCount(0, None)
-    assert dataclasses.replace(P0, end_ms=5_000).missing == RecordCount(10, None), (
+    assert dataclasses.replace(P0, end_ms=5_000, is_end_current=False).missing == RecordCount(10, None), (
         "the source may have received more since"
     )
-    assert dataclasses.replace(P0, end_ms=5_000, is_changed=True).missing == RecordCount(0, None)
+    assert dataclasses.replace(P0, end_ms=5_000, is_end_current=False, is_changed=True).missing == RecordCount(0, None)
+    assert dataclasses.replace(P0, is_end_current=False).missing == RecordCount(10, None), "nor is it known when"
     assert dataclasses.replace(P0, target_end=None).others is None
 
 
@@ -165,10 +167,21 @@ def copied_topics(count: int) -> list[PartitionEvidence]:
     ]
 
 
+def test_a_topic_of_which_the_target_has_lost_records_is_never_collapsed() -> None:
+    rows = copied_topics(200)
+    rows[150] = dataclasses.replace(rows[150], target_error="there is no A.t150-0")
+    lines = printed(dataclasses.replace(REPORT, source_error="", partitions=rows))
+    table = lines.index("TOPIC PARTITIONS WITH MISSING MISSING BY OTHERS REMOTE")
+    assert lines[table + 1].startswith("t150 1 0 at least 0 ")
+    assert target_problems("B", rows) == [
+        "B does not have all records that were copied to it, in 1 partition, first t150-0: there is no A.t150-0"
+    ]
+
+
 @pytest.mark.parametrize(("error", "well"), [("", "0"), ("connection refused", "at least 0")])
 def test_of_many_topics_those_with_missing_records_come_first(error: str, well: str) -> None:
     end_ms = 5_000 if error else None
-    rows = [dataclasses.replace(one, end_ms=end_ms) for one in copied_topics(500)]
+    rows = [dataclasses.replace(one, end_ms=end_ms, is_end_current=not error) for one in copied_topics(500)]
     rows[300] = dataclasses.replace(rows[300], end=95)
     rows[400] = dataclasses.replace(rows[400], end=100)
     rows[450] = dataclasses.replace(rows[450], state="TOO_LARGE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -9,11 +10,18 @@ from typing import Any
 
 import pytest
 
+from mm2.cli.evidence import write_report
+from mm2.config.mirrormaker import SourceAndTarget
 from mm2.copy.executor.target_progress import FoundBatch, ProgressQuestion, RevivedSession, TargetProgress
-from mm2.copy.session import EndedSession, LedgerEntry, Mark, Session
-from mm2.failover.evidence import RecordCount
+from mm2.copy.session import EndedSession, LedgerEntry, Mark, PartitionCondition, Session
+from mm2.failover.evidence import FailoverReport, PartitionEvidence, RecordCount
+from mm2.failover.groups import Choice
+from mm2.failover.leaving import Before, after_stop, refuse_to_leave_behind
 from mm2.failover.partitions import partitions_of
-from mm2.kafka.structs import OffsetInfo, ProducerIdentity, TopicPartition
+from mm2.failover.sides import Refused
+from mm2.failover.uncopied import Uncopied
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import EARLIEST, OffsetInfo, PartitionInfo, ProducerIdentity, TopicInfo, TopicPartition
 
 SOURCE, TARGET = TopicPartition("t", 0), TopicPartition("A.t", 0)
 BEFORE = EndedSession(ProducerIdentity(7, 1), Mark(0, 100, 0), "isolation=read_uncommitted", Mark(50, 150, 50))
@@ -94,3 +102,259 @@ def test_records_of_the_session_before_count_as_copied(monkeypatch: pytest.Monke
     notes |= {(): {"answered_ms": 9_000}, (SOURCE.topic,): {"ends": [75]}}
     (found,) = partitions_of(sides, [SOURCE])
     assert (found.end, found.end_ms, found.missing.least) == (75, 9_000, 21), "the leader has asked later"
+
+
+class _Target:
+    """Look-ups on a target whose partition has this end and no records after the ledger's position."""
+
+    def __init__(self, _cluster: object) -> None:
+        pass
+
+    def progress(self, asked: Mapping[TopicPartition, ProgressQuestion]) -> Any:
+        return {tp: TargetProgress(question.records, question.behind, 5) for tp, question in asked.items()}
+
+    def behind_markers(self, _ends: object) -> dict[TopicPartition, int]:
+        return {}
+
+
+SESSION = Session(ProducerIdentity(7, 1), Mark(0, 0, 0), "isolation=read_uncommitted")
+
+
+def seen(
+    monkeypatch: pytest.MonkeyPatch,
+    entry: LedgerEntry,
+    target_end: int | KafkaFailure,
+    *,
+    source_end: int | KafkaFailure | None = None,
+    source_start: int = 0,
+    source_id: str = "",
+    is_described: bool = True,
+    notes: Mapping[tuple[str, ...], Mapping[str, Any]] | None = None,
+) -> PartitionEvidence:
+    """The evidence of a partition; ``source_end`` None: the source does not answer."""
+    monkeypatch.setattr("mm2.failover.partitions.TargetLookUp", _Target)
+
+    def admin(end: int | KafkaFailure) -> Any:
+        def list_offsets(asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
+            if isinstance(end, KafkaFailure):
+                return dict.fromkeys(asked, end)
+            return {tp: OffsetInfo(source_start if at == EARLIEST else end, -1, 5) for tp, at in asked.items()}
+
+        info: TopicInfo | KafkaFailure = TopicInfo("t", source_id, False, {0: PartitionInfo(1, 5, (1,), (1,))})
+        if not is_described:
+            info = BrokerFailure.of(3, subject="t")
+        return SimpleNamespace(list_offsets=list_offsets, describe_topics=lambda names: dict.fromkeys(names, info))
+
+    sides: Any = SimpleNamespace(
+        ledger=SimpleNamespace(entry=lambda _: entry, written_ms=lambda _: 5_000, notes=lambda _: notes or {}),
+        source=None if source_end is None else admin(source_end),
+        pair=SimpleNamespace(source="A", target="B"),
+        target=admin(target_end),
+        client=lambda *_: nullcontext(),
+        changed_by=[],
+    )
+    (found,) = partitions_of(sides, [SOURCE])
+    return found
+
+
+def paused(offset: int) -> PartitionCondition:
+    return PartitionCondition("PAUSED", "promoted, until mm2 failback", offset, 9_000)
+
+
+@pytest.mark.parametrize("condition", [None, paused(90)], ids=["running", "promoted"])
+@pytest.mark.parametrize(
+    ("end", "error", "offset"),
+    [
+        (90, "", 90),
+        (40, "A.t-0 ends at offset 40, and records were copied up to offset 90", 40),
+        (BrokerFailure.of(3, subject="A.t-0"), "there is no A.t-0", 90),
+        (BrokerFailure.of(5, subject="A.t-0"), "the end of A.t-0 is not known: ", 90),
+    ],
+    ids=str,
+)
+def test_records_that_the_target_has_lost_are_not_counted_as_copied(
+    monkeypatch: pytest.MonkeyPatch,
+    condition: PartitionCondition | None,
+    end: int | KafkaFailure,
+    error: str,
+    offset: int,
+) -> None:
+    """Also in the report of the command itself, after the partition was paused. A source that answers is not left then."""
+    entry = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=90, condition=condition)
+    found = seen(monkeypatch, entry, end, source_end=90)
+    assert found.target_error.startswith(error)
+    assert bool(found.target_error) is bool(error)
+    assert found.target_offset == offset
+    assert found.missing == RecordCount(0, None if error else 0), "MISSING 0 would be a promise"
+    sides: Any = SimpleNamespace(source=object(), pair=SimpleNamespace(source="A", target="B"))
+    before = Before([SOURCE], [found], Uncopied())
+    if not error:
+        refuse_to_leave_behind(sides, before)
+        return
+    with pytest.raises(
+        Refused, match="B does not have all records that were copied to it, in 1 partition, first t-0: "
+    ):
+        refuse_to_leave_behind(sides, before)
+
+
+def condition(state: str) -> PartitionCondition:
+    return PartitionCondition(state, "its records are unknown", 90, 9_000)
+
+
+@pytest.mark.parametrize(
+    ("entry", "source", "missing", "first"),
+    [
+        # Deleted and created again: nothing of the new log is on the target, however long it is.
+        ({"source_id": "old"}, ("new", 5, 40), RecordCount(35, 35), 5),
+        ({"source_id": "old"}, ("new", 5, 200), RecordCount(195, 195), 5),
+        ({"source_id": "old", "condition": condition("RECREATED")}, ("new", 0, 40), RecordCount(40, 40), 0),
+        ({"source_id": "old", "retired": ("older",)}, ("older", 0, 90), RecordCount(0, 0), 90),
+        # A broker without topic ids.
+        ({"condition": condition("RECREATED")}, ("", 0, 40), RecordCount(0, 40), 0),
+        # Truncated, and perhaps written again since.
+        ({}, ("", 5, 40), RecordCount(0, 35), 5),
+        ({"condition": condition("LOST_RANGE")}, ("", 5, 100), RecordCount(10, 95), 5),
+        ({"source_id": "old"}, ("old", 5, 100), RecordCount(10, 10), 90),
+    ],
+    ids=str,
+)
+def test_a_log_of_the_source_that_is_not_the_copied_one_counts_as_missing(
+    monkeypatch: pytest.MonkeyPatch,
+    entry: dict[str, Any],
+    source: tuple[str, int, int],
+    missing: RecordCount,
+    first: int,
+) -> None:
+    """An end offset before the ledger's position does not mean that nothing is missing."""
+    topic_id, start, end = source
+    written = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=90, **entry)
+    found = seen(monkeypatch, written, 90, source_end=end, source_start=start, source_id=topic_id)
+    assert (found.missing, found.next_offset) == (missing, first)
+    sides: Any = SimpleNamespace(source=object(), pair=SimpleNamespace(source="A", target="B"))
+    before = Before([SOURCE], [found], Uncopied())
+    if not missing:
+        refuse_to_leave_behind(sides, before)
+        return
+    with pytest.raises(Refused, match=f"t-0: {first} of {end}"):
+        refuse_to_leave_behind(sides, before)
+
+
+def test_what_is_missing_of_a_recreated_topic_of_an_unreachable_source_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=40, condition=condition("RECREATED"))
+    assert seen(monkeypatch, entry, 90).missing == RecordCount(0, None)
+
+
+def test_the_last_known_end_of_a_partition_that_was_promoted_is_a_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause hides when the source last answered for it: a second run printed the number as exact."""
+    notes: dict[tuple[str, ...], dict[str, Any]] = {(): {"answered_ms": 1_000}, ("t",): {"ends": [100]}}
+    entry = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=120, condition=paused(90))
+    found = seen(monkeypatch, entry, 90, notes=notes)
+    assert (found.end, found.end_ms, found.missing) == (120, None, RecordCount(30, None))
+    out = io.StringIO()
+    write_report(out, FailoverReport("failover", "A->B", False, 20_000, "refused", 5_000, [found]))
+    assert "120 at an unknown time" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("after", "end_ms", "missing"),
+    [
+        (PartitionEvidence("t", 0, "A.t", 90, 90, 95, is_end_current=False), 7_000, RecordCount(5, None)),
+        (PartitionEvidence("t", 0, "A.t", 90, 90, 95, 8_000, is_end_current=False), 8_000, RecordCount(5, None)),
+        (PartitionEvidence("t", 0, "A.t", 90, 90, 95), None, RecordCount(5, 5)),
+    ],
+    ids=["paused", "not paused", "the source answers again"],
+)
+@pytest.mark.parametrize("was_current", [False, True])
+def test_the_final_report_is_exact_only_if_the_source_answers_then(
+    monkeypatch: pytest.MonkeyPatch,
+    after: PartitionEvidence,
+    end_ms: int | None,
+    missing: RecordCount,
+    was_current: bool,
+) -> None:
+    """It may die, or recover, between the two looks."""
+    known = PartitionEvidence("t", 0, "A.t", 90, 90, 95, None if was_current else 7_000, is_end_current=was_current)
+    monkeypatch.setattr("mm2.failover.leaving.partitions_of", lambda *_: [after])
+    monkeypatch.setattr("mm2.failover.leaving.uncopied", lambda *_: Uncopied())
+    sides: Any = SimpleNamespace(source=None, pair=SimpleNamespace(source="A", target="B"), refresh=lambda: None)
+    found, problems = after_stop(sides, Before([SOURCE], [known], Uncopied()), Choice(), leave_behind=False)
+    (one,) = found.partitions
+    expected_ms = None if was_current and after.end_ms is None else end_ms
+    assert (one.end_ms, one.missing, problems) == (expected_ms, missing, [])
+
+
+GONE = BrokerFailure.of(3, subject="t-0")
+
+
+def test_a_topic_that_was_deleted_on_the_source_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not copied is nowhere: waiting for it, or refusing to leave it behind, helps nobody."""
+    entry = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=120)
+    found = seen(monkeypatch, entry, 90, source_end=GONE, is_described=False)
+    assert (found.is_gone, found.missing, found.uncopied) == (True, RecordCount(0, 0), 0)
+    before = Before([SOURCE], [found], Uncopied())
+    sides: Any = SimpleNamespace(source=object(), pair=SimpleNamespace(source="A", target="B"))
+    refuse_to_leave_behind(sides, before)
+    assert before.notes == ["t-0 was deleted on the source, with records from offset 90 on that were not copied"]
+    assert before.topics == {"t": "A.t"}, "its copy is all that is left"
+    still = seen(monkeypatch, entry, 90, source_end=GONE)
+    assert (still.is_gone, still.missing) == (False, RecordCount(30, None)), "its leader does not know it yet"
+
+
+@pytest.mark.parametrize(
+    ("source", "state", "remote_gone", "left_out"),
+    [
+        (True, "", True, True),
+        (True, "", False, False),
+        (False, "DELETED", True, True),
+        (False, "DELETED", False, False),
+        (False, "", True, False),
+    ],
+)
+def test_what_neither_cluster_has_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, source: bool, state: str, remote_gone: bool, left_out: bool
+) -> None:
+    one = PartitionEvidence("t", 0, "A.t", 90, 90, 90, state=state, is_gone=source, is_remote_gone=remote_gone)
+    (chosen, before) = before_of(monkeypatch, [one], source=object() if source else None)
+    assert before.copied == ([] if left_out else [one])
+    assert before.notes == (["left out, because deleted on both clusters: t"] if left_out else [])
+    assert chosen == [SOURCE]
+
+
+def before_of(
+    monkeypatch: pytest.MonkeyPatch, found: list[PartitionEvidence], *, source: object
+) -> tuple[list[TopicPartition], Before]:
+    """The partitions that were looked up, and the state of a flow that selects t, and not u."""
+    asked: list[TopicPartition] = []
+
+    def look_up(_: object, chosen: list[TopicPartition]) -> list[PartitionEvidence]:
+        asked.extend(chosen)
+        return [one for one in found if one.source in chosen]
+
+    monkeypatch.setattr("mm2.failover.leaving.partitions_of", look_up)
+    monkeypatch.setattr("mm2.failover.leaving.uncopied", lambda *_: Uncopied())
+    sides: Any = SimpleNamespace(
+        source=source,
+        pair=SourceAndTarget("A", "B"),
+        refresh=lambda: None,
+        known_partitions=lambda: [one.source for one in found],
+        reverse_ledger=None,
+        selection=SimpleNamespace(should_replicate=lambda topic: topic == "t"),
+    )
+    return asked, Before.of(sides, Choice())
+
+
+def test_topics_that_the_flow_no_longer_selects_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is copied to them, so a planned failover would wait for records of theirs until its timeout."""
+    t, u = (PartitionEvidence(topic, 0, f"A.{topic}", 90, 90, 95) for topic in "tu")
+    asked, before = before_of(monkeypatch, [t, u], source=object())
+    assert (asked, before.partitions) == ([t.source], [t])
+    assert before.notes == ["left out, because not selected by A->B any more: u"]
+    with pytest.raises(Refused, match=r"No chosen topic is selected by A->B any more; in its ledger: u\."):
+        before_of(monkeypatch, [u], source=object())
+
+
+def test_an_empty_ledger_is_not_blamed_on_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match=r"The ledger of A->B has no topics: nothing was copied yet\."):
+        before_of(monkeypatch, [], source=object())

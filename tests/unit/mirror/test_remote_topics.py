@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 from mm2.config.configdef import AbstractConfig
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG
 from mm2.copy.ledger import Ledger
-from mm2.kafka.errors import KafkaFailure, TimeoutFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
 from mm2.kafka.records.record import Record
 from mm2.mirror.recurring_errors import RecurringErrors
-from mm2.mirror.remote_topics import PARTITIONS_PER_REQUEST, in_requests
+from mm2.mirror.remote_topics import PARTITIONS_PER_REQUEST, RemoteTopics, in_requests
 from mm2.mirror.topic_limits import LimitNote, RemoteTopicsLimits, over_limit_message, summary
 
 
@@ -104,3 +105,23 @@ def test_a_note_of_a_previous_process_is_removed() -> None:
     assert over_limit_message(ledgers.ledger) == "A.t is limited"
     LimitNote(cast(Any, ledgers), RecurringErrors()).update({})
     assert over_limit_message(ledgers.ledger) == ""
+
+
+def test_topics_that_the_target_refuses_are_known_until_it_creates_them() -> None:
+    """The leader notes them in the ledger: a failover has to know what is not copied."""
+    answers: dict[str, KafkaFailure | None] = {"A.new": BrokerFailure.of(29), "A.wide": BrokerFailure.of(29)}
+    target: Any = SimpleNamespace(
+        create_topics=lambda topics, **_: {topic.name: answers["A.new"] for topic in topics},
+        create_partitions=lambda wanted: dict.fromkeys(wanted, answers["A.wide"]),
+        describe_topics=lambda names: {name: BrokerFailure.of(3) for name in names},
+    )
+    source: Any = SimpleNamespace(describe_configs=lambda topics: {topic: {} for topic in topics})
+    selection: Any = SimpleNamespace(remote=lambda topic: f"A.{topic}", target_alias="B")
+    configs: Any = SimpleNamespace(for_creation=lambda _: {})
+    topics = RemoteTopics(source, target, selection, configs, 1, lambda _: False)
+    assert topics.ensure({"new": 1, "wide": 3}, {"A.wide": 2}) == {"A.wide": 2}
+    assert list(topics.refused) == ["A.new", "A.wide"]
+    assert topics.refused["A.new"].startswith("topic A.new cannot be created: TOPIC_AUTHORIZATION_FAILED")
+    assert topics.refused["A.wide"].startswith("topic A.wide cannot get 3 partitions: ")
+    topics.ensure({"wide": 2}, {"A.wide": 2})
+    assert topics.refused == {}

@@ -1,11 +1,13 @@
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
 from mm2.config.configdef import ConfigException
 from mm2.connect.api import ConnectError, RetriableError
+from mm2.copy.states import PartitionState
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import decode_partitions, encode_partitions, round_robin
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
@@ -19,7 +21,7 @@ from mm2.mirror.own_topics import (
     kept_dead_letters,
     kept_ledger,
 )
-from mm2.mirror.source_connector import MirrorSourceConnector
+from mm2.mirror.source_connector import MirrorSourceConnector, topic_selection
 from mm2.mirror.syncs_topic import SYNCS_FACTOR_KEY, kept_syncs, syncs_side, syncs_topic
 
 PROPS = {
@@ -63,6 +65,20 @@ def test_partitions_are_unknown_and_not_empty_while_no_cluster_responds() -> Non
             connector.task_configs(1)
     finally:
         connector.stop()
+
+
+def test_partitions_that_the_target_refuses_to_create_have_a_reason() -> None:
+    connector = MirrorSourceConnector()
+    connector._selection = topic_selection(PROPS)
+    connector._remote_topics = SimpleNamespace(refused={"A.t": "no rights"})  # type: ignore[assignment]
+    found = connector._not_created({"t": 3, "u": 2}, {"A.t": 1})
+    assert found == {TopicPartition("t", 1): "no rights", TopicPartition("t", 2): "no rights"}
+    preparation = connector._refused(TopicPartition("t", 1), "no rights")
+    assert (preparation.remote_topic, preparation.state, preparation.reason) == (
+        "A.t",
+        PartitionState.REFUSED,
+        "no rights",
+    )
 
 
 def errors(**props: str) -> list[str]:

@@ -1,0 +1,105 @@
+"""Partitions of the source that the flow selects, and of which nothing was copied yet. The ledger does not have them.
+
+These are new topics and partitions, which the flow finds at its next refresh, and those that it cannot create on the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mm2.failover.evidence import PartitionEvidence
+from mm2.failover.groups import Choice
+from mm2.failover.sides import Sides
+from mm2.kafka.admin import Admin
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
+from mm2.mirror.discovery import see_topics, vanished
+from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.preparation import preparations
+from mm2.mirror.promotions import promoted
+from mm2.mirror.provenance import Provenance
+from mm2.mirror.recurring_errors import RecurringErrors
+from mm2.mirror.topic_limits import over_limit_message
+
+_NOTHING: Final = "nothing was copied yet"
+
+
+@dataclass(frozen=True)
+class Uncopied:
+    """``error``: why not all of them are known. ``notes``: what the flow reports of them. Empty partitions are left out."""
+
+    partitions: Sequence[PartitionEvidence] = ()
+    error: str = ""
+    notes: Sequence[str] = ()
+
+
+def uncopied(sides: Sides, choice: Choice) -> Uncopied:
+    """The chosen ones, by the source; by the notes of the flow if it does not answer."""
+    if sides.source is None:
+        return _noted(sides, choice)
+    try:
+        return Uncopied(_with_records(sides, sides.source, _selected(sides, sides.source, choice)))
+    except KafkaFailure as failure:
+        source = sides.pair.source
+        return Uncopied(error=f"Cluster {source} answers but does not list all its topics: {str(failure).rstrip('.')}")
+
+
+def _noted(sides: Sides, choice: Choice) -> Uncopied:
+    """Those that the leader of the flow has noted, because it cannot copy them."""
+    known = set(sides.ledger.partitions())
+    partitions = [
+        PartitionEvidence(
+            tp.topic, tp.partition, one.remote_topic, 0, None, state=one.state, note=one.reason, is_end_current=False
+        )
+        for tp, one in sorted(preparations(sides.ledger).items())
+        if tp not in known and choice.has_topic(tp.topic)
+    ]
+    over_limit = over_limit_message(sides.ledger)
+    return Uncopied(partitions, notes=[f"not copied: {over_limit}"] if over_limit else [])
+
+
+def _selected(sides: Sides, source: Admin, choice: Choice) -> list[TopicPartition]:
+    """The partitions that the flow would copy with regard to its filters and to replication loops. Raises KafkaFailure."""
+    selection, policy = sides.selection, sides.policy
+
+    def is_chosen(topic: str) -> bool:
+        return choice.has_topic(topic) and selection.should_replicate(topic) and not policy.is_heartbeats_topic(topic)
+
+    seen = see_topics(source, is_chosen, {})
+    if seen.unknown:
+        raise next(iter(seen.unknown.values()))
+    known = set(sides.ledger.partitions())
+    new = seen.partitions.keys() - {tp.topic for tp in known}
+    if new:
+        ledgers = Ledgers(sides.clients, sides.target)
+        provenance = Provenance(source, sides.target, selection, ledgers, RecurringErrors(), lambda _: False)
+        new = provenance.foreseen(new)
+    turned = {
+        topic for topic, one in promoted(sides.ledger).items() if one.turned
+    }  # the opposite flow copies them here
+    copied = {tp.topic for tp in known} & seen.partitions.keys() - turned
+    partitions = [
+        TopicPartition(topic, number) for topic in sorted(new | copied) for number in range(seen.partitions[topic])
+    ]
+    return [tp for tp in partitions if tp not in known]
+
+
+def _with_records(sides: Sides, source: Admin, partitions: Sequence[TopicPartition]) -> list[PartitionEvidence]:
+    """Those that have records, or of which this is not known."""
+    starts = source.list_offsets(dict.fromkeys(partitions, EARLIEST))
+    ends = source.list_offsets(dict.fromkeys(partitions, LATEST))
+    found = []
+    for tp in partitions:
+        start, end, remote = starts[tp], ends[tp], sides.selection.remote(tp.topic)
+        if isinstance(start, OffsetInfo) and isinstance(end, OffsetInfo):
+            if end.offset > start.offset:
+                found.append(PartitionEvidence(*tp, remote, start.offset, None, end.offset, note=_NOTHING))
+            continue
+        failure = start if isinstance(start, KafkaFailure) else end
+        if not vanished(failure):
+            found.append(
+                PartitionEvidence(*tp, remote, 0, None, note=_NOTHING, end_error=str(failure), is_end_current=False)
+            )
+    return found

@@ -1,0 +1,43 @@
+"""What is read of a flow's configuration on the target."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mm2.config.mirrormaker import SourceAndTarget
+from mm2.failover.sides import CHECKPOINT_NAME, Sides
+from mm2.kafka.errors import BrokerFailure
+from mm2.kafka.structs import PartitionInfo, TopicInfo
+from mm2.mirror.checkpoint_task import ASSIGNED_GROUPS_KEY, encode_groups
+from mm2.mirror.clients import Side
+from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY
+
+
+def test_the_types_of_groups_are_those_of_the_checkpoint_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [
+        {ASSIGNED_GROUPS_KEY: encode_groups(["a", "b,c"]), ASSIGNED_SHARE_GROUPS_KEY: encode_groups(["s"])},
+        {ASSIGNED_GROUPS_KEY: "", ASSIGNED_SHARE_GROUPS_KEY: encode_groups(["t"])},
+    ]
+
+    class State:
+        def all_task_configs(self, connector: str) -> list[dict[str, str]]:
+            assert connector == CHECKPOINT_NAME
+            return tasks
+
+    sides: Any = Sides.__new__(Sides)
+    monkeypatch.setattr(Sides, "_config_state", lambda _: State())
+    assert sides.assigned_groups() == ({"a", "b,c"}, {"s", "t"})
+
+
+def test_a_ledger_without_a_leader_is_not_waited_for_on_the_source() -> None:
+    """The commands have to work with a source that has lost some of its brokers."""
+    sides: Any = Sides.__new__(Sides)
+    sides.pair = SourceAndTarget("A", "B")
+    ledger = TopicInfo("mm2-ledger.B.internal", "", False, {0: PartitionInfo(-1, 5, (1,), ())})
+    sides.source = SimpleNamespace(describe_topics=lambda names: dict.fromkeys(names, ledger))
+    sides.target = None
+    with pytest.raises(BrokerFailure, match="LEADER_NOT_AVAILABLE"):
+        sides._follow(Side.SOURCE)
