@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, add_topics
@@ -13,7 +13,7 @@ from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout, look
 from mm2.cli.tables import number, records_at_risk, table
 from mm2.cli.verbs import examples
-from mm2.observer.views import FlowView, PartitionView
+from mm2.observer.views import FlowView, PartitionView, Snapshot
 
 _TOP: Final = 20
 _THRESHOLD: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|b|kb|mb|gb|)", re.IGNORECASE)
@@ -86,7 +86,7 @@ def run(options: Any) -> int:
     threshold = None if options.threshold is None else Threshold.of(options.threshold)
     if options.top < 0:
         raise CommandError(f"--top {options.top}: write how many partitions, or 0 for all.")
-    snapshot = look(options)
+    snapshot = _counted(look(options))
     worst = {flow.name: worst_first(flow.partitions) for flow in snapshot.flows}
     over = {
         flow: [one for one in rows if threshold is not None and threshold.is_exceeded(one)]
@@ -126,6 +126,12 @@ def run(options: Any) -> int:
         for flow in snapshot.flows
     )
     return EXIT_NOT_WELL if unknown or any(over.values()) else EXIT_WELL
+
+
+def _counted(snapshot: Snapshot) -> Snapshot:
+    """Without the partitions that the flows are not to copy: they have no lag."""
+    flows = [replace(flow, partitions=[one for one in flow.partitions if one.is_counted]) for flow in snapshot.flows]
+    return replace(snapshot, flows=tuple(flows))
 
 
 def worst_first(partitions: Sequence[PartitionView]) -> list[PartitionView]:

@@ -245,7 +245,7 @@ def _flow_row(flow: FlowView) -> tuple[str, ...]:
     return (
         flow.name,
         number(len(flow.partitions)),
-        number(sum(one.state not in HEALTHY for one in flow.partitions)),
+        number(sum(one.is_unhealthy for one in flow.partitions)),
         records_at_risk(flow.risk),
         _seconds(flow.risk.seconds),
         number(flow.risk.bytes),

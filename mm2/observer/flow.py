@@ -19,6 +19,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror.clients import Side
 from mm2.mirror.preparation import preparations
+from mm2.mirror.promotions import promoted
 from mm2.mirror.source_answers import SourceAnswers, source_answers
 from mm2.mirror.topic_limits import over_limit_message
 from mm2.observer.certificates import Certificates, client_certificates
@@ -162,6 +163,7 @@ class FlowObserver:
                 answered_ms,
                 noted,
                 {} if ledger is None else preparations(ledger),
+                {} if ledger is None else promoted(ledger),
             )
         )
         self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in partitions.views)

@@ -10,19 +10,21 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from mm2.copy.driver.status import PartitionStatus
-from mm2.copy.ledger import Ledger, Pauses, Verified, paused
+from mm2.copy.ledger import Ledger, Pause, Pauses, Verified, paused
 from mm2.copy.session import LedgerEntry
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.preparation import Preparation
+from mm2.mirror.promotions import Promotion
 from mm2.observer.end_offsets import EndOffsetHistory
 from mm2.observer.flow_state import LOSSES_REPORTED_MS
 from mm2.observer.timestamps import BatchTimestamp
 from mm2.observer.views import LossView, PartitionView, Risk, ValueRange
+from mm2.reasons import PauseCode
 
 #: A partition with this lag in offsets is catching up, as in the copier (`mm2.copy.executor.cursor`).
 BEHIND_OFFSETS: Final = 10_000
@@ -32,6 +34,7 @@ _RATE_OVER_S: Final = 10.0
 _READ_AGAIN_S: Final = 10.0
 _RATE_GONE: Final = 0.01
 _ENTRY_RATE_HOLDS_MS: Final = 30_000
+_TURNED: Final = "since mm2 failback the flow in the opposite direction copies this topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class PartitionInputs:
     - ``silent``: why the source does not answer, with the time (ms) of its last answer; "" while it answers.
     - ``preparing``: partitions that no task copies yet (`mm2.mirror.preparation`).
     - ``noted``: end offsets from the ledger's notes (`mm2.mirror.source_answers`), while the source does not answer.
+    - ``promotions``: promoted topics (`mm2.mirror.promotions`).
     """
 
     now_s: float
@@ -69,11 +73,31 @@ class PartitionInputs:
     silent_since_ms: int | None = None
     noted: Mapping[TopicPartition, int] = field(default_factory=dict)
     preparing: Mapping[TopicPartition, Preparation] = field(default_factory=dict)
+    promotions: Mapping[str, Promotion] = field(default_factory=dict)
 
     @property
     def has_current_ends(self) -> bool:
         """Whether the source has answered, and still does."""
         return self.ends_at_s > 0 and not self.silent
+
+    def is_turned(self, topic: str) -> bool:
+        """Whether the flow in the opposite direction copies the topic: records that are added to it come from this flow's target."""
+        promotion = self.promotions.get(topic)
+        return promotion is not None and promotion.turned
+
+    def is_counted(self, tp: TopicPartition, task: int | None) -> bool:
+        """Whether the flow is to copy the partition."""
+        is_selected = self.tasks is None or task is not None or tp in self.preparing
+        return is_selected and not self.is_turned(tp.topic)
+
+
+class _Standing(NamedTuple):
+    """The state of a partition, its reason, and the time (ms) since when."""
+
+    state: PartitionState
+    reason: str = ""
+    since_ms: int | None = None
+    pause: PauseCode | None = None
 
 
 @dataclass(slots=True)
@@ -103,7 +127,7 @@ class Partitions:
     without progress. ``unbegun`` is the number of partitions with records but no position yet; their records are in no
     figure. ``losses`` are those of the last day, newest first.
 
-    Partitions that are assigned to no task are only in ``views``.
+    Partitions that the flow is not to copy (`PartitionView.is_counted`) are only in ``views``.
     """
 
     views: tuple[PartitionView, ...]
@@ -151,7 +175,8 @@ class PartitionBook:
                 known.written_ms = inputs.ledger.written_ms(tp)
             view = self._view(tp, known, inputs)
             views.append(view)
-            if inputs.tasks is not None and view.task is None and tp not in inputs.preparing:
+            if not view.is_counted:
+                total.turned += inputs.is_turned(tp.topic)
                 continue
             total.add(view, is_current=inputs.has_current_ends and tp not in inputs.missing)
             if known.entry is not None and known.entry.lost:
@@ -200,7 +225,8 @@ class PartitionBook:
         if position != known.position:
             known.position, known.moved_s = position, inputs.now_s
         self._rate(known, status, entry, inputs)
-        lag = None if end is None or position < 0 else max(0, end - position)
+        is_turned = inputs.is_turned(tp.topic)
+        lag = None if end is None or position < 0 or is_turned else max(0, end - position)
         if not lag:
             known.behind_s = None
             known.moved_s = inputs.now_s
@@ -208,10 +234,11 @@ class PartitionBook:
             known.behind_s = inputs.now_s
         seconds = None if lag is None else self._age(tp, known, position, inputs) if lag else 0.0
         task = status.task if status is not None else None if inputs.tasks is None else inputs.tasks.get(tp)
-        state, reason, since_ms = _state(tp, status, entry, lag, task, inputs)
-        if inputs.silent and state in HEALTHY:
+        standing = _state(tp, status, entry, lag, task, inputs)
+        if inputs.silent and standing.state in HEALTHY:
             # A copier that waits for records does not know yet that none can arrive.
-            state, reason, since_ms = PartitionState.UNREACHABLE, inputs.silent, inputs.silent_since_ms
+            standing = _Standing(PartitionState.UNREACHABLE, inputs.silent, inputs.silent_since_ms)
+        is_counted = inputs.is_counted(tp, task)
         verified = inputs.verified.get(tp)
         if verified is not None and entry is not None and not verified.is_of(entry.source_id, entry.target_id):
             verified = None  # it was recorded for topics that were recreated since
@@ -223,9 +250,8 @@ class PartitionBook:
             end,
             lag,
             None if seconds is None else round(seconds, 1),
-            state,
-            reason,
-            since_ms,
+            standing,
+            is_counted,
             task,
             known.records_per_s,
             known.bytes_per_s,
@@ -236,10 +262,10 @@ class PartitionBook:
         if known.view is None or known.made_of != made_of:
             known.made_of = made_of
             known.view = self._made(
-                tp, known, status, position, end, lag, seconds, (state, reason, since_ms), task, verified, copied
+                tp, known, status, position, end, lag, seconds, standing, task, verified, copied, is_counted=is_counted
             )
             preparation = inputs.preparing.get(tp)
-            if preparation is not None and preparation.state is state:
+            if preparation is not None and preparation.state is standing.state:
                 known.view = dataclasses.replace(
                     known.view, remote_topic=preparation.remote_topic, unfilled=preparation.unfilled
                 )
@@ -254,10 +280,12 @@ class PartitionBook:
         end: int | None,
         lag: int | None,
         seconds: float | None,
-        standing: tuple[PartitionState, str, int | None],
+        standing: _Standing,
         task: int | None,
         verified: Verified | None,
         copied: tuple[int, int],
+        *,
+        is_counted: bool,
     ) -> PartitionView:
         entry, row = known.entry, None if status is None else status.row
         remote = status.remote_topic if status is not None else "" if entry is None else entry.remote_topic
@@ -267,7 +295,7 @@ class PartitionBook:
             target = max(target, row.target_offset)
         own = row.bytes / row.records if row is not None and row.records else self._record_bytes
         gaps = row.gaps if row is not None and row.gaps else {} if entry is None else entry.gaps
-        state, reason, since_ms = standing
+        state, reason, since_ms, pause = standing
         note = "" if entry is None else entry.note
         if state in HEALTHY and reason:
             note, reason = reason, ""  # not blocking; without a writable ledger it is nowhere else
@@ -296,6 +324,8 @@ class PartitionBook:
             *copied,
             None if row is None else _spread(row.age_ms),
             None if row is None else _spread(row.latency_ms),
+            pause=pause,
+            is_counted=is_counted,
         )
 
     @staticmethod
@@ -391,6 +421,7 @@ class _Total:
     copied: int = 0
     copied_bytes: int = 0
     unbegun: int = 0
+    turned: int = 0  # not in the sums
     is_exact: bool = True
 
     def add(self, view: PartitionView, *, is_current: bool) -> None:
@@ -433,7 +464,7 @@ class _Total:
         is_current: bool,
     ) -> Partitions:
         """``is_current``: the source answers."""
-        known = self.behind_known or (is_current and not views)
+        known = self.behind_known or (is_current and len(views) == self.turned)
         # The oldest of some known ages is a lower bound of the total; a bound of zero is unknown instead. A partition
         # without a position may contain an older record.
         seconds = self.oldest if (self.oldest_known and not self.unbegun) or self.oldest > 0 else None
@@ -481,35 +512,48 @@ def _state(
     lag: int | None,
     task: int | None,
     inputs: PartitionInputs,
-) -> tuple[PartitionState, str, int | None]:
-    """The state, the reason, and the time (ms) since when."""
+) -> _Standing:
+    promotion = inputs.promotions.get(tp.topic)
+    if promotion is not None and promotion.turned:
+        return _Standing(PartitionState.PAUSED, _TURNED, promotion.at_ms, PauseCode.TURNED)
     preparation = inputs.preparing.get(tp)
     is_known = entry is None or inputs.tasks is not None
     if preparation is not None and status is None and task is None and is_known and not inputs.held:
-        return preparation.state, preparation.reason, preparation.since_ms
+        return _Standing(preparation.state, preparation.reason, preparation.since_ms)
     if inputs.tasks is not None and task is None and not inputs.held:
         failure = inputs.missing.get(tp)
         if failure is not None:
-            return PartitionState.DELETED, str(failure), None
-        return PartitionState.PAUSED, "no task copies it any more: its topic is not selected", None
+            return _Standing(PartitionState.DELETED, str(failure))
+        unselected = "no task copies it any more: its topic is not selected"
+        return _Standing(PartitionState.PAUSED, unselected, pause=PauseCode.NOT_SELECTED)
+    code, pause = _pause(tp, promotion, inputs)
     if inputs.held:
-        return PartitionState.PAUSED, f"copying is {inputs.held}", None
+        if pause is not None:
+            return _Standing(PartitionState.PAUSED, str(pause), pause.since_ms, code)
+        return _Standing(PartitionState.PAUSED, f"copying is {inputs.held}", pause=PauseCode.FLOW)
     if task is not None and task in inputs.failed_tasks:
-        return PartitionState.FAILED, f"task {task} has failed: {inputs.failed_tasks[task]}", None
+        return _Standing(PartitionState.FAILED, f"task {task} has failed: {inputs.failed_tasks[task]}")
     row = None if status is None else status.row
     if row is not None:
-        return PartitionState(row.state), row.reason, _known_offset(row.since_ms)
-    pause = paused(inputs.pauses, tp) if inputs.pauses else None
+        state = PartitionState(row.state)
+        since_ms = _known_offset(row.since_ms)
+        return _Standing(state, row.reason, since_ms, code if state is PartitionState.PAUSED else None)
     if pause is not None:
-        return PartitionState.PAUSED, str(pause), pause.since_ms
+        return _Standing(PartitionState.PAUSED, str(pause), pause.since_ms, code)
     if entry is not None and entry.condition is not None:
         condition = entry.condition
-        return PartitionState(condition.state), condition.reason, condition.since_ms
-    return (
-        (PartitionState.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else PartitionState.RUNNING),
-        "",
-        None,
-    )
+        return _Standing(PartitionState(condition.state), condition.reason, condition.since_ms)
+    return _Standing(PartitionState.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else PartitionState.RUNNING)
+
+
+def _pause(
+    tp: TopicPartition, promotion: Promotion | None, inputs: PartitionInputs
+) -> tuple[PauseCode | None, Pause | None]:
+    """Why tasks do not copy the partition; a promotion replaces the pause of a user, as in the tasks."""
+    if promotion is not None:
+        return PauseCode.PROMOTED, promotion.pause
+    pause = paused(inputs.pauses, tp) if inputs.pauses else None
+    return (None if pause is None else PauseCode.USER), pause
 
 
 def _spread(values: list[int] | None) -> ValueRange | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mm2.copy.states import HEALTHY, PartitionState
+from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror import plugins
@@ -73,7 +73,7 @@ def topic_view(topic: str, views: Sequence[PartitionView]) -> TopicView:
         next((one.remote_topic for one in views if one.remote_topic), ""),
         min(states, key=SEVERITY.__getitem__),
         len(views),
-        sum(number for state, number in states.items() if state not in HEALTHY),
+        sum(one.is_unhealthy for one in views),
         dict(states),
         _sum([one.lag_records for one in views]),
         _sum([one.lag_bytes for one in views]),

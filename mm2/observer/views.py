@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from mm2.copy.states import PartitionState
+from mm2.copy.states import HEALTHY, PartitionState
 from mm2.copy.tally import STAGES
-from mm2.reasons import MoveCode, OffsetReasonCode, SparkDownCode
+from mm2.reasons import MoveCode, OffsetReasonCode, PauseCode, SparkDownCode
 
 __all__ = [
     "STAGES",
@@ -113,7 +113,8 @@ class PartitionView:
     age of the oldest record that is not on the target. ``records`` and ``bytes`` were copied by this process.
     ``age_ms`` and ``latency_ms`` are the ages of batches when they were fetched and when the target had acknowledged
     them. Up to ``verified_offset``, `mm2 verify` has compared source and target and found nothing unexplained. ``unfilled``
-    offsets before the first record are still to be filled on the target (`preserve.offsets`).
+    offsets before the first record are still to be filled on the target (`preserve.offsets`). ``pause``: why its state is PAUSED,
+    None if that is not known. ``is_counted``: it is in the sums of the flow, as are all partitions that the flow is to copy.
     """
 
     topic: str
@@ -142,6 +143,13 @@ class PartitionView:
     age_ms: ValueRange | None = None
     latency_ms: ValueRange | None = None
     unfilled: int = 0
+    pause: PauseCode | None = None
+    is_counted: bool = True
+
+    @property
+    def is_unhealthy(self) -> bool:
+        """Whether its state needs attention; never for a partition that the flow is not to copy."""
+        return self.is_counted and self.state not in HEALTHY
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ KINDS: Final = {
 
 
 def _is_kind(entry: Entry, kind: str) -> bool:
-    state = entry[1].state
-    return state not in HEALTHY if kind == _UNHEALTHY else state == kind
+    view = entry[1]
+    return view.is_unhealthy if kind == _UNHEALTHY else view.state == kind
 
 
 LISTING: Final = Listing[Entry](

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+from dataclasses import replace
+
 import pytest
 
+from mm2.cli import lag
 from mm2.cli.flow import CommandError
 from mm2.cli.lag import Threshold, worst_first
 from mm2.copy.states import PartitionState
-from mm2.observer.views import PartitionView
+from mm2.observer.views import FlowState, FlowView, PartitionView, Risk, Snapshot
+from mm2.reasons import PauseCode
 
 
 def partition(
@@ -49,3 +55,20 @@ def test_an_unknown_lag_exceeds_every_threshold() -> None:
 def test_the_worst_lag_comes_first_and_unknown_lag_before_it() -> None:
     rows = [partition(0, 5, 1.0), partition(1, 9, 2.0), partition(2), partition(3, 7, 1.0), partition(4, 0, 0.0)]
     assert [one.partition for one in worst_first(rows)] == [2, 1, 3, 0, 4]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *partitions: PartitionView, risk: Risk, **options: object) -> int:
+    """Run `mm2 lag` for one flow with these partitions."""
+    flow = FlowView("A", "B", FlowState.RUNNING, "", risk, partitions=partitions)
+    monkeypatch.setattr(lag, "look", lambda _: Snapshot(1, "1", (flow,)))
+    defaults = {"threshold": None, "top": 0, "topic": None, "json": False, "output": "table"}
+    return lag.run(argparse.Namespace(**{**defaults, **options}))
+
+
+def test_topics_that_the_flow_is_not_to_copy_have_no_lag(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turned = replace(partition(1), state=PartitionState.PAUSED, pause=PauseCode.TURNED, is_counted=False)
+    assert run(monkeypatch, partition(0, 0, 0.0, 0), turned, risk=Risk(0.0, 0, 0, 0), threshold="1s", json=True) == 0
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    assert ([one["partition"] for one in flow["partitions"]], flow["over_threshold"]) == ([0], 0)

@@ -16,10 +16,12 @@ from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.preparation import filling
-from mm2.observer.flow_state import LOSSES_REPORTED_MS
+from mm2.mirror.promotions import Promotion, promoted
+from mm2.observer.flow_state import LOSSES_REPORTED_MS, FlowInputs, state_of, summary_of
 from mm2.observer.partitions import BEHIND_OFFSETS, STALLED_S, PartitionBook, PartitionInputs, Partitions
 from mm2.observer.timestamps import BatchTimestamp
-from mm2.observer.views import LossView
+from mm2.observer.views import FlowState, LossView
+from mm2.reasons import PauseCode
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -249,6 +251,59 @@ def test_partitions_without_a_task_count_in_no_figure(env: Environment) -> None:
     env.ends[T1] = 99
     seen = env.refresh(tasks={T0: 0})
     assert (seen.risk.records, len(seen.views), seen.states) == (0, 2, {PartitionState.RUNNING: 1})
+
+
+def promote(env: Environment, topic: str, *, turned: bool = False) -> None:
+    record = Promotion(topic, topic, "failover", NOW_MS, turned).record()
+    env.ledger.apply(record.key, record.value)
+    env.more["promotions"] = promoted(env.ledger)
+
+
+def test_a_topic_that_was_failed_back_counts_in_no_figure(env: Environment) -> None:
+    """Given identity naming. What the flow in the opposite direction copies to the source is on the target."""
+    other = TopicPartition("other", 0)
+    env.more["tasks"][other] = 1
+    env.entry(other, 50, 50)
+    env.ends[other] = 53
+    env.row(T0, 10, 10, state="PAUSED", reason="paused by mm2 failover")
+    env.refresh()
+    promote(env, "t", turned=True)
+    env.ends |= {T0: 5_000, T1: 5_000}
+    seen = env.refresh(STALLED_S + 1)
+    assert (seen.risk.records, seen.states, seen.stalled) == (3, {PartitionState.RUNNING: 1}, (other,))
+    turned = seen.views[1:]
+    assert {(view.state, view.pause, view.lag_records, view.is_counted) for view in turned} == {
+        (PartitionState.PAUSED, PauseCode.TURNED, None, False)
+    }
+    assert "the flow in the opposite direction copies this topic" in turned[0].reason
+
+
+def test_a_flow_whose_topics_were_all_failed_back_has_nothing_at_risk(env: Environment) -> None:
+    promote(env, "t", turned=True)
+    env.ends |= {T0: 5_000, T1: 5_000}
+    seen = env.refresh()
+    inputs = FlowInputs("A", "B", seen=True, risk=seen.risk, states=seen.states)
+    assert (seen.risk.seconds, seen.risk.records, seen.risk.bytes) == (0.0, 0, 0)
+    assert (state_of(inputs), summary_of(inputs)) == (FlowState.RUNNING, "If A dies now you lose nothing.")
+
+
+def test_records_that_are_written_to_a_promoted_topic_are_at_risk_until_failback(env: Environment) -> None:
+    promote(env, "t")
+    env.ends[T0] = 40
+    seen = env.refresh()
+    assert (seen.risk.records, seen.states) == (30, {PartitionState.PAUSED: 2})
+    assert {(view.pause, view.is_counted) for view in seen.views} == {(PauseCode.PROMOTED, True)}
+    assert "promoted, until mm2 failback" in seen.views[0].reason
+
+
+def test_a_pause_has_its_code(env: Environment) -> None:
+    pauses = {("t", 0): Pause("ann", 5)}
+    assert [view.pause for view in env.refresh(pauses=pauses).views] == [PauseCode.USER, None]
+    assert [view.pause for view in env.refresh(pauses=pauses, held="stopped").views] == [PauseCode.USER, PauseCode.FLOW]
+    assert env.refresh(tasks={T0: 0}).views[1].pause is PauseCode.NOT_SELECTED
+    env.row(T0, 10, 10, state="PAUSED", reason="paused by ann")
+    assert env.refresh(pauses=pauses).views[0].pause is PauseCode.USER
+    assert env.refresh().views[0].pause is None, "it was resumed, and the copier does not know it yet"
 
 
 def test_a_partition_with_lag_and_no_progress_is_stalled(env: Environment) -> None:
