@@ -438,6 +438,8 @@ class _Total:
         self.copied_bytes += view.bytes
         if view.lag_records is None:
             self.unbegun += view.position is None and bool(view.source_end)
+            if view.source_end != 0:
+                self.bytes_known = self.oldest_known = False
             return
         self.behind_known = True
         self.behind += view.lag_records
@@ -466,8 +468,8 @@ class _Total:
         """``is_current``: the source answers."""
         known = self.behind_known or (is_current and len(views) == self.turned)
         # The oldest of some known ages is a lower bound of the total; a bound of zero is unknown instead. A partition
-        # without a position may contain an older record.
-        seconds = self.oldest if (self.oldest_known and not self.unbegun) or self.oldest > 0 else None
+        # of unknown lag may contain an older record.
+        seconds = self.oldest if self.oldest_known or self.oldest > 0 else None
         risk = Risk(
             round(seconds, 1) if known and seconds is not None else None,
             self.behind if known and self.is_exact and is_current else None,

@@ -361,6 +361,20 @@ def test_partitions_that_have_not_started_are_distinguished(env: Environment) ->
     assert (seen.unbegun, seen.risk.records) == (0, 0)
 
 
+def test_a_partition_of_unknown_lag_makes_age_and_bytes_unknown(env: Environment) -> None:
+    """Not 0: then Mm2RpoExceeded and Mm2RiskUnknown would both be silent."""
+    tp = TopicPartition("denied", 0)
+    env.more["tasks"][tp] = 0
+    seen = env.refresh(missing={tp: BrokerFailure.of(29, subject="topic denied")})
+    assert seen.unbegun == 0
+    assert (seen.risk.seconds, seen.risk.records, seen.risk.bytes) == (None, None, None)
+    assert seen.risk.records_at_least == 0
+    env.ends[tp] = 0
+    assert (env.refresh().risk.seconds, env.refresh().risk.bytes) == (0.0, 0), "it is empty"
+    env.ends[tp] = 7
+    assert env.refresh().risk.bytes is None, "it has records, and no position"
+
+
 def test_rates_follow_the_records(env: Environment) -> None:
     env.row(T0, 100, 100)
     env.refresh()
