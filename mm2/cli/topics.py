@@ -100,6 +100,8 @@ def _describe(options: Any) -> int:
         if groups:
             out.write("\n")
             group_table(out, view, groups)
+    if view.groups_error:
+        sys.stderr.write(f"mm2: {view.name}: not all offsets of groups are known: {view.groups_error}\n")
     return _exit_code(snapshot, [summary])
 
 

@@ -231,7 +231,17 @@ class FlowObserver:
             partitions.losses[:_LOSSES_SHOWN],
             {} if ledger is None else ledger.throttles(),
             dict(status.tally.filled),
+            self._groups_error(),
         )
+
+    def _groups_error(self) -> str:
+        """Why offsets of groups are not known; "" if this is only because the source does not answer."""
+        groups, watch, is_silent = self._groups, self._groups_watch, bool(self._source_watch.error)
+        if watch.error:
+            return "" if is_silent and groups.failed_on is Side.SOURCE else watch.error
+        if watch.answered_s is None and not (is_silent and groups.has_target):
+            return "their first poll has not ended yet"
+        return ""
 
     def _inputs(
         self,

@@ -16,6 +16,7 @@ from typing import Final
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.settings import ClientSettings
@@ -210,11 +211,16 @@ class PolledGroups:
 
 
 class GroupsPoll:
-    """Polls the groups that have checkpoints or reasons in the ledger (``reasoned``, replaced by the reader)."""
+    """Polls the groups that have checkpoints or reasons in the ledger (``reasoned``, replaced by the reader).
+
+    ``has_target``: offsets on the target have been read at least once. ``failed_on``: the cluster on which the last failure occurred.
+    """
 
     def __init__(self, clients: FlowClients) -> None:
         self.seen = PolledGroups()
         self.reasoned: frozenset[str] = frozenset()
+        self.has_target = False
+        self.failed_on = Side.TARGET
         self._topic = clients.policy.checkpoints_topic(clients.source)
         self._clusters = {side: clients.cluster(side) for side in Side}
         self._admins = {side: Admin(cluster) for side, cluster in self._clusters.items()}
@@ -225,8 +231,14 @@ class GroupsPoll:
         self._types_at_s: float | None = None
 
     def __call__(self) -> None:
-        """Read the offsets. Raises KafkaFailure; a cluster that does not answer keeps its previous results."""
-        self._follow()
+        """Read the offsets. Raises KafkaFailure, also if single groups cannot be read; a cluster that does not answer keeps its previous
+        results.
+        """
+        try:
+            self._follow()
+        except KafkaFailure:
+            self.failed_on = Side.TARGET
+            raise
         with self._lock:
             newest = list(self._checkpoints.values())
         checkpoints: dict[str, dict[TopicPartition, Checkpoint]] = {}
@@ -234,10 +246,17 @@ class GroupsPoll:
             checkpoints.setdefault(one.group, {})[TopicPartition(one.topic, one.partition)] = one
         groups = sorted(checkpoints.keys() | self.reasoned)
         self.seen = dataclasses.replace(self.seen, checkpoints=checkpoints)
-        target = self._offsets(Side.TARGET, groups)
-        self.seen = dataclasses.replace(self.seen, target=target)
-        source = self._offsets(Side.SOURCE, groups)
-        self.seen = dataclasses.replace(self.seen, source=source)
+        target_failure, target = self._offsets(Side.TARGET, groups)
+        if target is not None:
+            self.seen = dataclasses.replace(self.seen, target=target)
+            self.has_target = True
+        source_failure, source = self._offsets(Side.SOURCE, groups)
+        if source is not None:
+            self.seen = dataclasses.replace(self.seen, source=source)
+        failure = target_failure or source_failure
+        if failure is not None:
+            self.failed_on = Side.SOURCE if target_failure is None else Side.TARGET
+            raise failure
 
     def close(self) -> None:
         """Stop following and polling."""
@@ -269,15 +288,27 @@ class GroupsPoll:
                 else:
                     self._checkpoints[key] = Checkpoint.decode(record.key, record.value)
 
-    def _offsets(self, side: Side, groups: list[str]) -> dict[str, Mapping[TopicPartition, OffsetAndMetadata]]:
+    def _offsets(
+        self, side: Side, groups: list[str]
+    ) -> tuple[KafkaFailure | None, dict[str, Mapping[TopicPartition, OffsetAndMetadata]] | None]:
+        """The first failure, and the offsets of the groups that could be read; None if none could be."""
         if not groups:
-            return {}
+            return None, {}
         self._learn_types()
-        answers = GroupOffsets(self._admins[side], self._share_groups).read(groups)
-        failures = [answer for answer in answers.values() if isinstance(answer, KafkaFailure)]
-        if failures and len(failures) == len(answers):
-            raise failures[0]
-        return {group: answer for group, answer in answers.items() if not isinstance(answer, KafkaFailure)}
+        try:
+            answers = GroupOffsets(self._admins[side], self._share_groups).read(groups)
+        except KafkaFailure as failure:
+            return failure, None
+        found: dict[str, Mapping[TopicPartition, OffsetAndMetadata]] = {}
+        failures = []
+        for group, answer in answers.items():
+            if isinstance(answer, BrokerFailure) and answer.code == ErrorCode.GROUP_ID_NOT_FOUND:
+                found[group] = {}  # it is not on this cluster
+            elif isinstance(answer, KafkaFailure):
+                failures.append(answer)
+            else:
+                found[group] = answer
+        return (failures[0], found or None) if failures else (None, found)
 
     def _learn_types(self) -> None:
         """Find the share groups, whose offsets are read by another API (KIP-932).

@@ -287,6 +287,8 @@ class FlowView:
     - ``differences``: what `mm2 verify` has found, by kind, among ``verified_records`` records that are on both sides.
     - ``losses``: the newest hundred found within the last day (`mm2.observer.flow_state.LOSSES_REPORTED_MS`), newest first;
       ``lost_ranges`` counts all of them.
+    - ``groups_error``: why offsets of groups on the target, or of some groups, are not known; ``groups`` then lacks some of them. "" if
+      only the source does not answer.
     - ``throttles``: limits by `mm2 throttle`, in bytes per second, 0 for none: by topic, "" for the flow.
     """
 
@@ -323,6 +325,7 @@ class FlowView:
     losses: tuple[LossView, ...] = ()
     throttles: Mapping[str, int] = field(default_factory=dict)
     filled: Mapping[str, int] = field(default_factory=dict)
+    groups_error: str = ""
 
     @property
     def name(self) -> str:

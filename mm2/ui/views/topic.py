@@ -17,7 +17,7 @@ from mm2.copy.states import PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.config_sync import ConfigDifference
 from mm2.observer.topics import TopicView, topic_view
-from mm2.observer.views import GroupView, PartitionView, Snapshot
+from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.ui.actions import (
     LIMIT_TOPIC,
     PAUSE_TOPIC,
@@ -202,10 +202,11 @@ class TopicPage:
         self._configs_text = Element("p", "Reading …", "lead", role="status")
         self._configs = Table(_CONFIGS, caption="Properties with another value on the remote topic", nothing="")
         Element("h2", "Consumer groups")
+        self._groups_unknown = Element("p", "", "lead hidden", role="status")
         self._groups = Table(
             groups.COLUMNS,
             caption=f"Consumer groups of {self._topic}",
-            nothing="No consumer group of the source has committed offsets of this topic.",
+            nothing="No committed offsets of this topic are known.",
         )
         self._more_groups = Element(
             "a", "", "hidden", href=f"groups?{urlencode({'flow': self._flow, 'search': self._topic})}"
@@ -242,7 +243,7 @@ class TopicPage:
         self._show_map(views)
         self._show_curves()
         self._browser.show()
-        self._show_groups([one for one in flow.groups if one.topic == self._topic])
+        self._show_groups(flow)
 
     def _show_head(self, topic: TopicView, views: Sequence[PartitionView]) -> None:
         self._state.show_state(topic.state)
@@ -295,7 +296,11 @@ class TopicPage:
         for name, chart in charts.items():
             chart.show([found.points[name]], length_ms)
 
-    def _show_groups(self, found: Sequence[GroupView]) -> None:
+    def _show_groups(self, flow: FlowView) -> None:
+        unknown = groups.unknown(flow)
+        self._groups_unknown.show(unknown)
+        self._groups_unknown.show_classes("lead" if unknown else "lead hidden")
+        found = [one for one in flow.groups if one.topic == self._topic]
         page = page_of(groups.worst_first([(self._flow, one) for one in found]), 0, PAGE_ROWS)
         self._groups.show([groups.row_of(entry) for entry in page.rows])
         rest = page.total - len(page.rows)

@@ -23,6 +23,7 @@ from mm2.observer.views import (
 )
 from mm2.ui.listing import Query
 from mm2.ui.parts import TONES, rank_of
+from mm2.ui.views import groups as groups_page
 from mm2.ui.views.connectors import failures
 from mm2.ui.views.flows import worst_first
 from mm2.ui.views.gaps import GAPS, MEANINGS
@@ -77,6 +78,17 @@ def test_groups_without_a_translated_offset_come_first() -> None:
     )
     found = GROUPS.select(Snapshot(0, "1", (flow(groups=groups),)), Query())
     assert [view.group for _, view in found] == ["c", "b", "a"]
+
+
+def test_the_groups_page_reports_what_is_not_known() -> None:
+    nothing = "No consumer group of the source has committed offsets of copied topics."
+    assert groups_page.lead([flow()]) == nothing
+    denied = "Not all offsets of groups of A->B are known: not authorized."
+    assert groups_page.lead([flow(groups_error="not authorized.")]) == denied
+    one = (GroupView("a", "t", 0, "A.t", 5, 5, 5),)
+    known, stale = groups_page.lead([flow(groups=one)]), "offsets of groups of A->B on A are those of its last answer."
+    assert known.startswith("1 group with 1 committed offset; all are translated.")
+    assert groups_page.lead([flow(groups=one, source_error="timed out")]) == f"{known} A does not respond: {stale}"
 
 
 def test_missing_records_come_before_expected_gaps() -> None:
