@@ -13,6 +13,7 @@ from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout, look
 from mm2.cli.tables import number, records_at_risk, table
 from mm2.cli.verbs import examples
+from mm2.observer.risk import risk_of
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 
 _TOP: Final = 20
@@ -57,8 +58,8 @@ def add(verbs: Any) -> None:
         "lag",
         help="lag of partitions: records, bytes, seconds",
         description="The lag of the partitions of the source, largest first. Seconds are the age of the oldest record "
-        "that is not on the target; bytes are estimated from recently copied records. Exit code: 0 all are "
-        "within the threshold, 1 a partition is not, or its lag is unknown, 2 the command failed.",
+        "that is not on the target; bytes are estimated from recently copied records. With --topic, the sums are "
+        "those of the selected topics. Exit code: 0 all are within the threshold, 1 a partition is not, or its lag is unknown, 2 the command failed.",
         epilog=examples(
             ("largest lags of all flows", "mm2 lag mm2.properties"),
             ("all partitions of one flow", "mm2 lag mm2.properties 'A->B' --top 0"),
@@ -86,7 +87,7 @@ def run(options: Any) -> int:
     threshold = None if options.threshold is None else Threshold.of(options.threshold)
     if options.top < 0:
         raise CommandError(f"--top {options.top}: write how many partitions, or 0 for all.")
-    snapshot = _counted(look(options))
+    snapshot = _counted(look(options), is_selection=options.topic is not None)
     worst = {flow.name: worst_first(flow.partitions) for flow in snapshot.flows}
     over = {
         flow: [one for one in rows if threshold is not None and threshold.is_exceeded(one)]
@@ -128,9 +129,16 @@ def run(options: Any) -> int:
     return EXIT_NOT_WELL if unknown or any(over.values()) else EXIT_WELL
 
 
-def _counted(snapshot: Snapshot) -> Snapshot:
-    """Without the partitions that the flows are not to copy: they have no lag."""
-    flows = [replace(flow, partitions=[one for one in flow.partitions if one.is_counted]) for flow in snapshot.flows]
+def _counted(snapshot: Snapshot, *, is_selection: bool) -> Snapshot:
+    """Without the partitions that the flows are not to copy: they have no lag.
+
+    ``is_selection``: it has the partitions of some topics only, and the figures of the flows become those of these topics.
+    """
+    flows = []
+    for flow in snapshot.flows:
+        is_observed = flow.partitions or flow.risk.least is not None
+        risk = risk_of(flow.partitions) if is_selection and is_observed else flow.risk
+        flows.append(replace(flow, partitions=[one for one in flow.partitions if one.is_counted], risk=risk))
     return replace(snapshot, flows=tuple(flows))
 
 

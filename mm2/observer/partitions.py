@@ -22,6 +22,7 @@ from mm2.mirror.preparation import Preparation
 from mm2.mirror.promotions import Promotion
 from mm2.observer.end_offsets import EndOffsetHistory
 from mm2.observer.flow_state import LOSSES_REPORTED_MS
+from mm2.observer.risk import RiskSum
 from mm2.observer.timestamps import BatchTimestamp
 from mm2.observer.views import LossView, PartitionView, Risk, ValueRange
 from mm2.reasons import PauseCode
@@ -178,7 +179,7 @@ class PartitionBook:
             if not view.is_counted:
                 total.turned += inputs.is_turned(tp.topic)
                 continue
-            total.add(view, is_current=inputs.has_current_ends and tp not in inputs.missing)
+            total.add(view)
             if known.entry is not None and known.entry.lost:
                 losses += _losses(known.entry, inputs.now_ms - LOSSES_REPORTED_MS)
             if view.lag_records:
@@ -239,6 +240,7 @@ class PartitionBook:
             # A copier that waits for records does not know yet that none can arrive.
             standing = _Standing(PartitionState.UNREACHABLE, inputs.silent, inputs.silent_since_ms)
         is_counted = inputs.is_counted(tp, task)
+        is_lag_exact = inputs.has_current_ends and tp not in inputs.missing
         verified = inputs.verified.get(tp)
         if verified is not None and entry is not None and not verified.is_of(entry.source_id, entry.target_id):
             verified = None  # it was recorded for topics that were recreated since
@@ -252,6 +254,7 @@ class PartitionBook:
             None if seconds is None else round(seconds, 1),
             standing,
             is_counted,
+            is_lag_exact,
             task,
             known.records_per_s,
             known.bytes_per_s,
@@ -261,9 +264,8 @@ class PartitionBook:
         )
         if known.view is None or known.made_of != made_of:
             known.made_of = made_of
-            known.view = self._made(
-                tp, known, status, position, end, lag, seconds, standing, task, verified, copied, is_counted=is_counted
-            )
+            made = self._made(tp, known, status, position, end, lag, seconds, standing, task, verified, copied)
+            known.view = dataclasses.replace(made, is_counted=is_counted, is_lag_exact=is_lag_exact)
             preparation = inputs.preparing.get(tp)
             if preparation is not None and preparation.state is standing.state:
                 known.view = dataclasses.replace(
@@ -284,8 +286,6 @@ class PartitionBook:
         task: int | None,
         verified: Verified | None,
         copied: tuple[int, int],
-        *,
-        is_counted: bool,
     ) -> PartitionView:
         entry, row = known.entry, None if status is None else status.row
         remote = status.remote_topic if status is not None else "" if entry is None else entry.remote_topic
@@ -325,7 +325,6 @@ class PartitionBook:
             None if row is None else _spread(row.age_ms),
             None if row is None else _spread(row.latency_ms),
             pause=pause,
-            is_counted=is_counted,
         )
 
     @staticmethod
@@ -404,29 +403,22 @@ class PartitionBook:
 
 @dataclass(slots=True)
 class _Total:
-    """Sums over partitions. A sum is unknown only if all of its parts are unknown."""
+    """Sums over partitions."""
 
     states: Counter[PartitionState] = field(default_factory=Counter)
     gaps: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     foreign: int = 0
-    behind: int = 0
-    behind_known: bool = False
-    bytes: int = 0
-    bytes_known: bool = True
-    oldest: float = 0.0
-    oldest_known: bool = True
+    risk: RiskSum = field(default_factory=RiskSum)
     records_per_s: float = 0.0
     bytes_per_s: float = 0.0
     copied: int = 0
     copied_bytes: int = 0
     unbegun: int = 0
     turned: int = 0  # not in the sums
-    is_exact: bool = True
 
-    def add(self, view: PartitionView, *, is_current: bool) -> None:
-        """``is_current``: its end offset is that of the source now."""
-        self.is_exact = self.is_exact and is_current and (view.lag_records is not None or view.source_end == 0)
+    def add(self, view: PartitionView) -> None:
+        self.risk.add(view)
         self.states[view.state] += 1
         if view.gaps:
             self.gaps.update(view.gaps)
@@ -438,20 +430,6 @@ class _Total:
         self.copied_bytes += view.bytes
         if view.lag_records is None:
             self.unbegun += view.position is None and bool(view.source_end)
-            if view.source_end != 0:
-                self.bytes_known = self.oldest_known = False
-            return
-        self.behind_known = True
-        self.behind += view.lag_records
-        if view.lag_records:
-            if view.lag_bytes is None:
-                self.bytes_known = False
-            else:
-                self.bytes += view.lag_bytes
-            if view.lag_seconds is None:
-                self.oldest_known = False
-            else:
-                self.oldest = max(self.oldest, view.lag_seconds)
 
     @property
     def record_bytes(self) -> float | None:
@@ -466,23 +444,13 @@ class _Total:
         is_current: bool,
     ) -> Partitions:
         """``is_current``: the source answers."""
-        known = self.behind_known or (is_current and len(views) == self.turned)
-        # The oldest of some known ages is a lower bound of the total; a bound of zero is unknown instead. A partition
-        # of unknown lag may contain an older record.
-        seconds = self.oldest if self.oldest_known or self.oldest > 0 else None
-        risk = Risk(
-            round(seconds, 1) if known and seconds is not None else None,
-            self.behind if known and self.is_exact and is_current else None,
-            self.bytes if known and self.bytes_known else None,
-            self.behind if known else None,
-        )
         return Partitions(
             views,
             dict(self.states),
             dict(self.gaps),
             self.lost,
             self.foreign,
-            risk,
+            self.risk.risk(is_nothing=is_current and len(views) == self.turned),
             round(self.records_per_s, 2),
             round(self.bytes_per_s, 1),
             wanted,

@@ -115,6 +115,7 @@ class PartitionView:
     them. Up to ``verified_offset``, `mm2 verify` has compared source and target and found nothing unexplained. ``unfilled``
     offsets before the first record are still to be filled on the target (`preserve.offsets`). ``pause``: why its state is PAUSED,
     None if that is not known. ``is_counted``: it is in the sums of the flow, as are all partitions that the flow is to copy.
+    ``is_lag_exact``: ``lag_records`` are all that are not on the target; otherwise they are those that are known.
     """
 
     topic: str
@@ -145,6 +146,7 @@ class PartitionView:
     unfilled: int = 0
     pause: PauseCode | None = None
     is_counted: bool = True
+    is_lag_exact: bool = True
 
     @property
     def is_unhealthy(self) -> bool:

@@ -72,3 +72,25 @@ def test_topics_that_the_flow_is_not_to_copy_have_no_lag(
     assert run(monkeypatch, partition(0, 0, 0.0, 0), turned, risk=Risk(0.0, 0, 0, 0), threshold="1s", json=True) == 0
     (flow,) = json.loads(capsys.readouterr().out)["flows"]
     assert ([one["partition"] for one in flow["partitions"]], flow["over_threshold"]) == ([0], 0)
+
+
+def test_the_sums_of_selected_topics_are_those_of_these_topics(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Given another topic of unknown lag, which the snapshot of `look` does not have any more."""
+    rows = (partition(0, 40, 12.5, 400), partition(1, 2, 1.0, 20))
+    assert run(monkeypatch, *rows, risk=Risk(90.0, None, None, 71), topic="t") == 0
+    assert "A->B: 2 partitions, 42 records, 420 bytes, 12.5 seconds behind" in capsys.readouterr().out
+    assert run(monkeypatch, *rows, risk=Risk(90.0, None, None, 71), topic="t", json=True) == 0
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    assert {name: flow[name] for name in ("records", "records_at_least", "bytes", "seconds")} == {
+        "records": 42,
+        "records_at_least": 42,
+        "bytes": 420,
+        "seconds": 12.5,
+    }
+    assert run(monkeypatch, *rows, risk=Risk(90.0, None, None, 71)) == 1
+    assert "at least 71 records" in capsys.readouterr().out
+    assert run(monkeypatch, partition(2), risk=Risk(0.0, 0, 0, 0), topic="t") == 1, "its own lag is unknown"
+    assert run(monkeypatch, risk=Risk(90.0, None, None, 71), topic="t") == 0, "of another flow"
+    assert run(monkeypatch, risk=Risk(), topic="t") == 1, "of a flow that is not known"
