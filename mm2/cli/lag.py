@@ -13,7 +13,7 @@ from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout, look
 from mm2.cli.tables import number, records_at_risk, table
 from mm2.cli.verbs import examples
-from mm2.observer.risk import risk_of
+from mm2.observer.sums import risk_of
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 
 _TOP: Final = 20

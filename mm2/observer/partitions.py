@@ -22,7 +22,7 @@ from mm2.mirror.preparation import Preparation
 from mm2.mirror.promotions import Promotion
 from mm2.observer.end_offsets import EndOffsetHistory
 from mm2.observer.flow_state import LOSSES_REPORTED_MS
-from mm2.observer.risk import RiskSum
+from mm2.observer.sums import RiskSum
 from mm2.observer.timestamps import BatchTimestamp
 from mm2.observer.views import LossView, PartitionView, Risk, ValueRange
 from mm2.reasons import PauseCode

@@ -18,6 +18,7 @@ from mm2.mirror.config_sync import ConfigDifference, ConfigSync
 from mm2.observer.flow import WatchedFlow
 from mm2.observer.partitions import by_topic
 from mm2.observer.polls import FlowClients
+from mm2.observer.sums import sum_if_known
 from mm2.observer.views import PartitionView
 
 _SYNC_KEY: Final = "sync.topic.configs.enabled"
@@ -75,19 +76,14 @@ def topic_view(topic: str, views: Sequence[PartitionView]) -> TopicView:
         len(views),
         sum(one.is_unhealthy for one in views),
         dict(states),
-        _sum([one.lag_records for one in views]),
-        _sum([one.lag_bytes for one in views]),
+        sum_if_known(one.lag_records for one in views),
+        sum_if_known(one.lag_bytes for one in views),
         max(ages, default=None),
-        _sum([one.records_per_s for one in views]),
-        _sum([one.bytes_per_s for one in views]),
+        sum_if_known(one.records_per_s for one in views),
+        sum_if_known(one.bytes_per_s for one in views),
         sum([one.lost_ranges for one in views]),
         sum([one.foreign_records for one in views]),
     )
-
-
-def _sum(values: Sequence[Any]) -> Any:
-    """The sum; None if a value is not known."""
-    return None if None in values else sum(values)
 
 
 def config_differences(props: Mapping[str, str], topic: str, remote_topic: str) -> Sequence[ConfigDifference]:

@@ -1,11 +1,24 @@
-"""Sums what would be lost if the source failed now, over partitions. Pure."""
+"""Sums over partitions: what would be lost if the source failed now, and figures of topics. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from mm2.observer.views import PartitionView, Risk
+
+_Number = TypeVar("_Number", int, float)
+
+
+def sum_if_known(values: Iterable[_Number | None]) -> _Number | None:
+    """The sum; None if a value is not known."""
+    total: Any = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mm2.copy.states import PartitionState
-from mm2.observer.risk import risk_of
+from mm2.observer.sums import risk_of
 from mm2.observer.views import PartitionView, Risk
 
 
