@@ -18,6 +18,7 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.config_sync import ConfigDifference
 from mm2.observer.topics import TopicView, topic_view
 from mm2.observer.views import FlowView, PartitionView, Snapshot
+from mm2.reasons import PauseCode
 from mm2.ui.actions import (
     LIMIT_TOPIC,
     PAUSE_TOPIC,
@@ -122,16 +123,10 @@ class TopicPage:
         self._message.show(text)
         self._message.show_classes(f"message {tone}".strip())
 
-    def _show_buttons(self, topic: TopicView, limit: int | None) -> None:
-        paused = topic.states.get(PartitionState.PAUSED, 0)
-        applies = {
-            PAUSE_TOPIC: paused < topic.partitions,
-            RESUME_TOPIC: paused > 0,
-            LIMIT_TOPIC: True,
-            UNLIMIT_TOPIC: limit is not None,
-        }
+    def _show_buttons(self, views: Sequence[PartitionView], limit: int | None) -> None:
+        applies = effective_actions(views, limit)
         for action, button in self._buttons.items():
-            button.attribute("disabled", not applies[action])
+            button.attribute("disabled", action not in applies)
 
     def _make_figures(self) -> None:
         with within("dl", "figures"):
@@ -238,7 +233,7 @@ class TopicPage:
         self._remote = topic.remote_topic
         self._show_head(topic, views)
         limit = flow.throttles.get(self._topic)
-        self._show_buttons(topic, limit)
+        self._show_buttons(views, limit)
         self._figures["Limit"].show("of the file" if limit is None else f"{size(limit)}/s" if limit else "none")
         self._show_map(views)
         self._show_curves()
@@ -260,7 +255,7 @@ class TopicPage:
             f" {reasons[0]}{f', and {len(reasons) - 1} more reasons' if len(reasons) > 1 else ''}" if reasons else ""
         )
         target = f"Copied to {topic.remote_topic}." if topic.remote_topic else "Not copied yet."
-        self._lead.show(f"{target}{reason}")
+        self._lead.show(f"{target}{reason}{promotion_advice(self._flow, views)}")
         shown = self._figures
         shown["Partitions"].show(count(topic.partitions))
         shown["Unhealthy"].show(count(topic.unhealthy))
@@ -325,6 +320,29 @@ class TopicPage:
         )
         self._configs_text.show(text.replace("propertys", "properties"))
         self._configs.show([_config(one) for one in found])
+
+
+def effective_actions(views: Sequence[PartitionView], limit: int | None) -> frozenset[Action]:
+    """The actions that would change something for the topic with these partitions.
+
+    The pause of a user ends with Resume. A promotion does not, and neither does a pause or stop of the connector.
+    """
+    pauses = {one.pause for one in views}
+    found = {LIMIT_TOPIC}
+    if pauses & {None, PauseCode.FLOW}:
+        found.add(PAUSE_TOPIC)
+    if PauseCode.USER in pauses:
+        found.add(RESUME_TOPIC)
+    if limit is not None:
+        found.add(UNLIMIT_TOPIC)
+    return frozenset(found)
+
+
+def promotion_advice(flow: str, views: Sequence[PartitionView]) -> str:
+    """What continues a promoted topic, after a space; "" for any other topic."""
+    if not any(one.pause is PauseCode.PROMOTED for one in views):
+        return ""
+    return f" Resume does not continue it; mm2 failback '{flow}' ends the promotion."
 
 
 def _config(one: ConfigDifference) -> Row:
