@@ -49,16 +49,18 @@ def short_table(
         out.write(f"… and {number(len(hidden))} more {things}, {share} {well}: {hint}\n")
 
 
-def table(out: TextIO, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> None:
+def table(
+    out: TextIO, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1, is_last_left: bool = True
+) -> None:
     """Print columns with their minimum width. Cells are on one line, and shortened if they are very long.
 
-    The first ``left`` and the last are left-aligned, the others right-aligned.
+    The first ``left`` are left-aligned, the others right-aligned; the last one left-aligned, too, if ``is_last_left``.
     """
     shown = [tuple(map(visible_cell, row)) for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     for row in shown:
         cells = [
-            cell.ljust(width) if index < left or index == len(row) - 1 else cell.rjust(width)
+            cell.ljust(width) if index < left or (is_last_left and index == len(row) - 1) else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         out.write("  ".join(cells).rstrip() + "\n")
