@@ -164,10 +164,13 @@ class FlowObserver:
                 noted,
                 {} if ledger is None else preparations(ledger),
                 {} if ledger is None else promoted(ledger),
+                self._source.topic_ids,
+                self._source.starts,
             )
         )
         self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in partitions.views)
         self._source.wanted = partitions.wanted
+        self._source.other_logs = partitions.other_logs
         self._groups.reasoned = frozenset() if ledger is None else frozenset(ledger.group_reasons())
         return self._made(now_s, now_ms, answered_ms, status, work, ledger, verified, partitions)
 

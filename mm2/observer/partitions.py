@@ -35,6 +35,8 @@ _RATE_OVER_S: Final = 10.0
 _READ_AGAIN_S: Final = 10.0
 _RATE_GONE: Final = 0.01
 _ENTRY_RATE_HOLDS_MS: Final = 30_000
+#: In these states the position may be one in a log that does not exist any more.
+_OTHER_LOG: Final = frozenset({PartitionState.RECREATED, PartitionState.LOST_RANGE})
 _TURNED: Final = "since mm2 failback the flow in the opposite direction copies this topic"
 
 
@@ -53,6 +55,7 @@ class PartitionInputs:
     - ``preparing``: partitions that no task copies yet (`mm2.mirror.preparation`).
     - ``noted``: end offsets from the ledger's notes (`mm2.mirror.source_answers`), while the source does not answer.
     - ``promotions``: promoted topics (`mm2.mirror.promotions`).
+    - ``topic_ids``: ids of the source's topics; ``starts``: log start offsets of the partitions in `Partitions.other_logs`.
     """
 
     now_s: float
@@ -75,6 +78,8 @@ class PartitionInputs:
     noted: Mapping[TopicPartition, int] = field(default_factory=dict)
     preparing: Mapping[TopicPartition, Preparation] = field(default_factory=dict)
     promotions: Mapping[str, Promotion] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def has_current_ends(self) -> bool:
@@ -125,7 +130,7 @@ class Partitions:
     """All partitions of a flow.
 
     ``wanted`` are the offsets whose timestamps are needed to know the age of a backlog. ``stalled`` are partitions
-    without progress. ``unbegun`` is the number of partitions with records but no position yet; their records are in no
+    without progress. ``other_logs`` are those whose log start offsets are needed, because their positions are of another log. ``unbegun`` is the number of partitions with records but no position yet; their records are in no
     figure. ``losses`` are those of the last day, newest first.
 
     Partitions that the flow is not to copy (`PartitionView.is_counted`) are only in ``views``.
@@ -143,6 +148,7 @@ class Partitions:
     stalled: tuple[TopicPartition, ...]
     unbegun: int = 0
     losses: tuple[LossView, ...] = ()
+    other_logs: frozenset[TopicPartition] = frozenset()
 
 
 class PartitionBook:
@@ -165,6 +171,7 @@ class PartitionBook:
         wanted: list[tuple[TopicPartition, int]] = []
         stalled: list[TopicPartition] = []
         losses: list[LossView] = []
+        other_logs: set[TopicPartition] = set()
         total = _Total()
         for tp in self._order:
             known = self._known[tp]
@@ -182,7 +189,9 @@ class PartitionBook:
             total.add(view)
             if known.entry is not None and known.entry.lost:
                 losses += _losses(known.entry, inputs.now_ms - LOSSES_REPORTED_MS)
-            if view.lag_records:
+            if _is_of_other_log(tp, known.entry, view.state, inputs):
+                other_logs.add(tp)
+            elif view.lag_records:
                 if known.history.passed(view.position or 0) is None:
                     stamp = inputs.stamps.get(tp)
                     if stamp is None or not stamp.holds(view.position or 0):
@@ -192,7 +201,7 @@ class PartitionBook:
         self._record_bytes = total.record_bytes or self._record_bytes
         found = total.partitions(tuple(views), tuple(wanted), tuple(stalled), is_current=inputs.has_current_ends)
         losses.sort(key=lambda loss: loss.found_ms, reverse=True)
-        found = dataclasses.replace(found, losses=tuple(losses))
+        found = dataclasses.replace(found, losses=tuple(losses), other_logs=frozenset(other_logs))
         return found if self._rates else dataclasses.replace(found, records_per_s=None)
 
     @staticmethod
@@ -204,6 +213,8 @@ class PartitionBook:
         """
         status = inputs.statuses.get(tp)
         if known.entry is None or status is None or not status.is_fresh or inputs.now_s - known.read_s > _READ_AGAIN_S:
+            return True
+        if _is_replaced(tp, known.entry, inputs):
             return True
         return status.row is not None and status.row.lost > known.entry.lost_ranges
 
@@ -241,6 +252,9 @@ class PartitionBook:
             standing = _Standing(PartitionState.UNREACHABLE, inputs.silent, inputs.silent_since_ms)
         is_counted = inputs.is_counted(tp, task)
         is_lag_exact = inputs.has_current_ends and tp not in inputs.missing
+        if not is_turned and _is_of_other_log(tp, entry, standing.state, inputs):
+            end, seconds, is_lag_exact = inputs.ends.get(tp, end), None, False
+            lag = _least_lag(tp, entry, standing.state, position, inputs)
         verified = inputs.verified.get(tp)
         if verified is not None and entry is not None and not verified.is_of(entry.source_id, entry.target_id):
             verified = None  # it was recorded for topics that were recreated since
@@ -465,6 +479,36 @@ def _losses(entry: LedgerEntry, since_ms: int) -> list[LossView]:
         for lost in entry.lost
         if lost.at_ms > since_ms
     ]
+
+
+def _is_replaced(tp: TopicPartition, entry: LedgerEntry | None, inputs: PartitionInputs) -> bool:
+    """Whether the source has another topic of this name than the one that was copied."""
+    topic_id = inputs.topic_ids.get(tp.topic, "")
+    if not topic_id or entry is None or not entry.source_id:
+        return False
+    return topic_id != entry.source_id and topic_id not in entry.retired  # metadata with a retired id is stale
+
+
+def _is_of_other_log(
+    tp: TopicPartition, entry: LedgerEntry | None, state: PartitionState, inputs: PartitionInputs
+) -> bool:
+    """Whether the position says nothing about the log that the source has now, or it is not known whether it does."""
+    return state in _OTHER_LOG or _is_replaced(tp, entry, inputs)
+
+
+def _least_lag(
+    tp: TopicPartition, entry: LedgerEntry | None, state: PartitionState, position: int, inputs: PartitionInputs
+) -> int | None:
+    """At least so many records are not on the target, although the position may be of another log; None: not known.
+
+    Nothing of a recreated topic was copied. In LOST_RANGE, the same may apply to records before the position: the source may have been
+    truncated. Those from the position on were not copied, as far as retention has left them.
+    """
+    start, end = inputs.starts.get(tp), inputs.ends.get(tp)
+    if start is None or end is None:
+        return None
+    is_new = state is PartitionState.RECREATED or _is_replaced(tp, entry, inputs)
+    return max(0, end - (start if is_new else max(start, position)))
 
 
 def _position(entry: LedgerEntry | None, status: PartitionStatus | None) -> int:

@@ -20,7 +20,7 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import LATEST, OffsetAndMetadata, OffsetInfo, TopicPartition
+from mm2.kafka.structs import EARLIEST, LATEST, OffsetAndMetadata, OffsetInfo, TopicPartition
 from mm2.mirror.client.freshness import Freshness, FreshnessWatch
 from mm2.mirror.client.mirror_client import MirrorClient
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
@@ -37,6 +37,8 @@ _LEDGER_S: Final = 20.0
 #: How far back the first poll reads heartbeats. If they are older, the flow's own data already show the delay.
 _HEARTBEATS_S: Final = 3_600.0
 _GROUP_TYPES_AGAIN_S: Final = 60.0
+#: Copying detects a recreated topic at once; this is for flows that do not copy.
+_TOPIC_IDS_AGAIN_S: Final = 60.0
 
 
 class FlowClients:
@@ -81,9 +83,9 @@ class FlowClients:
 class SourcePoll:
     """End offsets of the source's partitions, and timestamps of the oldest records that are missing on the target.
 
-    ``partitions`` are those to request, ``wanted`` the offsets whose timestamps are requested: the reader replaces
-    both. ``ends`` were requested at ``ends_at_s`` (monotonic clock, 0: never yet); ``missing`` are the errors of
-    partitions.
+    ``partitions`` are those to request, ``wanted`` the offsets whose timestamps are requested, ``other_logs`` the partitions whose log
+    start offsets are requested (``starts``): the reader replaces all three. ``ends`` were requested at ``ends_at_s`` (monotonic clock,
+    0: never yet); ``missing`` are the errors of partitions. ``topic_ids`` are less than two minutes old while the source answers.
     """
 
     def __init__(self, clients: FlowClients) -> None:
@@ -93,6 +95,10 @@ class SourcePoll:
         self.ends_at_s = 0.0
         self.missing: Mapping[TopicPartition, KafkaFailure] = {}
         self.stamps: Mapping[TopicPartition, BatchTimestamp] = {}
+        self.other_logs: frozenset[TopicPartition] = frozenset()
+        self.starts: Mapping[TopicPartition, int] = {}
+        self.topic_ids: Mapping[str, str] = {}
+        self._ids_at_s: float | None = None
         self._cluster = clients.cluster(Side.SOURCE)
         self._admin = Admin(self._cluster)
         self._stamps = BatchTimestampReader(self._cluster, ANSWER_S)
@@ -116,6 +122,7 @@ class SourcePoll:
         # If only some brokers are unreachable, their partitions keep the previous values.
         self.ends = {**{tp: end for tp, end in self.ends.items() if tp in failures}, **ends}
         self.missing = failures
+        self._read_logs(began_s)
         self.ends_at_s = began_s
         # Timestamps that are no longer requested are dropped: a later missing record would seem as old as one copied
         # long ago.
@@ -129,6 +136,19 @@ class SourcePoll:
         for tp in fresh:
             stamps.pop(tp, None)
         self.stamps = {**stamps, **fresh}
+
+    def _read_logs(self, now_s: float) -> None:
+        """Read which topics these are, and where the logs begin to which positions do not belong. Raises KafkaFailure."""
+        if self._ids_at_s is None or now_s - self._ids_at_s > _TOPIC_IDS_AGAIN_S:
+            topics = {tp.topic for tp in self.partitions}
+            # The first answer is that of `list_offsets`.
+            known = self._cluster.metadata(topics, max_age_s=_TOPIC_IDS_AGAIN_S).topics
+            self.topic_ids = {name: info.topic_id for name, info in known.items()}
+            self._ids_at_s = now_s
+        wanted = self.other_logs & self.partitions
+        answers = self._admin.list_offsets(dict.fromkeys(wanted, EARLIEST)) if wanted else {}
+        starts = {tp: answer.offset for tp, answer in answers.items() if isinstance(answer, OffsetInfo)}
+        self.starts = {**{tp: start for tp, start in self.starts.items() if tp in wanted}, **starts}
 
     def close(self) -> None:
         """Abort the requests in flight."""

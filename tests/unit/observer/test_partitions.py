@@ -375,6 +375,61 @@ def test_a_partition_of_unknown_lag_makes_age_and_bytes_unknown(env: Environment
     assert env.refresh().risk.bytes is None, "it has records, and no position"
 
 
+STOPPED = "t-0 of A was deleted and recreated; source.data.loss is stop"
+
+
+@pytest.mark.parametrize(
+    ("state", "start", "end", "lag"),
+    [
+        (PartitionState.RECREATED, 0, 40, 40),
+        (PartitionState.RECREATED, 5, 5_000, 4_995),
+        (PartitionState.RECREATED, None, 40, None),
+        (PartitionState.LOST_RANGE, 150, 400, 250),  # retention has removed what was to be copied next
+        (PartitionState.LOST_RANGE, 0, 60, 0),  # the source was truncated, and what follows is not known
+        (PartitionState.LOST_RANGE, 0, 100, 10),
+    ],
+)
+def test_the_lag_is_a_lower_bound_if_the_position_may_be_of_another_log(
+    env: Environment, state: PartitionState, start: int | None, end: int, lag: int | None
+) -> None:
+    """Not max(0, end - position), which is 0 for the first records of a recreated topic."""
+    env.entry(T0, 90, 90, condition=PartitionCondition(state, STOPPED, 90, 5))
+    env.ends[T0] = end
+    seen = env.refresh(starts={} if start is None else {T0: start})
+    view = seen.views[0]
+    assert (view.lag_records, view.is_lag_exact, view.lag_seconds) == (lag, False, None)
+    assert (seen.risk.records, seen.risk.records_at_least, seen.risk.seconds) == (None, lag or 0, None)
+    assert (set(seen.other_logs), seen.wanted, seen.stalled) == ({T0}, (), ())
+    inputs = FlowInputs("A", "B", seen=True, risk=seen.risk, states=seen.states)
+    assert "nothing" not in summary_of(inputs)
+
+
+def test_the_log_of_a_recreated_topic_ends_where_the_source_says(env: Environment) -> None:
+    """Not at the end offset that the stopped copier has seen in the old log."""
+    env.row(T0, 90, 90, state="RECREATED", reason=STOPPED)
+    env.ends[T0] = 40
+    view = env.refresh(starts={T0: 0}).views[0]
+    assert (view.source_end, view.lag_records) == (40, 40)
+
+
+def test_nothing_of_a_topic_that_has_another_id_was_copied(env: Environment) -> None:
+    """Given a flow that does not copy, so its ledger is about the topic before."""
+    env.entry(T0, 90, 90, source_id="old", retired=("older",))
+    env.ends[T0] = 95
+    for topic_id in ("old", "older", ""):  # "": a source without topic ids
+        seen = env.refresh(topic_ids={"t": topic_id})
+        assert (seen.risk.records, seen.other_logs) == (5, frozenset())
+    seen = env.refresh(topic_ids={"t": "new"})
+    assert (seen.views[0].lag_records, set(seen.other_logs)) == (None, {T0})
+    seen = env.refresh(topic_ids={"t": "new"}, starts={T0: 0})
+    assert (seen.risk.records, seen.risk.records_at_least) == (None, 95)
+    env.row(T0, 95, 95)
+    env.refresh(topic_ids={"t": "new"}, starts={T0: 0})
+    env.entry(T0, 95, 95, source_id="new")
+    seen = env.refresh(topic_ids={"t": "new"})
+    assert (seen.risk.records, seen.other_logs) == (0, frozenset()), "the ledger is read again at once"
+
+
 def test_rates_follow_the_records(env: Environment) -> None:
     env.row(T0, 100, 100)
     env.refresh()
