@@ -11,7 +11,7 @@ from typing import Any, Final
 from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, add_topics
 from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout, look
-from mm2.cli.tables import number, records_at_risk, table
+from mm2.cli.tables import at_least, number, records_at_risk, table
 from mm2.cli.verbs import examples
 from mm2.observer.sums import risk_of
 from mm2.observer.views import FlowView, PartitionView, Snapshot
@@ -161,6 +161,7 @@ def _json(one: PartitionView) -> dict[str, Any]:
         "topic": one.topic,
         "partition": one.partition,
         "records": one.lag_records,
+        "is_exact": one.lag_records is not None and one.is_lag_exact,
         "bytes": one.lag_bytes,
         "seconds": one.lag_seconds,
         "state": str(one.state),
@@ -181,7 +182,7 @@ def _write(
         rows = [
             (
                 f"{one.topic}-{one.partition}",
-                number(one.lag_records),
+                at_least(one.lag_records, is_exact=one.is_lag_exact),
                 number(one.lag_bytes),
                 "-" if one.lag_seconds is None else f"{one.lag_seconds:,.1f}",
                 *((number(one.position), number(one.source_end), one.remote_topic or "-") if wide else ()),

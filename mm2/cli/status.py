@@ -30,7 +30,7 @@ from mm2.cli.flow import (
     pattern_argument,
 )
 from mm2.cli.output import is_wide, write_document
-from mm2.cli.tables import ALL_ROWS, COLLAPSED_ABOVE, TableRow, number, records_at_risk, short_table, table
+from mm2.cli.tables import ALL_ROWS, COLLAPSED_ABOVE, TableRow, at_least, number, records_at_risk, short_table, table
 from mm2.cli.terminal import visible, with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -295,7 +295,7 @@ def write_partitions(out: TextIO, partitions: Sequence[PartitionView], *, wide: 
             str(one.state),
             number(one.position),
             number(one.source_end),
-            number(one.lag_records),
+            at_least(one.lag_records, is_exact=one.is_lag_exact),
             _seconds(one.lag_seconds),
             number(one.target_offset),
             number(one.verified_offset),
@@ -322,7 +322,7 @@ def _write_topics(out: TextIO, partitions: Sequence[PartitionView]) -> None:
                 one.topic,
                 number(one.partitions),
                 number(one.unhealthy),
-                number(one.lag_records),
+                at_least(one.lag_records, is_exact=one.is_lag_exact),
                 _seconds(one.lag_seconds),
                 _whole(one.bytes_per_s),
                 ", ".join(f"{state} {number(count)}" for state, count in sorted(one.states.items())),
@@ -338,7 +338,7 @@ def _write_topics(out: TextIO, partitions: Sequence[PartitionView]) -> None:
 
 def _urgency(topic: TopicView) -> tuple[float, ...] | None:
     """By state, then by lag, an unknown one first; None: all partitions are running, without lag."""
-    if topic.state is PartitionState.RUNNING and topic.lag_records == 0:
+    if topic.state is PartitionState.RUNNING and topic.lag_records == 0 and topic.is_lag_exact:
         return None
     return SEVERITY[topic.state], -math.inf if topic.lag_records is None else -topic.lag_records
 

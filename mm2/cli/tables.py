@@ -73,4 +73,9 @@ def number(value: int | None) -> str:
 
 def records_at_risk(risk: Risk) -> str:
     """The records at risk; "at least" if some may not be known; a dash if none are."""
-    return number(risk.records) if risk.records is not None or risk.least is None else f"at least {number(risk.least)}"
+    return at_least(risk.least, is_exact=risk.records is not None)
+
+
+def at_least(records: int | None, *, is_exact: bool) -> str:
+    """A number of records; "at least" if there may be more; a dash if unknown."""
+    return number(records) if is_exact or records is None else f"at least {number(records)}"

@@ -70,7 +70,8 @@ BYTES: Final = Metric(
 LAG_RECORDS: Final = Metric(
     "mm2_partition_lag_records",
     MetricType.GAUGE,
-    "Offsets between the position and the log end offset of the source, whichever process copies. For a topic or flow the sum, absent if "
+    "Offsets between the position and the log end offset of the source, whichever process copies. A lower bound while the source does "
+    "not answer and in the states RECREATED and LOST_RANGE. For a topic or flow the sum, absent if "
     "a part is unknown.",
     _PARTITION,
     is_partitions=True,

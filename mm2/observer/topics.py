@@ -42,7 +42,7 @@ class TopicView:
     """One source topic.
 
     ``state`` is the worst of its partitions, ``states`` are their numbers by state. Sums are None if a part is not known.
-    ``lag_seconds`` is the highest known one.
+    ``lag_seconds`` is the highest known one. ``is_lag_exact``: see `PartitionView`.
     """
 
     topic: str
@@ -58,6 +58,7 @@ class TopicView:
     bytes_per_s: float | None = None
     lost_ranges: int = 0
     foreign_records: int = 0
+    is_lag_exact: bool = True
 
 
 def topic_views(partitions: Sequence[PartitionView]) -> tuple[TopicView, ...]:
@@ -83,6 +84,7 @@ def topic_view(topic: str, views: Sequence[PartitionView]) -> TopicView:
         sum_if_known(one.bytes_per_s for one in views),
         sum([one.lost_ranges for one in views]),
         sum([one.foreign_records for one in views]),
+        all(one.is_lag_exact for one in views),
     )
 
 

@@ -34,7 +34,7 @@ from mm2.ui.meanings import MEANINGS, meaning_page
 from mm2.ui.parts import PAGE_ROWS, TONES, Browser, Column, Confirmation, Element, Row, Table, within
 from mm2.ui.source import PageData
 from mm2.ui.views import groups, partitions
-from mm2.ui.wording import UNKNOWN, bytes_of, count, plural, rate, seconds, size
+from mm2.ui.wording import UNKNOWN, at_least, bytes_of, count, plural, rate, seconds, size
 
 _CONFIGS: Final = (
     Column("Property", "head name"),
@@ -261,7 +261,8 @@ class TopicPage:
         shown["Unhealthy"].show(count(topic.unhealthy))
         shown["Unhealthy"].show_classes("state bad" if topic.unhealthy else "")
         shown["Lag"].show(
-            count(topic.lag_records) + (f" · {size(topic.lag_bytes)}" if topic.lag_records and topic.lag_bytes else "")
+            at_least(topic.lag_records, is_exact=topic.is_lag_exact)
+            + (f" · {size(topic.lag_bytes)}" if topic.lag_records and topic.lag_bytes else "")
         )
         shown["Lag in time"].show(seconds(topic.lag_seconds))
         shown["Records copied"].show(rate(topic.records_per_s))

@@ -94,3 +94,21 @@ def test_the_sums_of_selected_topics_are_those_of_these_topics(
     assert run(monkeypatch, partition(2), risk=Risk(0.0, 0, 0, 0), topic="t") == 1, "its own lag is unknown"
     assert run(monkeypatch, risk=Risk(90.0, None, None, 71), topic="t") == 0, "of another flow"
     assert run(monkeypatch, risk=Risk(), topic="t") == 1, "of a flow that is not known"
+
+
+def test_a_lag_that_may_be_larger_is_marked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = (replace(partition(0, 40, 1.0, 400), is_lag_exact=False), partition(1, 2, 1.0, 20), partition(2))
+    risk = Risk(1.0, None, 420, 42)
+    assert run(monkeypatch, *rows, risk=risk) == 1
+    out = capsys.readouterr().out
+    assert "t-0        at least 40" in out
+    assert "t-1                  2" in out
+    assert run(monkeypatch, *rows, risk=risk, json=True) == 1
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    assert {one["partition"]: (one["records"], one["is_exact"]) for one in flow["partitions"]} == {
+        0: (40, False),
+        1: (2, True),
+        2: (None, False),
+    }

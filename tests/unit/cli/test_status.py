@@ -256,3 +256,10 @@ def test_a_narrow_terminal_shows_the_whole_summary_and_the_states() -> None:
     assert row.split()[1] == "TOO_LARGE"
     assert row.endswith("\u2026"), "rows are not wrapped"
     assert "\n\nFLOW " in printed
+
+
+def test_lags_of_a_source_that_does_not_answer_are_lower_bounds() -> None:
+    few = (dataclasses.replace(HEALTHY, state=PartitionState.UNREACHABLE, lag_records=7, is_lag_exact=False),)
+    assert any(line.startswith("orders-0 UNREACHABLE 1,200 1,200 at least 7 ") for line in lines(flow(partitions=few)))
+    collapsed = tuple(dataclasses.replace(few[0], partition=number) for number in range(COLLAPSED_ABOVE + 1))
+    assert any(line.startswith("orders 51 51 at least 357 ") for line in lines(flow(partitions=collapsed)))

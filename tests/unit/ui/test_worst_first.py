@@ -29,6 +29,7 @@ from mm2.ui.views.flows import worst_first
 from mm2.ui.views.gaps import GAPS, MEANINGS
 from mm2.ui.views.groups import GROUPS
 from mm2.ui.views.partitions import PARTITIONS, lead
+from mm2.ui.views.partitions import row_of as partition_row
 from mm2.ui.views.spark import blocked_first
 from mm2.ui.views.workers import certificates
 
@@ -61,6 +62,11 @@ def test_unhealthy_partitions_come_first_in_a_stable_order() -> None:
         5,
         2,
     ]  # the order of the first click on the column head
+
+
+def test_a_lag_that_may_be_larger_is_marked() -> None:
+    cells = partition_row(("A->B", partition(0, lag_records=7, is_lag_exact=False))).cells
+    assert [cell for cell in cells if cell in ("7", "at least 7")] == ["at least 7"]
 
 
 def test_data_of_an_unreachable_cluster_is_reported_as_stale() -> None:
