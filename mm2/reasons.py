@@ -33,6 +33,7 @@ class MoveCode(StrEnum):
     AHEAD = "ahead"  # a later one is: the group has consumed there, or an offset of another copy was committed
     UNTRANSLATED = "untranslated"  # there is an offset, and none to compare it with
     NO_OFFSET = "no_offset"
+    OUT_OF_RANGE = "out_of_range"  # there is one that the partition does not have: consumers apply auto.offset.reset
 
 
 class PauseCode(StrEnum):

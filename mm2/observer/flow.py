@@ -171,6 +171,7 @@ class FlowObserver:
         self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in partitions.views)
         self._source.wanted = partitions.wanted
         self._source.other_logs = partitions.other_logs
+        self._groups.remote_topics = frozenset(one.remote_topic for one in partitions.views)
         self._groups.reasoned = frozenset() if ledger is None else frozenset(ledger.group_reasons())
         return self._made(now_s, now_ms, answered_ms, status, work, ledger, verified, partitions)
 

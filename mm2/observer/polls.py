@@ -223,15 +223,19 @@ class HeartbeatsPoll:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PolledGroups:
-    """Group offsets: checkpoints by group and partition of the target, and committed offsets on both sides."""
+    """Group offsets: checkpoints by group and partition of the target, and committed offsets on both sides.
+
+    ``target_logs``: the first and the end offset of partitions of the target in which a committed offset is not the translated one.
+    """
 
     checkpoints: Mapping[str, Mapping[TopicPartition, Checkpoint]] = dataclasses.field(default_factory=dict)
     source: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]] = dataclasses.field(default_factory=dict)
     target: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]] = dataclasses.field(default_factory=dict)
+    target_logs: Mapping[TopicPartition, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
 class GroupsPoll:
-    """Polls the groups that have checkpoints or reasons in the ledger (``reasoned``, replaced by the reader).
+    """Polls the groups that have checkpoints or reasons in the ledger (``reasoned``) in ``remote_topics``; the reader replaces both.
 
     ``has_target``: offsets on the target have been read at least once. ``failed_on``: the cluster on which the last failure occurred.
     """
@@ -239,6 +243,7 @@ class GroupsPoll:
     def __init__(self, clients: FlowClients) -> None:
         self.seen = PolledGroups()
         self.reasoned: frozenset[str] = frozenset()
+        self.remote_topics: frozenset[str] = frozenset()
         self.has_target = False
         self.failed_on = Side.TARGET
         self._topic = clients.policy.checkpoints_topic(clients.source)
@@ -268,7 +273,9 @@ class GroupsPoll:
         self.seen = dataclasses.replace(self.seen, checkpoints=checkpoints)
         target_failure, target = self._offsets(Side.TARGET, groups)
         if target is not None:
-            self.seen = dataclasses.replace(self.seen, target=target)
+            self.seen = dataclasses.replace(
+                self.seen, target=target, target_logs=self._target_logs(checkpoints, target)
+            )
             self.has_target = True
         source_failure, source = self._offsets(Side.SOURCE, groups)
         if source is not None:
@@ -329,6 +336,32 @@ class GroupsPoll:
             else:
                 found[group] = answer
         return (failures[0], found or None) if failures else (None, found)
+
+    def _target_logs(
+        self,
+        checkpoints: Mapping[str, Mapping[TopicPartition, Checkpoint]],
+        target: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]],
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Where the logs begin and end to which committed offsets may not belong. Read after these, so no offset is later than its log."""
+        wanted = set()
+        for group, offsets in target.items():
+            translated = checkpoints.get(group, {})
+            for tp, committed in offsets.items():
+                checkpoint = translated.get(tp)
+                if checkpoint is None or checkpoint.downstream_offset != committed.offset:
+                    wanted.add(tp)
+        wanted = {tp for tp in wanted if tp.topic in self.remote_topics}
+        if not wanted:
+            return {}
+        admin = self._admins[Side.TARGET]
+        with contextlib.suppress(KafkaFailure):  # without them, offsets are compared with checkpoints only
+            starts, ends = (admin.list_offsets(dict.fromkeys(wanted, when)) for when in (EARLIEST, LATEST))
+            return {
+                tp: (start.offset, end.offset)
+                for tp in wanted
+                if isinstance(start := starts[tp], OffsetInfo) and isinstance(end := ends[tp], OffsetInfo)
+            }
+        return {}
 
     def _learn_types(self) -> None:
         """Find the share groups, whose offsets are read by another API (KIP-932).

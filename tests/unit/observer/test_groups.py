@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 
 from mm2.config.mirrormaker import SourceAndTarget
+from mm2.copy.ledger import Ledger, group_record
+from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
+from mm2.kafka.structs import EARLIEST, OffsetAndMetadata, OffsetInfo, TopicPartition
 from mm2.mirror.clients import SOURCE_ALIAS_KEY, TARGET_ALIAS_KEY, Side
+from mm2.mirror.formats import Checkpoint
 from mm2.observer.flow import FlowObserver, WatchedFlow
+from mm2.observer.groups import group_views
 from mm2.observer.polls import FlowClients, GroupsPoll
+from mm2.observer.views import PartitionView
+from mm2.reasons import MoveCode, OffsetReason, OffsetReasonCode
 
 PROPS = {
     "name": "MirrorSourceConnector",
@@ -34,6 +40,10 @@ class FakeAdmin:
 
     def list_groups(self) -> list[Any]:
         return []
+
+    def list_offsets(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo]:
+        """All logs have the offsets from 3 to 20."""
+        return {tp: OffsetInfo(3 if when == EARLIEST else 20, -1, 0) for tp, when in wanted.items()}
 
     def list_group_offsets(self, groups: Iterable[str], **_: object) -> dict[str, Answer]:
         if isinstance(self.answers, KafkaFailure):
@@ -108,3 +118,41 @@ def test_the_view_of_a_flow_has_the_reason(
         assert observer.view().groups_error == error
     finally:
         observer.stop()
+
+
+@pytest.mark.parametrize(
+    ("committed", "translated", "code", "records"),
+    [
+        (10, 10, MoveCode.CONTINUES, 0),
+        (15, 10, MoveCode.AHEAD, 5),
+        (20, 10, MoveCode.AHEAD, 10),  # the next record
+        (21, 10, MoveCode.OUT_OF_RANGE, None),  # the target has lost its end
+        (21, None, MoveCode.OUT_OF_RANGE, None),
+        (3, 10, MoveCode.READS_AGAIN, 7),
+        (2, 10, MoveCode.OUT_OF_RANGE, None),  # retention has removed the records
+        (5, None, MoveCode.UNTRANSLATED, None),
+    ],
+)
+def test_consumers_cannot_start_at_an_offset_that_the_target_does_not_have(
+    committed: int,
+    translated: int | None,
+    code: MoveCode,
+    records: int | None,
+    polled: Callable[[Sides], GroupsPoll],
+) -> None:
+    """Given a log from 3 to 20 on the target."""
+    other = TopicPartition("other", 0)  # of another flow
+    offsets: Answer = {TP: OffsetAndMetadata(committed), other: OffsetAndMetadata(7)}
+    poll = polled({Side.TARGET: {"one": offsets, "two": {}}, Side.SOURCE: COMPLETE})
+    poll.remote_topics = frozenset({"A.t"})
+    if translated is not None:
+        poll._checkpoints = {("one", "A.t", 0): Checkpoint("one", "A.t", 0, 9, translated)}
+    poll()
+    assert other not in poll.seen.target_logs
+    ledger = Ledger()
+    if translated is None:
+        reasons = {TopicPartition("t", 0): OffsetReason(OffsetReasonCode.NO_SYNC, "no offset sync")}
+        record = group_record("one", reasons)
+        ledger.apply(record.key, record.value)
+    (view,) = group_views(poll.seen, ledger, (PartitionView("t", 0, "A.t", PartitionState.RUNNING),))
+    assert (view.if_moved, view.if_moved_records) == (code, records)
