@@ -18,6 +18,7 @@ from mm2.copy.session import LedgerEntry
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.discovery import vanished
 from mm2.mirror.preparation import Preparation
 from mm2.mirror.promotions import Promotion
 from mm2.observer.end_offsets import EndOffsetHistory
@@ -536,7 +537,7 @@ def _state(
         return _Standing(preparation.state, preparation.reason, preparation.since_ms)
     if inputs.tasks is not None and task is None and not inputs.held:
         failure = inputs.missing.get(tp)
-        if failure is not None:
+        if vanished(failure):
             return _Standing(PartitionState.DELETED, str(failure))
         unselected = "no task copies it any more: its topic is not selected"
         return _Standing(PartitionState.PAUSED, unselected, pause=PauseCode.NOT_SELECTED)

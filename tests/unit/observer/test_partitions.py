@@ -226,6 +226,11 @@ def test_an_older_response_does_not_override_the_copier(env: Environment) -> Non
         ({"held": "paused"}, PartitionState.PAUSED, "copying is paused"),
         ({"tasks": {T0: 0}}, PartitionState.PAUSED, "no task copies it any more: its topic is not selected"),
         (
+            {"tasks": {T0: 0}, "missing": {T1: BrokerFailure.of(5, subject="t-1")}},  # its leader does not respond
+            PartitionState.PAUSED,
+            "no task copies it any more: its topic is not selected",
+        ),
+        (
             {"tasks": {T0: 0}, "missing": {T1: BrokerFailure.of(3, subject="t-1")}},
             PartitionState.DELETED,
             str(BrokerFailure.of(3, subject="t-1")),
