@@ -14,11 +14,11 @@ from mm2.ui.wording import UNKNOWN, count, plural
 
 Entry = tuple[str, GroupView]
 _UNTRANSLATED: Final = "untranslated"
-_KINDS: Final = {"": "All offsets", _UNTRANSLATED: "Not on the target yet", "translated": "Translated"}
+KINDS: Final = {"": "All offsets", _UNTRANSLATED: "Not translated yet", "translated": "Translated"}
 
 
 def worst_first(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Groups without an offset on the target first, then those whose offset is not written there."""
+    """Offsets that are not translated first, then those that are not written on the target."""
     return sorted(entries, key=lambda row: (row[1].translated is not None, not row[1].reason))
 
 
@@ -72,7 +72,7 @@ class GroupsView:
             caption="Consumer groups and their offsets on both clusters",
             nothing="No group matches.",
             search="Group, topic or reason",
-            kinds=_KINDS,
+            kinds=KINDS,
             flows=flows,
         )
 

@@ -86,6 +86,14 @@ def test_groups_without_a_translated_offset_come_first() -> None:
     assert [view.group for _, view in found] == ["c", "b", "a"]
 
 
+def test_the_filter_of_groups_is_about_translation() -> None:
+    """A translated offset may not be on the target: only failover and the sync of group offsets commit it there."""
+    groups = (GroupView("a", "t", 0, "A.t", 5, 5, None), GroupView("b", "t", 0, "A.t", 5, None, 3))
+    (kind,) = (kind for kind, label in groups_page.KINDS.items() if label == "Not translated yet")
+    found = GROUPS.select(Snapshot(0, "1", (flow(groups=groups),)), Query(kind=kind))
+    assert [view.group for _, view in found] == ["b"]
+
+
 def test_the_groups_page_reports_what_is_not_known() -> None:
     nothing = "No consumer group of the source has committed offsets of copied topics."
     assert groups_page.lead([flow()]) == nothing
