@@ -33,6 +33,17 @@ class MoveCode(StrEnum):
     AHEAD = "ahead"  # a later one is: the group has consumed there, or an offset of another copy was committed
     UNTRANSLATED = "untranslated"  # there is an offset, and none to compare it with
     NO_OFFSET = "no_offset"
+    OUT_OF_RANGE = "out_of_range"  # there is one that the partition does not have: consumers apply auto.offset.reset
+
+
+class PauseCode(StrEnum):
+    """Why a partition is PAUSED."""
+
+    USER = "user"  # it, or its topic, was paused by a user
+    FLOW = "flow"  # the source connector is paused or stopped
+    PROMOTED = "promoted"  # applications use the remote topic, until mm2 failback
+    TURNED = "turned"  # after mm2 failback the flow in the opposite direction copies the topic, under the same name
+    NOT_SELECTED = "not_selected"  # topics and topics.exclude do not select it any more
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from mm2.copy.states import PartitionState
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.clients import MirrorClients
 from mm2.mirror.ledgers import write_to_ledger
+from mm2.mirror.promotions import Promotion, holds, promoted
 
 _LOOK_EVERY_S: Final = 0.25
 #: A restarted task was RUNNING before too: wait this long for the statuses to show the restart.
@@ -76,7 +77,8 @@ def add(verbs: Any) -> None:
         _RESUME,
         "resume what was paused or stopped",
         "Reverts mm2 pause and mm2 stop: for the connectors of a flow, or with --topic for a topic and all its "
-        "partitions, or with --partition for one. When a flow is resumed, paused topics stay paused and are listed.",
+        "partitions, or with --partition for one. When a flow is resumed, paused topics stay paused and are listed. A topic that mm2 failover or "
+        "mm2 promote has promoted continues with mm2 failback.",
         ("the whole flow", "mm2 resume mm2.properties 'A->B'"),
         ("one topic", "mm2 resume mm2.properties 'A->B' --topic orders"),
     )
@@ -149,6 +151,9 @@ def _mark(options: Any, action: _Action) -> int:
     if not known and (action is _PAUSE or not before):
         what = topic if partition is None else TopicPartition(topic, partition)
         raise CommandError(f"The ledger of {flow.pair} has no {what}: no record of it was copied.")
+    promotion = promoted(ledger).get(topic)
+    if action is _RESUME and promotion is not None and not before:
+        raise CommandError(f"{topic} of {flow.pair} is {_promotion(promotion)}; mm2 resume does not continue it.")
     if action is _PAUSE:
         pause = Pause(_who(), int(time.time() * 1000), options.reason)
         records = [pause_record(topic, partition, pause)]
@@ -184,6 +189,8 @@ def _mark(options: Any, action: _Action) -> int:
             sys.stdout.write(f"{topic if partition is None else TopicPartition(topic, partition)}: was not paused\n")
         elif action is _RESUME:
             sys.stdout.writelines(f"{_name(name)}: resumed\n" for name in taken_back)
+        if promotion is not None:
+            sys.stdout.write(f"{topic}: {_promotion(promotion)}\n")
     if wrong:
         names = ", ".join(map(str, wrong[:8])) + (f" and {len(wrong) - 8} more" if len(wrong) > 8 else "")
         sys.stderr.write(
@@ -194,7 +201,7 @@ def _mark(options: Any, action: _Action) -> int:
 
 def _not_yet(ledger: Ledger, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
     """Partitions whose ledger entry, written by the copier, does not reflect the pauses yet."""
-    pauses = ledger.pauses()
+    pauses = {**ledger.pauses(), **holds(ledger)}  # the tasks apply them in this order
     found = []
     for tp in partitions:
         entry = ledger.entry(tp)
@@ -206,6 +213,12 @@ def _not_yet(ledger: Ledger, partitions: Collection[TopicPartition]) -> list[Top
         if paused_since_ms != (None if wanted is None else wanted.since_ms):
             found.append(tp)
     return found
+
+
+def _promotion(promotion: Promotion) -> str:
+    """Why the topic is not copied, whatever its pauses are."""
+    turned = "copied by the flow in the opposite direction since mm2 failback"
+    return turned if promotion.turned else str(promotion.pause)
 
 
 def _order(item: tuple[tuple[str, int | None], object]) -> tuple[str, int]:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, pair_of
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, pair_of
 from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout
 from mm2.cli.tables import number, table
@@ -36,7 +36,7 @@ def add(verbs: Any) -> None:
         "target now, without mm2 failover. Then the offsets that have no checkpoint (partitions of the source), or that "
         "sync.group.offsets.enabled does not write (partitions of the target), each with the reason that the "
         "tasks reported last. Exit code: 0 there are no reasons, 1 there are some, or the given group is unknown, 2"
-        " the command failed.",
+        " the command failed, or not all offsets could be read.",
         epilog=examples(
             ("all groups", "mm2 groups mm2.properties 'A->B'"),
             ("one group", "mm2 groups mm2.properties 'A->B' --group billing"),
@@ -74,17 +74,25 @@ def run(options: Any) -> int:
             }
             for group, partition, reason in rows
         ]
-        document = {"flow": str(flow.pair), "offsets": listed, "groups": to_json(groups)}
+        document = {
+            "flow": str(flow.pair),
+            "offsets": listed,
+            "groups": to_json(groups),
+            "groups_error": view.groups_error or None,
+        }
         write_document(options, document)
     else:
         _write_groups(view, groups, is_synced=_is_synced(config, options), wide=is_wide(options))
         if rows:
             cells = [(group, str(partition), reason.message) for group, partition, reason in rows]
             table(sys.stdout, ("GROUP", "PARTITION", "REASON"), cells, left=2)
-        elif not is_unknown:
+        elif not is_unknown and not view.groups_error:
             sys.stdout.write(f"{flow.pair}: no missing offsets are reported\n")
     if view.source_error:
         sys.stderr.write(f"mm2: {flow.pair}: {view.source_error}\n")
+    if view.groups_error:
+        sys.stderr.write(f"mm2: {flow.pair}: not all offsets of groups are known: {view.groups_error}\n")
+        return EXIT_ERROR
     if is_unknown:
         sys.stderr.write(
             f"mm2: {flow.pair} has no checkpoint of {options.group} and reports no reason: the group is not selected (groups, groups.exclude), has "

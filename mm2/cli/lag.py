@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, add_topics
 from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout, look
-from mm2.cli.tables import number, records_at_risk, table
+from mm2.cli.tables import at_least, number, records_at_risk, table
 from mm2.cli.verbs import examples
-from mm2.observer.views import FlowView, PartitionView
+from mm2.observer.sums import risk_of
+from mm2.observer.views import FlowView, PartitionView, Snapshot
 
 _TOP: Final = 20
 _THRESHOLD: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|b|kb|mb|gb|)", re.IGNORECASE)
@@ -57,8 +58,8 @@ def add(verbs: Any) -> None:
         "lag",
         help="lag of partitions: records, bytes, seconds",
         description="The lag of the partitions of the source, largest first. Seconds are the age of the oldest record "
-        "that is not on the target; bytes are estimated from recently copied records. Exit code: 0 all are "
-        "within the threshold, 1 a partition is not, or its lag is unknown, 2 the command failed.",
+        "that is not on the target; bytes are estimated from recently copied records. With --topic, the sums are "
+        "those of the selected topics. Exit code: 0 all are within the threshold, 1 a partition is not, or its lag is unknown, 2 the command failed.",
         epilog=examples(
             ("largest lags of all flows", "mm2 lag mm2.properties"),
             ("all partitions of one flow", "mm2 lag mm2.properties 'A->B' --top 0"),
@@ -86,7 +87,7 @@ def run(options: Any) -> int:
     threshold = None if options.threshold is None else Threshold.of(options.threshold)
     if options.top < 0:
         raise CommandError(f"--top {options.top}: write how many partitions, or 0 for all.")
-    snapshot = look(options)
+    snapshot = _counted(look(options), is_selection=options.topic is not None)
     worst = {flow.name: worst_first(flow.partitions) for flow in snapshot.flows}
     over = {
         flow: [one for one in rows if threshold is not None and threshold.is_exceeded(one)]
@@ -128,6 +129,19 @@ def run(options: Any) -> int:
     return EXIT_NOT_WELL if unknown or any(over.values()) else EXIT_WELL
 
 
+def _counted(snapshot: Snapshot, *, is_selection: bool) -> Snapshot:
+    """Without the partitions that the flows are not to copy: they have no lag.
+
+    ``is_selection``: it has the partitions of some topics only, and the figures of the flows become those of these topics.
+    """
+    flows = []
+    for flow in snapshot.flows:
+        is_observed = flow.partitions or flow.risk.least is not None
+        risk = risk_of(flow.partitions) if is_selection and is_observed else flow.risk
+        flows.append(replace(flow, partitions=[one for one in flow.partitions if one.is_counted], risk=risk))
+    return replace(snapshot, flows=tuple(flows))
+
+
 def worst_first(partitions: Sequence[PartitionView]) -> list[PartitionView]:
     """Sort by unknown lag first, then by age, by records, by name."""
 
@@ -147,6 +161,7 @@ def _json(one: PartitionView) -> dict[str, Any]:
         "topic": one.topic,
         "partition": one.partition,
         "records": one.lag_records,
+        "is_exact": one.lag_records is not None and one.is_lag_exact,
         "bytes": one.lag_bytes,
         "seconds": one.lag_seconds,
         "state": str(one.state),
@@ -167,7 +182,7 @@ def _write(
         rows = [
             (
                 f"{one.topic}-{one.partition}",
-                number(one.lag_records),
+                at_least(one.lag_records, is_exact=one.is_lag_exact),
                 number(one.lag_bytes),
                 "-" if one.lag_seconds is None else f"{one.lag_seconds:,.1f}",
                 *((number(one.position), number(one.source_end), one.remote_topic or "-") if wide else ()),

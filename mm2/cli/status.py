@@ -9,11 +9,12 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -29,7 +30,7 @@ from mm2.cli.flow import (
     pattern_argument,
 )
 from mm2.cli.output import is_wide, write_document
-from mm2.cli.tables import ALL_ROWS, COLLAPSED_ABOVE, TableRow, number, records_at_risk, short_table, table
+from mm2.cli.tables import ALL_ROWS, COLLAPSED_ABOVE, TableRow, at_least, number, records_at_risk, short_table, table
 from mm2.cli.terminal import visible, with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -159,7 +160,7 @@ def _show(snapshot: Snapshot, options: Any, out: TextIO) -> int:
     if options.json:
         write_document(options, document(snapshot), out, is_one_of_many=options.watch is not None)
     else:
-        _write_flows(out, snapshot, options)
+        out.writelines(block.text for block in _blocks(snapshot, options))
     return exit_code(snapshot)
 
 
@@ -185,17 +186,29 @@ def _watch(ask: Callable[[], Snapshot], options: Any) -> int:
         return code
 
 
-def _coloured(snapshot: Snapshot, options: Any) -> Text:
-    out = io.StringIO()
-    out.write(f"{_time(snapshot.at_ms)}\n")
-    _write_flows(out, snapshot, options)
-    return Text.from_ansi(coloured(visible(out.getvalue())), no_wrap=True, overflow="ellipsis")
+def _coloured(snapshot: Snapshot, options: Any) -> Group:
+    """The status for a terminal of any width: sentences are wrapped, and rows of tables cut off."""
+    blocks = [_Block(f"{_time(snapshot.at_ms)}\n"), *_blocks(snapshot, options)]
+    texts = []
+    for block in blocks:
+        text = coloured(visible(block.text)).removesuffix("\n")
+        texts.append(Text.from_ansi(text, no_wrap=block.is_table, overflow="ellipsis" if block.is_table else None))
+    return Group(*texts)
 
 
-def _write_flows(out: TextIO, snapshot: Snapshot, options: Any) -> None:
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Lines of the output: a table, or sentences."""
+
+    text: str
+    is_table: bool = False
+
+
+def _blocks(snapshot: Snapshot, options: Any) -> Iterator[_Block]:
     wide = is_wide(options)
     partitions = options.flow is not None or options.topic is not None or wide
-    write_flows(out, snapshot.flows, partitions=partitions, by_topic=options.topic is None and not wide, wide=wide)
+    by_topic = options.topic is None and not wide
+    return _flow_blocks(snapshot.flows, partitions=partitions, by_topic=by_topic, wide=wide)
 
 
 def write_flows(
@@ -205,26 +218,42 @@ def write_flows(
 
     ``by_topic``: many partitions are shown as one line for each topic. ``wide`` adds columns.
     """
-    out.writelines(f"{flow.name}  {flow.state}  {flow.sentence}\n" for flow in flows)
-    out.write("\n")
+    blocks = _flow_blocks(flows, partitions=partitions, by_topic=by_topic, wide=wide)
+    out.writelines(block.text for block in blocks)
+
+
+def _flow_blocks(flows: Sequence[FlowView], *, partitions: bool, by_topic: bool, wide: bool) -> Iterator[_Block]:
+    yield _Block("".join(f"{flow.name}  {flow.state}  {flow.sentence}\n" for flow in flows))
+    out = _after_empty_line()
     header = ("FLOW", "PARTITIONS", "UNHEALTHY", "LAG", "SECONDS", "BYTES", "BYTES/S", "LOST", "FOREIGN", "TASKS")
     table(out, header, [_flow_row(flow) for flow in flows])
+    yield _Block(out.getvalue(), is_table=True)
     for flow in flows:
         is_collapsed = by_topic and len(flow.partitions) > COLLAPSED_ABOVE
         if partitions and flow.partitions:
-            out.write("\n")
+            out = _after_empty_line()
             if is_collapsed:
                 _write_topics(out, flow.partitions)
             else:
                 write_partitions(out, flow.partitions, wide=wide)
+            yield _Block(out.getvalue(), is_table=True)
         messages = _messages(flow)
         shown = messages[:COLLAPSED_ABOVE] if is_collapsed else messages
+        out = io.StringIO()
         out.writelines(shown)
         if len(shown) < len(messages):
             out.write(
                 f"{flow.name}  {number(len(messages) - len(shown))} more partitions with a reason or a note: --topic\n"
             )
         _write_errors(out, flow)
+        if out.tell():
+            yield _Block(out.getvalue())
+
+
+def _after_empty_line() -> io.StringIO:
+    out = io.StringIO()
+    out.write("\n")
+    return out
 
 
 def _messages(flow: FlowView) -> list[str]:
@@ -245,7 +274,7 @@ def _flow_row(flow: FlowView) -> tuple[str, ...]:
     return (
         flow.name,
         number(len(flow.partitions)),
-        number(sum(one.state not in HEALTHY for one in flow.partitions)),
+        number(sum(one.is_unhealthy for one in flow.partitions)),
         records_at_risk(flow.risk),
         _seconds(flow.risk.seconds),
         number(flow.risk.bytes),
@@ -258,24 +287,24 @@ def _flow_row(flow: FlowView) -> tuple[str, ...]:
 
 def write_partitions(out: TextIO, partitions: Sequence[PartitionView], *, wide: bool = False) -> None:
     """Print one line for each partition; ``wide`` adds the remote topic, the task, and what was lost or is not ours."""
-    header = ["PARTITION", "POSITION", "SOURCE END", "LAG", "SECONDS", "TARGET OFFSET", "VERIFIED", "BYTES/S"]
-    header += ["LAG BYTES", "LOST", "FOREIGN", "TASK", "REMOTE TOPIC", "STATE"] if wide else ["STATE"]
+    header = ["PARTITION", "STATE", "POSITION", "SOURCE END", "LAG", "SECONDS", "TARGET OFFSET", "VERIFIED", "BYTES/S"]
+    header += ["LAG BYTES", "LOST", "FOREIGN", "TASK", "REMOTE TOPIC"] if wide else []
     rows = [
         (
             f"{one.topic}-{one.partition}",
+            str(one.state),
             number(one.position),
             number(one.source_end),
-            number(one.lag_records),
+            at_least(one.lag_records, is_exact=one.is_lag_exact),
             _seconds(one.lag_seconds),
             number(one.target_offset),
             number(one.verified_offset),
             _whole(one.bytes_per_s),
             *(_more(one) if wide else ()),
-            str(one.state),
         )
         for one in partitions
     ]
-    table(out, tuple(header), rows)
+    table(out, tuple(header), rows, left=2, is_last_left=wide)
 
 
 def _more(one: PartitionView) -> tuple[str, ...]:
@@ -293,7 +322,7 @@ def _write_topics(out: TextIO, partitions: Sequence[PartitionView]) -> None:
                 one.topic,
                 number(one.partitions),
                 number(one.unhealthy),
-                number(one.lag_records),
+                at_least(one.lag_records, is_exact=one.is_lag_exact),
                 _seconds(one.lag_seconds),
                 _whole(one.bytes_per_s),
                 ", ".join(f"{state} {number(count)}" for state, count in sorted(one.states.items())),
@@ -309,7 +338,7 @@ def _write_topics(out: TextIO, partitions: Sequence[PartitionView]) -> None:
 
 def _urgency(topic: TopicView) -> tuple[float, ...] | None:
     """By state, then by lag, an unknown one first; None: all partitions are running, without lag."""
-    if topic.state is PartitionState.RUNNING and topic.lag_records == 0:
+    if topic.state is PartitionState.RUNNING and topic.lag_records == 0 and topic.is_lag_exact:
         return None
     return SEVERITY[topic.state], -math.inf if topic.lag_records is None else -topic.lag_records
 

@@ -49,16 +49,18 @@ def short_table(
         out.write(f"… and {number(len(hidden))} more {things}, {share} {well}: {hint}\n")
 
 
-def table(out: TextIO, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> None:
+def table(
+    out: TextIO, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1, is_last_left: bool = True
+) -> None:
     """Print columns with their minimum width. Cells are on one line, and shortened if they are very long.
 
-    The first ``left`` and the last are left-aligned, the others right-aligned.
+    The first ``left`` are left-aligned, the others right-aligned; the last one left-aligned, too, if ``is_last_left``.
     """
     shown = [tuple(map(visible_cell, row)) for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     for row in shown:
         cells = [
-            cell.ljust(width) if index < left or index == len(row) - 1 else cell.rjust(width)
+            cell.ljust(width) if index < left or (is_last_left and index == len(row) - 1) else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         out.write("  ".join(cells).rstrip() + "\n")
@@ -71,4 +73,9 @@ def number(value: int | None) -> str:
 
 def records_at_risk(risk: Risk) -> str:
     """The records at risk; "at least" if some may not be known; a dash if none are."""
-    return number(risk.records) if risk.records is not None or risk.least is None else f"at least {number(risk.least)}"
+    return at_least(risk.least, is_exact=risk.records is not None)
+
+
+def at_least(records: int | None, *, is_exact: bool) -> str:
+    """A number of records; "at least" if there may be more; a dash if unknown."""
+    return number(records) if is_exact or records is None else f"at least {number(records)}"

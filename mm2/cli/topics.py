@@ -10,7 +10,7 @@ from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, Con
 from mm2.cli.groups import group_table
 from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout, look, write_partitions
-from mm2.cli.tables import number, table
+from mm2.cli.tables import at_least, number, table
 from mm2.cli.verbs import examples
 from mm2.copy.states import HEALTHY
 from mm2.kafka.errors import KafkaFailure
@@ -100,6 +100,8 @@ def _describe(options: Any) -> int:
         if groups:
             out.write("\n")
             group_table(out, view, groups)
+    if view.groups_error:
+        sys.stderr.write(f"mm2: {view.name}: not all offsets of groups are known: {view.groups_error}\n")
     return _exit_code(snapshot, [summary])
 
 
@@ -137,7 +139,7 @@ def write_topics(out: TextIO, rows: Sequence[tuple[FlowView, TopicView]], *, wit
 def _cells(topic: TopicView, *, wide: bool) -> tuple[str, ...]:
     rate = number(None if topic.bytes_per_s is None else int(topic.bytes_per_s))
     seconds = "-" if topic.lag_seconds is None else f"{topic.lag_seconds:,.1f}"
-    lag = (number(topic.partitions), number(topic.unhealthy), number(topic.lag_records))
+    lag = (number(topic.partitions), number(topic.unhealthy), at_least(topic.lag_records, is_exact=topic.is_lag_exact))
     more = (seconds, number(topic.lag_bytes), rate, number(topic.lost_ranges), number(topic.foreign_records))
     return (topic.topic, *lag, *(more if wide else (rate,)), str(topic.state), topic.remote_topic or "-")
 

@@ -70,7 +70,9 @@ BYTES: Final = Metric(
 LAG_RECORDS: Final = Metric(
     "mm2_partition_lag_records",
     MetricType.GAUGE,
-    "Offsets between the position and the log end offset of the source, whichever process copies.",
+    "Offsets between the position and the log end offset of the source, whichever process copies. A lower bound while the source does "
+    "not answer and in the states RECREATED and LOST_RANGE. For a topic or flow the sum, absent if "
+    "a part is unknown.",
     _PARTITION,
     is_partitions=True,
 )
@@ -173,7 +175,7 @@ HEARTBEAT_AGE: Final = Metric(
 GROUP_LAG: Final = Metric(
     "mm2_group_lag_records",
     MetricType.GAUGE,
-    "Lag of the group on the source, in offsets.",
+    "Lag of the group on the source, in offsets. For a topic or flow the sum, absent if a part is unknown.",
     _GROUP,
     is_partitions=True,
 )

@@ -9,6 +9,7 @@ from mm2.copy.states import HEALTHY, PartitionState
 from mm2.metrics import flows as names
 from mm2.metrics.metric import Cardinality, Metric, Sheet
 from mm2.metrics.mirror import CONSUMER_LAG, INCOMING, LEGACY_SOURCE, NEW_SOURCE, OUTGOING, client_id
+from mm2.observer.sums import sum_if_known
 from mm2.observer.views import FlowState, FlowView, GroupView, PartitionView, Snapshot, ValueRange
 from mm2.observer.work import SOURCE_NAME
 from mm2.reasons import OffsetReasonCode
@@ -128,6 +129,7 @@ class _Flow:
     def _write_sums(self, views: Iterable[PartitionView], topic: str) -> None:
         """Write the sums of a topic, or of the flow, for which the labels of aggregated levels are empty."""
         views = list(views)
+        counted = [view for view in views if view.is_counted]
         first = views[0] if views else None
         remote = first.remote_topic if first is not None and topic else ""
         total = PartitionView(
@@ -135,9 +137,9 @@ class _Flow:
             0,
             remote,
             PartitionState.RUNNING,
-            lag_records=_sum(view.lag_records for view in views),
-            lag_bytes=_sum(view.lag_bytes for view in views),
-            lag_seconds=max((view.lag_seconds for view in views if view.lag_seconds is not None), default=None),
+            lag_records=sum_if_known(view.lag_records for view in counted) if counted else None,
+            lag_bytes=sum_if_known(view.lag_bytes for view in counted) if counted else None,
+            lag_seconds=max((view.lag_seconds for view in counted if view.lag_seconds is not None), default=None),
             records_per_s=sum(view.records_per_s or 0.0 for view in views),
             bytes_per_s=sum(view.bytes_per_s or 0.0 for view in views),
             records=sum(view.records for view in views),
@@ -184,7 +186,7 @@ class _Flow:
         flow = self._flow
         reasons: dict[OffsetReasonCode, int] = {}
         ends = {(view.topic, view.partition): view.source_end for view in flow.partitions}
-        sums: dict[tuple[str, str], int] = {}
+        lags: dict[tuple[str, str], list[int | None]] = {}
         for group in flow.groups:
             if group.reason_code is not None:
                 reasons[group.reason_code] = reasons.get(group.reason_code, 0) + 1
@@ -195,11 +197,11 @@ class _Flow:
                 self._add(names.GROUP_SOURCE, group.source_offset, *place)
                 self._add(names.GROUP_TRANSLATED, group.translated, *place)
                 self._add(names.GROUP_TARGET, group.target_offset, *place)
-            elif lag is not None:
+            elif group.source_offset is not None:  # without a committed offset there is no lag
                 key = (group.group, group.topic if self._cardinality is Cardinality.TOPIC else "")
-                sums[key] = sums.get(key, 0) + lag
-        for (name, topic), lag in sums.items():
-            self._add(names.GROUP_LAG, lag, name, topic, "")
+                lags.setdefault(key, []).append(lag)
+        for (name, topic), known in lags.items():
+            self._add(names.GROUP_LAG, sum_if_known(known), name, topic, "")
         for code, count in reasons.items():
             self._add(names.GROUP_UNTRANSLATED, count, str(code))
 
@@ -227,9 +229,3 @@ def _spread(spreads: list[ValueRange | None]) -> ValueRange | None:
         max(one.greatest for one in known),
         sum(one.average for one in known) / len(known),
     )
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    """The sum of the known values; None if none is known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

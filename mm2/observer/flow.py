@@ -19,6 +19,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror.clients import Side
 from mm2.mirror.preparation import preparations
+from mm2.mirror.promotions import promoted
 from mm2.mirror.source_answers import SourceAnswers, source_answers
 from mm2.mirror.topic_limits import over_limit_message
 from mm2.observer.certificates import Certificates, client_certificates
@@ -162,10 +163,15 @@ class FlowObserver:
                 answered_ms,
                 noted,
                 {} if ledger is None else preparations(ledger),
+                {} if ledger is None else promoted(ledger),
+                self._source.topic_ids,
+                self._source.starts,
             )
         )
         self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in partitions.views)
         self._source.wanted = partitions.wanted
+        self._source.other_logs = partitions.other_logs
+        self._groups.remote_topics = frozenset(one.remote_topic for one in partitions.views)
         self._groups.reasoned = frozenset() if ledger is None else frozenset(ledger.group_reasons())
         return self._made(now_s, now_ms, answered_ms, status, work, ledger, verified, partitions)
 
@@ -229,7 +235,17 @@ class FlowObserver:
             partitions.losses[:_LOSSES_SHOWN],
             {} if ledger is None else ledger.throttles(),
             dict(status.tally.filled),
+            self._groups_error(),
         )
+
+    def _groups_error(self) -> str:
+        """Why offsets of groups are not known; "" if this is only because the source does not answer."""
+        groups, watch, is_silent = self._groups, self._groups_watch, bool(self._source_watch.error)
+        if watch.error:
+            return "" if is_silent and groups.failed_on is Side.SOURCE else watch.error
+        if watch.answered_s is None and not (is_silent and groups.has_target):
+            return "their first poll has not ended yet"
+        return ""
 
     def _inputs(
         self,

@@ -32,7 +32,8 @@ def group_views(
             source_offset = None if committed is None else committed.offset
             translated = None if checkpoint is None else checkpoint.downstream_offset
             target_offset = None if written is None else written.offset
-            moved, records = _if_moved(translated, target_offset, is_read=group in seen.target)
+            log = seen.target_logs.get(beyond)
+            moved, records = _if_moved(translated, target_offset, log, is_read=group in seen.target)
             rows.append(
                 GroupView(
                     group,
@@ -58,13 +59,18 @@ def _lag(end: int | None, offset: int | None) -> int | None:
 
 
 def _if_moved(
-    translated: int | None, target_offset: int | None, *, is_read: bool
+    translated: int | None, target_offset: int | None, log: tuple[int, int] | None, *, is_read: bool
 ) -> tuple[MoveCode | None, int | None]:
-    """What the group would do on the target now, and with how many records; None: its offsets there are not known."""
+    """What the group would do on the target now, and with how many records; None: its offsets there are not known.
+
+    ``log``: the first and the end offset of the target partition, None if they are not known.
+    """
     if not is_read:
         return None, None
     if target_offset is None:
         return MoveCode.NO_OFFSET, None
+    if log is not None and not log[0] <= target_offset <= log[1]:
+        return MoveCode.OUT_OF_RANGE, None
     if translated is None:
         return MoveCode.UNTRANSLATED, None
     if target_offset < translated:
@@ -82,4 +88,5 @@ def if_moved(view: GroupView) -> str:
         MoveCode.AHEAD: f"starts {records} after its translated offset",
         MoveCode.UNTRANSLATED: "starts at the committed offset, which cannot be compared",
         MoveCode.NO_OFFSET: "starts as its auto.offset.reset specifies",
+        MoveCode.OUT_OF_RANGE: "starts as its auto.offset.reset specifies: the partition does not have its committed offset",
     }[view.if_moved]

@@ -10,19 +10,23 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from mm2.copy.driver.status import PartitionStatus
-from mm2.copy.ledger import Ledger, Pauses, Verified, paused
+from mm2.copy.ledger import Ledger, Pause, Pauses, Verified, paused
 from mm2.copy.session import LedgerEntry
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.discovery import vanished
 from mm2.mirror.preparation import Preparation
+from mm2.mirror.promotions import Promotion
 from mm2.observer.end_offsets import EndOffsetHistory
 from mm2.observer.flow_state import LOSSES_REPORTED_MS
+from mm2.observer.sums import RiskSum
 from mm2.observer.timestamps import BatchTimestamp
 from mm2.observer.views import LossView, PartitionView, Risk, ValueRange
+from mm2.reasons import PauseCode
 
 #: A partition with this lag in offsets is catching up, as in the copier (`mm2.copy.executor.cursor`).
 BEHIND_OFFSETS: Final = 10_000
@@ -32,6 +36,9 @@ _RATE_OVER_S: Final = 10.0
 _READ_AGAIN_S: Final = 10.0
 _RATE_GONE: Final = 0.01
 _ENTRY_RATE_HOLDS_MS: Final = 30_000
+#: In these states the position may be one in a log that does not exist any more.
+_OTHER_LOG: Final = frozenset({PartitionState.RECREATED, PartitionState.LOST_RANGE})
+_TURNED: Final = "since mm2 failback the flow in the opposite direction copies this topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,8 @@ class PartitionInputs:
     - ``silent``: why the source does not answer, with the time (ms) of its last answer; "" while it answers.
     - ``preparing``: partitions that no task copies yet (`mm2.mirror.preparation`).
     - ``noted``: end offsets from the ledger's notes (`mm2.mirror.source_answers`), while the source does not answer.
+    - ``promotions``: promoted topics (`mm2.mirror.promotions`).
+    - ``topic_ids``: ids of the source's topics; ``starts``: log start offsets of the partitions in `Partitions.other_logs`.
     """
 
     now_s: float
@@ -69,11 +78,33 @@ class PartitionInputs:
     silent_since_ms: int | None = None
     noted: Mapping[TopicPartition, int] = field(default_factory=dict)
     preparing: Mapping[TopicPartition, Preparation] = field(default_factory=dict)
+    promotions: Mapping[str, Promotion] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def has_current_ends(self) -> bool:
         """Whether the source has answered, and still does."""
         return self.ends_at_s > 0 and not self.silent
+
+    def is_turned(self, topic: str) -> bool:
+        """Whether the flow in the opposite direction copies the topic: records that are added to it come from this flow's target."""
+        promotion = self.promotions.get(topic)
+        return promotion is not None and promotion.turned
+
+    def is_counted(self, tp: TopicPartition, task: int | None) -> bool:
+        """Whether the flow is to copy the partition."""
+        is_selected = self.tasks is None or task is not None or tp in self.preparing
+        return is_selected and not self.is_turned(tp.topic)
+
+
+class _Standing(NamedTuple):
+    """The state of a partition, its reason, and the time (ms) since when."""
+
+    state: PartitionState
+    reason: str = ""
+    since_ms: int | None = None
+    pause: PauseCode | None = None
 
 
 @dataclass(slots=True)
@@ -100,10 +131,10 @@ class Partitions:
     """All partitions of a flow.
 
     ``wanted`` are the offsets whose timestamps are needed to know the age of a backlog. ``stalled`` are partitions
-    without progress. ``unbegun`` is the number of partitions with records but no position yet; their records are in no
+    without progress. ``other_logs`` are those whose log start offsets are needed, because their positions are of another log. ``unbegun`` is the number of partitions with records but no position yet; their records are in no
     figure. ``losses`` are those of the last day, newest first.
 
-    Partitions that are assigned to no task are only in ``views``.
+    Partitions that the flow is not to copy (`PartitionView.is_counted`) are only in ``views``.
     """
 
     views: tuple[PartitionView, ...]
@@ -118,6 +149,7 @@ class Partitions:
     stalled: tuple[TopicPartition, ...]
     unbegun: int = 0
     losses: tuple[LossView, ...] = ()
+    other_logs: frozenset[TopicPartition] = frozenset()
 
 
 class PartitionBook:
@@ -140,6 +172,7 @@ class PartitionBook:
         wanted: list[tuple[TopicPartition, int]] = []
         stalled: list[TopicPartition] = []
         losses: list[LossView] = []
+        other_logs: set[TopicPartition] = set()
         total = _Total()
         for tp in self._order:
             known = self._known[tp]
@@ -151,12 +184,15 @@ class PartitionBook:
                 known.written_ms = inputs.ledger.written_ms(tp)
             view = self._view(tp, known, inputs)
             views.append(view)
-            if inputs.tasks is not None and view.task is None and tp not in inputs.preparing:
+            if not view.is_counted:
+                total.turned += inputs.is_turned(tp.topic)
                 continue
-            total.add(view, is_current=inputs.has_current_ends and tp not in inputs.missing)
+            total.add(view)
             if known.entry is not None and known.entry.lost:
                 losses += _losses(known.entry, inputs.now_ms - LOSSES_REPORTED_MS)
-            if view.lag_records:
+            if _is_of_other_log(tp, known.entry, view.state, inputs):
+                other_logs.add(tp)
+            elif view.lag_records:
                 if known.history.passed(view.position or 0) is None:
                     stamp = inputs.stamps.get(tp)
                     if stamp is None or not stamp.holds(view.position or 0):
@@ -166,7 +202,7 @@ class PartitionBook:
         self._record_bytes = total.record_bytes or self._record_bytes
         found = total.partitions(tuple(views), tuple(wanted), tuple(stalled), is_current=inputs.has_current_ends)
         losses.sort(key=lambda loss: loss.found_ms, reverse=True)
-        found = dataclasses.replace(found, losses=tuple(losses))
+        found = dataclasses.replace(found, losses=tuple(losses), other_logs=frozenset(other_logs))
         return found if self._rates else dataclasses.replace(found, records_per_s=None)
 
     @staticmethod
@@ -178,6 +214,8 @@ class PartitionBook:
         """
         status = inputs.statuses.get(tp)
         if known.entry is None or status is None or not status.is_fresh or inputs.now_s - known.read_s > _READ_AGAIN_S:
+            return True
+        if _is_replaced(tp, known.entry, inputs):
             return True
         return status.row is not None and status.row.lost > known.entry.lost_ranges
 
@@ -200,7 +238,8 @@ class PartitionBook:
         if position != known.position:
             known.position, known.moved_s = position, inputs.now_s
         self._rate(known, status, entry, inputs)
-        lag = None if end is None or position < 0 else max(0, end - position)
+        is_turned = inputs.is_turned(tp.topic)
+        lag = None if end is None or position < 0 or is_turned else max(0, end - position)
         if not lag:
             known.behind_s = None
             known.moved_s = inputs.now_s
@@ -208,10 +247,15 @@ class PartitionBook:
             known.behind_s = inputs.now_s
         seconds = None if lag is None else self._age(tp, known, position, inputs) if lag else 0.0
         task = status.task if status is not None else None if inputs.tasks is None else inputs.tasks.get(tp)
-        state, reason, since_ms = _state(tp, status, entry, lag, task, inputs)
-        if inputs.silent and state in HEALTHY:
+        standing = _state(tp, status, entry, lag, task, inputs)
+        if inputs.silent and standing.state in HEALTHY:
             # A copier that waits for records does not know yet that none can arrive.
-            state, reason, since_ms = PartitionState.UNREACHABLE, inputs.silent, inputs.silent_since_ms
+            standing = _Standing(PartitionState.UNREACHABLE, inputs.silent, inputs.silent_since_ms)
+        is_counted = inputs.is_counted(tp, task)
+        is_lag_exact = inputs.has_current_ends and tp not in inputs.missing
+        if not is_turned and _is_of_other_log(tp, entry, standing.state, inputs):
+            end, seconds, is_lag_exact = inputs.ends.get(tp, end), None, False
+            lag = _least_lag(tp, entry, standing.state, position, inputs)
         verified = inputs.verified.get(tp)
         if verified is not None and entry is not None and not verified.is_of(entry.source_id, entry.target_id):
             verified = None  # it was recorded for topics that were recreated since
@@ -223,9 +267,9 @@ class PartitionBook:
             end,
             lag,
             None if seconds is None else round(seconds, 1),
-            state,
-            reason,
-            since_ms,
+            standing,
+            is_counted,
+            is_lag_exact,
             task,
             known.records_per_s,
             known.bytes_per_s,
@@ -235,11 +279,10 @@ class PartitionBook:
         )
         if known.view is None or known.made_of != made_of:
             known.made_of = made_of
-            known.view = self._made(
-                tp, known, status, position, end, lag, seconds, (state, reason, since_ms), task, verified, copied
-            )
+            made = self._made(tp, known, status, position, end, lag, seconds, standing, task, verified, copied)
+            known.view = dataclasses.replace(made, is_counted=is_counted, is_lag_exact=is_lag_exact)
             preparation = inputs.preparing.get(tp)
-            if preparation is not None and preparation.state is state:
+            if preparation is not None and preparation.state is standing.state:
                 known.view = dataclasses.replace(
                     known.view, remote_topic=preparation.remote_topic, unfilled=preparation.unfilled
                 )
@@ -254,7 +297,7 @@ class PartitionBook:
         end: int | None,
         lag: int | None,
         seconds: float | None,
-        standing: tuple[PartitionState, str, int | None],
+        standing: _Standing,
         task: int | None,
         verified: Verified | None,
         copied: tuple[int, int],
@@ -267,7 +310,7 @@ class PartitionBook:
             target = max(target, row.target_offset)
         own = row.bytes / row.records if row is not None and row.records else self._record_bytes
         gaps = row.gaps if row is not None and row.gaps else {} if entry is None else entry.gaps
-        state, reason, since_ms = standing
+        state, reason, since_ms, pause = standing
         note = "" if entry is None else entry.note
         if state in HEALTHY and reason:
             note, reason = reason, ""  # not blocking; without a writable ledger it is nowhere else
@@ -296,6 +339,7 @@ class PartitionBook:
             *copied,
             None if row is None else _spread(row.age_ms),
             None if row is None else _spread(row.latency_ms),
+            pause=pause,
         )
 
     @staticmethod
@@ -374,28 +418,22 @@ class PartitionBook:
 
 @dataclass(slots=True)
 class _Total:
-    """Sums over partitions. A sum is unknown only if all of its parts are unknown."""
+    """Sums over partitions."""
 
     states: Counter[PartitionState] = field(default_factory=Counter)
     gaps: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     foreign: int = 0
-    behind: int = 0
-    behind_known: bool = False
-    bytes: int = 0
-    bytes_known: bool = True
-    oldest: float = 0.0
-    oldest_known: bool = True
+    risk: RiskSum = field(default_factory=RiskSum)
     records_per_s: float = 0.0
     bytes_per_s: float = 0.0
     copied: int = 0
     copied_bytes: int = 0
     unbegun: int = 0
-    is_exact: bool = True
+    turned: int = 0  # not in the sums
 
-    def add(self, view: PartitionView, *, is_current: bool) -> None:
-        """``is_current``: its end offset is that of the source now."""
-        self.is_exact = self.is_exact and is_current and (view.lag_records is not None or view.source_end == 0)
+    def add(self, view: PartitionView) -> None:
+        self.risk.add(view)
         self.states[view.state] += 1
         if view.gaps:
             self.gaps.update(view.gaps)
@@ -407,18 +445,6 @@ class _Total:
         self.copied_bytes += view.bytes
         if view.lag_records is None:
             self.unbegun += view.position is None and bool(view.source_end)
-            return
-        self.behind_known = True
-        self.behind += view.lag_records
-        if view.lag_records:
-            if view.lag_bytes is None:
-                self.bytes_known = False
-            else:
-                self.bytes += view.lag_bytes
-            if view.lag_seconds is None:
-                self.oldest_known = False
-            else:
-                self.oldest = max(self.oldest, view.lag_seconds)
 
     @property
     def record_bytes(self) -> float | None:
@@ -433,23 +459,13 @@ class _Total:
         is_current: bool,
     ) -> Partitions:
         """``is_current``: the source answers."""
-        known = self.behind_known or (is_current and not views)
-        # The oldest of some known ages is a lower bound of the total; a bound of zero is unknown instead. A partition
-        # without a position may contain an older record.
-        seconds = self.oldest if (self.oldest_known and not self.unbegun) or self.oldest > 0 else None
-        risk = Risk(
-            round(seconds, 1) if known and seconds is not None else None,
-            self.behind if known and self.is_exact and is_current else None,
-            self.bytes if known and self.bytes_known else None,
-            self.behind if known else None,
-        )
         return Partitions(
             views,
             dict(self.states),
             dict(self.gaps),
             self.lost,
             self.foreign,
-            risk,
+            self.risk.risk(is_nothing=is_current and len(views) == self.turned),
             round(self.records_per_s, 2),
             round(self.bytes_per_s, 1),
             wanted,
@@ -464,6 +480,36 @@ def _losses(entry: LedgerEntry, since_ms: int) -> list[LossView]:
         for lost in entry.lost
         if lost.at_ms > since_ms
     ]
+
+
+def _is_replaced(tp: TopicPartition, entry: LedgerEntry | None, inputs: PartitionInputs) -> bool:
+    """Whether the source has another topic of this name than the one that was copied."""
+    topic_id = inputs.topic_ids.get(tp.topic, "")
+    if not topic_id or entry is None or not entry.source_id:
+        return False
+    return topic_id != entry.source_id and topic_id not in entry.retired  # metadata with a retired id is stale
+
+
+def _is_of_other_log(
+    tp: TopicPartition, entry: LedgerEntry | None, state: PartitionState, inputs: PartitionInputs
+) -> bool:
+    """Whether the position says nothing about the log that the source has now, or it is not known whether it does."""
+    return state in _OTHER_LOG or _is_replaced(tp, entry, inputs)
+
+
+def _least_lag(
+    tp: TopicPartition, entry: LedgerEntry | None, state: PartitionState, position: int, inputs: PartitionInputs
+) -> int | None:
+    """At least so many records are not on the target, although the position may be of another log; None: not known.
+
+    Nothing of a recreated topic was copied. In LOST_RANGE, the same may apply to records before the position: the source may have been
+    truncated. Those from the position on were not copied, as far as retention has left them.
+    """
+    start, end = inputs.starts.get(tp), inputs.ends.get(tp)
+    if start is None or end is None:
+        return None
+    is_new = state is PartitionState.RECREATED or _is_replaced(tp, entry, inputs)
+    return max(0, end - (start if is_new else max(start, position)))
 
 
 def _position(entry: LedgerEntry | None, status: PartitionStatus | None) -> int:
@@ -481,35 +527,48 @@ def _state(
     lag: int | None,
     task: int | None,
     inputs: PartitionInputs,
-) -> tuple[PartitionState, str, int | None]:
-    """The state, the reason, and the time (ms) since when."""
+) -> _Standing:
+    promotion = inputs.promotions.get(tp.topic)
+    if promotion is not None and promotion.turned:
+        return _Standing(PartitionState.PAUSED, _TURNED, promotion.at_ms, PauseCode.TURNED)
     preparation = inputs.preparing.get(tp)
     is_known = entry is None or inputs.tasks is not None
     if preparation is not None and status is None and task is None and is_known and not inputs.held:
-        return preparation.state, preparation.reason, preparation.since_ms
+        return _Standing(preparation.state, preparation.reason, preparation.since_ms)
     if inputs.tasks is not None and task is None and not inputs.held:
         failure = inputs.missing.get(tp)
-        if failure is not None:
-            return PartitionState.DELETED, str(failure), None
-        return PartitionState.PAUSED, "no task copies it any more: its topic is not selected", None
+        if vanished(failure):
+            return _Standing(PartitionState.DELETED, str(failure))
+        unselected = "no task copies it any more: its topic is not selected"
+        return _Standing(PartitionState.PAUSED, unselected, pause=PauseCode.NOT_SELECTED)
+    code, pause = _pause(tp, promotion, inputs)
     if inputs.held:
-        return PartitionState.PAUSED, f"copying is {inputs.held}", None
+        if pause is not None:
+            return _Standing(PartitionState.PAUSED, str(pause), pause.since_ms, code)
+        return _Standing(PartitionState.PAUSED, f"copying is {inputs.held}", pause=PauseCode.FLOW)
     if task is not None and task in inputs.failed_tasks:
-        return PartitionState.FAILED, f"task {task} has failed: {inputs.failed_tasks[task]}", None
+        return _Standing(PartitionState.FAILED, f"task {task} has failed: {inputs.failed_tasks[task]}")
     row = None if status is None else status.row
     if row is not None:
-        return PartitionState(row.state), row.reason, _known_offset(row.since_ms)
-    pause = paused(inputs.pauses, tp) if inputs.pauses else None
+        state = PartitionState(row.state)
+        since_ms = _known_offset(row.since_ms)
+        return _Standing(state, row.reason, since_ms, code if state is PartitionState.PAUSED else None)
     if pause is not None:
-        return PartitionState.PAUSED, str(pause), pause.since_ms
+        return _Standing(PartitionState.PAUSED, str(pause), pause.since_ms, code)
     if entry is not None and entry.condition is not None:
         condition = entry.condition
-        return PartitionState(condition.state), condition.reason, condition.since_ms
-    return (
-        (PartitionState.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else PartitionState.RUNNING),
-        "",
-        None,
-    )
+        return _Standing(PartitionState(condition.state), condition.reason, condition.since_ms)
+    return _Standing(PartitionState.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else PartitionState.RUNNING)
+
+
+def _pause(
+    tp: TopicPartition, promotion: Promotion | None, inputs: PartitionInputs
+) -> tuple[PauseCode | None, Pause | None]:
+    """Why tasks do not copy the partition; a promotion replaces the pause of a user, as in the tasks."""
+    if promotion is not None:
+        return PauseCode.PROMOTED, promotion.pause
+    pause = paused(inputs.pauses, tp) if inputs.pauses else None
+    return (None if pause is None else PauseCode.USER), pause
 
 
 def _spread(values: list[int] | None) -> ValueRange | None:

@@ -16,10 +16,11 @@ from typing import Final
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import LATEST, OffsetAndMetadata, OffsetInfo, TopicPartition
+from mm2.kafka.structs import EARLIEST, LATEST, OffsetAndMetadata, OffsetInfo, TopicPartition
 from mm2.mirror.client.freshness import Freshness, FreshnessWatch
 from mm2.mirror.client.mirror_client import MirrorClient
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
@@ -36,6 +37,8 @@ _LEDGER_S: Final = 20.0
 #: How far back the first poll reads heartbeats. If they are older, the flow's own data already show the delay.
 _HEARTBEATS_S: Final = 3_600.0
 _GROUP_TYPES_AGAIN_S: Final = 60.0
+#: Copying detects a recreated topic at once; this is for flows that do not copy.
+_TOPIC_IDS_AGAIN_S: Final = 60.0
 
 
 class FlowClients:
@@ -80,9 +83,9 @@ class FlowClients:
 class SourcePoll:
     """End offsets of the source's partitions, and timestamps of the oldest records that are missing on the target.
 
-    ``partitions`` are those to request, ``wanted`` the offsets whose timestamps are requested: the reader replaces
-    both. ``ends`` were requested at ``ends_at_s`` (monotonic clock, 0: never yet); ``missing`` are the errors of
-    partitions.
+    ``partitions`` are those to request, ``wanted`` the offsets whose timestamps are requested, ``other_logs`` the partitions whose log
+    start offsets are requested (``starts``): the reader replaces all three. ``ends`` were requested at ``ends_at_s`` (monotonic clock,
+    0: never yet); ``missing`` are the errors of partitions. ``topic_ids`` are less than two minutes old while the source answers.
     """
 
     def __init__(self, clients: FlowClients) -> None:
@@ -92,6 +95,10 @@ class SourcePoll:
         self.ends_at_s = 0.0
         self.missing: Mapping[TopicPartition, KafkaFailure] = {}
         self.stamps: Mapping[TopicPartition, BatchTimestamp] = {}
+        self.other_logs: frozenset[TopicPartition] = frozenset()
+        self.starts: Mapping[TopicPartition, int] = {}
+        self.topic_ids: Mapping[str, str] = {}
+        self._ids_at_s: float | None = None
         self._cluster = clients.cluster(Side.SOURCE)
         self._admin = Admin(self._cluster)
         self._stamps = BatchTimestampReader(self._cluster, ANSWER_S)
@@ -115,6 +122,7 @@ class SourcePoll:
         # If only some brokers are unreachable, their partitions keep the previous values.
         self.ends = {**{tp: end for tp, end in self.ends.items() if tp in failures}, **ends}
         self.missing = failures
+        self._read_logs(began_s)
         self.ends_at_s = began_s
         # Timestamps that are no longer requested are dropped: a later missing record would seem as old as one copied
         # long ago.
@@ -128,6 +136,19 @@ class SourcePoll:
         for tp in fresh:
             stamps.pop(tp, None)
         self.stamps = {**stamps, **fresh}
+
+    def _read_logs(self, now_s: float) -> None:
+        """Read which topics these are, and where the logs begin to which positions do not belong. Raises KafkaFailure."""
+        if self._ids_at_s is None or now_s - self._ids_at_s > _TOPIC_IDS_AGAIN_S:
+            topics = {tp.topic for tp in self.partitions}
+            # The first answer is that of `list_offsets`.
+            known = self._cluster.metadata(topics, max_age_s=_TOPIC_IDS_AGAIN_S).topics
+            self.topic_ids = {name: info.topic_id for name, info in known.items()}
+            self._ids_at_s = now_s
+        wanted = self.other_logs & self.partitions
+        answers = self._admin.list_offsets(dict.fromkeys(wanted, EARLIEST)) if wanted else {}
+        starts = {tp: answer.offset for tp, answer in answers.items() if isinstance(answer, OffsetInfo)}
+        self.starts = {**{tp: start for tp, start in self.starts.items() if tp in wanted}, **starts}
 
     def close(self) -> None:
         """Abort the requests in flight."""
@@ -202,19 +223,29 @@ class HeartbeatsPoll:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PolledGroups:
-    """Group offsets: checkpoints by group and partition of the target, and committed offsets on both sides."""
+    """Group offsets: checkpoints by group and partition of the target, and committed offsets on both sides.
+
+    ``target_logs``: the first and the end offset of partitions of the target in which a committed offset is not the translated one.
+    """
 
     checkpoints: Mapping[str, Mapping[TopicPartition, Checkpoint]] = dataclasses.field(default_factory=dict)
     source: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]] = dataclasses.field(default_factory=dict)
     target: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]] = dataclasses.field(default_factory=dict)
+    target_logs: Mapping[TopicPartition, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
 class GroupsPoll:
-    """Polls the groups that have checkpoints or reasons in the ledger (``reasoned``, replaced by the reader)."""
+    """Polls the groups that have checkpoints or reasons in the ledger (``reasoned``) in ``remote_topics``; the reader replaces both.
+
+    ``has_target``: offsets on the target have been read at least once. ``failed_on``: the cluster on which the last failure occurred.
+    """
 
     def __init__(self, clients: FlowClients) -> None:
         self.seen = PolledGroups()
         self.reasoned: frozenset[str] = frozenset()
+        self.remote_topics: frozenset[str] = frozenset()
+        self.has_target = False
+        self.failed_on = Side.TARGET
         self._topic = clients.policy.checkpoints_topic(clients.source)
         self._clusters = {side: clients.cluster(side) for side in Side}
         self._admins = {side: Admin(cluster) for side, cluster in self._clusters.items()}
@@ -225,8 +256,14 @@ class GroupsPoll:
         self._types_at_s: float | None = None
 
     def __call__(self) -> None:
-        """Read the offsets. Raises KafkaFailure; a cluster that does not answer keeps its previous results."""
-        self._follow()
+        """Read the offsets. Raises KafkaFailure, also if single groups cannot be read; a cluster that does not answer keeps its previous
+        results.
+        """
+        try:
+            self._follow()
+        except KafkaFailure:
+            self.failed_on = Side.TARGET
+            raise
         with self._lock:
             newest = list(self._checkpoints.values())
         checkpoints: dict[str, dict[TopicPartition, Checkpoint]] = {}
@@ -234,10 +271,19 @@ class GroupsPoll:
             checkpoints.setdefault(one.group, {})[TopicPartition(one.topic, one.partition)] = one
         groups = sorted(checkpoints.keys() | self.reasoned)
         self.seen = dataclasses.replace(self.seen, checkpoints=checkpoints)
-        target = self._offsets(Side.TARGET, groups)
-        self.seen = dataclasses.replace(self.seen, target=target)
-        source = self._offsets(Side.SOURCE, groups)
-        self.seen = dataclasses.replace(self.seen, source=source)
+        target_failure, target = self._offsets(Side.TARGET, groups)
+        if target is not None:
+            self.seen = dataclasses.replace(
+                self.seen, target=target, target_logs=self._target_logs(checkpoints, target)
+            )
+            self.has_target = True
+        source_failure, source = self._offsets(Side.SOURCE, groups)
+        if source is not None:
+            self.seen = dataclasses.replace(self.seen, source=source)
+        failure = target_failure or source_failure
+        if failure is not None:
+            self.failed_on = Side.SOURCE if target_failure is None else Side.TARGET
+            raise failure
 
     def close(self) -> None:
         """Stop following and polling."""
@@ -269,15 +315,53 @@ class GroupsPoll:
                 else:
                     self._checkpoints[key] = Checkpoint.decode(record.key, record.value)
 
-    def _offsets(self, side: Side, groups: list[str]) -> dict[str, Mapping[TopicPartition, OffsetAndMetadata]]:
+    def _offsets(
+        self, side: Side, groups: list[str]
+    ) -> tuple[KafkaFailure | None, dict[str, Mapping[TopicPartition, OffsetAndMetadata]] | None]:
+        """The first failure, and the offsets of the groups that could be read; None if none could be."""
         if not groups:
-            return {}
+            return None, {}
         self._learn_types()
-        answers = GroupOffsets(self._admins[side], self._share_groups).read(groups)
-        failures = [answer for answer in answers.values() if isinstance(answer, KafkaFailure)]
-        if failures and len(failures) == len(answers):
-            raise failures[0]
-        return {group: answer for group, answer in answers.items() if not isinstance(answer, KafkaFailure)}
+        try:
+            answers = GroupOffsets(self._admins[side], self._share_groups).read(groups)
+        except KafkaFailure as failure:
+            return failure, None
+        found: dict[str, Mapping[TopicPartition, OffsetAndMetadata]] = {}
+        failures = []
+        for group, answer in answers.items():
+            if isinstance(answer, BrokerFailure) and answer.code == ErrorCode.GROUP_ID_NOT_FOUND:
+                found[group] = {}  # it is not on this cluster
+            elif isinstance(answer, KafkaFailure):
+                failures.append(answer)
+            else:
+                found[group] = answer
+        return (failures[0], found or None) if failures else (None, found)
+
+    def _target_logs(
+        self,
+        checkpoints: Mapping[str, Mapping[TopicPartition, Checkpoint]],
+        target: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]],
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Where the logs begin and end to which committed offsets may not belong. Read after these, so no offset is later than its log."""
+        wanted = set()
+        for group, offsets in target.items():
+            translated = checkpoints.get(group, {})
+            for tp, committed in offsets.items():
+                checkpoint = translated.get(tp)
+                if checkpoint is None or checkpoint.downstream_offset != committed.offset:
+                    wanted.add(tp)
+        wanted = {tp for tp in wanted if tp.topic in self.remote_topics}
+        if not wanted:
+            return {}
+        admin = self._admins[Side.TARGET]
+        with contextlib.suppress(KafkaFailure):  # without them, offsets are compared with checkpoints only
+            starts, ends = (admin.list_offsets(dict.fromkeys(wanted, when)) for when in (EARLIEST, LATEST))
+            return {
+                tp: (start.offset, end.offset)
+                for tp in wanted
+                if isinstance(start := starts[tp], OffsetInfo) and isinstance(end := ends[tp], OffsetInfo)
+            }
+        return {}
 
     def _learn_types(self) -> None:
         """Find the share groups, whose offsets are read by another API (KIP-932).

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mm2.copy.states import HEALTHY, PartitionState
+from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror import plugins
@@ -18,6 +18,7 @@ from mm2.mirror.config_sync import ConfigDifference, ConfigSync
 from mm2.observer.flow import WatchedFlow
 from mm2.observer.partitions import by_topic
 from mm2.observer.polls import FlowClients
+from mm2.observer.sums import sum_if_known
 from mm2.observer.views import PartitionView
 
 _SYNC_KEY: Final = "sync.topic.configs.enabled"
@@ -41,7 +42,7 @@ class TopicView:
     """One source topic.
 
     ``state`` is the worst of its partitions, ``states`` are their numbers by state. Sums are None if a part is not known.
-    ``lag_seconds`` is the highest known one.
+    ``lag_seconds`` is the highest known one. ``is_lag_exact``: see `PartitionView`.
     """
 
     topic: str
@@ -57,6 +58,7 @@ class TopicView:
     bytes_per_s: float | None = None
     lost_ranges: int = 0
     foreign_records: int = 0
+    is_lag_exact: bool = True
 
 
 def topic_views(partitions: Sequence[PartitionView]) -> tuple[TopicView, ...]:
@@ -73,21 +75,17 @@ def topic_view(topic: str, views: Sequence[PartitionView]) -> TopicView:
         next((one.remote_topic for one in views if one.remote_topic), ""),
         min(states, key=SEVERITY.__getitem__),
         len(views),
-        sum(number for state, number in states.items() if state not in HEALTHY),
+        sum(one.is_unhealthy for one in views),
         dict(states),
-        _sum([one.lag_records for one in views]),
-        _sum([one.lag_bytes for one in views]),
+        sum_if_known(one.lag_records for one in views),
+        sum_if_known(one.lag_bytes for one in views),
         max(ages, default=None),
-        _sum([one.records_per_s for one in views]),
-        _sum([one.bytes_per_s for one in views]),
+        sum_if_known(one.records_per_s for one in views),
+        sum_if_known(one.bytes_per_s for one in views),
         sum([one.lost_ranges for one in views]),
         sum([one.foreign_records for one in views]),
+        all(one.is_lag_exact for one in views),
     )
-
-
-def _sum(values: Sequence[Any]) -> Any:
-    """The sum; None if a value is not known."""
-    return None if None in values else sum(values)
 
 
 def config_differences(props: Mapping[str, str], topic: str, remote_topic: str) -> Sequence[ConfigDifference]:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from mm2.copy.states import PartitionState
+from mm2.copy.states import HEALTHY, PartitionState
 from mm2.copy.tally import STAGES
-from mm2.reasons import MoveCode, OffsetReasonCode, SparkDownCode
+from mm2.reasons import MoveCode, OffsetReasonCode, PauseCode, SparkDownCode
 
 __all__ = [
     "STAGES",
@@ -113,7 +113,9 @@ class PartitionView:
     age of the oldest record that is not on the target. ``records`` and ``bytes`` were copied by this process.
     ``age_ms`` and ``latency_ms`` are the ages of batches when they were fetched and when the target had acknowledged
     them. Up to ``verified_offset``, `mm2 verify` has compared source and target and found nothing unexplained. ``unfilled``
-    offsets before the first record are still to be filled on the target (`preserve.offsets`).
+    offsets before the first record are still to be filled on the target (`preserve.offsets`). ``pause``: why its state is PAUSED,
+    None if that is not known. ``is_counted``: it is in the sums of the flow, as are all partitions that the flow is to copy.
+    ``is_lag_exact``: ``lag_records`` are all that are not on the target; otherwise they are those that are known.
     """
 
     topic: str
@@ -142,6 +144,14 @@ class PartitionView:
     age_ms: ValueRange | None = None
     latency_ms: ValueRange | None = None
     unfilled: int = 0
+    pause: PauseCode | None = None
+    is_counted: bool = True
+    is_lag_exact: bool = True
+
+    @property
+    def is_unhealthy(self) -> bool:
+        """Whether its state needs attention; never for a partition that the flow is not to copy."""
+        return self.is_counted and self.state not in HEALTHY
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +289,8 @@ class FlowView:
     - ``differences``: what `mm2 verify` has found, by kind, among ``verified_records`` records that are on both sides.
     - ``losses``: the newest hundred found within the last day (`mm2.observer.flow_state.LOSSES_REPORTED_MS`), newest first;
       ``lost_ranges`` counts all of them.
+    - ``groups_error``: why offsets of groups on the target, or of some groups, are not known; ``groups`` then lacks some of them. "" if
+      only the source does not answer.
     - ``throttles``: limits by `mm2 throttle`, in bytes per second, 0 for none: by topic, "" for the flow.
     """
 
@@ -315,6 +327,7 @@ class FlowView:
     losses: tuple[LossView, ...] = ()
     throttles: Mapping[str, int] = field(default_factory=dict)
     filled: Mapping[str, int] = field(default_factory=dict)
+    groups_error: str = ""
 
     @property
     def name(self) -> str:

@@ -25,6 +25,11 @@ def count(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:,.0f}"
 
 
+def at_least(value: float | None, *, is_exact: bool) -> str:
+    """``12,345``, or ``at least 12,345`` if there may be more."""
+    return count(value) if is_exact or value is None else f"at least {count(value)}"
+
+
 def size(value: float | None) -> str:
     """Bytes in powers of a thousand: ``1.2 MB``."""
     if value is None:

@@ -17,7 +17,7 @@ from mm2.ui.charts import Curve, TimeChart, TimeRange
 from mm2.ui.heartbeats import BEAT_STEP_MS, Beat, FlowHeartbeats, Heartbeats, heartbeat_of
 from mm2.ui.parts import TONES, Element, rank_of, within
 from mm2.ui.source import PageData
-from mm2.ui.wording import UNKNOWN, clock, count, plural, rate, seconds, size
+from mm2.ui.wording import UNKNOWN, at_least, clock, count, plural, rate, seconds, size
 
 _CURVES: Final = (Curve("50 %", 1, "solid", 2.4), Curve("95 %", 2, "dashed", 1.8), Curve("99 %", 3, "dotted", 1.8))
 _LATENCIES: Final = tuple(map(latency_name, QUANTILES))
@@ -160,7 +160,7 @@ class _FlowBlock:
         self._rate.show(rate(flow.records_per_s))
         self._bytes.show(rate_of_bytes(flow.bytes_per_s))
         records, lag_bytes = flow.risk.least, flow.risk.bytes
-        shown = count(records) if records is None or flow.risk.records is not None else f"at least {count(records)}"
+        shown = at_least(records, is_exact=flow.risk.records is not None)
         self._lag.show(shown + (f" · {size(lag_bytes)}" if records and lag_bytes else ""))
         self._partitions.show(flow)
         self._lost.show(count(flow.lost_ranges))

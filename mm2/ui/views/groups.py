@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mm2.observer.groups import if_moved
-from mm2.observer.views import GroupView, Snapshot
+from mm2.observer.views import FlowView, GroupView, Snapshot
 from mm2.reasons import MoveCode
 from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.parts import Browser, Cell, Column, Element, Row
@@ -14,11 +14,11 @@ from mm2.ui.wording import UNKNOWN, count, plural
 
 Entry = tuple[str, GroupView]
 _UNTRANSLATED: Final = "untranslated"
-_KINDS: Final = {"": "All offsets", _UNTRANSLATED: "Not on the target yet", "translated": "Translated"}
+KINDS: Final = {"": "All offsets", _UNTRANSLATED: "Not translated yet", "translated": "Translated"}
 
 
 def worst_first(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Groups without an offset on the target first, then those whose offset is not written there."""
+    """Offsets that are not translated first, then those that are not written on the target."""
     return sorted(entries, key=lambda row: (row[1].translated is not None, not row[1].reason))
 
 
@@ -72,22 +72,14 @@ class GroupsView:
             caption="Consumer groups and their offsets on both clusters",
             nothing="No group matches.",
             search="Group, topic or reason",
-            kinds=_KINDS,
+            kinds=KINDS,
             flows=flows,
         )
 
     def show(self, snapshot: Snapshot) -> None:
         """See View."""
         self._snapshot = snapshot
-        views = [view for flow in snapshot.flows for view in flow.groups]
-        groups = len({(flow.name, view.group) for flow in snapshot.flows for view in flow.groups})
-        missing = sum(view.translated is None for view in views)
-        self._lead.show(
-            f"{plural(groups, 'group')} with {plural(len(views), 'committed offset')}; "
-            f"{f'{missing:,} of them not translated yet' if missing else 'all are translated'}. {_moved(views)}"
-            if views
-            else "No consumer group of the source has committed offsets of copied topics."
-        )
+        self._lead.show(lead(snapshot.flows))
         self._browser.show()
 
 
@@ -107,6 +99,34 @@ def row_of(entry: Entry) -> Row:
             view.reason,
         )
     )
+
+
+def lead(flows: Sequence[FlowView]) -> str:
+    """How many offsets there are, what consumers would do on the target, and which of this is not known."""
+    views = [view for flow in flows for view in flow.groups]
+    groups = len({(flow.name, view.group) for flow in flows for view in flow.groups})
+    missing = sum(view.translated is None for view in views)
+    sentences = []
+    if views:
+        translated = f"{missing:,} of them not translated yet" if missing else "all are translated"
+        offsets = plural(len(views), "committed offset")
+        sentences.append(f"{plural(groups, 'group')} with {offsets}; {translated}. {_moved(views)}")
+    elif not any(flow.groups_error for flow in flows):
+        sentences.append("No consumer group of the source has committed offsets of copied topics.")
+    return " ".join((*sentences, *filter(None, map(unknown, flows))))
+
+
+def unknown(flow: FlowView) -> str:
+    """Which offsets of groups are not known, or not those of now; "" if all are."""
+    found = []
+    if flow.groups_error:
+        found.append(f"Not all offsets of groups of {flow.name} are known: {flow.groups_error.rstrip('.')}.")
+    found += [
+        f"{cluster} does not respond: offsets of groups of {flow.name} on {cluster} are those of its last answer."
+        for cluster, error in ((flow.source, flow.source_error), (flow.target, flow.target_error))
+        if error
+    ]
+    return " ".join(found)
 
 
 def _moved(views: Sequence[GroupView]) -> str:

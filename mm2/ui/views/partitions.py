@@ -10,7 +10,7 @@ from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.meanings import MEANINGS, meaning_page
 from mm2.ui.parts import Browser, Cell, Column, Element, Row, rank_of
-from mm2.ui.wording import UNKNOWN, count, moment, plural, rate, seconds, size
+from mm2.ui.wording import UNKNOWN, at_least, count, moment, plural, rate, seconds, size
 
 #: A flow's name and one of its partitions.
 Entry = tuple[str, PartitionView]
@@ -23,8 +23,8 @@ KINDS: Final = {
 
 
 def _is_kind(entry: Entry, kind: str) -> bool:
-    state = entry[1].state
-    return state not in HEALTHY if kind == _UNHEALTHY else state == kind
+    view = entry[1]
+    return view.is_unhealthy if kind == _UNHEALTHY else view.state == kind
 
 
 LISTING: Final = Listing[Entry](
@@ -106,7 +106,7 @@ def row_of(entry: Entry) -> Row:
             Cell(f"{view.topic}-{view.partition}", hint=f"to {view.remote_topic}"),
             Cell(view.state, state=True, href=meaning_page(view.state) if MEANINGS[view.state].runbook else ""),
             Cell(". ".join(filter(None, (view.reason, view.note))), hint=since),
-            count(view.lag_records),
+            at_least(view.lag_records, is_exact=view.is_lag_exact),
             size(view.lag_bytes),
             seconds(view.lag_seconds),
             rate(view.records_per_s),

@@ -17,7 +17,8 @@ from mm2.copy.states import PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.config_sync import ConfigDifference
 from mm2.observer.topics import TopicView, topic_view
-from mm2.observer.views import GroupView, PartitionView, Snapshot
+from mm2.observer.views import FlowView, PartitionView, Snapshot
+from mm2.reasons import PauseCode
 from mm2.ui.actions import (
     LIMIT_TOPIC,
     PAUSE_TOPIC,
@@ -33,7 +34,7 @@ from mm2.ui.meanings import MEANINGS, meaning_page
 from mm2.ui.parts import PAGE_ROWS, TONES, Browser, Column, Confirmation, Element, Row, Table, within
 from mm2.ui.source import PageData
 from mm2.ui.views import groups, partitions
-from mm2.ui.wording import UNKNOWN, bytes_of, count, plural, rate, seconds, size
+from mm2.ui.wording import UNKNOWN, at_least, bytes_of, count, plural, rate, seconds, size
 
 _CONFIGS: Final = (
     Column("Property", "head name"),
@@ -122,16 +123,10 @@ class TopicPage:
         self._message.show(text)
         self._message.show_classes(f"message {tone}".strip())
 
-    def _show_buttons(self, topic: TopicView, limit: int | None) -> None:
-        paused = topic.states.get(PartitionState.PAUSED, 0)
-        applies = {
-            PAUSE_TOPIC: paused < topic.partitions,
-            RESUME_TOPIC: paused > 0,
-            LIMIT_TOPIC: True,
-            UNLIMIT_TOPIC: limit is not None,
-        }
+    def _show_buttons(self, views: Sequence[PartitionView], limit: int | None) -> None:
+        applies = effective_actions(views, limit)
         for action, button in self._buttons.items():
-            button.attribute("disabled", not applies[action])
+            button.attribute("disabled", action not in applies)
 
     def _make_figures(self) -> None:
         with within("dl", "figures"):
@@ -202,10 +197,11 @@ class TopicPage:
         self._configs_text = Element("p", "Reading …", "lead", role="status")
         self._configs = Table(_CONFIGS, caption="Properties with another value on the remote topic", nothing="")
         Element("h2", "Consumer groups")
+        self._groups_unknown = Element("p", "", "lead hidden", role="status")
         self._groups = Table(
             groups.COLUMNS,
             caption=f"Consumer groups of {self._topic}",
-            nothing="No consumer group of the source has committed offsets of this topic.",
+            nothing="No committed offsets of this topic are known.",
         )
         self._more_groups = Element(
             "a", "", "hidden", href=f"groups?{urlencode({'flow': self._flow, 'search': self._topic})}"
@@ -237,12 +233,12 @@ class TopicPage:
         self._remote = topic.remote_topic
         self._show_head(topic, views)
         limit = flow.throttles.get(self._topic)
-        self._show_buttons(topic, limit)
+        self._show_buttons(views, limit)
         self._figures["Limit"].show("of the file" if limit is None else f"{size(limit)}/s" if limit else "none")
         self._show_map(views)
         self._show_curves()
         self._browser.show()
-        self._show_groups([one for one in flow.groups if one.topic == self._topic])
+        self._show_groups(flow)
 
     def _show_head(self, topic: TopicView, views: Sequence[PartitionView]) -> None:
         self._state.show_state(topic.state)
@@ -259,13 +255,14 @@ class TopicPage:
             f" {reasons[0]}{f', and {len(reasons) - 1} more reasons' if len(reasons) > 1 else ''}" if reasons else ""
         )
         target = f"Copied to {topic.remote_topic}." if topic.remote_topic else "Not copied yet."
-        self._lead.show(f"{target}{reason}")
+        self._lead.show(f"{target}{reason}{promotion_advice(self._flow, views)}")
         shown = self._figures
         shown["Partitions"].show(count(topic.partitions))
         shown["Unhealthy"].show(count(topic.unhealthy))
         shown["Unhealthy"].show_classes("state bad" if topic.unhealthy else "")
         shown["Lag"].show(
-            count(topic.lag_records) + (f" · {size(topic.lag_bytes)}" if topic.lag_records and topic.lag_bytes else "")
+            at_least(topic.lag_records, is_exact=topic.is_lag_exact)
+            + (f" · {size(topic.lag_bytes)}" if topic.lag_records and topic.lag_bytes else "")
         )
         shown["Lag in time"].show(seconds(topic.lag_seconds))
         shown["Records copied"].show(rate(topic.records_per_s))
@@ -295,7 +292,11 @@ class TopicPage:
         for name, chart in charts.items():
             chart.show([found.points[name]], length_ms)
 
-    def _show_groups(self, found: Sequence[GroupView]) -> None:
+    def _show_groups(self, flow: FlowView) -> None:
+        unknown = groups.unknown(flow)
+        self._groups_unknown.show(unknown)
+        self._groups_unknown.show_classes("lead" if unknown else "lead hidden")
+        found = [one for one in flow.groups if one.topic == self._topic]
         page = page_of(groups.worst_first([(self._flow, one) for one in found]), 0, PAGE_ROWS)
         self._groups.show([groups.row_of(entry) for entry in page.rows])
         rest = page.total - len(page.rows)
@@ -320,6 +321,29 @@ class TopicPage:
         )
         self._configs_text.show(text.replace("propertys", "properties"))
         self._configs.show([_config(one) for one in found])
+
+
+def effective_actions(views: Sequence[PartitionView], limit: int | None) -> frozenset[Action]:
+    """The actions that would change something for the topic with these partitions.
+
+    The pause of a user ends with Resume. A promotion does not, and neither does a pause or stop of the connector.
+    """
+    pauses = {one.pause for one in views}
+    found = {LIMIT_TOPIC}
+    if pauses & {None, PauseCode.FLOW}:
+        found.add(PAUSE_TOPIC)
+    if PauseCode.USER in pauses:
+        found.add(RESUME_TOPIC)
+    if limit is not None:
+        found.add(UNLIMIT_TOPIC)
+    return frozenset(found)
+
+
+def promotion_advice(flow: str, views: Sequence[PartitionView]) -> str:
+    """What continues a promoted topic, after a space; "" for any other topic."""
+    if not any(one.pause is PauseCode.PROMOTED for one in views):
+        return ""
+    return f" Resume does not continue it; mm2 failback '{flow}' ends the promotion."
 
 
 def _config(one: ConfigDifference) -> Row:

@@ -14,7 +14,7 @@ from mm2.ui.charts import sparkline
 from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.meanings import MEANINGS, meaning_page
 from mm2.ui.parts import Browser, Cell, Column, Element, Row
-from mm2.ui.wording import count, plural, rate, seconds
+from mm2.ui.wording import at_least, count, plural, rate, seconds
 
 #: A flow's name and one of its topics.
 Entry = tuple[str, TopicView]
@@ -113,7 +113,7 @@ class TopicsView:
                     tone="bad" if topic.unhealthy else "",
                     href=partitions if topic.unhealthy else "",
                 ),
-                count(topic.lag_records),
+                at_least(topic.lag_records, is_exact=topic.is_lag_exact),
                 seconds(topic.lag_seconds),
                 rate(topic.records_per_s),
                 Cell("", drawing=sparkline(values)),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+from dataclasses import replace
+
 import pytest
 
+from mm2.cli import lag
 from mm2.cli.flow import CommandError
 from mm2.cli.lag import Threshold, worst_first
 from mm2.copy.states import PartitionState
-from mm2.observer.views import PartitionView
+from mm2.observer.views import FlowState, FlowView, PartitionView, Risk, Snapshot
+from mm2.reasons import PauseCode
 
 
 def partition(
@@ -49,3 +55,60 @@ def test_an_unknown_lag_exceeds_every_threshold() -> None:
 def test_the_worst_lag_comes_first_and_unknown_lag_before_it() -> None:
     rows = [partition(0, 5, 1.0), partition(1, 9, 2.0), partition(2), partition(3, 7, 1.0), partition(4, 0, 0.0)]
     assert [one.partition for one in worst_first(rows)] == [2, 1, 3, 0, 4]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *partitions: PartitionView, risk: Risk, **options: object) -> int:
+    """Run `mm2 lag` for one flow with these partitions."""
+    flow = FlowView("A", "B", FlowState.RUNNING, "", risk, partitions=partitions)
+    monkeypatch.setattr(lag, "look", lambda _: Snapshot(1, "1", (flow,)))
+    defaults = {"threshold": None, "top": 0, "topic": None, "json": False, "output": "table"}
+    return lag.run(argparse.Namespace(**{**defaults, **options}))
+
+
+def test_topics_that_the_flow_is_not_to_copy_have_no_lag(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turned = replace(partition(1), state=PartitionState.PAUSED, pause=PauseCode.TURNED, is_counted=False)
+    assert run(monkeypatch, partition(0, 0, 0.0, 0), turned, risk=Risk(0.0, 0, 0, 0), threshold="1s", json=True) == 0
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    assert ([one["partition"] for one in flow["partitions"]], flow["over_threshold"]) == ([0], 0)
+
+
+def test_the_sums_of_selected_topics_are_those_of_these_topics(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Given another topic of unknown lag, which the snapshot of `look` does not have any more."""
+    rows = (partition(0, 40, 12.5, 400), partition(1, 2, 1.0, 20))
+    assert run(monkeypatch, *rows, risk=Risk(90.0, None, None, 71), topic="t") == 0
+    assert "A->B: 2 partitions, 42 records, 420 bytes, 12.5 seconds behind" in capsys.readouterr().out
+    assert run(monkeypatch, *rows, risk=Risk(90.0, None, None, 71), topic="t", json=True) == 0
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    assert {name: flow[name] for name in ("records", "records_at_least", "bytes", "seconds")} == {
+        "records": 42,
+        "records_at_least": 42,
+        "bytes": 420,
+        "seconds": 12.5,
+    }
+    assert run(monkeypatch, *rows, risk=Risk(90.0, None, None, 71)) == 1
+    assert "at least 71 records" in capsys.readouterr().out
+    assert run(monkeypatch, partition(2), risk=Risk(0.0, 0, 0, 0), topic="t") == 1, "its own lag is unknown"
+    assert run(monkeypatch, risk=Risk(90.0, None, None, 71), topic="t") == 0, "of another flow"
+    assert run(monkeypatch, risk=Risk(), topic="t") == 1, "of a flow that is not known"
+
+
+def test_a_lag_that_may_be_larger_is_marked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = (replace(partition(0, 40, 1.0, 400), is_lag_exact=False), partition(1, 2, 1.0, 20), partition(2))
+    risk = Risk(1.0, None, 420, 42)
+    assert run(monkeypatch, *rows, risk=risk) == 1
+    out = capsys.readouterr().out
+    assert "t-0        at least 40" in out
+    assert "t-1                  2" in out
+    assert run(monkeypatch, *rows, risk=risk, json=True) == 1
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    assert {one["partition"]: (one["records"], one["is_exact"]) for one in flow["partitions"]} == {
+        0: (40, False),
+        1: (2, True),
+        2: (None, False),
+    }

@@ -10,10 +10,11 @@ import re
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from mm2.cli.flow import CommandError
 from mm2.cli.output import write_document
-from mm2.cli.status import document, exit_code, selected, write_flows
+from mm2.cli.status import _coloured, document, exit_code, selected, write_flows
 from mm2.cli.tables import COLLAPSED_ABOVE, MOST_ROWS
 from mm2.copy.states import PartitionState
 from mm2.observer.views import ConnectorView, FlowState, FlowView, LossView, PartitionView, Risk, Snapshot, TaskView
@@ -64,8 +65,8 @@ def test_the_summary_comes_first_then_the_flow_then_its_partitions() -> None:
         "FLOW PARTITIONS UNHEALTHY LAG SECONDS BYTES BYTES/S LOST FOREIGN TASKS",
         "A->B 1 0 0 0.0 0 2,500 0 0 -",
         "",
-        "PARTITION POSITION SOURCE END LAG SECONDS TARGET OFFSET VERIFIED BYTES/S STATE",
-        "orders-0 1,200 1,200 0 0.0 1,190 1,100 2,500 RUNNING",
+        "PARTITION STATE POSITION SOURCE END LAG SECONDS TARGET OFFSET VERIFIED BYTES/S",
+        "orders-0 RUNNING 1,200 1,200 0 0.0 1,190 1,100 2,500",
     ]
     assert len(lines(flow(), partitions=False)) == 4
 
@@ -167,7 +168,7 @@ def test_many_partitions_are_one_line_for_each_topic() -> None:
         "51 partitions of 2 topics; one by one: --topic",
         "A->B payments-24 TOO_LARGE since 2023-11-14 22:13:20 UTC: A record is too large.",
     ]
-    assert any(line.startswith("PARTITION POSITION") for line in lines(flow(partitions=many(COLLAPSED_ABOVE))))
+    assert any(line.startswith("PARTITION STATE") for line in lines(flow(partitions=many(COLLAPSED_ABOVE))))
 
 
 def topics_of(*changed: PartitionView) -> FlowView:
@@ -232,3 +233,33 @@ def test_selected_topics_are_shown_partition_by_partition() -> None:
     assert out.getvalue().count("payments-") == 101, "100 rows, and the reason of one"
     with pytest.raises(CommandError, match="No topic of A->B matches --topic absent"):
         selected(everything, re.compile("absent"), "absent")
+
+
+def test_a_narrow_terminal_shows_the_whole_summary_and_the_states() -> None:
+    """`--watch` on 80 columns: sentences and reasons are wrapped, and rows of tables are cut off after the state."""
+    sentence = (
+        "A has not answered since 2023-11-14 22:13:20 UTC. If it died then, you lost 12 minutes, at least 71 records."
+    )
+    partition = dataclasses.replace(
+        TOO_LARGE, topic="orders.of.all.countries", reason=f"The record is too large. {sentence}"
+    )
+    one = flow(FlowState.DEGRADED, sentence=sentence, partitions=(partition,))
+    out = io.StringIO()
+    options = argparse.Namespace(flow="A->B", topic=None, output="table")
+    Console(file=out, width=80).print(_coloured(snapshot(one), options))
+    printed = out.getvalue()
+    assert max(map(len, printed.splitlines())) <= 80
+    words = " ".join(printed.split())
+    assert f"A->B DEGRADED {sentence}" in words
+    assert f"A->B orders.of.all.countries-1 TOO_LARGE since 2023-11-14 22:13:20 UTC: {partition.reason}" in words
+    row = next(line for line in printed.splitlines() if line.startswith("orders.of.all.countries-1"))
+    assert row.split()[1] == "TOO_LARGE"
+    assert row.endswith("\u2026"), "rows are not wrapped"
+    assert "\n\nFLOW " in printed
+
+
+def test_lags_of_a_source_that_does_not_answer_are_lower_bounds() -> None:
+    few = (dataclasses.replace(HEALTHY, state=PartitionState.UNREACHABLE, lag_records=7, is_lag_exact=False),)
+    assert any(line.startswith("orders-0 UNREACHABLE 1,200 1,200 at least 7 ") for line in lines(flow(partitions=few)))
+    collapsed = tuple(dataclasses.replace(few[0], partition=number) for number in range(COLLAPSED_ABOVE + 1))
+    assert any(line.startswith("orders 51 51 at least 357 ") for line in lines(flow(partitions=collapsed)))

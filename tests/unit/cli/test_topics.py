@@ -36,6 +36,13 @@ def test_a_topic_is_one_line() -> None:
     assert lines(with_flow=True)[1] == "A->B orders 2 1 1,205 99 TOO_LARGE A.orders"
 
 
+def test_a_lag_that_may_be_larger_is_marked() -> None:
+    view = PartitionView("a", 0, "A.a", PartitionState.UNREACHABLE, lag_records=0, is_lag_exact=False)
+    out = io.StringIO()
+    write_topics(out, [(FLOW, topic) for topic in topic_views((view,))], with_flow=False, wide=False)
+    assert "at least 0" in out.getvalue()
+
+
 def test_wide_lines_have_more_columns() -> None:
     assert lines(wide=True) == [
         "TOPIC PARTITIONS UNHEALTHY LAG SECONDS BYTES BYTES/S LOST FOREIGN STATE REMOTE TOPIC",

@@ -173,7 +173,7 @@ def test_full_cardinality_has_every_partition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cardinality", "topic", "records"), [(Cardinality.TOPIC, "t", 20), (Cardinality.FLOW, "", 20)]
+    ("cardinality", "topic", "records"), [(Cardinality.TOPIC, "t", 20), (Cardinality.FLOW, "", None)]
 )
 def test_summed_metrics_have_the_worst_age_and_name_unhealthy_partitions(
     cardinality: Cardinality, topic: str, records: int
@@ -187,6 +187,28 @@ def test_summed_metrics_have_the_worst_age_and_name_unhealthy_partitions(
     states = {key: one for key, one in seen.items() if key[0] == "mm2_partition_state"}
     assert states == {("mm2_partition_state", (("topic", "t"), ("partition", "1"), ("state", "CORRUPT"))): 1}
     assert value(seen, "mm2_group_lag_records", group="g", topic=topic, partition="") == 60
+
+
+@pytest.mark.parametrize(("cardinality", "topic"), [(Cardinality.TOPIC, "t"), (Cardinality.FLOW, "")])
+def test_a_sum_with_an_unknown_part_is_unknown(cardinality: Cardinality, topic: str) -> None:
+    """As in `mm2 topics` and on the dashboard. A partition that the flow is not to copy, and a group without an offset, have no part."""
+    turned = partition("t", 2, lag_records=None, lag_bytes=None, lag_seconds=None, is_counted=False)
+    known = dataclasses.replace(
+        FLOW,
+        partitions=(*FLOW.partitions[:2], turned),
+        groups=(GroupView("g", "t", 0, "A.t", 40), GroupView("g", "t", 1, "A.t", 70), GroupView("g", "t", 2, "A.t")),
+    )
+    unknown = dataclasses.replace(
+        known, partitions=(FLOW.partitions[0], partition("t", 1, lag_records=None, lag_bytes=None, source_end=None))
+    )
+    place = {"topic": topic, "partition": ""}
+    nothing = dataclasses.replace(known, partitions=(turned,), groups=())
+    cases = ((known, 20, 2000, 90), (unknown, None, None, None), (nothing, None, None, None))
+    for flow, lag, size, group_lag in cases:
+        seen = samples(cardinality, dataclasses.replace(SNAPSHOT, flows=(flow,)))
+        assert value(seen, "mm2_partition_lag_records", **place) == lag
+        assert value(seen, "mm2_partition_lag_bytes", **place) == size
+        assert value(seen, "mm2_group_lag_records", group="g", **place) == group_lag
 
 
 def test_fewer_series_with_less_cardinality() -> None:

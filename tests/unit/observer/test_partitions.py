@@ -16,10 +16,12 @@ from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.preparation import filling
-from mm2.observer.flow_state import LOSSES_REPORTED_MS
+from mm2.mirror.promotions import Promotion, promoted
+from mm2.observer.flow_state import LOSSES_REPORTED_MS, FlowInputs, state_of, summary_of
 from mm2.observer.partitions import BEHIND_OFFSETS, STALLED_S, PartitionBook, PartitionInputs, Partitions
 from mm2.observer.timestamps import BatchTimestamp
-from mm2.observer.views import LossView
+from mm2.observer.views import FlowState, LossView
+from mm2.reasons import PauseCode
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -224,6 +226,11 @@ def test_an_older_response_does_not_override_the_copier(env: Environment) -> Non
         ({"held": "paused"}, PartitionState.PAUSED, "copying is paused"),
         ({"tasks": {T0: 0}}, PartitionState.PAUSED, "no task copies it any more: its topic is not selected"),
         (
+            {"tasks": {T0: 0}, "missing": {T1: BrokerFailure.of(5, subject="t-1")}},  # its leader does not respond
+            PartitionState.PAUSED,
+            "no task copies it any more: its topic is not selected",
+        ),
+        (
             {"tasks": {T0: 0}, "missing": {T1: BrokerFailure.of(3, subject="t-1")}},
             PartitionState.DELETED,
             str(BrokerFailure.of(3, subject="t-1")),
@@ -249,6 +256,59 @@ def test_partitions_without_a_task_count_in_no_figure(env: Environment) -> None:
     env.ends[T1] = 99
     seen = env.refresh(tasks={T0: 0})
     assert (seen.risk.records, len(seen.views), seen.states) == (0, 2, {PartitionState.RUNNING: 1})
+
+
+def promote(env: Environment, topic: str, *, turned: bool = False) -> None:
+    record = Promotion(topic, topic, "failover", NOW_MS, turned).record()
+    env.ledger.apply(record.key, record.value)
+    env.more["promotions"] = promoted(env.ledger)
+
+
+def test_a_topic_that_was_failed_back_counts_in_no_figure(env: Environment) -> None:
+    """Given identity naming. What the flow in the opposite direction copies to the source is on the target."""
+    other = TopicPartition("other", 0)
+    env.more["tasks"][other] = 1
+    env.entry(other, 50, 50)
+    env.ends[other] = 53
+    env.row(T0, 10, 10, state="PAUSED", reason="paused by mm2 failover")
+    env.refresh()
+    promote(env, "t", turned=True)
+    env.ends |= {T0: 5_000, T1: 5_000}
+    seen = env.refresh(STALLED_S + 1)
+    assert (seen.risk.records, seen.states, seen.stalled) == (3, {PartitionState.RUNNING: 1}, (other,))
+    turned = seen.views[1:]
+    assert {(view.state, view.pause, view.lag_records, view.is_counted) for view in turned} == {
+        (PartitionState.PAUSED, PauseCode.TURNED, None, False)
+    }
+    assert "the flow in the opposite direction copies this topic" in turned[0].reason
+
+
+def test_a_flow_whose_topics_were_all_failed_back_has_nothing_at_risk(env: Environment) -> None:
+    promote(env, "t", turned=True)
+    env.ends |= {T0: 5_000, T1: 5_000}
+    seen = env.refresh()
+    inputs = FlowInputs("A", "B", seen=True, risk=seen.risk, states=seen.states)
+    assert (seen.risk.seconds, seen.risk.records, seen.risk.bytes) == (0.0, 0, 0)
+    assert (state_of(inputs), summary_of(inputs)) == (FlowState.RUNNING, "If A dies now you lose nothing.")
+
+
+def test_records_that_are_written_to_a_promoted_topic_are_at_risk_until_failback(env: Environment) -> None:
+    promote(env, "t")
+    env.ends[T0] = 40
+    seen = env.refresh()
+    assert (seen.risk.records, seen.states) == (30, {PartitionState.PAUSED: 2})
+    assert {(view.pause, view.is_counted) for view in seen.views} == {(PauseCode.PROMOTED, True)}
+    assert "promoted, until mm2 failback" in seen.views[0].reason
+
+
+def test_a_pause_has_its_code(env: Environment) -> None:
+    pauses = {("t", 0): Pause("ann", 5)}
+    assert [view.pause for view in env.refresh(pauses=pauses).views] == [PauseCode.USER, None]
+    assert [view.pause for view in env.refresh(pauses=pauses, held="stopped").views] == [PauseCode.USER, PauseCode.FLOW]
+    assert env.refresh(tasks={T0: 0}).views[1].pause is PauseCode.NOT_SELECTED
+    env.row(T0, 10, 10, state="PAUSED", reason="paused by ann")
+    assert env.refresh(pauses=pauses).views[0].pause is PauseCode.USER
+    assert env.refresh().views[0].pause is None, "it was resumed, and the copier does not know it yet"
 
 
 def test_a_partition_with_lag_and_no_progress_is_stalled(env: Environment) -> None:
@@ -304,6 +364,75 @@ def test_partitions_that_have_not_started_are_distinguished(env: Environment) ->
     env.ends[tp] = 0
     seen = env.refresh()
     assert (seen.unbegun, seen.risk.records) == (0, 0)
+
+
+def test_a_partition_of_unknown_lag_makes_age_and_bytes_unknown(env: Environment) -> None:
+    """Not 0: then Mm2RpoExceeded and Mm2RiskUnknown would both be silent."""
+    tp = TopicPartition("denied", 0)
+    env.more["tasks"][tp] = 0
+    seen = env.refresh(missing={tp: BrokerFailure.of(29, subject="topic denied")})
+    assert seen.unbegun == 0
+    assert (seen.risk.seconds, seen.risk.records, seen.risk.bytes) == (None, None, None)
+    assert seen.risk.records_at_least == 0
+    env.ends[tp] = 0
+    assert (env.refresh().risk.seconds, env.refresh().risk.bytes) == (0.0, 0), "it is empty"
+    env.ends[tp] = 7
+    assert env.refresh().risk.bytes is None, "it has records, and no position"
+
+
+STOPPED = "t-0 of A was deleted and recreated; source.data.loss is stop"
+
+
+@pytest.mark.parametrize(
+    ("state", "start", "end", "lag"),
+    [
+        (PartitionState.RECREATED, 0, 40, 40),
+        (PartitionState.RECREATED, 5, 5_000, 4_995),
+        (PartitionState.RECREATED, None, 40, None),
+        (PartitionState.LOST_RANGE, 150, 400, 250),  # retention has removed what was to be copied next
+        (PartitionState.LOST_RANGE, 0, 60, 0),  # the source was truncated, and what follows is not known
+        (PartitionState.LOST_RANGE, 0, 100, 10),
+    ],
+)
+def test_the_lag_is_a_lower_bound_if_the_position_may_be_of_another_log(
+    env: Environment, state: PartitionState, start: int | None, end: int, lag: int | None
+) -> None:
+    """Not max(0, end - position), which is 0 for the first records of a recreated topic."""
+    env.entry(T0, 90, 90, condition=PartitionCondition(state, STOPPED, 90, 5))
+    env.ends[T0] = end
+    seen = env.refresh(starts={} if start is None else {T0: start})
+    view = seen.views[0]
+    assert (view.lag_records, view.is_lag_exact, view.lag_seconds) == (lag, False, None)
+    assert (seen.risk.records, seen.risk.records_at_least, seen.risk.seconds) == (None, lag or 0, None)
+    assert (set(seen.other_logs), seen.wanted, seen.stalled) == ({T0}, (), ())
+    inputs = FlowInputs("A", "B", seen=True, risk=seen.risk, states=seen.states)
+    assert "nothing" not in summary_of(inputs)
+
+
+def test_the_log_of_a_recreated_topic_ends_where_the_source_says(env: Environment) -> None:
+    """Not at the end offset that the stopped copier has seen in the old log."""
+    env.row(T0, 90, 90, state="RECREATED", reason=STOPPED)
+    env.ends[T0] = 40
+    view = env.refresh(starts={T0: 0}).views[0]
+    assert (view.source_end, view.lag_records) == (40, 40)
+
+
+def test_nothing_of_a_topic_that_has_another_id_was_copied(env: Environment) -> None:
+    """Given a flow that does not copy, so its ledger is about the topic before."""
+    env.entry(T0, 90, 90, source_id="old", retired=("older",))
+    env.ends[T0] = 95
+    for topic_id in ("old", "older", ""):  # "": a source without topic ids
+        seen = env.refresh(topic_ids={"t": topic_id})
+        assert (seen.risk.records, seen.other_logs) == (5, frozenset())
+    seen = env.refresh(topic_ids={"t": "new"})
+    assert (seen.views[0].lag_records, set(seen.other_logs)) == (None, {T0})
+    seen = env.refresh(topic_ids={"t": "new"}, starts={T0: 0})
+    assert (seen.risk.records, seen.risk.records_at_least) == (None, 95)
+    env.row(T0, 95, 95)
+    env.refresh(topic_ids={"t": "new"}, starts={T0: 0})
+    env.entry(T0, 95, 95, source_id="new")
+    seen = env.refresh(topic_ids={"t": "new"})
+    assert (seen.risk.records, seen.other_logs) == (0, frozenset()), "the ledger is read again at once"
 
 
 def test_rates_follow_the_records(env: Environment) -> None:

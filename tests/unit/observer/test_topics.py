@@ -26,6 +26,11 @@ def test_a_topic_has_the_sums_and_the_worst_state_of_its_partitions() -> None:
     assert (second.lag_records, second.foreign_records, second.state) == (None, 5, PartitionState.RUNNING)
 
 
+def test_the_lag_of_a_topic_is_a_lower_bound_if_that_of_a_partition_is() -> None:
+    (topic,) = topic_views((partition("a", 0, lag_records=3), partition("a", 1, lag_records=4, is_lag_exact=False)))
+    assert (topic.lag_records, topic.is_lag_exact) == (7, False)
+
+
 def test_every_state_has_a_severity_and_healthy_ones_are_the_least_severe() -> None:
     assert set(SEVERITY) == set(PartitionState)
     assert {state for state, rank in SEVERITY.items() if rank >= len(SEVERITY) - len(HEALTHY)} == HEALTHY

@@ -29,6 +29,12 @@ def test_sizes(value: int | None, text: str) -> None:
     assert wording.size(value) == text
 
 
+def test_a_lower_bound_is_marked() -> None:
+    assert wording.at_least(1_200, is_exact=True) == "1,200"
+    assert wording.at_least(1_200, is_exact=False) == "at least 1,200"
+    assert wording.at_least(None, is_exact=False) == wording.UNKNOWN
+
+
 def test_counts_and_rates() -> None:
     assert wording.count(1_234_567) == "1,234,567"
     assert wording.rate(0.25) == "0.2/s"

@@ -23,11 +23,13 @@ from mm2.observer.views import (
 )
 from mm2.ui.listing import Query
 from mm2.ui.parts import TONES, rank_of
+from mm2.ui.views import groups as groups_page
 from mm2.ui.views.connectors import failures
 from mm2.ui.views.flows import worst_first
 from mm2.ui.views.gaps import GAPS, MEANINGS
 from mm2.ui.views.groups import GROUPS
 from mm2.ui.views.partitions import PARTITIONS, lead
+from mm2.ui.views.partitions import row_of as partition_row
 from mm2.ui.views.spark import blocked_first
 from mm2.ui.views.workers import certificates
 
@@ -62,6 +64,11 @@ def test_unhealthy_partitions_come_first_in_a_stable_order() -> None:
     ]  # the order of the first click on the column head
 
 
+def test_a_lag_that_may_be_larger_is_marked() -> None:
+    cells = partition_row(("A->B", partition(0, lag_records=7, is_lag_exact=False))).cells
+    assert [cell for cell in cells if cell in ("7", "at least 7")] == ["at least 7"]
+
+
 def test_data_of_an_unreachable_cluster_is_reported_as_stale() -> None:
     here = flow(states={PartitionState.RUNNING: 2, PartitionState.TOO_LARGE: 1}, source_error="it cannot be reached")
     stale = "A does not respond: the data of A->B is stale."
@@ -77,6 +84,25 @@ def test_groups_without_a_translated_offset_come_first() -> None:
     )
     found = GROUPS.select(Snapshot(0, "1", (flow(groups=groups),)), Query())
     assert [view.group for _, view in found] == ["c", "b", "a"]
+
+
+def test_the_filter_of_groups_is_about_translation() -> None:
+    """A translated offset may not be on the target: only failover and the sync of group offsets commit it there."""
+    groups = (GroupView("a", "t", 0, "A.t", 5, 5, None), GroupView("b", "t", 0, "A.t", 5, None, 3))
+    (kind,) = (kind for kind, label in groups_page.KINDS.items() if label == "Not translated yet")
+    found = GROUPS.select(Snapshot(0, "1", (flow(groups=groups),)), Query(kind=kind))
+    assert [view.group for _, view in found] == ["b"]
+
+
+def test_the_groups_page_reports_what_is_not_known() -> None:
+    nothing = "No consumer group of the source has committed offsets of copied topics."
+    assert groups_page.lead([flow()]) == nothing
+    denied = "Not all offsets of groups of A->B are known: not authorized."
+    assert groups_page.lead([flow(groups_error="not authorized.")]) == denied
+    one = (GroupView("a", "t", 0, "A.t", 5, 5, 5),)
+    known, stale = groups_page.lead([flow(groups=one)]), "offsets of groups of A->B on A are those of its last answer."
+    assert known.startswith("1 group with 1 committed offset; all are translated.")
+    assert groups_page.lead([flow(groups=one, source_error="timed out")]) == f"{known} A does not respond: {stale}"
 
 
 def test_missing_records_come_before_expected_gaps() -> None:
