@@ -193,6 +193,8 @@ class Losses:
         if cursor.gaps is not None:
             cursor.gaps.begin(is_clean=False)  # nothing more is filled from here
         cursor.window.trail.target_cut(end)
+        # The end may move again before the first batch, by another election or another late request.
+        self._sessions.unsettled.add(cursor.partition)
         self._new_sessions.open_again(cursor, Mark(end, end, 0))
 
     def target_diverged(self, cursor: Cursor, offset: int) -> None:

@@ -192,6 +192,14 @@ def test_transactions_are_settled_before_the_record_after_a_gap() -> None:
     assert scene.target.calls == ["claim", "fill", "fill", "settle"]
 
 
+def test_a_target_that_has_lost_its_end_after_it_was_looked_up_gets_no_marker() -> None:
+    """An election has done so between the comparison with the source, after a crash, and the first gap."""
+    scene = Scene(is_clean=False)
+    scene.target.end = 8
+    scene.play(lambda: scene.gap(10, 20))
+    assert (scene.truncated, scene.target.runs) == ([8], [])
+
+
 def test_markers_of_a_predecessor_that_had_read_more_of_the_source_are_taken_over() -> None:
     scene = Scene(is_clean=False)
     scene.target.end = 30

@@ -56,6 +56,7 @@ class Scene:
         self.waiting: list[Callable[[], None]] = []
         self.current: dict[TopicPartition, Session] = {}
         self.forgotten: list[TopicPartition] = []  # whose ended sessions were
+        self.unsettled: set[TopicPartition] = set()
         self.losses = Losses(
             dataclasses.replace(COPY, **changes),
             BackgroundTasks(cast(Any, None)),
@@ -636,6 +637,7 @@ def test_with_preserved_offsets_copying_continues_where_a_truncated_target_ends(
     scene.losses.target_truncated(scene.cursor, 3, 7)
     assert opened == [(scene.cursor, Mark(7, 7, 0))]
     assert (scene.cursor.suspended, queue.next_gap) == (True, (-1, -1)), "nothing is filled meanwhile"
+    assert scene.unsettled == {TP}, "the end is read again before the first batch"
 
 
 @pytest.mark.parametrize(
