@@ -124,7 +124,8 @@ class EndedSession(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``start`` is the mark at which its count was 0. ``rules`` decide which records are counted, see `Rules`; ""
+    """``start`` is the mark at which its count was 0. Where offsets are preserved, and its source offset is after its target
+    offset, the offsets between them were filled before the first record. ``rules`` decide which records are counted, see `Rules`; ""
     in sessions of old versions. ``after`` are the sessions that ended before it, oldest first: until a record of this
     session is acknowledged, records of theirs may still appear on the target (rule R3).
     """

@@ -119,10 +119,12 @@ class ContinuedSessions:
 
         if there is not None:
             cursor.begin(mark)
-            if there.end > mark.source:
-                cursor.outgoing.there = there
+            cursor.outgoing.there = there
         else:
             cursor.begin(mark, skip=skip, skip_base=base, skip_end=skip_end, is_clean=progress is None)
+        cursor.lead_in(session.start.source)
+        if there is not None and there.end <= cursor.offset:
+            cursor.outgoing.there = None  # nothing of it is read again
         if skip:
             self._log.info("skipping records that a predecessor copied", partition=str(cursor.partition), records=skip)
         if progress is None:

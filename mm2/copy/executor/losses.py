@@ -272,7 +272,7 @@ class Losses:
         session, there = self._sessions.current.get(cursor.partition), cursor.outgoing.there
         end, records = (0, cursor.window.records) if there is None else (there.end, there.records)
         first = max(cursor.offset, end)
-        if session is not None and not session.start.source and not records and first:
+        if session is not None and session.start.source > session.start.target and not records:
             return start
         newest = cursor.lost[-1] if cursor.lost else None
         return max(first, newest.after) if newest is not None and newest.reason == "retention" else first

@@ -162,6 +162,8 @@ class Opening:
             cursor.topic_id = entry.source_id
             cursor.known_end = entry.end
             self._sessions.marks[cursor.partition] = entry.mark
+            if entry.session is not None and cursor.gaps is not None:
+                self._sessions.remember_lead_in(cursor.partition, entry.session)
         elif entry.is_preserved and start.position is not None:
             self._sessions.set_by_user.add(cursor.partition)
 

@@ -106,13 +106,10 @@ class OutgoingRecords:
 
     def lead_in(self, first: int, after: int) -> None:
         """Fill offsets before the first one that is copied. They are not counted."""
-        gaps = self.partition.gaps
-        if gaps is None:
-            return
         for start in range(first, after, FILLED_AT_ONCE):
             entry = SourceRange(start, min(after, start + FILLED_AT_ONCE), already_copied=True)
             self.partition.window.append(entry)
-            gaps.fill(entry)
+            self.leave_out(entry)
 
     def add_copied(self, offsets: list[int], first: int, end: int, changed: ChangedBatch | None) -> None:
         """The records at these offsets in ``first .. end-1`` are on the target, and so is what the others are filled with."""

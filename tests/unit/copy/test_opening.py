@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -342,6 +343,66 @@ def test_with_preserved_offsets_a_reset_and_a_trimmed_source_begin_after_the_end
     play(scene, lambda: scene.begin(start))
     assert (scene.cursor.window.mark, scene.cursor.offset) == (Mark(55, 55, 0), first)
     assert not scene.sessions.new | scene.sessions.set_by_user
+
+
+LEADING = PRESERVED.replace(session=Session(ProducerIdentity(7, 1), Mark(500, 0, 0)), mark=Mark(0, 0, 0), lost=())
+
+
+@pytest.mark.parametrize(
+    ("progress", "there", "filled", "position"),
+    [
+        (TargetProgress(0, 0, 4), None, (0, 500), 0),
+        (TargetProgress(0, 200, 4), None, (0, 500), 0),
+        (TargetProgress(0, 500, 4), None, (-1, -1), 500),
+        (TargetProgress(7, 507, 4), CopiedRange(507, 7), (-1, -1), 500),
+    ],
+    ids=["nothing is filled", "some offsets are filled", "all are filled", "with records"],
+)
+def test_with_preserved_offsets_a_crash_before_the_first_record_does_not_turn_the_leading_gap_into_a_loss(
+    progress: TargetProgress, there: CopiedRange | None, filled: tuple[int, int], position: int
+) -> None:
+    """Copying begins at source offset 500, with a new producer; the offsets before it are filled."""
+    scene = preserving()
+    scene.standings = [progress]
+    compared(scene, [], [])
+    scene.offsets[LATEST] = [600]
+    play(scene, lambda: scene.begin(Start(0, 0, LEADING)))
+    cursor = scene.cursor
+    assert cursor.gaps is not None
+    assert (cursor.offset, cursor.window.position, cursor.outgoing.there) == (500, position, there)
+    assert (cursor.gaps.next_gap, cursor.window.trail.gaps) == (filled, LEADING.gaps), "nothing is counted as missing"
+    assert scene.reading == [cursor]
+
+
+def test_with_preserved_offsets_a_new_session_remembers_where_copying_begins() -> None:
+    scene = preserving()
+    scene.offsets[EARLIEST] = [40]
+    starts: Any = scene.new_sessions._preserved
+    starts._source_admin = scene
+    starts._target_admin = SimpleNamespace(list_offsets=lambda asked: dict.fromkeys(asked, OffsetInfo(0, -1, -1)))
+    ends = [0, 30, 45]
+    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(ends.pop(0), -1, -1)))
+    starts._first_difference = lambda *_: None
+    play(scene, lambda: scene.begin(Start(None)))
+    assert scene.sessions.current[TP].start == Mark(40, 0, 0)
+    assert scene.cursor.window.mark == Mark(0, 0, 0)
+    # The target has lost markers. It ends within them, and then after them.
+    for end, start in ((30, Mark(40, 30, 0)), (45, Mark(45, 45, 0))):
+        play(scene, partial(scene.new_sessions.open_again, scene.cursor, Mark(end, end, 0)))
+        assert (scene.sessions.current[TP].start, scene.cursor.offset) == (start, start.source)
+
+
+def test_with_preserved_offsets_other_rules_keep_the_leading_gap() -> None:
+    scene = preserving()
+    scene.standings = [TargetProgress(0, 200, 4)]
+    scene.offsets[EARLIEST], scene.offsets[LATEST] = [500], [600]
+    starts: Any = scene.new_sessions._preserved
+    starts._source_admin = starts._target_admin = scene
+    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(200, -1, -1)))
+    starts._first_difference = lambda *_: None
+    session = dataclasses.replace(LEADING.session or SESSION, rules=COMMITTED)
+    play(scene, lambda: scene.begin(Start(0, 0, LEADING.replace(session=session))))
+    assert (scene.sessions.current[TP].start, scene.cursor.offset) == (Mark(500, 200, 0), 500)
 
 
 @pytest.mark.parametrize(("is_clean", "is_unverified"), [(True, False), (False, True)])
