@@ -15,6 +15,7 @@ import pytest
 from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.continued_sessions import ContinuedSessions
 from mm2.copy.executor.cursor import Cursor, FormerLog
+from mm2.copy.executor.fetched_batches import COMPACTED, MISSING
 from mm2.copy.executor.gap_queue import GapQueue
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.new_sessions import NewSessions, duration_ms
@@ -30,6 +31,7 @@ from mm2.copy.executor.target_progress import (
     ProgressQuestion,
     RevivedSession,
     TargetProgress,
+    WrittenRange,
     fingerprint,
     records_at,
 )
@@ -255,7 +257,7 @@ def preserving(**changes: Any) -> Scene:
     scene = Scene(**changes)
     scene.cursor.gaps = GapQueue(scene.outbox, lambda *_: None, lambda: None, scene.cursor.window.done)
     scene.cursor.window.is_preserved = True
-    scene.look_up.foreign_offset = lambda *_: -1
+    scene.look_up.written = lambda *_: WrittenRange(-1)
     return scene
 
 
@@ -345,6 +347,32 @@ def test_with_preserved_offsets_a_reset_and_a_trimmed_source_begin_after_the_end
     assert not scene.sessions.new | scene.sessions.set_by_user
 
 
+@pytest.mark.parametrize(
+    ("hole_reason", "changes", "is_known"),
+    [
+        (MISSING, {}, True),
+        (COMPACTED, {}, False),  # each replica compacts its log for itself
+        (MISSING, {"dead_letter_topic": "letters"}, False),  # a marker is in the place of a dead letter
+        (MISSING, {"changes": ChangesSpec("m:f", {}, "ab12")}, True),
+        (MISSING, {"changes": ChangesSpec("m:f", {}, "ab12", "Dice is not declared deterministic")}, False),
+    ],
+    ids=["uncompacted", "compacted", "dead letters", "changed", "not repeatable"],
+)
+def test_with_preserved_offsets_a_gap_that_was_filled_is_known_to_have_had_no_record(
+    hole_reason: str, changes: dict[str, Any], *, is_known: bool
+) -> None:
+    scene = preserving(**changes)
+    scene.cursor.window.hole_reason = hole_reason
+    scene.look_up.written = lambda *_: WrittenRange(-1, ((52, 54),))
+    scene.standings = [TargetProgress(53, 55, 4)]
+    compared(scene, [], [])
+    session = dataclasses.replace(SESSION, rules=str(scene.sessions.rules))
+    play(scene, lambda: scene.begin(Start(50, 40, PRESERVED.replace(session=session))))
+    there = scene.cursor.outgoing.there
+    assert there is not None
+    assert there.markers == (((52, 54),) if is_known else ())
+
+
 LEADING = PRESERVED.replace(session=Session(ProducerIdentity(7, 1), Mark(500, 0, 0)), mark=Mark(0, 0, 0), lost=())
 
 
@@ -428,13 +456,13 @@ def test_with_preserved_offsets_a_target_that_cannot_be_read_is_not_taken_to_be_
     scene = preserving()
     answers: list[int | KafkaFailure] = [DisconnectedFailure("disconnected"), 150]
 
-    def foreign_offset(*_: object) -> int:
+    def written(*_: object) -> WrittenRange:
         answer = answers.pop(0)
         if isinstance(answer, KafkaFailure):
             raise answer
-        return answer
+        return WrittenRange(answer)
 
-    scene.look_up.foreign_offset = foreign_offset
+    scene.look_up.written = written
     diverged: list[int] = []
     losses: Any = scene.continued._losses
     losses.target_diverged = lambda _, offset: diverged.append(offset)

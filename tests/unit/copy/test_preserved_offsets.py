@@ -570,6 +570,38 @@ def test_changed_records_of_a_new_leader_are_compared_with_what_a_predecessor_ha
     assert (bench.keys(), bench.cursor.window.position) == ([], 3)
 
 
+@pytest.mark.parametrize("is_changed", [False, True])
+@pytest.mark.parametrize(("first", "position"), [(3, 3), (4, 7)])
+def test_a_record_of_the_source_where_a_predecessor_has_filled_a_gap_stops_the_partition(
+    first: int, position: int, *, is_changed: bool
+) -> None:
+    """After a crash an unclean election on the source has replaced a transaction marker by a record."""
+    bench = Preserving()
+    if is_changed:
+        changes = SimpleNamespace(apply=lambda _part, record: record, close=lambda: None)
+        bench.cursor.changes = Changer(cast(Any, changes), lambda call: call())
+    bench.cursor.outgoing.there = CopiedRange(7, 6, markers=((3, 4),))
+    bench.end = 7
+    bench.fetch_each(batch(0, 3), *([marker(3, 1)] if first == 4 else []), batch(first, 7 - first))
+    bench.settle()
+    condition = bench.cursor.conditions.stop
+    assert bench.cursor.window.position == position
+    if first == 4:
+        assert condition is None
+        return
+    assert condition is not None
+    assert condition.state == PartitionState.DIVERGED
+    assert "A.t-0 has no record at offset 3, where t-0 has one that was not there before" in condition.reason
+
+
+def test_an_election_that_replaces_the_marker_read_last_is_found_by_its_leader_epoch() -> None:
+    bench = Preserving()
+    bench.fetch(of_epoch(batch(0, 3), 5), of_epoch(marker(3, 1), 5))
+    bench.settle()
+    bench.cursor.diverged(5, 3)
+    assert (bench.end, bench.owner.calls) == (4, [("diverged", 5, 3)])
+
+
 def test_fewer_records_on_the_source_than_a_predecessor_has_copied_do_not_change_the_count() -> None:
     bench = Preserving()
     bench.cursor.outgoing.there = CopiedRange(7, 7)
