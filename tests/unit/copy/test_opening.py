@@ -107,7 +107,10 @@ class Scene:
             spec, link, tasks, endpoints, cursors, sessions, new_sessions, losses, self._commit
         )
         self.search = TargetSearch(spec, link, tasks, endpoints, sessions, new_sessions)
-        self.opening = Opening(spec, cast(Any, self), tasks, cursors, sessions, self.continued, new_sessions)
+        self.settled: list[bool] = []  # whether the transactions of a predecessor can be ended, answers
+        self.opening = Opening(
+            spec, cast(Any, self), tasks, cursors, sessions, self.continued, new_sessions, self._settle
+        )
         self.look_up: Any = SimpleNamespace(progress=self._standings, fingerprints=lambda *_: Prints(self.prints))
         parts: Any = (self.new_sessions, self.continued, self.search)
         for part in parts:
@@ -163,6 +166,11 @@ class Scene:
         self.questions.append(questions)
         answer = self.standings.pop(0) if len(self.standings) > 1 else self.standings[0]
         return dict.fromkeys(questions, answer)
+
+    async def _settle(self, cursor: Cursor) -> bool:
+        assert (cursor.window.position, self.questions, self.asked) == (-1, [], []), "before anything is looked up"
+        await asyncio.sleep(0)
+        return self.settled.pop(0)
 
     async def _call(self, call: Callable[..., Any], *args: Any) -> Any:
         await asyncio.sleep(0)
@@ -371,6 +379,40 @@ def test_with_preserved_offsets_a_gap_that_was_filled_is_known_to_have_had_no_re
     there = scene.cursor.outgoing.there
     assert there is not None
     assert there.markers == (((52, 54),) if is_known else ())
+
+
+@pytest.mark.parametrize("rules", [UNCOMMITTED, COMMITTED], ids=["same rules", "other rules"])
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_with_preserved_offsets_transactions_of_a_killed_process_are_ended_before_anything_is_looked_up(
+    rules: str, *, is_moved: bool
+) -> None:
+    """Their markers would shift what is written before them: also a batch, if other rules make records of a gap."""
+    scene = preserving()
+    scene.settled = [True]
+    scene.standings = [TargetProgress(50, 50, 4)]
+    for starts in (cast("Any", scene.continued._preserved), cast("Any", scene.new_sessions._preserved)):
+        starts._source_admin = starts._target_admin = scene
+        starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(50, -1, -1)))
+        starts._first_difference = lambda *_: None
+    entry = PRESERVED.replace(session=dataclasses.replace(SESSION, rules=rules), fills_by_transactions=True)
+    start = Start(50, 50, entry.replace(session=None) if is_moved else entry, moved=is_moved)
+    play(scene, lambda: scene.begin(start))
+    assert (scene.settled, scene.cursor.window.mark.target, scene.reading) == ([], 50, [scene.cursor])
+
+
+def test_with_preserved_offsets_nothing_begins_while_transactions_of_a_killed_process_may_be_open() -> None:
+    scene = preserving()
+    scene.settled = [False]
+    play(scene, lambda: scene.begin(Start(50, 50, PRESERVED.replace(fills_by_transactions=True))))
+    assert (scene.settled, scene.reading, scene.questions) == ([], [], [])
+
+
+def test_with_preserved_offsets_a_clean_hand_off_leaves_no_transaction_open() -> None:
+    scene = preserving()
+    play(scene, lambda: scene.begin(Start(50, 50, PRESERVED.replace(fills_by_transactions=True), clean=True)))
+    assert scene.reading == [scene.cursor]
+    assert scene.cursor.gaps is not None
+    assert not scene.cursor.gaps.by_transactions
 
 
 LEADING = PRESERVED.replace(session=Session(ProducerIdentity(7, 1), Mark(500, 0, 0)), mark=Mark(0, 0, 0), lost=())

@@ -257,10 +257,12 @@ def test_all_histories_end_with_the_source_s_offsets(seed: int) -> None:
     for number in range(seed, seed + 1_000):
         chance = random.Random(number)
         source, broker = random_source(chance), Broker()
-        if number % 4:
-            fill_with_markers(chance, source, broker)
-        else:
+        if number % 4 == 0:
             fill_with_transactions(chance, source, broker)
+        elif number % 4 == 1:
+            fill_with_either(chance, source, broker)
+        else:
+            fill_with_markers(chance, source, broker)
         assert broker.log == source.expected(), f"seed {number}"
 
 
@@ -309,6 +311,44 @@ def fill_with_transactions(chance: random.Random, source: Source, broker: Broker
                 dead.append(writer.claimed)
             if chance.random() < 0.5:
                 ids.write(chance.randrange(3))
+
+
+def fill_with_either(chance: random.Random, source: Source, broker: Broker) -> None:
+    """Rights are granted and revoked between writers. The ledger shows a writer that transactions may be open."""
+    sequences = {offset: number for number, offset in enumerate(source.records)}
+    ids, most = Ids(broker), chance.randint(1, 5)
+    late: list[list[Marker]] = []
+    dead: list[list[int]] = []
+    has_transactions = False
+    for is_last in [*[False] * chance.randint(0, 6), True]:
+        if has_transactions:
+            ids.claim()
+        while late and chance.random() < 0.3:
+            broker.append(late.pop())
+        has_transactions = chance.random() < 0.5
+        if has_transactions:
+            late.clear()  # the broker that rejects this writer's markers also rejects those of its predecessors
+            writer: Writer = TransactionWriter(broker, source, sequences, [], ids)
+        else:
+            writer = Writer(broker, source, sequences, late)
+        for _ in range(1_000 if is_last else chance.randint(0, 6)):
+            if late and chance.random() < 0.3:
+                broker.append(late.pop(chance.randrange(len(late))))
+            if dead and chance.random() < 0.3:
+                number = chance.randrange(3)
+                assert not ids.add(number, chance.choice(dead)[number]), "fenced"
+            if not writer.step(most, lost=False, applied=True):
+                break
+        if not is_last:
+            writer.step(most, lost=True, applied=chance.random() < 0.5)
+            if isinstance(writer, TransactionWriter) and writer.claimed:
+                dead.append(writer.claimed)
+            if chance.random() < 0.5:
+                ids.write(chance.randrange(3))
+    for markers in late:
+        broker.append(markers)
+    for number in range(3):
+        ids.write(number)
 
 
 def test_markers_of_later_offsets_and_generations_are_ordered() -> None:
